@@ -57,7 +57,7 @@ class Asked:
 
 
 def with_texts(request: Asked) -> Asked:
-    """Write ``texts.csv`` with placeholder lines into the workload file's folder; return the request with this file.
+    """Write ``texts.csv`` with placeholders into the workload file's folder; return the request with this file as data.
 
     Raises
     ------
@@ -214,7 +214,7 @@ def whole(name: str, content: JsonObject) -> JsonObject:
 def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject, dict[str, str]]:
     """Add limits to the quality drop and, if a quantized candidate can be small enough, to the size.
 
-    Return the document, and the reason for each key of its gate by ``section.key``.
+    Return the document, and a map from the gate's keys (``section.key``) to the reasons.
     """
     gate, quality = document["gate"], f"a candidate may lose at most 1% of the baseline's {preview.metric}"
     if preview.is_percentage:
@@ -261,7 +261,7 @@ def _too_few_parameters(document: JsonObject, preview: Preview) -> float | None:
 
 
 def _quantized(document: JsonObject, preview: Preview) -> list[CandidatePreview]:
-    """Return the candidates that quantize and have no obstacle."""
+    """Return the quantized candidates without an obstacle."""
     names = {recipe["name"] for recipe in document["recipe"] if METHODS[recipe["method"]].quantizes}
     return [row for row in preview.candidates if not row.obstacle and row.candidate.partition("/")[0] in names]
 

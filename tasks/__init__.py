@@ -1,1 +1,1 @@
-"""The stages of the work as plain functions, and the only package that imports torch."""
+"""The stages of a run as plain functions; other packages do not import torch."""

@@ -1,6 +1,7 @@
-"""Open data sets that are a local folder or an archive, local or remote; archives are not trusted.
+"""Open data sets from local folders, or from local or remote archives, which may be malicious.
 
-An archive with a member outside the target folder, a link, a device, a duplicate name or too many bytes is refused.
+Extraction refuses an archive that contains a path outside the target folder, a link, a device, a duplicate name, or too
+many bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _PIECE = 1 << 20
 _LONGEST_HEADER = 1 << 20
 _EXTENSIONS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, b"X")
 
-# A member's name, the reason not to extract it ("" if there is none), and its content (None for a folder).
+# For each member: the name, the reason not to extract the member ("" if there is none), and the content (None for a
+# folder).
 _Members = Iterator[tuple[str, str, IO[bytes] | None]]
 
 # Errors that zipfile, tarfile and their decompressors raise for broken archives.
@@ -37,27 +39,27 @@ _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFErro
 def open_source(
     uri: str, downloads: Path, *, sha256: str | None, max_bytes: int, progress: Progress = silent
 ) -> Iterator[Source]:
-    """Open a folder of files from a directory or an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz).
+    """Open a directory or an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz) as a folder of files.
 
-    `Source.sha256` is the archive's digest, "" for a directory. An archive is downloaded and extracted when
-    `Source.path` is first called. If the SHA-256 shows that the store has everything, nothing is transferred.
-    `downloads` is the folder for downloads and, until the block ends, for extracted files. `max_bytes` limits both the
-    archive and its extracted content. `storage.transfer.fetch` documents the URI.
+    `Source.sha256` is the archive's digest, or "" for a directory. The first call of `Source.path` downloads and
+    extracts an archive. A caller that finds the digest in the store can therefore avoid the download. `downloads` is
+    the folder for downloads and, until the block ends, for extracted files. `max_bytes` limits the size of the archive,
+    and the size of the extracted files. `storage.transfer.fetch` describes the URI.
 
     Raises
     ------
     ConfigurationError
-        The URI is not allowed, the SHA-256 is missing, or a SHA-256 was set for a directory.
+        The URI is not allowed, a required SHA-256 is missing, or a SHA-256 was set for a directory.
     InputError
-        The data is not available, or the archive is damaged, of an unknown kind, too large or unsafe (see above).
+        The data is not available, or the archive is damaged, unsafe, too large, or of an unknown kind.
     StoreError
-        The folder for downloads cannot be written.
+        The folder for downloads is not writable.
     """
     local = local_path(uri)
     if local is not None and local.is_dir():
         if sha256 is not None:
             raise ConfigurationError(
-                f"{shown(uri)}: sha256 applies to archives, but this is a directory.", hint="Remove sha256."
+                f"{shown(uri)}: sha256 applies to archives, but the URI is a directory.", hint="Remove sha256."
             )
         yield Source("", lambda: local)
         return
@@ -74,7 +76,7 @@ def open_source(
 
 
 def extract(archive: Path, folder: Path, *, max_bytes: int, named: str = "") -> None:
-    """Extract an archive's regular files into an existing, empty folder; `open_source` lists what is refused."""
+    """Extract an archive's regular files into an existing, empty folder, or refuse the archive."""
     named = named or str(archive)
     try:
         if zipfile.is_zipfile(archive):
@@ -94,18 +96,18 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, named: str = "") -> 
 
 
 class _BoundedHeader(tarfile.TarInfo):
-    """A tar header that refuses oversized extension headers (pax, long names), which tarfile reads into memory."""
+    """A tar header that refuses long extension headers (pax, long names), because tarfile reads them into memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         header = super().frombuf(buf, encoding, errors)
         if header.type in _EXTENSIONS and header.size > _LONGEST_HEADER:
-            raise ValueError(f"it has a header of {header.size} bytes")
+            raise ValueError(f"a header has {header.size} bytes")
         return header
 
 
 def _is_tar(archive: Path) -> bool:
-    # is_tarfile would read the first header whatever its length.
+    # `tarfile.is_tarfile` would read the first header into memory, even if the header is too long.
     try:
         with tarfile.open(archive, "r:*", tarinfo=_BoundedHeader):
             return True
@@ -116,9 +118,10 @@ def _is_tar(archive: Path) -> bool:
 def _zip_members(archive: Path) -> _Members:
     with zipfile.ZipFile(archive) as members:
         for member in members.infolist():
-            # The upper half contains Unix permissions and the file type, or zero if it was not written on Unix.
+            # The upper 16 bits contain the Unix permissions and file type; in archives from other systems, the upper
+            # bits are 0.
             kind = stat.S_IFMT(member.external_attr >> 16)
-            if not member.filename:  # zipfile reports "" for a name that begins with NUL, and cannot open it
+            if not member.filename:  # zipfile returns "" for a name that begins with NUL, and cannot open such a member
                 yield member.filename, why_unsafe(member.filename), None
             elif kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 yield member.filename, "it is a link or a device", None
@@ -136,7 +139,7 @@ def _tar_members(archive: Path) -> _Members:
                 yield member.name, "", members.extractfile(member)
             else:
                 yield member.name, "it is a link or a device", None
-            # tarfile keeps every member it has read unless the list is cleared.
+            # tarfile keeps all members in memory unless this list is cleared.
             members.members = []  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""Compare candidates with the float model on a sample of the test split, before a night is spent on them."""
+"""Compare candidates with the float model on a sample of the test split, before a run measures the candidates."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 _CALIBRATION = 64
-_SAMPLES = (256, 1024)  # the second size applies if the first cannot rule out chance
+_SAMPLES = (256, 1024)  # use the second size if the loss on the first sample may be due to chance
 _NAMED = 3
-_MOST_S = 60.0  # longest time that the float model may take for a sample, estimated from a few calls
+_MOST_S = 60.0  # time limit for evaluating the float model on a sample, compared with an estimate from a few calls
 _CALLS = 5
 
 
 @dataclass
 class Arrival:
-    """A comparison of candidates with the float model on the same test samples; `notes` are reasons to skip it."""
+    """A comparison of candidates with the float model on equal test samples; `notes` explains skipped candidates."""
 
     job: Job[Workload]
     source: ModelSource
@@ -43,13 +43,13 @@ class Arrival:
     _rankings: dict[str, tuple[LayerSensitivity, ...]] = field(default_factory=dict)
 
     def sketch(self, recipe: Recipe) -> Recipe | None:
-        """Return a cheaper recipe to compare; None if the model is untrained or too slow, or the method trains."""
+        """Return a cheaper recipe to compare, or None if the model is untrained or too slow, or the method trains."""
         is_plain = METHODS[recipe.method].quantizes and recipe.sketch().method == recipe.method
         is_real = self.job.workload.checkpoint.kind not in ("train", "seeded")
         return recipe.sketch(_CALIBRATION) if is_plain and is_real and self.counts else None
 
     def loss(self, recipe: Recipe, candidate: CandidateRef) -> QualityLoss | None:
-        """Evaluate a candidate of a recipe; return None if the loss is small or may be chance.
+        """Evaluate a recipe's candidate; return None if the loss is small or may be due to chance.
 
         Raises
         ------
@@ -74,7 +74,7 @@ class Arrival:
             metric=before.metric, higher_is_better=before.higher_is_better, share=share, samples=before.count
         )
         ranking = self._ranking(recipe)
-        worst = ranking[: min(_NAMED, len(ranking) - 1)]  # at least one layer stays quantized
+        worst = ranking[: min(_NAMED, len(ranking) - 1)]  # at least one layer must stay quantized
         if not worst:
             return loss
         reduced, left = excluding(recipe, worst, len(worst)), None
@@ -92,7 +92,7 @@ class Arrival:
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """Distinct sample sizes that the float model evaluates within `_MOST_S`."""
+        """Distinct sample sizes that the float model can evaluate within `_MOST_S`."""
         row_s = self._pace[0] / self.job.workload.benchmark.batch_size
         if _SAMPLES[0] * row_s > _MOST_S:
             self.notes.append(f"quality was not compared on a sample: the float model takes {row_s:.2g} s per row")
@@ -101,7 +101,7 @@ class Arrival:
 
     @cached_property
     def _pace(self) -> tuple[float, int]:
-        """Shortest call in seconds, and the faster thread count: one thread wins for a small model on a busy host."""
+        """Duration of the shortest call, and the faster thread count (1 for a small model on a busy host)."""
         model, inputs = self.source.float_model(), tuple(self.source.example_inputs.values())
         durations: dict[int, list[float]] = {1: [], torch.get_num_threads(): []}
         for threads, calls in durations.items():
@@ -114,14 +114,14 @@ class Arrival:
         return min(durations[best]), best
 
     def _float_quality(self, count: int, recipe: Recipe, runtime: str) -> Quality | None:
-        """Evaluate the float model like a candidate; return None if the sample lacks what the metric needs."""
+        """Evaluate the float model like a candidate; return None if the metric cannot be computed on the sample."""
         key = count, RUNTIMES[runtime].couples_rows(recipe)
         if key not in self._float:
             self._float[key] = None
             try:
                 with intra_op_threads(self._pace[1]):
                     self._float[key] = self._quality(self.source.float_model(), *key)
-            except MeasurementError as error:  # for example, auroc needs rows of both classes
+            except MeasurementError as error:  # for example, the sample lacks a class that auroc needs
                 self.notes.append(f"quality was not compared on a sample: {error.message.rstrip('.')}")
         return self._float[key]
 
@@ -147,7 +147,7 @@ class Arrival:
 
 
 def _loss_of(before: Quality, after: Quality) -> tuple[float, float]:
-    """Return the loss and the smaller end of its 95% interval, as shares of the float quality; 0 if unknown."""
+    """Return the loss and the lower end of its 95% interval, as fractions of the float quality, or 0 if unknown."""
     samples = [quality.samples.get("quality") for quality in (before, after)]
     if not before.value or any(values is None or len(values) < 2 for values in samples):
         return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Build candidates from a job: find them in the store by digest, or let their runtime make and store them."""
+"""Build a job's candidates: find a candidate in the store by digest, or let the runtime build and store it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KIND = "candidate"
 
 
 def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
-    """Return the inputs for building a job's candidates as plain values that do not depend on the domain."""
+    """Return the inputs for building a job's candidates, as plain values without domain-specific types."""
     workload, dataset, store = job.workload, job.dataset, workspace.store
     domain = DOMAINS[workload.domain]
     architecture = Architecture(
@@ -49,7 +49,8 @@ def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
         architecture=architecture,
         made_from={
             "checkpoint": job.checkpoint.digest,
-            # Calibration and training depend on the data, and every model on their sizes.
+            # Calibration and training depend on the samples, and every model depends on the numbers of classes or
+            # words.
             "dataset": dataset.digest,
             "model": architecture.model,
             "example_inputs": workload.benchmark.model_dump(mode="json", include={"batch_size", "sequence_length"}),
@@ -68,11 +69,11 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
     Raises
     ------
     UnavailableError
-        A library of the runtime is not installed, or the processor lacks instructions.
+        A library of the runtime is not installed, or the processor lacks instructions that the runtime needs.
     QuantizationError
-        The recipe cannot be carried out on this model or processor, or its result computes NaN or infinities.
+        The recipe is not possible with this model or processor, or the quantized model computes NaN or infinities.
     LibraryError
-        A library failed in another way.
+        A library raised another error.
     """
     with reported_as("The candidate cannot be built", hint_for(runtime)):
         return _find_or_build(job, recipe, runtime, workspace)
@@ -84,7 +85,7 @@ def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: 
     source = model_source(job, workspace)
     maker = implementation.maker()
     shared = maker.shared(source, spec)
-    # Runtimes that quantize by themselves also depend on the calibration code.
+    # The results of runtimes with their own quantizers also depend on the calibration code.
     code = code_digest(type(maker).__module__, *source.code_of(spec), __name__)
     made_from = {
         **source.made_from,
@@ -119,5 +120,5 @@ def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: 
 
 
 def open_candidate(candidate: CandidateRef, workspace: Workspace, threads: int) -> Opened:
-    """Open a candidate for calls on `threads` threads."""
+    """Open a candidate for calls with `threads` threads."""
     return RUNTIMES[candidate.runtime].opener().open(CandidateFiles.find(candidate, workspace.store), threads)

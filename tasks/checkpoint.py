@@ -1,6 +1,7 @@
-"""Float weights: trained, fetched, drawn from a seed or taken from a domain's own source, then checked and stored.
+"""Train, fetch, draw or load a workload's float weights, then check and store the weights.
 
-Weights that do not fit the workload's model are refused. Differences that PyTorch's loading accepts are noted.
+Weights that do not match the workload's model are refused. The checkpoint's notes list differences that PyTorch
+accepts.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from tasks.workload.base import FetchedCheckpoint, SeededCheckpoint
 
 KIND = "checkpoint"
 _MOST_SHOWN, _LONGEST_KEY = 10, 200
-_MOST_WRAPPERS = 3  # for example DataParallel, torch.compile and a LightningModule, which each add a prefix to all keys
+_MOST_WRAPPERS = 3  # DataParallel, torch.compile and LightningModule, for example, each add a prefix to all keys
 _COUNT = "num_batches_tracked"
-_COUNTS_SINCE = 2  # version of normalization layers that added the count of batches (PyTorch 0.4.1)
-# Types whose values are the weights themselves. Other types, such as float8, need a separate scale.
+_COUNTS_SINCE = 2  # version of normalization layers that introduced `_COUNT` (PyTorch 0.4.1)
+# Types that store weights without a scale; other types, such as float8, need a separate scale.
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
-    """Return the workload's float weights; if the store lacks them, get them as ``checkpoint.kind`` says.
+    """Return the workload's float weights; obtain missing weights as ``checkpoint.kind`` specifies.
 
     Raises
     ------
     InputError
-        The weights are missing, broken, refused, or do not fit the workload and its data set.
+        The weights are missing, damaged or refused, or do not match the workload and its data set.
     ConfigurationError
-        The ``[checkpoint]`` section cannot be carried out.
+        A setting in the ``[checkpoint]`` section is not possible.
     StoreError
-        The store cannot be written.
+        The store is not writable.
     """
     match workload.checkpoint.kind:
         case "train":
@@ -55,7 +56,7 @@ def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> Che
             return _fetched(workload, dataset, workspace)
         case "seeded":
             return _seeded(workload, dataset, workspace)
-    # Other kinds come from the domain.
+    # The domain provides all other kinds of weights.
     made_from, load = DOMAINS[workload.domain].weights(workload, dataset)
     return find_or_make(workload, dataset, workspace, made_from, load)
 
@@ -92,7 +93,7 @@ def _seeded(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> Ch
 
 
 def _digest_inputs(workload: Workload, dataset: DatasetRef, make: Callable[..., object]) -> dict[str, object]:
-    """Return the digest's inputs for weights that are trained or drawn from a seed."""
+    """Return the inputs of the digest for weights that are trained or drawn from a seed."""
     build = DOMAINS[workload.domain].build
     return {
         "model": workload.model.model_dump(mode="json"),
@@ -109,12 +110,12 @@ def find_or_make(
     made_from: Mapping[str, object],
     make: Callable[[], Mapping[str, Tensor]],
 ) -> CheckpointRef:
-    """Return the checkpoint of `made_from`: from the store, or made, checked and stored.
+    """Return the checkpoint with the inputs `made_from`; make, check and store a missing checkpoint.
 
     Raises
     ------
     InputError
-        The weights do not fit the workload, or some are NaN or infinite.
+        The weights do not match the workload, or contain NaN or infinities.
     """
     digest, store = artifact_digest(KIND, made_from), workspace.store
     stored = store.find(KIND, digest)
@@ -122,8 +123,8 @@ def find_or_make(
         state_dict = make()
     else:
         state_dict = {key: tensor.to("meta") for key, tensor in load_file(stored / WEIGHTS_FILE).items()}
-    # Check stored weights too, because the code that builds the model may change without changing the digest. Check
-    # before copying, because weights that do not fit may claim any size.
+    # Check stored weights too, because the code that builds the model can change without a change of the digest. Check
+    # before copying, because weights that do not match may claim any size.
     fitted, notes = fit(state_dict, workload, dataset)
     if stored is None:
         state = _as_float(fitted)
@@ -132,7 +133,7 @@ def find_or_make(
             raise InputError(
                 f'The weights of workload "{workload.name}" contain NaN or infinite values: '
                 f"{', '.join(shortened(broken))}.",
-                hint="Train them again with a lower learning rate, or fetch another checkpoint.",
+                hint="Train the model again with a lower learning rate, or fetch another checkpoint.",
             )
         with store.create(KIND, digest, made_from) as folder:
             save_tensors(state, folder / WEIGHTS_FILE)
@@ -141,7 +142,7 @@ def find_or_make(
 
 
 def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return contiguous CPU copies that share no memory, with floating-point tensors as float32."""
+    """Return contiguous CPU copies that do not share memory, with floating-point tensors as float32."""
     return {
         name: tensor.detach()
         .to(device="cpu", dtype=torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
@@ -153,7 +154,7 @@ def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def fit(
     state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return the state dict with the model's keys, and notes on the changes; no tensor is copied.
+    """Return the state dict with the model's keys, and notes about the changes; tensors are not copied.
 
     Raises
     ------
@@ -172,7 +173,7 @@ def fit(
         if key not in fitted and tied in fitted:
             fitted[key] = fitted[tied]
             notes.append(f"took {key} from {tied}, because the model ties them")
-    # load_state_dict also fills in these keys if the file is older than they are.
+    # `load_state_dict` also adds these keys if an older version of the layer lacks them.
     old = [
         f"{name}.{_COUNT}".lstrip(".")
         for name, module in model.named_modules()
@@ -188,7 +189,7 @@ def fit(
     if problems := list(_problems(fitted, expected)):
         shapes = {key: tuple(tensor.shape) for key, tensor in fitted.items()}
         raise InputError(
-            f'The checkpoint does not fit workload "{workload.name}":\n  ' + "\n  ".join(problems) + "\n",
+            f'The checkpoint does not match workload "{workload.name}":\n  ' + "\n  ".join(problems) + "\n",
             hint=domain.fit_hint(shapes, workload, dataset),
         )
     return fitted, tuple(notes)
@@ -207,7 +208,7 @@ def _prefix_of_wrappers(state: Mapping[str, Tensor], model: Mapping[str, Tensor]
 
 
 def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield both orders of each pair of names of a tied parameter; ``safetensors`` stores only one name."""
+    """Yield each pair of names for a tied parameter in both orders, because ``safetensors`` stores only one name."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -216,13 +217,13 @@ def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """Return the first lines, and the number of further ones."""
+    """Return the first lines, and the number of further lines."""
     rest = len(lines) - _MOST_SHOWN
     return [line[:_LONGEST_KEY] for line in lines[:_MOST_SHOWN]] + [f"and {rest} more"] * (rest > 0)
 
 
 def _problems(state: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield lines about differing keys, grouped by difference, each group cut after ten."""
+    """Yield lines about mismatched keys, grouped by the kind of mismatch, with at most ten lines per group."""
     groups = {
         "missing": [f"{key[:_LONGEST_KEY]} {_form(model[key])}" for key in sorted(model.keys() - state.keys())],
         "unexpected": [f"{key[:_LONGEST_KEY]} {_form(state[key])}" for key in sorted(state.keys() - model.keys())],
@@ -239,7 +240,7 @@ def _problems(state: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> Itera
 
 
 def _form(tensor: Tensor) -> str:
-    """Return a tensor's shape, with its type unless it is read as float32."""
+    """Return a tensor's shape, followed by its type if the type is not converted to float32."""
     return f"{list(tensor.shape)}{'' if tensor.dtype in _FLOATS else f' of {_name(tensor.dtype)}'}"
 
 

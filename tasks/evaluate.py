@@ -1,4 +1,4 @@
-"""Evaluate a candidate's quality, and compare it with the baseline's on the same samples; nothing is cached."""
+"""Evaluate a candidate's quality, and compare it with the baseline's quality on the same samples, without a cache."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ KIND = "outputs"
 
 
 def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> Evaluation:
-    """Compute one candidate's quality and keep its golden outputs and per-sample results.
+    """Compute a candidate's quality, and store its golden outputs and per-sample results.
 
     Raises
     ------
     MeasurementError
-        The model computes NaN or infinities, or its outputs do not fit the data.
+        The model computes NaN or infinities, or its outputs do not match the data.
     """
     workload = job.workload
     recipe = CandidateFiles.find(candidate, workspace.store).recipe()
@@ -68,15 +68,15 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
 
 
 def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: bool) -> tuple[Quality, Quality]:
-    """Return the quality as a deployed model is called, and with several rows per call.
+    """Return the quality with calls as in deployment, and the quality with several rows per call.
 
-    If the rows of a call do not affect each other, both are the same batched evaluation, which is faster. Otherwise
-    the first evaluates each row separately (`apart`).
+    If the rows of a call do not affect each other, one batched evaluation, which is faster, gives both qualities.
+    Otherwise the first quality comes from a separate evaluation of each row (`apart`).
 
     Raises
     ------
     MeasurementError
-        The model computes NaN or infinities, or its outputs do not fit the data.
+        The model computes NaN or infinities, or its outputs do not match the data.
     """
     domain = DOMAINS[job.workload.domain]
     batched = domain.evaluate(job, call, workspace)
@@ -84,7 +84,7 @@ def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: b
 
 
 def _store_outputs(candidate: CandidateRef, golden: Golden, quality: Quality, workspace: Workspace) -> ArtifactRef:
-    """Write golden tensors and per-sample results; the digest covers these bytes, not the inputs of the evaluation."""
+    """Write golden tensors and per-sample results; the artifact's digest covers the written bytes."""
     files = {
         GOLDEN: golden.to_bytes(),
         SAMPLES: save({name: tensor.contiguous() for name, tensor in quality.samples.items()}),
@@ -110,16 +110,16 @@ INTERVALS: dict[Contributions, Callable[[NDArray[np.float32], NDArray[np.float32
 
 
 def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -> Comparison:
-    """Return the difference of quality with its paired 95% interval, and the agreement of the predictions.
+    """Return the quality difference with its paired 95% interval, and the agreement of the predictions.
 
-    Both files are ``samples.safetensors``. They contain ``quality``, float32 [N], each sample's contribution (the mean
-    is the quality), and ``prediction``, int64 [N]. The kind of contributions decides the interval. Without ``quality``,
-    or with a single sample, there is no interval. Without ``prediction`` there is no agreement.
+    Each ``samples.safetensors`` may contain ``quality``, float32 [N], and ``prediction``, int64 [N]. ``quality`` has
+    each sample's contribution to the mean, and the kind of contributions determines the interval. The interval is None
+    if ``quality`` is missing or has a single sample. The agreement is None if ``prediction`` is missing.
 
     Raises
     ------
     MeasurementError
-        The two were evaluated on different samples, or by different metrics.
+        The two candidates were evaluated on different samples, or by different metrics.
     """
     if (baseline.quality_metric, baseline.samples, baseline.contributions) != (
         candidate.quality_metric,
@@ -128,7 +128,7 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -
     ):
         raise MeasurementError(
             f"{_label(candidate)} cannot be compared with {_label(baseline)}.",
-            hint="Evaluate both with the same [evaluate] settings on the same data.",
+            hint="Evaluate both candidates with the same [evaluate] settings on the same data.",
         )
     before, after = (
         load_file(store.path(evaluation.outputs.kind, evaluation.outputs.digest) / SAMPLES)
@@ -137,7 +137,7 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -
     difference = candidate.quality - baseline.quality
     low = high = agreement = None
     if (baseline.recipe, baseline.runtime) == (candidate.recipe, candidate.runtime):
-        # A model does not differ from itself, so the interval has no width.
+        # A model does not differ from itself, so the width of the interval is 0.
         low = high = difference if "quality" in before else None
     elif "quality" in before and "quality" in after and len(before["quality"]) > 1:
         _, low, high = INTERVALS[baseline.contributions](before["quality"], after["quality"])
@@ -152,7 +152,7 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -
 
 
 def compare_all(baseline: Evaluation, candidates: Sequence[Evaluation], workspace: Workspace) -> list[Comparison]:
-    """Compare each candidate with the baseline, in the given order; see `compare`."""
+    """Compare each candidate with the baseline, in the order of the candidates; see `compare`."""
     compared = []
     for number, candidate in enumerate(candidates, start=1):
         compared.append(compare(baseline, candidate, workspace.store))

@@ -1,8 +1,8 @@
-"""Extension points of nightquant: quantization methods, runtimes and domains, one line each.
+"""Registries of nightquant's extensions: one line for each quantization method, runtime and domain.
 
-A line is a string that is imported on first use. Validating a workload file therefore imports only the runtimes that
-the file names, and not torch. Any floor of `tasks` can look up an extension without importing a higher floor. A
-domain's line names the class of its workloads, which names the class of the domain and needs no torch.
+A line is a string that is imported on first use. The validation of a workload file therefore imports only the runtimes
+in the file, and does not import torch. Any layer of `tasks` can look up an extension without importing a higher layer.
+A domain's line names the class of its workloads, which names the domain's class without importing torch.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Need = Literal["calibration", "fine-tuning"]  # what a method may require of a domain, besides a float model
+Need = Literal["calibration", "fine-tuning"]  # features that a method may require of a domain
 
 
 @dataclass(frozen=True)
 class Registry(Generic[T]):
-    """Stateless classes as ``"module:class"`` by name, the default first; ``kind`` names an entry in messages."""
+    """A registry of stateless classes as ``"module:class"`` by name, default first; messages call an entry ``kind``."""
 
     kind: str
     entries: Mapping[str, str]
@@ -38,22 +38,22 @@ class Registry(Generic[T]):
         return iter(self.entries)
 
     def __getitem__(self, name: str) -> T:
-        """Import and instantiate an implementation.
+        """Import and instantiate a registered class.
 
         Raises
         ------
         ValueError
-            The name is unknown; the message lists the known names.
+            The name is unknown; the message lists the registered names.
         """
         return cast(T, self.named(name)())
 
-    def named(self, name: str) -> Any:  # a class of any kind
+    def named(self, name: str) -> Any:  # the registered class can have any type
         """Import a registered class.
 
         Raises
         ------
         ValueError
-            The name is unknown; the message lists the known names.
+            The name is unknown; the message lists the registered names.
         """
         if name not in self.entries:
             suggestion = did_you_mean(name, self.entries)
@@ -62,7 +62,7 @@ class Registry(Generic[T]):
 
     @property
     def default(self) -> str:
-        """The first registered name."""
+        """Name of the first entry."""
         return next(iter(self.entries))
 
 
@@ -70,11 +70,11 @@ class Domains(Registry["Domain[Workload, Kind]"]):
     """Domains by name; each line names the class of the domain's workloads."""
 
     def workload(self, name: str) -> type[Workload]:
-        """Import the class of a domain's workloads, without torch."""
+        """Import the class of a domain's workloads, without importing torch."""
         return cast("type[Workload]", self.named(name))
 
     def __getitem__(self, name: str) -> Domain[Workload, Kind]:
-        """Import and instantiate a domain, with torch."""
+        """Import and instantiate a domain, which imports torch."""
         return cast("Domain[Workload, Kind]", resolve_name(self.workload(name).implementation)())
 
 

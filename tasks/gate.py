@@ -1,6 +1,6 @@
-"""The gate: decide which candidates may be promoted, and whether one replaces the current bundle.
+"""The gate: decide which candidates may be promoted, and whether a candidate replaces the current bundle.
 
-The functions are pure: given the rows of the ``measurements`` table, they make the same decisions again.
+The functions are pure: rows of the ``measurements`` table always lead to the same decisions.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ def judge(
     *,
     withdrawn: Collection[str] = (),
 ) -> Judgement:
-    """Decide on every candidate except the baseline, and on the current bundle.
+    """Return decisions about every candidate except the baseline, and about the current bundle.
 
-    A candidate that failed or breaks a rule is rejected. A candidate with an undecided rule is held, and the others
-    pass. The best passing candidate by the gate's objective is promoted if its runtime can be deployed. A good current
-    bundle is replaced only by a decidedly better challenger. The direct ratio of the same launches can decide so, the
-    size if that is the objective, or a rule that is undecided for the current bundle only. If the current bundle could
-    not be looked up or measured, nothing is promoted, and passing candidates are held.
+    The gate rejects a candidate that failed or breaks a rule, and holds a candidate with an undecided rule. All other
+    candidates pass. The gate promotes the best passing candidate, by its objective, among the runtimes that can be
+    deployed. A good current bundle is replaced only by a candidate that is clearly better in one of three ways. The
+    candidate is faster in the same launches, is smaller if size is the objective, or passes a rule that is undecided
+    for the current bundle. If the current bundle could not be looked up or measured, the gate holds all passing
+    candidates.
 
     Parameters
     ----------
     rows
         Rows with the columns of the ``measurements`` table; rows of other workloads and settings are ignored.
     incumbent
-        The current bundle; pass None only if there is certainly none.
+        The current bundle; pass None only if the workload certainly lacks a current bundle.
     withdrawn
-        Candidates (``recipe/runtime``) whose content was rolled back; they are never promoted.
+        Candidates (``recipe/runtime``) with content that was rolled back; these candidates are never promoted.
     """
-    # Candidates that this machine cannot run were not measured, so the gate does not decide on them.
+    # Candidates that this host cannot run were not measured, so the gate does not decide about such candidates.
     measured = [row for row in rows if row["workload"] == workload.name and row["status"] != "skipped"]
     tonight = {_candidate(row): row for row in measured if row["setting"] == "primary"}
     decisions = {
@@ -52,7 +53,7 @@ def judge(
             passing.remove(name)
             why = "this content was rolled back, and stays withdrawn"
             decisions[name] = explained(decisions[name], "pass", why)
-    # The name comes last, to decide between equal candidates in the same way every night.
+    # The name comes last, so that the order of equal candidates does not change from night to night.
     passing.sort(key=lambda name: (*_rank(workload.gate, tonight[name]), name))
     if incumbent is None:
         if passing:
@@ -68,14 +69,14 @@ def judge(
 
 
 def may_be_promoted(workload: Workload, row: Row) -> bool:
-    """Return whether a candidate could be promoted once it is timed, so that its speed is worth measuring."""
+    """Return whether the candidate could be promoted, so that its speed is worth measuring."""
     outcomes = rules_on(workload.gate, row, timed=False)
     return hands_over(str(row["runtime"])) and all(rule.outcome == "passed" for rule in outcomes)
 
 
 def hands_over(runtime: str) -> bool:
     """Return whether a runtime's candidates can be deployed."""
-    # A row may name a runtime that has been removed since; such a candidate is not promoted either.
+    # A row may name a runtime that nightquant no longer has; such a candidate is not promoted either.
     return runtime in RUNTIMES and RUNTIMES[runtime].hands_over
 
 
@@ -118,7 +119,7 @@ def _replace(
     passing: dict[str, Row],
     decisions: dict[str, GateDecision],
 ) -> Standing:
-    """Decide between the current bundle and the passing candidates, best first; record promotions in `decisions`."""
+    """Choose between the current bundle and the passing candidates (best first); record promotions in `decisions`."""
     unfit = _unfit(gate, incumbent, current)
     better = {name: why for name, row in passing.items() if (why := _advantage(gate, row, current))}
     if unfit and passing:
@@ -143,14 +144,14 @@ def _replace(
 
 
 def _unmeasured(incumbent: Incumbent, current: Row | None) -> str:
-    """Return why the current bundle cannot be judged; "" if it can."""
+    """Return the reason if the current bundle cannot be judged, or ""."""
     if incumbent.outdated or incumbent.fault:
         return ""
     if incumbent.failure is not None:
         return f"{incumbent.failure.stage}: {incumbent.failure.error}"
     if current is None:
         return "it was not measured"
-    # A stage may fail for reasons outside the bundle: the process was killed, or took too long on a busy machine.
+    # A stage may fail although the bundle is good: the process was killed, or took too long on a busy host.
     return "" if current["status"] == "ok" else f"{text(current, 'stage')}: {text(current, 'error')}"
 
 
@@ -174,8 +175,8 @@ def _advantage(gate: Gate, row: Row, current: Row | None) -> str:
         size, before = finite(row, "size_bytes"), finite(current, "size_bytes")
         if size and before and before / size > gate.margin:
             return f"{before / size:.3g} times as small as the current bundle"
-    # The direct ratio decides on speed, because two equal candidates may be decided differently against the baseline.
-    # A missing number does not count against the current bundle.
+    # The direct ratio decides about speed, because comparisons with the baseline may differ for two equal candidates. A
+    # missing number does not count against the current bundle.
     open_rules = [
         rule
         for rule in rules_on(gate, current)
@@ -206,7 +207,7 @@ def _candidate(row: Row) -> str:
 
 
 def _rank(gate: Gate, row: Row) -> tuple[float, float]:
-    """Return a sorting key; smaller is better by the gate's objective."""
+    """Return a sorting key by the gate's objective; smaller keys are better."""
     speed, size = -(finite(row, deciding(row, "speedup")) or 0.0), finite(row, "size_bytes")
     size = math.inf if size is None else size
     return (speed, size) if gate.objective == "fastest" else (size, speed)

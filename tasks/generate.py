@@ -25,11 +25,12 @@ END_OF_LINE = "<eos>"
 def sample_words(
     model: Call, vocabulary: Sequence[str], spec: WordLanguageModelSpec, *, words: int, temperature: float, seed: int
 ) -> Iterator[str]:
-    """Sample words one at a time, starting with a uniformly drawn word; each word is the next input.
+    """Sample words one at a time, starting with a uniformly drawn word; each word is the model's next input.
 
     The weights of the next word are ``exp(logits / temperature)``, as in the PyTorch tutorial "Dynamic Quantization on
-    an LSTM Word Language Model". Temperatures below 1 favour likely words; higher ones even out the weights. Equal
-    seeds draw equal random numbers, so that two models can be compared side by side. `END_OF_LINE` ends a line.
+    an LSTM Word Language Model". Temperatures below 1 favour likely words; temperatures above 1 make the weights more
+    equal. Equal seeds draw equal random numbers, so that the texts of two models can be compared. `END_OF_LINE` ends a
+    line.
 
     Raises
     ------
@@ -40,7 +41,7 @@ def sample_words(
     h, c = zero_state(spec, 1)
     token = torch.randint(len(vocabulary), (1, 1), generator=generator)
     for _ in range(words):
-        # Entered for each word, because a generator must not leave its caller in inference mode between two words.
+        # Enter inference mode for each word, because the caller's code runs between two words.
         with torch.inference_mode():
             logits, h, c = tensors_of(model(token, h, c))
             token = torch.multinomial(word_weights(logits.flatten(), temperature), 1, generator=generator).view(1, 1)
@@ -48,7 +49,7 @@ def sample_words(
 
 
 def word_weights(logits: Tensor, temperature: float) -> Tensor:
-    """Return ``exp(logits / temperature)``, float64 [V], scaled to a largest value of 1 so that nothing overflows.
+    """Return ``exp(logits / temperature)``, float64 [V], scaled to a maximum of 1 to avoid overflow.
 
     Raises
     ------
@@ -61,7 +62,7 @@ def word_weights(logits: Tensor, temperature: float) -> Tensor:
 
 
 def as_text(words: Iterator[str]) -> Iterator[str]:
-    """Yield words as pieces of text: a space between words, a new line for `END_OF_LINE`."""
+    """Yield words as pieces of text, with spaces between words and a new line for `END_OF_LINE`."""
     line_started = False
     for word in words:
         if word == END_OF_LINE:
@@ -75,14 +76,14 @@ def as_text(words: Iterator[str]) -> Iterator[str]:
 def generate(
     workload: Workload, recipe: Recipe, workspace: Workspace, *, words: int, temperature: float, seed: int
 ) -> Iterator[str]:
-    """Sample text from the workload's model in pieces, with a recipe; missing artifacts are made first.
+    """Sample text in pieces from the workload's model with a recipe; missing artifacts are built first.
 
-    The recipe's last runtime is used, because workload files list runtimes from the plainest to the fastest.
+    The model runs in the recipe's last runtime, because workload files list the fastest runtime last.
 
     Raises
     ------
     ConfigurationError
-        The model does not predict words, the temperature is not above 0, or the number of words is negative.
+        The model does not predict words, the temperature is not positive, or the number of words is negative.
     """
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The incumbent: a workload's current bundle, whose files are measured together with tonight's candidates."""
+"""The incumbent: a workload's current bundle, which is measured together with tonight's candidates."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ KIND = "incumbent"
 
 
 def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], workspace: Workspace) -> Incumbent | None:
-    """Return the workload's current bundle as a candidate; None if there is no bundle.
+    """Return the workload's current bundle as a candidate, or None if the workload does not have a bundle.
 
-    If the bundle's own files cannot be used (they are damaged, or this version lacks the runtime), its ``fault`` has
-    the reason. An error means that nothing is known about the bundle, not that it is bad or missing.
+    ``fault`` is the reason if the bundle's files cannot be used, for example because they are damaged. If this function
+    raises an error, the bundle may still exist and be good.
 
     Parameters
     ----------
@@ -36,11 +36,11 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
     Raises
     ------
     StoreError
-        The store cannot be read or written, or its pointer to the bundle is damaged.
+        The store is not readable or writable, or its pointer to the bundle is damaged.
     UnavailableError
-        This machine lacks the package of the bundle's runtime.
+        This host lacks the package of the bundle's runtime.
     BundleError
-        The operating system refuses to read the bundle.
+        The operating system cannot read the bundle.
     """
     bundles = BundleStore(workspace.store.place)
     pointer = bundles.pointer(job.workload.name)
@@ -75,7 +75,7 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
 
 
 def _is_bundle_fault(error: Exception) -> bool:
-    """Return whether an error is due to the bundle's bytes, rather than to this machine or to reading them."""
+    """Return whether the bundle's bytes caused an error, rather than this host or a failed read."""
     is_unread = isinstance(error.__cause__, OSError) and not isinstance(
         error.__cause__, FileNotFoundError | NotADirectoryError
     )
@@ -96,8 +96,8 @@ def _as_candidate(
     digest = artifact_digest(KIND, made_from)
     copy = workspace.store.find(KIND, digest)
     if copy is not None and any(file_digest(copy / name) != digests[name] for name in files):
-        # The copy is damaged, which says nothing about the bundle.
-        raise StoreError(f"{copy}: its files differ from the bundle's.", hint="Remove the folder.")
+        # The copy is damaged, but the bundle may be good.
+        raise StoreError(f"{copy}: the files differ from the bundle's files.", hint="Remove the folder.")
     if copy is None:
         with workspace.store.create(KIND, digest, made_from) as draft:
             for name in files:
@@ -110,7 +110,7 @@ def _as_candidate(
 
 
 def _is_same(candidate: CandidateRef, digests: Mapping[str, str], manifest: JsonObject, workspace: Workspace) -> bool:
-    """Return whether a candidate has the bundle's bytes; in some runtimes, rebuilding a recipe changes them."""
+    """Return whether a candidate has the same bytes as the bundle; some runtimes build different bytes each time."""
     if candidate.digest != manifest["sources"]["quantized"]:
         return False
     folder = workspace.store.path(candidate.kind, candidate.digest)
@@ -118,7 +118,7 @@ def _is_same(candidate: CandidateRef, digests: Mapping[str, str], manifest: Json
 
 
 def _recorded(manifest: JsonObject, column: str) -> float | None:
-    """Return a number that was measured when the bundle was made; None if the manifest lacks it."""
+    """Return a number that was measured when the bundle was made, or None if the manifest lacks the number."""
     primary = manifest["recipe"]["name"], manifest["model"]["runtime"], "primary"
     rows = (row for row in manifest["measurements"] if (row["recipe"], row["runtime"], row["setting"]) == primary)
     values = [row.get(column) for row in rows]

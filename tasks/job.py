@@ -1,4 +1,4 @@
-"""The two values that every stage function takes: a job to work on, and a workspace for its files."""
+"""The arguments of every stage function: a job, and a workspace for the job's files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ W = TypeVar("W", bound=Workload)
 
 
 class Progress(Protocol):
-    """A callback that receives the work done, the total and the unit; the stage's own thread calls it repeatedly."""
+    """A callback that receives the completed work, the total and the unit; the stage's own thread calls it."""
 
     def __call__(self, done: float, total: float, unit: str = "") -> None:
         """Report the stage's progress."""
@@ -40,29 +40,29 @@ class Job(Generic[W]):
 
 @dataclass(frozen=True)
 class Workspace:
-    """The artifact store of a stage, and the callback for its progress."""
+    """The artifact store of a stage, and the callback for the stage's progress."""
 
     store: ArtifactStore
     progress: Progress = silent
 
     @contextmanager
     def alone(self, digest: str) -> Iterator[Path]:
-        """Hold the lock of an artifact while making it; wait if another process holds it.
+        """Hold an artifact's lock while making the artifact; wait if another process holds the lock.
 
-        Yields a work folder from which interrupted work resumes. The folder is removed at the end unless the block was
-        interrupted, the store could not be written, or the error is transient.
+        Yield a work folder from which interrupted work resumes. The folder is removed at the end, unless the block was
+        interrupted, the store was not writable, or the error is transient.
 
         Raises
         ------
         StoreError
-            The store cannot be written.
+            The store is not writable.
         """
         with ExitStack() as stack:
             try:
                 stack.enter_context(passing_lock(self.store.work_folder(digest).with_suffix(".lock")))
             except OSError as error:
                 raise unwritable(self.store.root, error) from error
-            work = self.store.work_folder(digest)  # again, because the lock's last holder removed it
+            work = self.store.work_folder(digest)  # the lock's last holder removed the folder
             try:
                 yield work
             except NightquantError as error:
@@ -72,7 +72,7 @@ class Workspace:
             shutil.rmtree(work, ignore_errors=True)
 
     def find_or_make(self, kind: str, made_from: Mapping[str, object], make: Callable[[Path], None]) -> Path:
-        """Return the folder of the artifact with this content key; if it is missing, `make` writes its files."""
+        """Return the artifact's folder; if the store lacks the artifact, let `make` write the files."""
         digest, store = artifact_digest(kind, made_from), self.store
         if store.find(kind, digest) is None:
             with self.alone(digest):

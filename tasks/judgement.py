@@ -1,6 +1,7 @@
-"""A night's decisions on one workload: one on each candidate, and one on the current bundle.
+"""A night's decisions about a workload: one for each candidate, and one for the current bundle.
 
-The gate decides before packaging. Only the outcomes, `Judgement.packaged` and `Judgement.not_packaged`, are recorded.
+The gate decides before packaging. The store records the outcome after packaging: the result of `Judgement.packaged` or
+`Judgement.not_packaged`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tasks.workload.gate import RuleOutcome
 
 
 class GateDecision(Frozen):
-    """The gate's decision on one candidate, rule by rule; ``reason`` is a summary in one line."""
+    """The gate's decision about one candidate, rule by rule; ``reason`` is a summary in one line."""
 
     recipe: str
     runtime: str
@@ -32,7 +33,7 @@ class GateDecision(Frozen):
 
 
 class Standing(Frozen):
-    """Whether the current bundle stays, and why; ``version`` and ``stays`` are None if the version is unknown."""
+    """The decision about the current bundle; ``version`` and ``stays`` are None if the version is unknown."""
 
     version: str | None
     stays: bool | None
@@ -43,7 +44,7 @@ class Judgement(Frozen):
     """A workload's decisions, in the order of the rows.
 
     ``incumbent`` is None if the workload has no current bundle. If the current bundle could not be judged, ``unknown``
-    is the reason, and nothing is promoted; otherwise it is "".
+    is the reason, and no candidate is promoted; otherwise ``unknown`` is "".
     """
 
     decisions: tuple[GateDecision, ...]
@@ -52,11 +53,11 @@ class Judgement(Frozen):
 
     @property
     def promoted(self) -> GateDecision | None:
-        """The candidate that becomes, or already is, the current bundle."""
+        """Decision about the candidate that becomes, or already is, the current bundle."""
         return next((decision for decision in self.decisions if decision.decision == "promote"), None)
 
     def packaged(self, version: str) -> Judgement:
-        """Return the outcome if `version` is current after the promoted candidate was packaged."""
+        """Return the decisions after the promoted candidate was packaged and `version` became current."""
         standing = self.incumbent
         stays = standing is not None and standing.version == version
         if standing is None or standing.stays == stays:
@@ -68,7 +69,7 @@ class Judgement(Frozen):
         return self.model_copy(update={"incumbent": standing.model_copy(update={"stays": stays, "reason": reason})})
 
     def not_packaged(self, problem: str, version: str) -> Judgement:
-        """Return the outcome if the promoted candidate did not become current; `version` ("" if none) is current."""
+        """Return the decisions if `version` ("" if none) is current instead of the promoted candidate."""
         standing, promoted = self.incumbent, self.promoted
         stays = standing is not None and standing.version == version
         if promoted is None or (standing is not None and standing.stays and stays):
@@ -83,7 +84,7 @@ class Judgement(Frozen):
     def rows(
         self, *, workload: str, run_id: str, night: date, decided_at: datetime, bundle_version: str | None = None
     ) -> list[Row]:
-        """Return rows of the ``promotions`` table; `bundle_version` goes to the promoted candidate's row."""
+        """Return rows of the ``promotions`` table; only the promoted candidate's row has `bundle_version`."""
         incumbent: Row = {}
         if self.incumbent is not None:
             incumbent = {f"incumbent_{name}": value for name, value in self.incumbent.model_dump().items()}
@@ -103,6 +104,6 @@ class Judgement(Frozen):
 
 
 def explained(decision: GateDecision, became: Decision, why: str) -> GateDecision:
-    """Return the decision on a candidate that passes every rule but is not promoted."""
+    """Return the decision about a candidate that passes every rule but is not promoted."""
     reason = f"passes all {len(decision.rules)} rules; {why}"
     return decision.model_copy(update={"decision": became, "reason": reason})

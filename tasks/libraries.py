@@ -1,6 +1,6 @@
-"""Isolate libraries: report their errors in one line, and keep their messages out of a night's output.
+"""Isolate libraries: report their errors in one line, and keep their messages out of the run's output.
 
-A night passes them new models, and they can fail in ways that nightquant does not foresee.
+Users can quantize any model, so libraries can fail in ways that nightquant does not foresee.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _NOTED_BYTES = 4000
 
 
 class LibraryError(NightquantError):
-    """An unexpected failure of a library, or a defect of nightquant; the cause has the traceback."""
+    """An unexpected error in a library, or a defect in nightquant; ``__cause__`` has the traceback."""
 
     exit_code: ClassVar[int] = 1
 
     def in_full(self) -> str:
-        """Return the tracebacks of the error and of its causes, with their notes."""
+        """Return the tracebacks of the error and its causes, including notes."""
         return "".join(traceback.format_exception(self))
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return an error's type and its message up to the first line that does not end with a colon."""
+    """Return an error's type and message, up to the first line that does not end with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # A heading such as "Error(s) in loading state_dict for Net:" needs the next line.
+    # A heading such as "Error(s) in loading state_dict for Net:" is useless without the next line.
     end = next((number for number, line in enumerate(lines, 1) if not line.endswith(":")), len(lines))
     text = " ".join(lines[:end]).rstrip(".:")
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} …"
@@ -47,12 +47,12 @@ def in_one_line(error: BaseException) -> str:
 
 @contextmanager
 def reported_as(action: str, hint: str = "") -> Iterator[None]:
-    """Turn any error of the block into one line: the failed action, the reason, and a hint.
+    """Convert any error in the block to one line with the failed action, the reason, and a hint.
 
     Raises
     ------
     LibraryError
-        The block raised something other than a `NightquantError`, which is passed on unchanged.
+        The block raised an error that is not a `NightquantError`.
     """
     try:
         yield
@@ -72,16 +72,17 @@ def library_error(action: str, error: BaseException, hint: str = "") -> LibraryE
 
 
 def hint_for(runtime: str) -> str:
-    """Return a hint for an error in the library of a runtime."""
+    """Return a hint about an error in a runtime's library."""
     return f'Add the module in question to `exclude`, or remove the runtime "{runtime}" from the recipe.'
 
 
 @contextmanager
 def contained(*, passed_on: bool = False) -> Iterator[None]:
-    """Keep prints, logs and warnings of the block out of the output, including prints of native code.
+    """Suppress the block's prints, logs and warnings, including prints by native code.
 
-    Warnings about the user's own files are shown. An error of the block gets the rest as a note; without an error it is
-    dropped, or `passed_on` to standard error. The whole process is redirected, so only one stage may run in it.
+    Warnings about the user's own files are shown. If the block raises an error, the suppressed text becomes a note of
+    the error. Otherwise the text is dropped, or written to standard error if `passed_on` is true. The redirection
+    affects the complete process, so only one stage may run in a process.
     """
     with tempfile.TemporaryFile() as printed:
         try:
@@ -107,7 +108,7 @@ def _printing_to(printed: IO[bytes]) -> Iterator[TextIO]:
         try:
             os.dup2(printed.fileno(), 1)
             os.dup2(printed.fileno(), 2)
-            # Python's streams may already be redirected.
+            # Python's own streams may already be redirected to other files.
             with redirect_stdout(here), redirect_stderr(here):
                 yield stderr
         finally:
@@ -119,7 +120,7 @@ def _printing_to(printed: IO[bytes]) -> Iterator[TextIO]:
 
 @contextmanager
 def _warning_at(stderr: TextIO) -> Iterator[None]:
-    """Write warnings about the user's own files to a stream, and drop all others."""
+    """Write warnings about the user's own files to a stream, and drop all other warnings."""
     with warnings.catch_warnings(record=True) as caught:
         try:
             yield
@@ -156,7 +157,7 @@ def _end_of(printed: IO[bytes]) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep output, logs and warnings of exporters, quantizers and compilers out of a night's output."""
+    """Suppress output, logs and warnings of exporters, quantizers and compilers."""
     with (
         _no_logs(logging.WARNING),
         warnings.catch_warnings(action="ignore"),

@@ -1,4 +1,4 @@
-"""The machine with its constant properties, environment and current state; imports no torch."""
+"""The machine's constant properties, environment and current state; this module does not import torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.extensions import RUNTIMES
 from tasks.refs import Frozen
 from tasks.workload.workload import Workload
 
-# Libraries that affect a model's numbers and its speed.
+# Libraries that affect a model's outputs and speed.
 LIBRARIES = ("torch", "torchvision", "numpy", "safetensors")
 _ISA = (
     "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni", "avx512_bf16",
@@ -29,9 +29,9 @@ _VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
 
 
 class Machine(Frozen):
-    """The hardware, which stays the same, and its environment, which stays the same until an upgrade.
+    """The hardware, which never changes, and the environment, which changes only with upgrades.
 
-    ``product`` is the firmware's name of the host, for instance a cloud's instance type, or "". ``libraries`` contains
+    ``product`` is the firmware's name for the host, for example a cloud's instance type, or "". ``libraries`` contains
     the installed versions of `LIBRARIES` and of the runtimes' libraries.
     """
 
@@ -48,42 +48,42 @@ class Machine(Frozen):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the hardware; speed ratios are compared only within one machine."""
+        """SHA-256 of the hardware; speed ratios are comparable only on one kind of machine."""
         return digest_of(self._rounded({"system", "python", "libraries"}))
 
     @property
     def environment(self) -> str:
-        """Kernel, Python and library versions as canonical JSON."""
+        """Versions of the kernel, Python and libraries, as canonical JSON."""
         return canonical_json({"kernel": self.system, "python": self.python, **self.libraries})
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the machine, its system, Python, and the libraries that affect numbers."""
+        """SHA-256 of the hardware, the system, Python, and the libraries that affect outputs or speed."""
         libraries = {name: version for name, version in self.libraries.items() if name in LIBRARIES}
         return digest_of(self._rounded({"product"}) | {"libraries": libraries})
 
     def _rounded(self, without: set[str]) -> dict[str, object]:
-        # The reported memory changes by a few pages between reboots.
+        # Round the memory size, because the reported size changes by a few pages between reboots.
         return self.model_dump(mode="json", exclude=without) | {"memory_bytes": round(self.memory_bytes / 2**30)}
 
     @property
     def has_vnni(self) -> bool:
-        """Whether the processor has an instruction that multiplies int8 (VNNI, AMX, or Arm's dot product)."""
+        """Whether the processor has instructions that multiply int8 values (VNNI, AMX, or Arm's dot product)."""
         return not _VNNI.isdisjoint(self.isa)
 
 
 class Pressure(Frozen):
-    """Time in which some task waited for a resource: percentage of the last 10 s, and microseconds since boot."""
+    """The time during which a task waited for a resource: percentage of the last 10 s, and microseconds since boot."""
 
     some_avg10: float
     some_total_us: int
 
 
 class Evidence(Frozen):
-    """The machine's state at ``at_s`` (Unix time); ``host`` is its network name.
+    """The host's state at ``at_s`` (Unix time); ``host`` is the network name.
 
-    ``steal_s`` is the time since boot that the hypervisor gave to other guests, summed over processors. It is None if
-    unreadable, as in most virtual machines. ``proof_wall_s`` is the time spent on proving what candidates execute.
+    ``steal_s`` is the time since boot that the hypervisor gave to other guests, summed over processors, or None if
+    unknown, as on most virtual machines. ``proof_wall_s`` is the time spent on `tasks.proofs`.
     """
 
     when: Literal["before", "after"]
@@ -115,7 +115,7 @@ class Evidence(Frozen):
 def this_machine() -> Machine:
     """Describe the machine that this process runs on."""
     libraries = dict.fromkeys([*LIBRARIES, *(name for runtime in RUNTIMES for name in RUNTIMES[runtime].distributions)])
-    # Fields of the first processor; empty on systems other than Linux.
+    # Read the fields of the first processor; systems other than Linux lack the file.
     first = (_read("/proc/cpuinfo") or "").partition("\n\n")[0]
     info = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
     flags = (info.get("flags") or info.get("Features") or "").split()
@@ -130,18 +130,18 @@ def this_machine() -> Machine:
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         libraries={name: installed for name in libraries if (installed := installed_version(name))},
-        # Boards without such firmware have a device tree, whose strings end in NUL.
+        # Boards without DMI have a device tree, in which strings end with NUL.
         product=" ".join(filter(None, firmware)) or (_read("/proc/device-tree/model") or "").rstrip("\0"),
     )
 
 
 def fingerprint() -> str:
-    """Return the SHA-256 of this machine's constant properties and libraries."""
+    """Return the SHA-256 of this host's constant properties and libraries."""
     return this_machine().fingerprint
 
 
 def observe(when: Literal["before", "after"], threads: int, engines: tuple[str, ...]) -> Evidence:
-    """Observe the machine's state now; `threads` and quantized `engines` come from the benchmark."""
+    """Return the host's current state; `threads` and quantized `engines` come from the benchmark."""
     frequency = psutil.cpu_freq()
     return Evidence(
         when=when,
@@ -161,23 +161,23 @@ def observe(when: Literal["before", "after"], threads: int, engines: tuple[str, 
 
 
 def affinity() -> tuple[int, ...]:
-    """Return the processors that this process may run on; () if the system does not report them."""
+    """Return the processors that this process may use, or () if the system does not report them."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 
 def available_cores() -> int:
-    """Return the number of processors that this process may run on."""
+    """Return the number of processors that this process may use."""
     return len(affinity()) or os.cpu_count() or 1
 
 
 def versions(*further: str) -> dict[str, str]:
-    """Return the versions of Python, of `LIBRARIES` and of `further` distributions."""
+    """Return the versions of Python, `LIBRARIES` and `further` distributions."""
     installed = {name: installed_version(name) or "not installed" for name in (*LIBRARIES, *further)}
     return {"python": platform.python_version(), **installed}
 
 
 def installed_version(distribution: str) -> str | None:
-    """Return the installed version of a distribution without importing it; None if it is not installed."""
+    """Return a distribution's installed version without an import, or None if the distribution is not installed."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -185,7 +185,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def require_installed(subject: str, distributions: Iterable[str], extra: str) -> None:
-    """Raise an `UnavailableError` with an install command if a distribution is missing."""
+    """Raise an `UnavailableError` with an install command if any distribution is missing."""
     missing = [distribution for distribution in distributions if installed_version(distribution) is None]
     if missing:
         raise UnavailableError(

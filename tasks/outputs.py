@@ -1,4 +1,4 @@
-"""Call models: the device and threads for their computation, and the tensors that they return."""
+"""Call models: choose the device and the threads, and convert the outputs to tensors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tasks.libraries import in_one_line
 
 
 def training_device() -> torch.device:
-    """Return CUDA if available, else the CPU; quantized models are always evaluated and timed on the CPU."""
+    """Return CUDA if available, or else the CPU; quantized models are always evaluated and timed on the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @contextmanager
 def intra_op_threads(count: int) -> Iterator[None]:
-    """Run the block with `count` intra-op threads, then restore the previous number."""
+    """Run the block with `count` intra-op threads, then restore the previous number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -31,10 +31,10 @@ def intra_op_threads(count: int) -> Iterator[None]:
 
 
 class Call(Protocol):
-    """A model that can be called with its inputs in order, in any runtime."""
+    """A model in any runtime, called with its inputs in order."""
 
     def __call__(self, *inputs: Tensor) -> object:
-        """Return a tensor, or a tuple or list of tensors."""
+        """Return one tensor, or a tuple or list of tensors."""
 
 
 def tensors_of(result: object) -> tuple[Tensor, ...]:
@@ -43,7 +43,7 @@ def tensors_of(result: object) -> tuple[Tensor, ...]:
     Raises
     ------
     QuantizationError
-        The model returns something else, for instance a dict.
+        The model returns another type, for example a dict.
     """
     items = tuple(result) if isinstance(result, tuple | list) else (result,)
     tensors = tuple(item for item in items if isinstance(item, Tensor))
@@ -53,7 +53,7 @@ def tensors_of(result: object) -> tuple[Tensor, ...]:
     contents = f" of {f'a {other_types[0]}' if other_types else 'nothing'}" if isinstance(result, tuple | list) else ""
     raise QuantizationError(
         f"The model returns a {type(result).__name__}{contents}; only a tensor, or a tuple of tensors, can be saved.",
-        hint="Let forward return the logits, or a tuple that begins with them: wrap the model in the factory.",
+        hint="Wrap the model in the factory, so that forward returns the logits, or a tuple with the logits first.",
     )
 
 
@@ -69,7 +69,7 @@ def finite_outputs(model: Call, examples: Mapping[str, Tensor], recipe: str) -> 
     Raises
     ------
     QuantizationError
-        The model cannot be run, or computes NaN or infinities.
+        The call raises an error, or an output contains NaN or infinities.
     """
     try:
         outputs = outputs_of(model, examples)
@@ -90,11 +90,11 @@ def finite_outputs(model: Call, examples: Mapping[str, Tensor], recipe: str) -> 
 
 
 def distance(output: Tensor, reference: Tensor) -> float:
-    """Return the largest absolute difference as a share of the reference's range, or of 1 if that is 0."""
+    """Return the largest absolute difference divided by the reference's range, or by 1 if the range is 0."""
     spread = float(reference.double().max() - reference.double().min()) or 1.0
     return float((output.double() - reference.double()).abs().max()) / spread
 
 
 def worst(*distances: float) -> float:
-    """Return the largest distance; NaN if one is NaN, because `max` ignores NaN depending on its position."""
+    """Return the largest distance, or NaN if any distance is NaN, because `max` may ignore NaN."""
     return math.nan if any(map(math.isnan, distances)) else max(distances)

@@ -1,6 +1,6 @@
-"""The difference between two results on the same samples, with a 95% interval.
+"""Compute the difference between two results on the same samples, with a 95% interval.
 
-Samples stay paired, so that difficulties common to both results cancel. docs/quality.md compares the intervals.
+Samples stay paired, so that the common effect of difficult samples cancels. docs/quality.md compares the intervals.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _CONFIDENCE = 0.95
 _TAIL = (1 - _CONFIDENCE) / 2
 RIGHT, WRONG = 100.0, 0.0
 _BLOCKS = 10
-# Number of bisections of an interval of at most 2; more would exceed the precision of a double.
+# Number of bisections. The first interval is at most 2 wide, so more bisections would exceed double precision.
 _HALVINGS = 60
-# Numbers drawn at a time, which limits memory to some tens of megabytes for any number of samples.
+# Count of random numbers per draw, which limits memory to tens of megabytes for any number of samples.
 _DRAWN_AT_ONCE = 1 << 20
 
 
 class PairedDifference(NamedTuple):
-    """Mean of candidate - baseline, and the ends of its 95% interval."""
+    """The mean of candidate - baseline, and the ends of its 95% interval."""
 
     mean: float
     low: float
@@ -32,22 +32,22 @@ class PairedDifference(NamedTuple):
 
 
 def score_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDifference:
-    """Return the score interval of the difference between two shares of right answers, in percentage points.
+    """Return the score interval of the difference between two accuracies, in percentage points.
 
     Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample design",
-    Statistics in Medicine 17, 1998. The interval contains all differences that a score test at 5% does not reject, with
-    the variance estimated under each difference. If both results agree on all N samples, the ends are ±z² / (N + z²),
-    because observing no difference does not prove that there is none.
+    Statistics in Medicine 17, 1998. The interval contains all differences that a score test at 5% does not reject; the
+    variance is estimated under each tested difference. If both results agree on all N samples, the ends are ±z² / (N +
+    z²), because N equal samples do not prove that the results never differ.
 
     Parameters
     ----------
     baseline, candidate
-        [N]: 100 for a right answer and 0 for a wrong one, in the same order.
+        [N]: 100 for a right answer and 0 for a wrong answer; both arrays have the same order.
 
     Raises
     ------
     ValueError
-        The arrays are empty, differ in length, or contain other numbers.
+        The arrays are empty, differ in length, or contain numbers other than 0 and 100.
     """
     before, after = _paired(baseline, candidate)
     if not np.isin([before, after], [RIGHT, WRONG]).all():
@@ -60,24 +60,25 @@ def score_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDiffere
 def serial_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDifference:
     """Return Student's interval of the mean difference between two series with dependent neighbours.
 
-    The series is cut into ten blocks of equal length. Block means are nearly independent if a block is much longer than
-    the memory of the series. Ten is the smallest number that Schmeiser, "Batch size effects in the analysis of
-    simulation output", Operations Research 30(3), 1982, recommends. More and shorter blocks make intervals too narrow
-    for short series; fewer blocks only widen them. The number is fixed, so blocks grow with the series.
+    The series is cut into ten blocks of equal length. Block means are nearly independent if the blocks are much longer
+    than the range of the dependence. Ten is the smallest number that Schmeiser, "Batch size effects in the analysis of
+    simulation output", Operations Research 30(3), 1982, recommends. With more and shorter blocks, the intervals of
+    short series are too narrow; with fewer blocks, all intervals are wider. The number of blocks is fixed, so longer
+    series have longer blocks.
 
     Parameters
     ----------
     baseline, candidate
-        [N], N at least 2: the values of the series in order, in any unit.
+        [N], with N at least 2: values of the series in order, in any unit.
 
     Raises
     ------
     ValueError
-        The arrays are shorter than 2, differ in length, or contain NaN or infinities.
+        The arrays have fewer than 2 values, differ in length, or contain NaN or infinities.
     """
     differences = _differences(baseline, candidate)
     if len(differences) < 2:
-        raise ValueError("a single number has no interval")
+        raise ValueError("an interval needs at least two numbers")
     blocks = np.array_split(differences, min(_BLOCKS, len(differences)))
     means = np.array([block.mean() for block in blocks])
     mean = float(differences.mean())
@@ -91,15 +92,15 @@ def bootstrap_difference(
     """Return the bootstrap interval of the mean difference between two results on the same independent samples.
 
     Samples are drawn with replacement and stay paired (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993,
-    chapters 6 and 13). Percentiles are expanded, so that the interval is not too narrow for few samples: Hesterberg,
-    "What Teachers Should Know About the Bootstrap", The American Statistician 69(4), 2015, section 5.3.
+    chapters 6 and 13). The percentiles are expanded, so that the interval is not too narrow if there are few samples:
+    Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 69(4), 2015, section 5.3.
 
     Parameters
     ----------
     baseline, candidate
-        [N]: one number per sample, in the same order, in any unit.
+        [N]: one number per sample, in any unit; both arrays have the same order.
     seed
-        Equal seeds give equal intervals.
+        Seed for drawing samples; equal seeds give equal intervals.
 
     Raises
     ------
@@ -117,25 +118,25 @@ def bootstrap_difference(
 
 
 def resampled_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDifference:
-    """Return the percentile bootstrap interval of the difference in a quality that is not a mean, such as F1.
+    """Return the percentile bootstrap interval of the difference in a quality such as F1, which is not a mean.
 
-    Efron and Tibshirani, 1993, chapter 13. Results stay paired, because both were computed on the same resamples.
-    ``mean`` is the mean over the resamples, not the difference on the original samples.
+    See Efron and Tibshirani, 1993, chapter 13. The results stay paired, because both use the same resamples. ``mean``
+    is the mean difference over the resamples, which can differ from the difference on the original samples.
 
     Parameters
     ----------
     baseline, candidate
-        [R]: the quality on each resample. NaN entries (for example, a resample without a class) are left out.
+        [R]: the quality on each resample. NaN values are left out, for example from a resample that lacks a class.
 
     Raises
     ------
     ValueError
-        The arrays are empty or differ in length, or no resample has a quality in both.
+        The arrays are empty or differ in length, or every resample has NaN in one of the arrays.
     """
     before, after = _paired(baseline, candidate)
     differences = (after - before)[np.isfinite(before) & np.isfinite(after)]
     if not differences.size:
-        raise ValueError("no resample has a quality in both")
+        raise ValueError("every resample lacks one of the two qualities")
     low, high = np.quantile(differences, [_TAIL, 1 - _TAIL])
     return PairedDifference(float(differences.mean()), float(low), float(high))
 
@@ -160,7 +161,8 @@ def _score_low(gained: int, lost: int, samples: int) -> float:
     estimate, quantile = (gained - lost) / samples, NormalDist().inv_cdf(1 - _TAIL)
 
     def refused(difference: float) -> bool:
-        # Maximum likelihood estimate of the lost share under this difference: the larger root of a quadratic.
+        # The larger root of this quadratic is the maximum likelihood estimate of the lost fraction under this
+        # difference.
         linear = (2 * samples - gained + lost) * difference - gained - lost
         constant = 8 * samples * lost * difference * (1 - difference)
         share = (math.sqrt(max(0.0, linear**2 + constant)) - linear) / (4 * samples)
@@ -186,10 +188,10 @@ def _resampled_means(differences: NDArray[np.float64], resamples: int, rng: np.r
 
 
 def _expanded_tail(tail: float, samples: int) -> float:
-    """Return the share to cut off at each end to make the interval as wide as Student's for a normal mean."""
+    """Return the fraction to cut off at each end for an interval as wide as Student's interval of a normal mean."""
     return NormalDist().cdf(math.sqrt(samples / (samples - 1)) * student_quantile(tail, samples - 1))
 
 
 def student_quantile(share: float, freedom: float) -> float:
     """Return a quantile of Student's t."""
-    return float(resolve_name("scipy.special:stdtrit")(freedom, share))  # lazily, because importing SciPy takes 0.3 s
+    return float(resolve_name("scipy.special:stdtrit")(freedom, share))  # importing SciPy takes 0.3 s

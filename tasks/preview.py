@@ -1,4 +1,4 @@
-"""Try out a workload before its first night: without training, and with little calibration and few test samples."""
+"""Try out a workload before its first night, without training, with little calibration data and few test samples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tasks.workload.base import FactorySpec, FetchedCheckpoint, FromFile, Seeded
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
-# Keys whose value may be ``module:callable``.
+# Keys that accept ``module:callable`` as a value.
 _CALLABLES = ("factory", "collate", "train", "metric")
 TRAINS = "trains on first use"
 _FAILED = "Trying out the workload failed"
@@ -58,14 +58,15 @@ class _Problems:
 
 
 def preview(workload: Workload, workspace: Workspace) -> Preview:
-    """Prepare the data, build and call the model, read its weights, and try every candidate.
+    """Prepare the data, build and call the model, read the model's weights, and try out every candidate.
 
-    Weights that would be trained are drawn instead. With drawn weights, static recipes calibrate on one sample. With
-    real weights they calibrate on more, and `tasks.arrival` compares each candidate's quality with the float model's.
-    For runtimes that compile slowly, the model is only exported. A problem does not stop the other checks.
+    Weights that would be trained are drawn from a seed, and static recipes then calibrate on one sample. With real
+    weights, static recipes calibrate on more samples, and `tasks.arrival` compares each candidate's quality with the
+    float model's quality. For runtimes that compile slowly, the model is only exported. If a check finds a problem, all
+    other checks still run.
     """
     problems = _Problems()
-    with redirect_stdout(sys.stderr):  # the user's code may print, but standard output belongs to the command
+    with redirect_stdout(sys.stderr):  # prints by the user's code must not mix with the command's output
         for runtime in dict.fromkeys(name for recipe in workload.recipe for name in recipe.runtimes):
             with problems.noted():
                 RUNTIMES[runtime].require_installed(runtime)
@@ -106,7 +107,7 @@ def _import_callables(workload: Workload, problems: _Problems) -> None:
 def _prepare_job(
     workload: Workload, workspace: Workspace, problems: _Problems
 ) -> tuple[DatasetRef | None, Job[Workload] | None]:
-    """Return the data set and the job, each None if it failed; weights that would be trained are drawn."""
+    """Return the data set and the job (None for a failed step); draw weights that would be trained."""
     untrained = workload
     if workload.checkpoint.kind == "train":
         untrained = workload.model_copy(update={"checkpoint": SeededCheckpoint(kind="seeded")})
@@ -164,7 +165,7 @@ def _candidates(
         except NightquantError as error:
             previews.append(CandidatePreview(candidate=name, obstacle=str(error)))
             problems.keep_traceback(error)
-            # A night skips candidates that this machine cannot run; missing packages were noted before.
+            # A run skips candidates that this host cannot run, and missing packages were reported earlier.
             if not isinstance(error, UnavailableError):
                 failed.setdefault(str(error), []).append(name)
     problems.messages += [f"{', '.join(names)}: {message}" for message, names in failed.items()]
@@ -187,7 +188,7 @@ def _try_candidate(job: Job[Workload], recipe: Recipe, runtime: str, arrival: Ar
 
 
 def _misfit(method: str, workload: Workload) -> str:
-    """Return why a method does not fit a workload's domain; "" if it fits."""
+    """Return the reason if a method is not compatible with a workload's domain, or ""."""
     needs = METHODS[method].needs
     lacks = [f'domain "{workload.domain}" {lack}' for need in needs if (lack := workload.lacks(need))]
     if not lacks and "fine-tuning" in needs:

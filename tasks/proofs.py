@@ -1,4 +1,4 @@
-"""Operators that candidates executed, from their runtimes' own profilers, and the conclusions from them."""
+"""The operators that candidates executed, as reported by the profilers of the runtimes, and the resulting warnings."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tasks.refs import Frozen, ModuleCoverage
 from tasks.workload.gate import BATCH_TOLERANCE
 
 TOP = 5
-# "convert" operators lie between int8 and float; "other" ones do not compute, but allocate or make views.
+# "convert" operators convert between int8 and float; "other" operators allocate memory or create views.
 Arithmetic = Literal["int8", "float", "convert", "other"]
 
 
 class Operator(Frozen):
-    """An operator, or all operators of one name, with its seconds; ``name`` begins with the module's path, if known."""
+    """An operator, or all operators with one name, and its duration; ``name`` begins with the module, if known."""
 
     name: str = ""
     type: str
@@ -27,7 +27,7 @@ class Operator(Frozen):
 
 
 class FloatOperator(Frozen):
-    """An operator that stayed float, with its share of the time; ``reason`` is why its module did, if known."""
+    """An operator that stayed float, with its fraction of the time; ``reason`` explains why its module is float."""
 
     name: str
     type: str
@@ -38,14 +38,14 @@ class FloatOperator(Frozen):
 class Proof(Frozen):
     """The operators and instructions that one candidate executed.
 
-    ``int8_time_share`` is the share of operator time spent in int8, and ``float_operators`` are the most expensive ones
-    in float; without a profiler of the runtime, they are None and (). ``instructions`` maps families of instructions to
-    shares of the time, if the system allows sampling. ``saturation`` is the distance between outputs
-    with and without saturation, as a share of their range. It is 0 if products cannot saturate, and None if unknown.
-    ``doubts`` are warnings that int8 may not have run as promised.
+    ``int8_time_share`` is the fraction of operator time spent in int8, or None if the runtime lacks a profiler.
+    ``float_operators`` lists the most expensive float operators. ``instructions`` maps instruction families to
+    fractions of the time, if the system allows sampling. ``saturation`` is the distance between outputs with and
+    without saturation, as a fraction of the output's range. The distance is 0 if products cannot saturate, and None if
+    unknown. ``doubts`` are warnings that int8 may not have run as intended.
     """
 
-    # Keep NaN in JSON, because null would mean that the number was not measured.
+    # Write NaN as NaN in JSON, because null means that the number was not measured.
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
     int8_time_share: float | None = None
@@ -56,7 +56,7 @@ class Proof(Frozen):
 
 
 class ProofReport(Frozen):
-    """Proofs by subject; ``refused`` has the reasons for missing proofs, ``unsampled`` the reason for no sampling."""
+    """Proofs by subject; ``refused`` and ``unsampled`` have the reasons for missing proofs and missing samples."""
 
     proofs: dict[str, Proof]
     refused: dict[str, str] = Field(default={})
@@ -64,7 +64,7 @@ class ProofReport(Frozen):
 
 
 def typical(operators: Iterable[Operator]) -> list[Operator]:
-    """Return one operator per name and type with the median seconds, because other programs may disturb a call."""
+    """Return one operator per name and type with the median duration, because other programs may disturb a call."""
     seconds: dict[tuple[str, str, Arithmetic], list[float]] = {}
     for operator in operators:
         seconds.setdefault((operator.name, operator.type, operator.arithmetic), []).append(operator.seconds)
@@ -75,7 +75,7 @@ def typical(operators: Iterable[Operator]) -> list[Operator]:
 
 
 def int8_share(operators: Iterable[Operator]) -> float:
-    """Return the share of the operators' time spent in int8; 0 if there are no operators."""
+    """Return the fraction of operator time spent in int8, or 0 if `operators` is empty."""
     timed = list(operators)
     total = sum(operator.seconds for operator in timed)
     return sum(operator.seconds for operator in timed if operator.arithmetic == "int8") / total if total else 0.0
@@ -98,13 +98,13 @@ def most_expensive_floats(
 
 
 def doubt_about_batches(difference: float | None) -> str:
-    """Return a warning if the rows of a batch affect each other; "" if they do not, or if this is unknown."""
-    if difference is None or not BATCH_TOLERANCE < difference < math.inf:  # NaN is not a difference
+    """Return a warning if the rows of a batch are known to affect each other, or ""."""
+    if difference is None or not BATCH_TOLERANCE < difference < math.inf:  # NaN: not comparable
         return ""
     return f"rows of a batch are not independent: outputs differ by up to {difference:.1%} of their range"
 
 
 def owner(name: str, coverage: Sequence[ModuleCoverage]) -> ModuleCoverage | None:
-    """Return the module that a node is named after; None if its name does not contain a module."""
+    """Return the module that a node is named after, or None if the node's name does not contain a module."""
     owners = [row for row in coverage if row.module and f"{name}/".startswith((f"{row.module}/", f"{row.module}."))]
     return max(owners, key=lambda row: len(row.module), default=None)

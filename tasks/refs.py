@@ -1,4 +1,4 @@
-"""References to artifacts. Only these and `tasks.results` travel between tasks, never tensors or file contents."""
+"""References to artifacts. Only references and `tasks.results` travel between tasks, never tensors or file contents."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ArtifactRef(Frozen):
 
 
 class DatasetRef(ArtifactRef):
-    """A prepared data set: samples (tokens for text) by split, numbers of classes and words, shape of a sample.
+    """A prepared data set: the numbers of samples (or tokens) by split, of classes and of words, and the sample shape.
 
-    ``calibration_digest`` is the SHA-256 of the list of calibration samples, or "". ``notes`` describe the preparation
-    of the samples for readers of the report. With ``at_most``, the test split is a random sample of that size; with 0,
-    it is complete.
+    ``calibration_digest`` is the SHA-256 of the list of calibration samples, or "". ``notes`` describe how the samples
+    were prepared, for readers of the report. ``at_most`` limits the test split to a random sample of this size; 0 means
+    the complete split.
     """
 
     splits: dict[str, int]
@@ -45,16 +45,16 @@ class DatasetRef(ArtifactRef):
 
 
 class CheckpointRef(ArtifactRef):
-    """Float weights and the number of their scalars; ``notes`` list differences in the file that were accepted."""
+    """Float weights and the number of parameters; ``notes`` list differences in the file that were accepted."""
 
     parameters: int
     notes: tuple[str, ...] = ()
 
 
 class Architecture(Frozen):
-    """A float model without its weights, in its domain's terms.
+    """A float model without weights, as its domain describes it.
 
-    ``model`` is the section of the workload file that describes it. ``folder`` is the workload file's folder, which is
+    ``model`` is the workload file's section about the model. ``folder`` is the workload file's folder, which is
     searched first for the user's code.
     """
 
@@ -64,13 +64,13 @@ class Architecture(Frozen):
     dataset: DatasetRef
 
     def build(self) -> nn.Module:
-        """Build the model with weights drawn from torch's global generator."""
+        """Build the model with random weights from torch's global generator."""
         section = DOMAINS.workload(self.domain).parse_model(self.model, self.folder)
         return DOMAINS[self.domain].build(section, self.dataset)
 
 
 class ModuleCoverage(Frozen):
-    """Whether one leaf module was quantized, and the reason if it was not."""
+    """A leaf module; ``reason`` explains why the module was not quantized."""
 
     module: str
     type: str
@@ -80,11 +80,12 @@ class ModuleCoverage(Frozen):
 
 
 class CandidateRef(ArtifactRef):
-    """A candidate: the result of one recipe for one runtime, as `tasks.runtimes` makes and opens it.
+    """A candidate: the result of one recipe for one runtime, built and opened by `tasks.runtimes`.
 
-    ``size_bytes`` is the serialized size as the runtime counts it. ``graph`` is the graph mode of torch that was used,
-    "" if there is no choice. ``shared`` maps kinds to digests of artifacts that several candidates share.
-    ``recipe_digest`` is the digest of the recipe, and ``source_digest`` of the code that made the candidate.
+    ``size_bytes`` is the serialized size as counted by the runtime. ``graph`` is the graph mode of torch, or "" if the
+    runtime has only one mode. ``shared`` maps kinds to digests of artifacts that several candidates share.
+    ``recipe_digest`` is the digest of the recipe, and ``source_digest`` is the digest of the code that built the
+    candidate.
     """
 
     recipe: str
@@ -103,11 +104,11 @@ class CandidateRef(ArtifactRef):
 
     @property
     def covered_share(self) -> float:
-        """Share of the parameters that lie in quantized modules."""
+        """Fraction of the parameters that are in quantized modules."""
         return covered_share(self.coverage)
 
 
 def covered_share(coverage: Sequence[ModuleCoverage]) -> float:
-    """Return the share of the parameters that lie in quantized modules; 0 if there are no parameters."""
+    """Return the fraction of the parameters that are in quantized modules, or 0 for a model without parameters."""
     total = sum(module.parameters for module in coverage)
     return sum(module.parameters for module in coverage if module.quantized) / total if total else 0.0

@@ -1,7 +1,7 @@
-"""Results of the stages, as small frozen values that travel between tasks; no torch.
+"""Results of the stages, as small frozen values that travel between tasks; this module does not import torch.
 
-Fields of `Evaluation`, `Comparison`, `Timing` and `tasks.proofs.Proof` that share the name of a column of
-``measurements`` are recorded in that column (`tasks.rows`).
+If a field of `Evaluation`, `Comparison`, `Timing` or `tasks.proofs.Proof` has the name of a column of ``measurements``,
+`tasks.rows` records the field in this column.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage
 from tasks.workload.workload import Workload
 
-# Kinds of contributions to a quality: independent numbers, or 100 (right) and 0 (wrong), for each sample. Others are
-# values of a series with dependent neighbours, and the quality on resamples that all candidates share.
+# Kinds of contributions to a quality: an independent number per sample, 100 (right) or 0 (wrong) per sample, values of
+# a series with dependent neighbours, or the quality on resamples that all candidates share.
 Contributions = Literal["independent", "right-or-wrong", "serial", "resampled"]
 
 
 class Proposal(Frozen):
-    """Keys by section for a drafted workload file; ``reasons`` explains them, by ``section.key``."""
+    """Keys by section for a drafted workload file; ``reasons`` explains the choices, by ``section.key``."""
 
     sections: dict[str, dict[str, object]] = Field(default_factory=dict)
     reasons: dict[str, str] = Field(default_factory=dict)
 
 
 class Evaluation(Frozen):
-    """Quality of one candidate; ``quality`` is the value of the metric that the gate uses.
+    """The quality of one candidate; ``quality`` is the metric value that the gate uses.
 
-    ``quality_batched`` is the quality with several rows per call; it differs only if rows share activation ranges.
-    ``batch_difference`` and ``batch_changed`` come from `tasks.proof.golden.Batching`. ``outputs`` is an artifact with
-    golden tensors (the timed inputs and the model's outputs for them) and per-sample results.
+    ``quality_batched`` is the quality with several rows per call; it differs from ``quality`` only if rows share
+    activation ranges. ``batch_difference`` and ``batch_changed`` come from `tasks.proof.golden.Batching`. ``outputs``
+    is an artifact with golden tensors (the timed inputs and the resulting outputs) and per-sample results.
     """
 
     recipe: str
@@ -54,7 +54,7 @@ class Evaluation(Frozen):
 
 
 class Comparison(Frozen):
-    """A candidate's quality compared with the baseline's on the same samples; difference = candidate - baseline."""
+    """A candidate's quality difference on the baseline's samples; difference = candidate - baseline."""
 
     quality_difference: float
     quality_difference_low: float | None = None
@@ -63,9 +63,9 @@ class Comparison(Frozen):
 
 
 class LayerSensitivity(Frozen):
-    """A quantized layer's signal to noise ratio and rank (1 loses most).
+    """A quantized layer's signal-to-noise ratio and rank; the layer with rank 1 loses most.
 
-    ``kept_float_quality`` is the quality with the layers up to this rank in float.
+    ``kept_float_quality`` is the quality with this layer, and all layers that lose more, in float.
     """
 
     recipe: str
@@ -77,14 +77,15 @@ class LayerSensitivity(Frozen):
 
 
 class Timing(Frozen):
-    """Timing of one candidate in one setting; ``speedup`` = baseline latency ÷ candidate latency.
+    """The timing of one candidate in one setting; ``speedup`` = baseline's latency ÷ candidate's latency.
 
     ``_low`` and ``_high`` are the ends of the 95% interval. The gate decides by the ``_bound_`` columns and by the ends
-    of ``over_incumbent`` (current bundle's latency ÷ candidate's). ``cold_`` numbers are from calls with cold caches.
-    Percentiles come from single calls, and are None if there are too few. ``block_launch``, ``block_round`` and
-    ``block_s`` (seconds per call) are the raw samples in the order of measurement; ``cold_launch`` and ``cold_s`` are
-    those with cold caches. ``threads_used`` is the largest number of threads kept busy in any launch.
-    ``sequence_length`` is None if it is the primary setting's.
+    of ``over_incumbent`` (the current bundle's latency divided by the candidate's latency). ``cold_`` numbers are from
+    calls with cold caches. Percentiles are computed from single calls, and are None if too few calls were made.
+    ``block_launch``, ``block_round`` and ``block_s`` (seconds per call) are the raw samples in the order of
+    measurement; ``cold_launch`` and ``cold_s`` are the raw samples with cold caches. ``threads_used`` is the largest
+    number of threads kept busy in any launch. ``sequence_length`` is None if the setting has the primary setting's
+    length.
     """
 
     recipe: str
@@ -134,10 +135,10 @@ class Timing(Frozen):
 
 
 class BenchmarkResult(Frozen):
-    """All timings of one workload, with the A/A check and the machine's state.
+    """All timings of one workload, with the A/A check and the host's state.
 
-    ``refused`` maps ``recipe/runtime`` to the reason for not timing it. ``proofs`` maps subjects to their proofs.
-    ``unknown`` maps timed subjects to columns of ``measurements`` without a value, each with the reason.
+    ``refused`` maps a ``recipe/runtime`` that was not timed to the reason. ``proofs`` maps subjects to their proofs.
+    ``unknown`` maps timed subjects to the columns of ``measurements`` that lack a value, each with the reason.
     """
 
     workload: str
@@ -162,12 +163,12 @@ class BenchmarkResult(Frozen):
 
     @property
     def resolution(self) -> float:
-        """Distance from 1 to the further end of the A/A interval: smaller differences cannot be resolved."""
+        """Distance from 1 to the farther end of the A/A interval; smaller differences cannot be measured."""
         return max(self.aa_high - 1, 1 - self.aa_low)
 
 
 class Failure(Frozen):
-    """A stage that failed for a candidate, with its message; ``skipped`` if this machine cannot run the candidate."""
+    """A stage that failed for a candidate, with the error; ``skipped`` if this host cannot run the candidate."""
 
     stage: str
     error: str
@@ -186,12 +187,13 @@ class CandidateResult(Frozen):
 
 
 class Incumbent(Frozen):
-    """The current bundle as it was looked up, with the results of tonight's stages on it.
+    """The current bundle, with the results of tonight's stages for this bundle.
 
-    ``candidate`` is an artifact of the bundle's own files, or tonight's identical candidate, which ``same_as`` then
-    names. It is None if the files cannot be used, and ``fault`` has the reason. ``failure`` is a stage that failed on
-    good files, which leaves quality and speed unknown. ``made_as`` is the digest of the packaged candidate, and
-    ``coverage`` its quantized share. ``outdated`` is the reason if the workload no longer asks for this bundle.
+    ``candidate`` is an artifact of the bundle's own files, or tonight's identical candidate, whose name is ``same_as``.
+    ``candidate`` is None if the files cannot be used, and ``fault`` has the reason. ``failure`` is a stage that failed
+    although the files are good, so that quality and speed are unknown. ``made_as`` is the digest of the packaged
+    candidate, and ``coverage`` is the candidate's quantized fraction. ``outdated`` is the reason if the workload's
+    inputs have changed since the bundle was packaged.
     """
 
     version: str
@@ -207,7 +209,7 @@ class Incumbent(Frozen):
 
 
 class UnknownIncumbent(Frozen):
-    """A current bundle that could not be looked up; None instead means that there is certainly no bundle."""
+    """A current bundle that could not be looked up; None means that the workload certainly lacks a bundle."""
 
     reason: str
     version: str = ""
@@ -225,7 +227,7 @@ class WorkloadResult(Frozen):
     sensitivities: tuple[LayerSensitivity, ...] = ()
 
     def baseline(self) -> CandidateResult | None:
-        """Return the baseline's result; None if the run does not include its recipe."""
+        """Return the baseline's result, or None if the run does not include the baseline's recipe."""
         recipe, runtime = self.workload.baseline()
         return next(
             (candidate for candidate in self.candidates if (candidate.recipe, candidate.runtime) == (recipe, runtime)),
@@ -233,15 +235,15 @@ class WorkloadResult(Frozen):
         )
 
 
-NOTICED_LOSS = 0.01  # as a share of the float model's quality
+NOTICED_LOSS = 0.01  # as a fraction of the float model's quality
 
 
 class QualityLoss(Frozen):
-    """A candidate's loss on test samples: the ``share`` of the float model's quality, beyond chance.
+    """A candidate's significant loss on test samples; ``share`` is the lost fraction of the float model's quality.
 
-    ``layers`` lose most. If ``ranks_for`` names a runtime, it quantizes by itself, and the ranking comes from torch's
-    conversion. ``exclude`` is the recipe's key that keeps them float, and ``share_left`` the loss with it (None if it
-    was not measured).
+    ``layers`` lose most. If ``ranks_for`` names a runtime, this runtime quantizes the model itself, but the ranking
+    comes from torch's conversion. ``exclude`` is the recipe's key that keeps the layers float, and ``share_left`` is
+    the remaining loss with this key (None if not measured).
     """
 
     metric: str
@@ -254,7 +256,7 @@ class QualityLoss(Frozen):
     share_left: float | None = None
 
     def describe(self) -> str:
-        """Describe the loss, its location and the remedy."""
+        """Describe the loss, the layers that cause the loss, and the remedy."""
         lost = f"loses {self.share:.1%} of" if self.higher_is_better else f"is {self.share:.1%} worse in"
         text = f"{lost} {self.metric} on {self.samples:,} samples"
         if self.layers:
@@ -269,7 +271,7 @@ class QualityLoss(Frozen):
 
 
 class CandidatePreview(Frozen):
-    """The trial of a candidate, with its coverage and loss or its ``obstacle``; slow ones are ``exported_only``."""
+    """The trial of a candidate: its coverage and loss, or an ``obstacle``; slow builds are ``exported_only``."""
 
     candidate: str
     obstacle: str = ""
@@ -279,10 +281,10 @@ class CandidatePreview(Frozen):
 
 
 class Preview(Frozen):
-    """The trial of a workload; fields that could not be determined because of ``problems`` are empty.
+    """The trial of a workload; fields are empty if ``problems`` prevented their computation.
 
-    ``methods`` and ``runtimes`` give the reason why each does not fit or is missing, or "". ``tracebacks`` are for
-    ``--debug``.
+    ``methods`` and ``runtimes`` map each name to the reason if it is not compatible or not installed, or to "".
+    ``tracebacks`` are for ``--debug``.
     """
 
     workload: str
@@ -304,7 +306,7 @@ class Preview(Frozen):
 
 
 class RunInfo(Frozen):
-    """Values that all rows of a run share."""
+    """The values that are equal in all rows of a run."""
 
     run_id: str
     night: date

@@ -1,4 +1,4 @@
-"""Make the rows of a run's tables from the results of its stages."""
+"""Return the rows of a run's tables, computed from the results of the stages."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _AA = tuple(f"{caches}aa_{column}" for caches in ("", "cold_") for column in ("r
 
 
 def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime) -> list[Row]:
-    """Return a workload's rows of ``measurements``, including failed candidates, every setting and the current bundle.
+    """Return a workload's rows of ``measurements`` for all candidates, even failed ones, in every setting.
 
-    Values that the table does not accept are already NULL, because the gate must see the rows as recorded.
+    Values that the table does not accept become NULL here, because the gate must read the rows as recorded.
     """
     benchmark = result.benchmark
     shared: dict[str, Cell] = {}
@@ -36,14 +36,14 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
         common = candidate_columns(result, candidate)
         common |= run.model_dump() | {"measured_at": measured_at}
         if deployed and isinstance(result.incumbent, Incumbent):
-            # Modules were counted when the bundle was made; its files no longer name them.
+            # Modules were counted when the bundle was built; the bundle's files no longer list the modules.
             common |= {"artifact_digest": result.incumbent.made_as, "coverage": result.incumbent.coverage}
             common |= {"modules_quantized": None, "modules_total": None}
         timed = [
             common
             | shared
             | _recorded(timing)
-            # The A/A check was made in the primary setting, and does not apply to other batch sizes or thread counts.
+            # The A/A check measured the primary setting, and does not apply to other batch sizes or thread counts.
             | (dict.fromkeys(("verdict", *_AA)) if timing.setting == "throughput" else {})
             | _proof_columns(benchmark, timing, candidate.evaluation.batch_difference if candidate.evaluation else None)
             for timing in (benchmark.timings if benchmark and candidate.failure is None else ())
@@ -67,7 +67,7 @@ def _incumbents(result: WorkloadResult) -> list[CandidateResult]:
 def _proof_columns(
     benchmark: BenchmarkResult | None, timing: Timing, batch_difference: float | None
 ) -> dict[str, Cell]:
-    # Proofs were made in the primary setting.
+    # Proofs apply only to the primary setting.
     if benchmark is None or timing.setting == "throughput":
         return {}
     name = f"{timing.recipe}/{timing.runtime}{INCUMBENT_SUFFIX if timing.setting == 'incumbent' else ''}"
@@ -80,7 +80,7 @@ def _proof_columns(
 
 
 def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:
-    """Return rows of ``layers``: every candidate's coverage, with the recipe's sensitivity if it was computed."""
+    """Return rows of ``layers``: every candidate's coverage, with the recipe's sensitivity if known."""
     sensitivity = {(ranked.recipe, ranked.module): ranked for ranked in result.sensitivities}
     rows: list[Row] = []
     for candidate in result.candidates:
@@ -104,9 +104,9 @@ def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:
 
 
 def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dict[str, Cell]:
-    """Return a candidate's columns of ``measurements`` that are known before it is timed."""
+    """Return a candidate's columns of ``measurements`` that are known before timing."""
     workload, job, failure, built = result.workload, result.job, candidate.failure, candidate.built
-    # The current bundle may have a recipe that the workload, or this run, no longer has.
+    # The current bundle's recipe may have been removed from the workload, or left out of this run.
     recipe = next((recipe for recipe in workload.recipe if recipe.name == candidate.recipe), None)
     columns: dict[str, Cell] = {
         "workload": workload.name,
@@ -147,7 +147,7 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
 
 
 def _recorded(value: Frozen, *without: str) -> dict[str, Cell]:
-    """Return fields that are columns of ``measurements``: "" as NULL, maps sorted, nested values as JSON."""
+    """Return the fields that are columns of ``measurements``: "" as NULL, maps sorted, nested values as JSON."""
     cells: dict[str, Cell] = {}
     for column in MEASUREMENTS.columns:
         if column.name in type(value).model_fields.keys() - {"recipe", "runtime", *without}:

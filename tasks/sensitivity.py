@@ -1,8 +1,9 @@
-"""Rank layers by their loss from quantization, and evaluate with the worst layers kept float.
+"""Rank layers by the loss from quantization, and evaluate the model with the worst layers in float.
 
-The measure is the signal to quantization noise ratio of a layer's output, ``10 log10(sum(y^2) / sum((y - q)^2))`` in
-dB. ``q`` is the output of the quantized layer, and ``y`` the float layer's output for the same input, so that a layer's
-ratio contains only its own noise. The converted torch module is measured, whatever runtimes the recipe names.
+The measure is the signal-to-quantization-noise ratio of a layer's output, ``10 log10(sum(y^2) / sum((y - q)^2))`` in
+dB. ``q`` is the quantized layer's output, and ``y`` is the float layer's output for the same input. A ratio therefore
+excludes the noise of earlier layers. The ratio is always measured on the converted torch module, even if the recipe
+lists other runtimes.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 _BATCH_SIZE, _BATCHES = 16, 4
-# A layer without noise has an infinite ratio, which tables do not accept.
+# Limit for a layer without noise, because tables do not accept an infinite ratio.
 _MAX_DB = 200.0
 _STUDIED = (1, 2, 4)
 
 
 class KeepEffect(Frozen):
-    """Quality and size with the worst ``kept`` layers in float."""
+    """The quality and size with the worst ``kept`` layers in float."""
 
     kept: int
     modules: tuple[str, ...]
@@ -52,18 +53,20 @@ class KeepEffect(Frozen):
 def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
     """Rank a recipe's quantized layers by loss, largest first.
 
-    Run one pass over some calibration batches (the example input if the domain has none), keeping only two sums per
-    layer. For ``qat``, the noise includes the effect of training on the weights.
+    Make one pass over some calibration batches (or the example input, if the domain has no batches), and store two sums
+    per layer. For ``qat``, the noise includes the effect of training on the weights.
 
     Raises
     ------
     ConfigurationError
-        The recipe does not quantize.
+        The recipe's method does not quantize.
     QuantizationError
-        The recipe cannot be carried out.
+        The recipe is not possible with this model.
     """
     if not METHODS[recipe.method].quantizes:
-        raise ConfigurationError(f'Recipe "{recipe.name}" does not quantize.', hint="Choose another with --recipe.")
+        raise ConfigurationError(
+            f'Recipe "{recipe.name}" does not quantize.', hint="Choose another recipe with --recipe."
+        )
     source = model_source(job, workspace)
     spec = spec_of(recipe)
     folder = find_or_convert(source, spec)
@@ -92,11 +95,11 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
 def keep_effects(
     job: Job[Workload], recipe: Recipe, ranking: Sequence[LayerSensitivity], counts: Sequence[int], workspace: Workspace
 ) -> tuple[KeepEffect, ...]:
-    """Evaluate with the first `counts` layers of the `ranking` in float, skipping counts above its length."""
+    """Evaluate with the first K layers of the `ranking` in float, for each K in `counts` up to the number of layers."""
     source = model_source(job, workspace)
     float_size, float_quality = _evaluated(job, source, FloatRecipe(name="float", method="none"))
     structure = Structure.read(find_or_convert(source, spec_of(recipe)))
-    # A batch norm without a rank was folded into a ranked layer.
+    # Ignore batch norms, because a batch norm without a rank was folded into a ranked layer.
     quantized = {row.module for row in structure.coverage if row.quantized and not row.type.startswith("BatchNorm")}
     effects = []
     for done, count in enumerate(counts, start=1):
@@ -123,7 +126,7 @@ def keep_effects(
 
 
 def study(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
-    """Rank a recipe's layers and evaluate with the worst 1, 2 and 4 in float, as a full night records."""
+    """Rank a recipe's layers, and evaluate with the worst 1, 2 and 4 layers in float, as a full run does."""
     ranking = sensitivity(job, recipe, workspace)
     quality = {effect.kept: effect.quality for effect in keep_effects(job, recipe, ranking, _STUDIED, workspace)}
     return tuple(layer.model_copy(update={"kept_float_quality": quality.get(layer.rank)}) for layer in ranking)
@@ -138,10 +141,10 @@ def _evaluated(job: Job[Workload], source: ModelSource, recipe: Recipe) -> tuple
 
 
 def excluding(recipe: Recipe, ranking: Sequence[LayerSensitivity], count: int) -> Recipe:
-    """Return the recipe with the first `count` layers of its `ranking` in float."""
+    """Return the recipe with the first `count` layers of the `ranking` in float."""
     changes: dict[str, object] = {"exclude": (*recipe.exclude, *(layer.module for layer in ranking[:count]))}
     if "Embedding" in spec_of(recipe).layers and not any(layer.type == "Embedding" for layer in ranking[count:]):
-        # A recipe with a bit width for embeddings is refused if no embedding is left to quantize.
+        # If all embeddings stay float, remove the bit width for embeddings, because validation refuses an unused width.
         changes["embedding_bits"] = None
     return recipe.model_copy(update=changes)
 

@@ -1,9 +1,10 @@
-"""Digests of code: an artifact's digest includes the functions and constants that make it.
+"""Compute digests of code, because an artifact's digest includes the functions and constants that build the artifact.
 
-Dependencies are found in the syntax tree. For a module, every import within its own top-level package is followed, also
-inside functions; for the user's code, imports from its folder are followed too. For a function or class, only the
-definitions, constants and imports that it uses are followed. Imports for type checkers and annotations of functions are
-ignored. Docstrings and comments are left out, so that correcting one does not cause a model to be trained again.
+Dependencies are found in the syntax tree. For a module, the digest follows every import within the module's top-level
+package, including imports inside functions. For the user's code, the digest also follows imports from the workload
+file's folder. For a function or class, the digest follows only the definitions, constants and imports that the code
+uses. Imports for type checkers and annotations of functions are ignored. Docstrings and comments are left out, so that
+a correction does not cause a model to be trained again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Root = Callable[..., object] | type | ModuleType | str
 
 
 def code_digest(*roots: Root) -> str:
-    """Return the digest of `roots` (functions, classes, modules or names of modules) and the code they depend on."""
+    """Return the digest of `roots` (functions, classes, modules or names of modules), including all dependencies."""
     sources: dict[str, str] = {}
     for root in roots:
         if isinstance(root, str | ModuleType):
@@ -44,10 +45,11 @@ def code_digest(*roots: Root) -> str:
 
 
 def model_digest(model: nn.Module, spec: Kind, *makers: Callable[..., object]) -> str:
-    """Return the digest of a model's code and of the `makers` that build it and its inputs.
+    """Return the digest of a model's code, and of the `makers` that build the model and its inputs.
 
-    The digest covers the classes of the model's modules except torch's, whose version is in every digest anyway. If
-    `spec` names a factory, it also covers the factory's module and that module's imports from its own package.
+    The digest covers the classes of the model's modules, except the classes of torch, because every digest includes
+    torch's version. If `spec` names a factory, the digest also covers the factory's module, including imports from the
+    same package.
     """
     classes = {type(part) for part in model.modules()}
     own = {part for part in classes if part.__module__.partition(".")[0] in _OURS}
@@ -76,7 +78,7 @@ def _follow_module(name: str, sources: dict[str, str]) -> None:
 
 
 def _follow_definition(module: str, name: str, tree: ast.AST, sources: dict[str, str]) -> None:
-    """Follow a function or class: its imports, and the definitions, constants and imports that it uses."""
+    """Add the code of a function or class, and follow the definitions, constants and imports that this code uses."""
     sources[f"{module}:{name}"] = _digest(tree)
     for imported in _imported(tree, module):
         _follow_module(imported, sources)
@@ -92,7 +94,7 @@ def _follow_definition(module: str, name: str, tree: ast.AST, sources: dict[str,
 
 @cache
 def _bindings(path: Path, modified_ns: int) -> dict[str, ast.stmt]:
-    """Return the statement that binds each name of a module; imports of several names are split."""
+    """Return the statement that binds each name in a module; imports of several names are split."""
     bindings: dict[str, ast.stmt] = {}
     for statement in _relevant_tree(path.read_bytes()).body:
         match statement:
@@ -112,7 +114,7 @@ def _bindings(path: Path, modified_ns: int) -> dict[str, ast.stmt]:
 
 
 def _used_names(tree: ast.AST) -> set[str]:
-    """Return the names that code reads, except in annotations of functions."""
+    """Return the names that the code reads, except names in annotations of functions."""
     signatures = (node for node in ast.walk(tree) if isinstance(node, ast.arg | ast.FunctionDef | ast.AsyncFunctionDef))
     annotations = (node.annotation if isinstance(node, ast.arg) else node.returns for node in signatures)
     ignored = {id(inner) for annotation in annotations if annotation is not None for inner in ast.walk(annotation)}
@@ -124,13 +126,13 @@ def _read(name: str, path: Path | None, modified_ns: int) -> tuple[str, tuple[st
     if path is None:  # compiled
         return "", ()
     tree = _relevant_tree(path.read_bytes())
-    # For libraries, only the version and the modules that define the model's classes count.
+    # From libraries, include only the version, and the modules that define the model's classes.
     is_library = "site-packages" in path.parts and name.partition(".")[0] != __package__
     return _digest(tree), () if is_library else tuple(sorted(set(_imported(tree, name))))
 
 
 def _path_of(name: str) -> Path | None:
-    # Not cached, because another workload's folder may have a module of the same name.
+    # Do not cache the result, because another workload's folder may have a module with the same name.
     try:
         spec = find_spec(name)
     except (ModuleNotFoundError, ValueError):
@@ -155,7 +157,7 @@ def _imported(tree: ast.AST, importer: str) -> Iterator[str]:
 
     is_package = path is not None and path.name == "__init__.py"
     parent = importer if is_package else importer.rpartition(".")[0]
-    # A package, and the user's code, may import names for other modules to use.
+    # A package or the user's code may import names that are used only by other modules.
     used = None if is_package or package not in _OURS or isinstance(tree, ast.ImportFrom) else _used_names(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -171,9 +173,9 @@ def _imported(tree: ast.AST, importer: str) -> Iterator[str]:
 
 
 def _relevant_tree(source: str | bytes) -> ast.Module:
-    """Parse code, and remove docstrings, registries and imports for type checkers.
+    """Parse code, then remove docstrings, registries and imports for type checkers.
 
-    Registries are left out so that adding an entry, such as a new domain, does not invalidate other artifacts.
+    Registries are left out so that a new entry, such as a new domain, does not invalidate other artifacts.
     """
     tree = ast.parse(source)
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""The stages of a night as plain functions from references to references; implementations are imported on use."""
+"""The stages of a run, as plain functions from references to references; implementations are imported on first use."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ if TYPE_CHECKING:
 
 
 def preview(workspace: Workspace, workload: Workload) -> Preview:
-    """Try out a workload without training; see `tasks.preview`."""
+    """Try out a workload without training its model; see `tasks.preview`."""
     from tasks.preview import preview as try_out
 
     return try_out(workload, workspace)
 
 
 def propose(workspace: Workspace, workload: Workload) -> Proposal:
-    """Propose keys that follow from data, model and weights; see `tasks.domains.base.Domain.propose`."""
+    """Propose keys for a workload file from data, model and weights; see `tasks.domains.base.Domain.propose`."""
     require_domain(workload)
     return DOMAINS[workload.domain].propose(workload, workspace)
 
 
 def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:
-    """Return the workload's data set, prepared now or found in the store.
+    """Return the workload's data set; prepare the data set if the store lacks it.
 
     Raises
     ------
     InputError
-        The data is missing, broken or refused.
+        The data is missing, damaged or refused.
     ConfigurationError
-        The ``[data]`` section cannot be carried out.
+        A setting in the ``[data]`` section is not possible.
     UnavailableError
-        The domain's libraries are not installed.
+        A library of the workload's domain is not installed.
     StoreError
-        The store cannot be written.
+        The store is not writable.
     """
     require_domain(workload)
     return DOMAINS[workload.domain].prepare(workload, workspace)
 
 
 def obtain(workspace: Workspace, workload: Workload, dataset: DatasetRef) -> Job[Workload]:
-    """Return the workload's float weights; if the store lacks them, get them as ``checkpoint.kind`` says.
+    """Return the workload's float weights; obtain missing weights as ``checkpoint.kind`` specifies.
 
     Raises
     ------
     InputError
-        The weights are missing, broken, refused, or do not fit the workload and its data set.
+        The weights are missing, damaged or refused, or do not match the workload and its data set.
     ConfigurationError
-        The ``[checkpoint]`` section cannot be carried out.
+        A setting in the ``[checkpoint]`` section is not possible.
     StoreError
-        The store cannot be written.
+        The store is not writable.
     """
     from tasks.checkpoint import obtain as obtain_checkpoint
 
@@ -69,7 +69,7 @@ def obtain(workspace: Workspace, workload: Workload, dataset: DatasetRef) -> Job
 
 
 def build(workspace: Workspace, job: Job[Workload], recipe: Recipe, runtime: str) -> CandidateRef:
-    """Build a candidate of a recipe for a runtime; see `tasks.build`."""
+    """Build a recipe's candidate for a runtime; see `tasks.build`."""
     from tasks.build import build_candidate
 
     with contained():
@@ -77,29 +77,29 @@ def build(workspace: Workspace, job: Job[Workload], recipe: Recipe, runtime: str
 
 
 def evaluate(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) -> Evaluation:
-    """Compute one candidate's quality and keep its golden outputs and per-sample results.
+    """Compute a candidate's quality, and store its golden outputs and per-sample results.
 
     Raises
     ------
     MeasurementError
-        The model computes NaN or infinities, or its outputs do not fit the data.
+        The model computes NaN or infinities, or its outputs do not match the data.
     """
     from tasks.evaluate import evaluate as evaluate_candidate
 
-    # The user's metric may print.
+    # Suppress prints by the user's metric.
     with reported_as("The candidate cannot be evaluated", hint_for(candidate.runtime)), contained(passed_on=True):
         return evaluate_candidate(job, candidate, workspace)
 
 
 def compare(workspace: Workspace, baseline: Evaluation, candidates: Sequence[Evaluation]) -> list[Comparison]:
-    """Return the difference of quality with its paired 95% interval, and the agreement of the predictions.
+    """Return the quality difference with its paired 95% interval, and the agreement of the predictions.
 
-    `tasks.evaluate.compare` describes the files of per-sample results, and when there is no interval or agreement.
+    `tasks.evaluate.compare` describes the files of per-sample results, and the cases without an interval or agreement.
 
     Raises
     ------
     MeasurementError
-        The two were evaluated on different samples, or by different metrics.
+        The two candidates were evaluated on different samples, or by different metrics.
     """
     from tasks.evaluate import compare_all
 
@@ -107,10 +107,10 @@ def compare(workspace: Workspace, baseline: Evaluation, candidates: Sequence[Eva
 
 
 def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequence[CandidateRef]) -> Incumbent | None:
-    """Return the workload's current bundle as a candidate; None if there is no bundle.
+    """Return the workload's current bundle as a candidate, or None if the workload does not have a bundle.
 
-    If the bundle's own files cannot be used (they are damaged, or this version lacks the runtime), its ``fault`` has
-    the reason. An error means that nothing is known about the bundle, not that it is bad or missing.
+    ``fault`` is the reason if the bundle's files cannot be used, for example because they are damaged. If this function
+    raises an error, the bundle may still exist and be good.
 
     Parameters
     ----------
@@ -120,11 +120,11 @@ def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequenc
     Raises
     ------
     StoreError
-        The store cannot be read or written, or its pointer to the bundle is damaged.
+        The store is not readable or writable, or its pointer to the bundle is damaged.
     UnavailableError
-        This machine lacks the package of the bundle's runtime.
+        This host lacks the package of the bundle's runtime.
     BundleError
-        The operating system refuses to read the bundle.
+        The operating system cannot read the bundle.
     """
     from tasks.incumbent import find_incumbent as find
 
@@ -146,18 +146,19 @@ def benchmark(
     profile: str,
     limit_s: float | None = None,
 ) -> BenchmarkResult:
-    """Time all candidates of a workload against its baseline, alone on the host; results are never reused.
+    """Time all candidates of a workload and its baseline under the host's lock; results are never reused.
 
     Parameters
     ----------
     limit_s
-        Maximum number of seconds, not counting the wait for the host.
+        Time limit in seconds, excluding the wait for the host's lock.
 
     Raises
     ------
     MeasurementError
         The baseline is missing or wrong, a launch died, or `limit_s` was reached while the primary setting was timed.
-        Failures in further settings are reported in ``refused``; failures of memory or proof in ``unknown``.
+        ``refused`` reports failures in further settings, and ``unknown`` reports failures of memory measurements or
+        proofs.
     """
     from tasks.benchmark.messages import PROFILES
     from tasks.benchmark.stage import benchmark as time_candidates

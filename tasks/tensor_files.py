@@ -1,8 +1,8 @@
-"""Write and read safetensors files, including golden files; torch is imported only on use.
+"""Write and read safetensors files, including golden files; torch is imported on first use.
 
-``golden.safetensors`` contains a model's inputs and evaluated outputs as ``input.<name>`` and ``output.<index>``.
-Further cases have their number and a dot before these names. The metadata lists the names of inputs, in calling order,
-and of outputs.
+``golden.safetensors`` contains a model's inputs and evaluated outputs as ``input.<name>`` and ``output.<index>``. In
+further cases, the names begin with the number of the case and a dot. The metadata lists the names of inputs, in calling
+order, and the names of outputs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 GOLDEN, SAMPLES = "golden.safetensors", "samples.safetensors"
 INPUT, OUTPUT = "input.", "output."
-# One key for both lists, because safetensors writes several keys in an order that changes from run to run.
+# The metadata has a single key, because safetensors writes several keys in an order that changes from run to run.
 _NAMES = "names"
-# safetensors reports system errors only as text, such as "I/O error: No space left on device (os error 28)".
+# safetensors reports system errors only as text, for example "I/O error: No space left on device (os error 28)".
 _NUMBER = re.compile(r"(?P<reason>[^:]*) \(os error (?P<number>\d+)\)")
 
 
@@ -37,7 +37,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[st
     Raises
     ------
     OSError
-        The file cannot be written. Callers such as the store do not catch safetensors' own error type.
+        The file cannot be written; safetensors' own error type is converted, because callers do not catch it.
     """
     try:
         resolve_name("safetensors.torch:save_file")(
@@ -51,12 +51,12 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[st
 
 @dataclass(frozen=True)
 class Golden:
-    """Inputs in calling order and expected outputs; ``further`` cases have the same names and other shapes."""
+    """Inputs in calling order, and expected outputs; ``further`` cases have equal names but other shapes."""
 
     inputs: dict[str, Tensor]
     outputs: tuple[Tensor, ...] = ()
     further: tuple[Golden, ...] = ()
-    names: tuple[str, ...] = ()  # of the outputs; outputs beyond these have their index as a name
+    names: tuple[str, ...] = ()  # names of the first outputs; the name of each further output is its index
 
     def to_bytes(self) -> bytes:
         """Return the file's content."""
@@ -71,12 +71,12 @@ class Golden:
 
     @classmethod
     def read(cls, path: Path) -> Golden:
-        """Read a golden file's first case.
+        """Read the first case of a golden file.
 
         Raises
         ------
         MeasurementError
-            The file is missing, or not a golden file.
+            The file is missing, or is not a golden file.
         """
         try:
             with safe_open(path, framework="pt") as file:
@@ -93,7 +93,7 @@ class Golden:
 
 
 def case_prefix(number: int) -> str:
-    """Return the prefix of a case's tensor names; "" for the first case."""
+    """Return the prefix of a case's tensor names, which is "" for the first case."""
     return f"{number}." if number else ""
 
 

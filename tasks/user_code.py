@@ -1,4 +1,4 @@
-"""Find user code, beside the workload file first, call it, and report its failures with its own traceback lines."""
+"""Find and call user code (first in the workload file's folder), and report errors with the user's traceback lines."""
 
 from __future__ import annotations
 
@@ -26,31 +26,32 @@ _LIBRARIES = (*(str(_ROOT / name) for name in _OURS), sysconfig.get_path("stdlib
 
 
 def call_factory(spec: FactorySpec) -> nn.Module:
-    """Make the model by calling ``model.factory`` with ``model.arguments``.
+    """Return the model from a call of ``model.factory`` with ``model.arguments``.
 
     Raises
     ------
     ConfigurationError
-        The module or callable does not exist, the call fails, or it does not return a ``torch.nn.Module``.
+        The module or callable does not exist, the call fails, or the result is not a ``torch.nn.Module``.
     """
     model = call("model.factory", spec.factory, spec.folder, **spec.arguments)
     if not isinstance(model, resolve_name("torch.nn:Module")):
         raise ConfigurationError(
             f'model.factory "{spec.factory}" returned {type(model).__name__}, not a torch.nn.Module.',
-            hint="Return the float model from it.",
+            hint="Return the float model from the factory.",
         )
     return cast("nn.Module", model)
 
 
 def call(key: str, reference: str, folder: str, /, *args: object, **kwargs: object) -> object:
-    """Import and call ``module:callable``, the value of the workload's `key`.
+    """Import and call ``module:callable``, which is the value of the workload's `key`.
 
-    Modules are searched for in `folder` (the workload file's), the current folder, and installed packages.
+    Modules are searched for in `folder` (the workload file's folder), the current folder, and installed packages.
 
     Raises
     ------
     ConfigurationError
-        The module or callable does not exist, or the call fails. The message has the user's lines of the traceback.
+        The module or callable does not exist, or the call fails. The message contains the traceback lines from the
+        user's code.
     """
     with opened(key, reference, folder) as function:
         return function(*args, **kwargs)
@@ -58,7 +59,7 @@ def call(key: str, reference: str, folder: str, /, *args: object, **kwargs: obje
 
 @contextmanager
 def opened(key: str, reference: str, folder: str) -> Iterator[Callable[..., object]]:
-    """Import ``module:callable`` for several calls; see `call`."""
+    """Import ``module:callable``, to be called several times; see `call`."""
     with importable(folder):
         function = _load(key, reference, folder)
 
@@ -72,12 +73,12 @@ def opened(key: str, reference: str, folder: str) -> Iterator[Callable[..., obje
 
 @contextmanager
 def in_its_own_words(action: str, hint: str) -> Iterator[None]:
-    """Turn an error of the user's code into one message: the failed action, the error, and the user's own lines.
+    """Convert an error in the user's code to a message with the failed action, the error, and the user's lines.
 
     Raises
     ------
     ConfigurationError
-        The block raised an error other than one of nightquant's.
+        The block raised an error that is not a `NightquantError`.
     """
     try:
         yield
@@ -94,7 +95,7 @@ def in_its_own_words(action: str, hint: str) -> Iterator[None]:
 
 @contextmanager
 def importable(folder: str) -> Iterator[None]:
-    """Put a workload file's folder and the current folder first on the path; drop other folders' namesake modules."""
+    """Search a workload file's folder and the current folder first; drop same-named modules of other folders."""
     has_current = "" in sys.path
     folders = dict.fromkeys(([folder] if folder else []) + ([] if has_current else [str(Path.cwd())]))
     added = [path for path in folders if path not in sys.path]
@@ -117,7 +118,7 @@ def _load(key: str, reference: str, folder: str) -> Callable[..., object]:
             value = getattr(import_module(module_name), attribute, None)
     except ModuleNotFoundError as error:
         searched = " and ".join(dict.fromkeys(filter(None, (folder, str(Path.cwd())))))
-        hint = f"Install it, or put it beside the workload file. Searched folders: {searched}."
+        hint = f"Install the module, or put it in the workload file's folder. Searched folders: {searched}."
         raise ConfigurationError(f'{label}: there is no module "{error.name}".', hint=_hint(error, hint)) from error
     except Exception as error:
         cause = f"{type(error).__name__}: {str(error).rstrip('.')}.\n{_own_lines(error)}"
@@ -133,15 +134,15 @@ def _load(key: str, reference: str, folder: str) -> Callable[..., object]:
 
 
 def _on_cpu() -> AbstractContextManager[object]:
-    """Import on the CPU, so that a module that a blank model imports does not make blank tensors."""
+    """Import on the CPU, because the user's modules must not create tensors on the meta device."""
     torch = sys.modules.get("torch")
     return torch.device("cpu") if torch else nullcontext()
 
 
 def _forget_others(folder: Path) -> None:
-    """Drop modules of another workload's folder, which left the path at the end of its `importable` block."""
+    """Drop modules from another workload's folder, because this folder is no longer on the path."""
     names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()} if folder.is_dir() else ()
-    for name in set(names) - set(_OURS):  # nightquant's own packages keep their modules
+    for name in set(names) - set(_OURS):  # keep the modules of nightquant's own packages
         file = getattr(sys.modules.get(name), "__file__", None)
         if file is None:
             continue
@@ -162,7 +163,7 @@ def _own_lines(error: Exception) -> str:
 
 
 def _hint(missing: str | Exception, otherwise: str) -> str:
-    """Return a hint if one of nightquant's packages hides the user's module, else `otherwise`."""
+    """Return a hint if one of nightquant's packages hides the user's module, or else `otherwise`."""
     module = missing if isinstance(missing, str) else isinstance(missing, ImportError) and missing.name
     package = (module or "").partition(".")[0]
     if package not in _OURS:

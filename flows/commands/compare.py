@@ -52,8 +52,8 @@ class Pair:
     """A candidate with its row from each run; a row is None if the run does not include the candidate.
 
     ``changed`` maps changed columns to descriptions. ``times_as_fast`` is the second speed-up divided by the first, or
-    None if a speed-up is missing. ``is_apart`` is true if the two 95% intervals do not overlap. Both fields apply to
-    calls with the ``caches`` (cold or warm) that the second run's gate uses.
+    None if a speed-up is missing. ``is_apart`` is true if the two 95% intervals do not overlap. ``times_as_fast`` and
+    ``is_apart`` apply to calls with the ``caches`` (cold or warm) that the second run's gate uses.
     """
 
     workload: str

@@ -66,7 +66,7 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 )  # fmt: skip
 @click.option(
     "--data", default="", metavar="MODULE:CALLABLE|FILE|FOLDER", shell_complete=click.File().shell_complete,
-    help="Read this data: your callable, a .csv, .jsonl or .parquet file, or a folder with a folder of images for each "
+    help="Read this data: your callable, a .csv, .jsonl or .parquet file, or a folder with one folder of images per "
     "class. Without --data, init writes a table to fill in for a Hugging Face directory.",
 )  # fmt: skip
 @click.option("--target", default="", metavar="COLUMN", help="Predict this column (default for texts: label).")
@@ -249,7 +249,7 @@ def _remarks(tried: CandidatePreview) -> Iterator[str]:
 
 
 def toml(value: object) -> str:
-    """Format a value as TOML, with tables on one line; JSON has the same syntax for all other values."""
+    """Format a value as TOML, with tables on one line; values other than tables are formatted as JSON."""
     if isinstance(value, dict):
         names = {key: key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml(key) for key in value}
         pairs = ", ".join(f"{names[key]} = {toml(item)}" for key, item in value.items())

@@ -148,8 +148,7 @@ def _recipe(workload: Workload, names: tuple[str, ...], recipes: Sequence[Recipe
 
 
 def _recipes(workload: Workload, names: tuple[str, ...], compare: bool) -> list[Recipe]:
-    """Return the chosen recipe (by default the float recipe); to compare texts, return a float and a quantized
-    recipe."""
+    """Return the chosen recipe (float by default); to compare texts, return a float and a quantized recipe."""
     floats = [recipe for recipe in workload.recipe if recipe.method == "none"]
     quantized = [recipe for recipe in workload.recipe if recipe.method != "none"]
     if not compare:

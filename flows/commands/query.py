@@ -39,7 +39,7 @@ def query(sql: str | None, list_: bool, output: Path | None, format: str, store:
     """Run a read-only DuckDB SQL query over the store's tables and views.
 
     At a terminal, tables fit the terminal's width: long texts end with "…", and the leaderboard shows its main columns.
-    If another table is too wide, each row becomes a record. Output to a file or a pipe, or with --format, is complete.
+    If another table is too wide, each row becomes a record. Output to a file or a pipe, or with --format, is never cut.
     """
     if list_:
         items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]
@@ -49,7 +49,7 @@ def query(sql: str | None, list_: bool, output: Path | None, format: str, store:
         _write(text.encode(), output)
         return
     if not sql:
-        raise click.UsageError('The query is missing. Pass SQL, as in nightquant query "from leaderboard", or --list.')
+        raise click.UsageError('The SQL query is missing. Pass a query such as "from leaderboard", or pass --list.')
     if format == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("A terminal cannot show binary Parquet. Name a file with -o, or pipe the output.")
     rows = run_query(store, sql)

@@ -53,7 +53,7 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
     if check:
         return _check(loaded, store, format)
     if workload:
-        # Only for workloads that the user names, because a run skips candidates that this host cannot run.
+        # Check the packages only for named workloads, because a run skips candidates that this host cannot run.
         for runtime in dict.fromkeys(name for entry in loaded for recipe in entry.recipe for name in recipe.runtimes):
             RUNTIMES[runtime].require_installed(runtime)
         for entry in loaded:
@@ -165,8 +165,8 @@ def config(format: str) -> None:
 def doctor(context: click.Context, store: str, format: str) -> None:
     """Describe this host and its int8 speed, and check for conditions that make timings unreliable.
 
-    The exit code is 1 if a check finds a problem: a benchmark fails, or the store has no space or is not writable.
-    Otherwise the exit code is 0, even if notes warn about noisy timings or other programs.
+    The exit code is 1 if a check finds a problem: a benchmark fails, or the store is full or not writable. Otherwise
+    the exit code is 0, even if notes warn about noisy timings or other programs.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""``nightquant status``, the default command, and ``acknowledge``: show the store's state, accept regressions."""
+"""``nightquant status``, the default command, and ``acknowledge``: show the store's state, and accept regressions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _STORY = "the workload's bundle, nights and layers"
 @click.command()
 @age_option(
     "--max-age",
-    help="Only check the age of the last good night: exit with code 1 if the age is above this, for example 26h.",
+    help="Only check the age of the last good night; exit with code 1 if the age exceeds this limit, such as 26h.",
 )
 @workload_option
 @click.option(
@@ -80,7 +80,7 @@ def command(
     """Show the state of the store: last night, current bundles, problems that need attention, and next steps.
 
     Without a subcommand, nightquant runs this command. The exit code is 0 in every state. With --max-age, the exit code
-    is 1 if the last night without failures is older than this age, for the store or for any --workload.
+    is 1 if the last night without failures is older than the given age, for the store or for any --workload.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Find, read and validate workload files, report errors by key, and make the JSON Schema; no torch."""
+"""Find, read and validate workload files, report errors by key, and return the JSON Schema, without importing torch."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["Workload", "find_workloads", "read_workload", "validated"]
 def read_workload(path: Path) -> Workload:
     """Read and validate one workload file.
 
-    Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` count from the file's folder, and the user's
-    code is looked for there first.
+    Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` start at the file's folder. The file's folder
+    is also searched first for the user's code.
 
     Raises
     ------
     ConfigurationError
-        The file cannot be read, is not TOML, or a key, type, recipe or reference is wrong.
+        The file cannot be read, is not TOML, or contains a wrong key, type, recipe or reference.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -39,8 +39,8 @@ def read_workload(path: Path) -> Workload:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {error}.") from error
     except RecursionError as error:
-        raise ConfigurationError(f"{path}: not valid TOML: it is nested too deeply.") from error
-    except ValueError as error:  # TOMLDecodeError, or Python's error for an integer with thousands of digits
+        raise ConfigurationError(f"{path}: not valid TOML: tables or arrays are nested too deeply.") from error
+    except ValueError as error:  # TOMLDecodeError, or Python's error for a very long integer
         raise ConfigurationError(f"{path}: not valid TOML: {error}.") from error
     if too_large:
         raise ConfigurationError(f"{path}: not valid TOML: an integer has more than 64 bits.")
@@ -48,7 +48,7 @@ def read_workload(path: Path) -> Workload:
 
 
 def validated(path: Path, document: JsonObject) -> Workload:
-    """Validate the content of a workload file, existing or not; `document` is not changed.
+    """Validate the content of a workload file, which does not have to exist; `document` is not changed.
 
     Raises
     ------
@@ -67,12 +67,12 @@ def validated(path: Path, document: JsonObject) -> Workload:
 
 
 def find_workloads(names: Iterable[str], built_in: Path) -> list[Workload]:
-    """Resolve workload names and TOML paths; without names, return every built-in workload.
+    """Return the workloads with these names or TOML paths; if `names` is empty, return all built-in workloads.
 
     Raises
     ------
     ConfigurationError
-        A name is unknown, a file is wrong, or two workloads share a name.
+        A name is unknown, a file is invalid, or two workloads share a name.
     """
     paths = {path.stem: path for path in sorted(built_in.glob("*.toml"))}
     workloads = []
@@ -102,7 +102,7 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 
 def explain(path: Path, document: JsonObject, error: ValidationError) -> str:
-    """Return one line for each problem."""
+    """Return one line for each validation problem."""
     lines = [f"{path}: not a valid workload:"]
     for problem in error.errors(include_url=False):
         key = ".".join(map(str, problem["loc"])) or "the file as a whole"
@@ -114,7 +114,7 @@ def explain(path: Path, document: JsonObject, error: ValidationError) -> str:
 
 
 def _proposal(document: JsonObject, kind: str, place: Sequence[str | int], value: object, context: JsonObject) -> str:
-    """Propose a similar key, kind or word, if there is one, for a problem that pydantic reports."""
+    """Return a hint with a similar key, kind or word for a problem that pydantic reports, or ""."""
     match kind:
         case "extra_forbidden":
             return did_you_mean(str(place[-1]), _keys_at(document, place[:-1]))
@@ -126,7 +126,7 @@ def _proposal(document: JsonObject, kind: str, place: Sequence[str | int], value
 
 
 def _keys_at(document: JsonObject, place: Sequence[str | int]) -> list[str]:
-    """Return the keys that are allowed at `place` in the file, where pydantic's places also contain kinds."""
+    """Return the keys that are allowed at `place`, a path from pydantic that also contains kinds."""
     domain = document.get("domain", document.get("purpose"))
     models: list[type[BaseModel]] = [DOMAINS.workload(str(domain)) if domain else Workload]
     for part in place:
@@ -164,7 +164,7 @@ _DEFINITIONS = "#/$defs/"
 
 
 def workload_schema() -> JsonObject:
-    """Return the JSON Schema of workload files: ``domain`` decides the sections, ``kind`` or ``method`` their keys."""
+    """Return the JSON Schema of workload files: ``domain`` determines the sections, ``kind`` or ``method`` the keys."""
     workloads = {name: DOMAINS.workload(name) for name in DOMAINS}
     recipes = {name: METHODS[name].recipe for name in METHODS}
     models: list[type[BaseModel]] = [*workloads.values(), *recipes.values()]
@@ -197,7 +197,7 @@ def workload_schema() -> JsonObject:
 
 
 def _describe(properties: JsonObject, base: type[BaseModel]) -> None:
-    """Add the base's descriptions of keys that a class narrows, because pydantic does not inherit them."""
+    """Add the base's descriptions of keys that a class narrows, because pydantic does not inherit descriptions."""
     for name, field in base.model_fields.items():
         properties[name].setdefault("description", field.description)
 

@@ -20,14 +20,14 @@ from pydantic import (
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
 _MOST_TEXT = 10_000
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-# A callable in the user's code: package.module:callable.
+# A callable in the user's code, as package.module:callable.
 REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 Reference = Annotated[str, StringConstraints(pattern=REFERENCE)]
 
 
 def _check_text(text: str) -> str:
     if any(not character.isprintable() and character not in "\n\t" for character in text):
-        raise ValueError("it contains control characters, which terminals would interpret")
+        raise ValueError("control characters are not allowed, because terminals interpret them")
     return text
 
 
@@ -36,21 +36,21 @@ PlainText = Annotated[str, StringConstraints(max_length=_MOST_TEXT), AfterValida
 
 
 class Section(BaseModel):
-    """A frozen section of a workload file; unknown keys are refused, and a key's description follows it."""
+    """A frozen section of a workload file; unknown keys are refused, and the string after a key describes the key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class FromFile(Section):
-    """A section with the folder of its file, which is searched first for the user's code.
+    """A section that stores the folder of its file, which is searched first for the user's code.
 
-    The folder is not part of the content or the digest, so that moving a workload file does not change the workload.
+    The folder is not part of the content or the digest, so that a workload does not change if its file is moved.
     """
 
     _folder: str = PrivateAttr(default="")
 
     def model_post_init(self, context: object, /) -> None:
-        """Read the folder from the validation context."""
+        """Set the folder from the validation context."""
         if isinstance(context, dict):
             self._folder = str(context.get("folder", ""))
 
@@ -61,21 +61,21 @@ class FromFile(Section):
 
 
 class Kind(FromFile):
-    """A section that has several kinds, as named by ``kind``."""
+    """A section with a ``kind``, which selects the section's other keys."""
 
     kind: str
 
 
 class TrainedCheckpoint(Kind):
-    """Weights that are trained on first use, deterministic for a seed, and stored by content."""
+    """Weights that are trained on first use, are deterministic for a seed, and are stored by content."""
 
     kind: Literal["train"]
     seed: int = 0
     """Seed for the initial weights and the order of the samples."""
     epochs: PositiveInt = 1
-    """Passes over the train split."""
+    """Number of passes over the train split."""
     batch_size: PositiveInt = 32
-    """Samples per training step."""
+    """Number of samples per training step."""
     learning_rate: PositiveFloat = 1e-3
     """Peak learning rate of the optimizer."""
 
@@ -85,17 +85,17 @@ class FetchedCheckpoint(Kind):
 
     kind: Literal["uri"]
     uri: str
-    """File, or a local folder of safetensors files; a relative path starts at the workload file."""
+    """File, or a local folder of safetensors files; a relative path starts at the workload file's folder."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file, as 64 hexadecimal digits."""
     max_bytes: PositiveInt = 16 * 1024**3
     """Maximum size in bytes; a larger file is refused."""
     retries: NonNegativeInt = 4
-    """How often a broken download is resumed."""
+    """Maximum number of times that an interrupted download is resumed."""
 
 
 class SeededCheckpoint(Kind):
-    """Random initial weights from a seed, as in PyTorch's dynamic quantization recipe."""
+    """Random initial weights from a seed, as in PyTorch's recipe for dynamic quantization."""
 
     kind: Literal["seeded"]
     seed: int = 29592
@@ -103,32 +103,32 @@ class SeededCheckpoint(Kind):
 
 
 class FactorySpec(Kind):
-    """Your own ``torch.nn.Module``, made by calling ``package.module:callable`` with ``arguments``."""
+    """Your own ``torch.nn.Module``, returned by ``package.module:callable`` for ``arguments``."""
 
     kind: Literal["factory"]
     factory: Reference
-    """`module:callable` that returns the model; modules beside the workload file are found first."""
+    """`module:callable` that returns the model; the workload file's folder is searched first."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
     """Keyword arguments for the callable."""
 
 
 class TableFile(Kind):
-    """A Parquet, CSV or JSON lines file whose rows are divided into splits."""
+    """A Parquet, CSV or JSON Lines file, with rows that are divided into splits."""
 
     kind: Literal["parquet", "csv", "jsonl"]
     uri: str
-    """The file; a relative path starts at the workload file."""
+    """The file; a relative path starts at the workload file's folder."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file."""
     max_bytes: PositiveInt = 4 * 1024**3
     """Maximum size in bytes; a larger file is refused."""
     split: str | None = None
-    """Column that says `train`, `valid`, `calibration` or `test`; without this key, rows are split at random."""
+    """Column that contains `train`, `valid`, `calibration` or `test`; without this key, rows are split at random."""
     test_share: float = Field(default=0.2, gt=0, lt=1)
-    """Share of the rows for the test split."""
+    """Fraction of the rows for the test split."""
     valid_share: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the rows for the valid split."""
+    """Fraction of the rows for the valid split."""
     calibration: PositiveInt = 256
-    """Number of train rows to calibrate with, if no row is marked `calibration`."""
+    """Number of train rows for calibration, unless the split column marks `calibration` rows."""
     seed: int = 0
-    """Seed for drawing rows."""
+    """Seed for drawing rows at random."""

@@ -1,7 +1,8 @@
-"""``[gate]``: its keys, and its rules, which are checked against a row of the ``measurements`` table.
+"""The keys of ``[gate]``, and the gate's rules, which check a row of the ``measurements`` table.
 
-A rule is a key of `Gate` and an entry of `RULES`. With an interval, a rule is passed if the worse end satisfies it,
-and failed if the better end does not. In between it is held, because an undecided rule is not a reason to reject.
+Each rule is a key of `Gate` and an entry of `RULES`. For a number with an interval, a candidate passes if the worse end
+satisfies the rule, and fails if the better end does not. Otherwise the candidate is held, because an undecided rule
+does not justify a rejection.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 from storage.results import Row, caches_of, deciding, number, why_unknown
 from tasks.workload.base import Section
 
-# As a share of the output's range. Shared ranges cause differences of about 3e-3; otherwise only float rounding does.
+# Fraction of the output's range. Shared activation ranges cause differences of about 3e-3; float rounding causes
+# smaller differences.
 BATCH_TOLERANCE = 1e-4
 
 _BATCH_NOTE = "distance between batched and separate outputs, as a fraction of the output's range"
@@ -28,39 +30,39 @@ _QUALITY = ("quality_difference", "quality_difference_low", "quality_difference_
 
 
 class Gate(Section):
-    """Rules that a candidate must pass to be promoted; a rule whose key is missing does not apply.
+    """Rules that a candidate must pass to be promoted; a rule without its key does not apply.
 
-    A bound on quality or speed is compared with the worse end of the interval.
+    The gate compares bounds on quality and speed with the worse end of the interval.
     """
 
     objective: Literal["fastest", "smallest"] = "fastest"
-    """Criterion for choosing among the candidates that pass."""
+    """Criterion for choosing one of the candidates that pass."""
     quality_drop: Literal["absolute", "relative"] = "absolute"
-    """Unit of `max_quality_drop`: the metric's own, or a share of the baseline's quality."""
+    """Unit of `max_quality_drop`: the unit of the metric, or a fraction of the baseline's quality."""
     max_quality_drop: float | None = Field(default=None, ge=0)
-    """Largest loss of quality against the baseline, in the direction in which the metric gets worse."""
+    """Largest quality loss relative to the baseline, in the direction in which the metric gets worse."""
     min_size_ratio: PositiveFloat | None = None
-    """Smallest ratio of the baseline's size to the candidate's."""
+    """Smallest ratio of the baseline's size to the candidate's size."""
     min_speedup: PositiveFloat | None = None
-    """Smallest ratio of the baseline's latency to the candidate's."""
+    """Smallest ratio of the baseline's latency to the candidate's latency."""
     max_peak_rss_bytes: PositiveInt | None = None
     """Largest peak memory of the candidate's process, in bytes."""
     min_coverage: float | None = Field(default=None, ge=0, le=1)
-    """Smallest share of the parameters that lie in quantized modules."""
+    """Smallest fraction of the parameters that are in quantized modules."""
     min_int8_time_share: float | None = Field(default=None, ge=0, le=1)
-    """Smallest share of operator time spent in int8, according to the runtime's own profiler."""
+    """Smallest fraction of operator time spent in int8, according to the runtime's own profiler."""
     max_saturation: float | None = Field(default=None, ge=0, le=1)
-    """Largest change of an output due to saturating products, as a share of its range."""
+    """Largest output change due to saturating products, as a fraction of the output's range."""
     require_batch_invariance: bool = False
-    """Whether a row's output must be the same alone and in a batch."""
+    """Whether the output for a row must be the same separately and in a batch."""
     margin: float = Field(default=1.0, ge=1)
-    """Ratio of speed (or of size, by the objective) by which a candidate must beat the current bundle to replace it."""
+    """Factor by which a candidate must be faster, or smaller if size is the objective, than the current bundle."""
 
 
 class RuleOutcome(BaseModel):
-    """The outcome of one rule: its bound, the deciding number (None if there is none) and a note.
+    """The outcome of one rule: the rule's bound, the deciding number (None if unknown) and a note.
 
-    ``held`` means that the rule is undecided: its number is missing, or the bound lies within the interval.
+    ``held`` means that the rule is undecided: the number is missing, or the interval contains the bound.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,7 +74,7 @@ class RuleOutcome(BaseModel):
     note: str = ""
 
     def describe(self) -> str:
-        """Describe the rule's bound and number in one line."""
+        """Describe the rule's bound and the deciding number in one line."""
         if self.name == "status":
             return f"failed in {self.note}"
         verb = "allows" if self.name.startswith("max_") else "requires"
@@ -95,7 +97,7 @@ def _digits(value: float | str, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Seen:
-    """The values of a row that a rule checks: ends of an interval, lower first, or why they are ``unknown``."""
+    """A row's values for a rule: the ends of an interval, lower end first, or why they are ``unknown``."""
 
     ends: tuple[float | None, float | None]
     note: str = ""
@@ -104,10 +106,11 @@ class Seen:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the gate; `Gate` has a key of the same name, unless `bound` says otherwise.
+    """A rule of the gate; `Gate` has a key of the same name, except for ``max_batch_difference``.
 
-    ``direction`` says whether the bound is a minimum or a maximum. ``words`` and ``unit`` describe the bounded quantity
-    for people. ``see`` extracts it from a row. ``is_timed`` means that only timing provides it.
+    ``direction`` is "at least" for a minimum and "at most" for a maximum. ``words`` and ``unit`` describe the bounded
+    quantity for users. ``see`` extracts the quantity from a row. ``is_timed`` is true if only timing provides the
+    quantity.
     """
 
     name: str
@@ -118,7 +121,7 @@ class Rule:
     is_timed: bool = False
 
     def bound(self, gate: Gate) -> float | None:
-        """Return the gate's bound; None if the rule does not apply."""
+        """Return the gate's bound for this rule, or None if the rule does not apply."""
         if self.name == "max_batch_difference":
             return BATCH_TOLERANCE if gate.require_batch_invariance else None
         bound: float | None = getattr(gate, self.name)
@@ -131,22 +134,22 @@ class Rule:
         if low is None or high is None or seen.unknown:
             note = seen.unknown.partition("\n")[0] or seen.note
             return RuleOutcome(name=self.name, bound=float(bound), seen=None, outcome="held", note=note)
-        # After multiplying by the sign, more is better.
+        # After multiplication by the sign, larger numbers are better.
         sign = 1 if self.direction == "at least" else -1
         worse, better = (low, high) if self.direction == "at least" else (-high, -low)
         outcome: Outcome = "passed" if worse >= sign * bound else "failed" if better < sign * bound else "held"
-        # The end that decided; for an undecided rule, the end that falls short.
+        # The end that decided; for an undecided rule, the worse end.
         decides = sign * (better if outcome == "failed" else worse)
         return RuleOutcome(name=self.name, bound=float(bound), seen=decides, outcome=outcome, note=seen.note)
 
 
 def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, ...]:
-    """Check a row against every rule of the gate; a failed candidate breaks a rule named "status".
+    """Check a row against every rule of the gate; a failed candidate breaks only a rule named "status".
 
     Parameters
     ----------
     timed
-        Whether the candidate has been timed; False leaves out rules that need timing.
+        Whether the candidate has been timed; if False, rules that need timing are left out.
     """
     if row["status"] != "ok":
         why = f"{text(row, 'stage') or 'a stage'}: {text(row, 'error') or 'no reason was recorded'}"
@@ -156,13 +159,13 @@ def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, 
 
 
 def finite(row: Row, column: str) -> float | None:
-    """Return the number in a column; None if there is none."""
+    """Return the finite number in a column, or None."""
     value = number(row, column)
     return float(value) if value is not None and math.isfinite(value) else None
 
 
 def text(row: Row, column: str) -> str | None:
-    """Return the text in a column; None if there is none."""
+    """Return the text in a column, or None."""
     value = row.get(column)
     return None if value is None else str(value)
 
@@ -181,7 +184,7 @@ def _speedup(gate: Gate, row: Row) -> Seen:
 
 
 def _quality_drop(gate: Gate, row: Row) -> Seen:
-    """Return the ends of the drop, in the metric's unit or as a share of the baseline's quality."""
+    """Return the ends of the quality drop, in the metric's unit or as fractions of the baseline's quality."""
     relative = gate.quality_drop == "relative"
     unknown = why_unknown(row, *_QUALITY, *(("baseline_quality",) if relative else ()))
     metric = text(row, "quality_metric") or "quality"
@@ -216,12 +219,12 @@ def _describe_operator(operator: Mapping[str, str | float]) -> str:
 
 
 def _instructions(row: Row) -> str:
-    shares: object = row.get("instructions")  # a map column, which may be read as pairs
+    shares: object = row.get("instructions")  # DuckDB may return a map column as a list of pairs
     names = ", ".join(dict(shares)) if isinstance(shares, Mapping | list) and shares else "unknown instructions"
     return f"it computes with {names}"
 
 
-# In the order of reports.
+# The rules, in the order of reports.
 RULES: dict[str, Rule] = {
     rule.name: rule
     for rule in (

@@ -1,4 +1,4 @@
-"""``[[recipe]]``: how to quantize, and for which runtimes."""
+"""The section ``[[recipe]]``: a quantization method, and the runtimes for the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Engine = Literal["x86", "fbgemm", "onednn", "qnnpack"]
 
 
 class Recipe(Section):
-    """Keys that recipes of every method share; each method adds its own keys.
+    """The keys that recipes of all methods share; each method adds further keys.
 
     Validating a mapping returns an instance of its method's class.
     """
@@ -22,13 +22,13 @@ class Recipe(Section):
     name: Slug
     """Name in tables and reports, unique within the file."""
     method: str
-    """How to quantize; each method has further keys."""
+    """Quantization method; each method has further keys."""
     runtimes: tuple[RuntimeName, ...] = Field(default=(RUNTIMES.default,), min_length=1)
-    """Runtimes that execute the result; each one makes a candidate."""
+    """Runtimes that execute the result; each runtime adds a candidate."""
     engine: Engine = "x86"
-    """Quantized engine of torch; float recipes and other runtimes ignore it."""
+    """Quantized engine of torch; float recipes and runtimes outside torch ignore this key."""
     exclude: tuple[str, ...] = ()
-    """Paths of modules in the model that stay float, including everything in them."""
+    """Paths of modules in the model that stay float, including all submodules."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -41,7 +41,7 @@ class Recipe(Section):
     @classmethod
     def _check_runtimes(cls, runtimes: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(runtimes)) < len(runtimes):
-            raise ValueError("runtimes contains a name twice: name each runtime once")
+            raise ValueError("runtimes contains a name twice: list each runtime once")
         for name in runtimes:
             RUNTIMES[name]
         return runtimes
@@ -50,13 +50,13 @@ class Recipe(Section):
     def _check_fit(self) -> Self:
         for name in self.runtimes:
             if obstacle := RUNTIMES[name].obstacle(self):
-                raise ValueError(f'recipe "{self.name}" does not fit runtime "{name}": {obstacle}')
+                raise ValueError(f'recipe "{self.name}" is not compatible with runtime "{name}": {obstacle}')
         return self
 
     def sketch(self, samples: int = 1) -> Recipe:
-        """Return a cheaper recipe with the same float modules, `samples` calibration samples and no training."""
+        """Return a cheaper recipe with equal float modules and `samples` calibration samples, without training."""
         return self
 
     def content(self) -> dict[str, object]:
-        """Return the keys that decide the result; name and runtimes do not."""
+        """Return the keys that affect the result: all except the name and the runtimes."""
         return self.model_dump(mode="json", exclude={"name", "runtimes"})

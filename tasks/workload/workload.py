@@ -1,4 +1,4 @@
-"""A workload: one TOML file that says what to quantize, how, and what may be promoted."""
+"""A workload: a TOML file with a model, the ways to quantize the model, and the conditions for promotion."""
 
 from __future__ import annotations
 
@@ -24,33 +24,32 @@ from tasks.workload.recipe import Recipe
 
 
 class Benchmark(Section):
-    """Settings of the timed calls; calls with warm caches and with cold caches are always timed."""
+    """The settings of the timed calls; calls with warm caches and with cold caches are always timed."""
 
     baseline: str = Field(
         default=f"float/{RUNTIMES.default}", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}/[a-z0-9][a-z0-9.-]{0,62}$"
     )
-    """Candidate that all others are compared with, as `recipe/runtime`."""
+    """Candidate that all other candidates are compared with, as `recipe/runtime`."""
     threads: PositiveInt = 1
-    """Number of threads for a call."""
+    """Number of threads for each call."""
     batch_size: PositiveInt = 1
-    """Rows per timed call."""
+    """Number of rows per timed call."""
     sequence_length: PositiveInt = 25
-    """Steps per timed call, for models whose inputs have steps."""
+    """Number of steps per timed call, for models with inputs that have steps."""
     batch_sizes: tuple[PositiveInt, ...] = ()
-    """Further numbers of rows to time; the gate ignores them."""
+    """Further numbers of rows to time; the gate ignores these timings."""
     thread_counts: tuple[PositiveInt, ...] = ()
-    """Further numbers of threads to time; the gate ignores them."""
+    """Further numbers of threads to time; the gate ignores these timings."""
     caches: Caches = "warm"
-    """Calls that the gate decides by: `warm` if the model is called in a loop, `cold` if other work runs between its
-    calls.
+    """Timed calls that the gate uses: `warm` for a model called in a loop, `cold` if other work runs between calls.
     """
 
 
 class SequenceBenchmark(Benchmark):
-    """Settings of the timed calls, for a domain whose inputs have steps."""
+    """The settings of the timed calls, for a domain with inputs that have steps."""
 
     sequence_lengths: tuple[PositiveInt, ...] = ()
-    """Further numbers of steps to time; the gate ignores them."""
+    """Further numbers of steps to time; the gate ignores these timings."""
 
 
 _LACKS: Mapping[Need, str] = {"calibration": "gives no calibration inputs", "fine-tuning": "does not fine-tune models"}
@@ -59,12 +58,12 @@ _LACKS: Mapping[Need, str] = {"calibration": "gives no calibration inputs", "fin
 class Workload(Section):
     """A model, its checkpoint, data set, metric, benchmark settings, recipes and gate.
 
-    Validating a mapping returns an instance of its domain's class, whose sections have types of their own.
+    Validating a mapping returns an instance of its domain's class, which has its own types of sections.
     """
 
-    implementation: ClassVar[str] = ""  # "module:class" of the domain, a `tasks.domains.base.Domain`
-    gives: ClassVar[tuple[Need, ...]] = ()  # what the domain offers to methods, besides a float model
-    extra: ClassVar[str] = ""  # the nightquant extra that installs the domain's libraries; "" if none is needed
+    implementation: ClassVar[str] = ""  # "module:class" of the `tasks.domains.base.Domain`
+    gives: ClassVar[tuple[Need, ...]] = ()  # features that the domain offers to methods, in addition to a float model
+    extra: ClassVar[str] = ""  # the nightquant extra that installs the domain's libraries, or ""
     distributions: ClassVar[tuple[str, ...]] = ()  # libraries that the domain needs
 
     schema_version: Literal[1]
@@ -72,11 +71,11 @@ class Workload(Section):
     name: Slug
     """Name of the workload, unique within a night."""
     description: PlainText
-    """Short description for people."""
+    """Short description for tables and reports."""
     domain: str = Field(validation_alias=AliasChoices("domain", "purpose"))
-    """Kind of work, which decides the other sections."""
+    """Domain of the model, which determines the other sections."""
     licence: PlainText = ""
-    """Licence of the model and data, for the model card."""
+    """Licence of the model and the data, for the model card."""
     data: SerializeAsAny[Kind]
     """Data set for calibration and evaluation."""
     model: SerializeAsAny[Kind]
@@ -84,11 +83,11 @@ class Workload(Section):
     checkpoint: SerializeAsAny[Kind]
     """Weights of the float model."""
     recipe: tuple[SerializeAsAny[Recipe], ...] = Field(min_length=1)
-    """Ways to quantize, each with its runtimes."""
+    """Ways to quantize the model, each with its runtimes."""
     evaluate: SerializeAsAny[Section] = Section()
-    """How quality is measured."""
+    """Settings of the quality evaluation."""
     benchmark: Benchmark = Benchmark()
-    """How candidates are timed."""
+    """Settings of the timed calls."""
     gate: Gate = Gate()
     """Rules for promotion."""
 
@@ -96,7 +95,7 @@ class Workload(Section):
     @classmethod
     def _parse_as_domain(cls, value: object, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if cls is Workload and isinstance(value, dict) and (domain := value.get("domain", value.get("purpose"))):
-            # Every domain's class is a subclass of Workload.
+            # The class of every domain's workloads is a subclass of `Workload`.
             return DOMAINS.workload(str(domain)).model_validate(value, context=info.context)  # type: ignore[return-value]
         return handler(value)
 
@@ -109,8 +108,8 @@ class Workload(Section):
             for need in METHODS[recipe.method].needs:
                 if lack := self.lacks(need):
                     raise ValueError(
-                        f'recipe "{recipe.name}": method "{recipe.method}" does not fit domain "{self.domain}", '
-                        f"which {lack}"
+                        f'recipe "{recipe.name}": method "{recipe.method}" is not compatible '
+                        f'with domain "{self.domain}", which {lack}'
                     )
         if self.benchmark.baseline not in self.candidates():
             raise ValueError(
@@ -120,16 +119,16 @@ class Workload(Section):
 
     @classmethod
     def lacks(cls, need: Need) -> str:
-        """Return why the domain does not give a method what it needs; "" if it does."""
+        """Return the reason if the domain lacks a feature that a method needs, or ""."""
         return "" if need in cls.gives else _LACKS[need]
 
     def cannot_tune(self) -> str:
-        """Return why this workload's models cannot be fine-tuned, although the domain's can; "" if they can."""
+        """Return the reason if this workload's models, unlike other models in the domain, cannot be tuned, or ""."""
         return ""
 
     @classmethod
     def parse_model(cls, document: Mapping[str, object], folder: str) -> Kind:
-        """Parse the section that describes a model from JSON; `folder` is the folder of its workload file."""
+        """Parse a ``[model]`` section from JSON; `folder` is the folder of the section's workload file."""
         section: Kind = TypeAdapter(cls.model_fields["model"].rebuild_annotation()).validate_python(
             document, context={"folder": folder}
         )
@@ -140,7 +139,7 @@ class Workload(Section):
         return [f"{recipe.name}/{runtime}" for recipe in self.recipe for runtime in recipe.runtimes]
 
     def recipe_named(self, name: str) -> Recipe:
-        """Return the recipe with a name; raise `KeyError` if there is none."""
+        """Return the recipe with this name; raise `KeyError` if the name is unknown."""
         return {recipe.name: recipe for recipe in self.recipe}[name]
 
     def baseline(self) -> tuple[str, str]:

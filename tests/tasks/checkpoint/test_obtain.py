@@ -89,7 +89,7 @@ def test_keys_of_another_model_are_named(store: ArtifactStore, tmp_path: Path) -
 
 def test_a_found_checkpoint_is_still_held_against_another_workload(store: ArtifactStore, tmp_path: Path) -> None:
     obtain(fetched(tmp_path / "w.pth", weights()), DATASET, store)
-    with pytest.raises(InputError, match="does not fit"):
+    with pytest.raises(InputError, match="does not match"):
         obtain(fetched(tmp_path / "w.pth", weights(), layers=1), DATASET, store)
 
 

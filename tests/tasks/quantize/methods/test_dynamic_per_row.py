@@ -91,7 +91,7 @@ def test_excluded_modules_stay_float(convert: Convert) -> None:
 
 
 def test_torchscript_is_refused_with_the_workload() -> None:
-    with pytest.raises(ValidationError, match=r"does not fit runtime.*library of operators"):
+    with pytest.raises(ValidationError, match=r"is not compatible with runtime.*library of operators"):
         DynamicPerRowRecipe(name="rows", method="dynamic-per-row", runtimes=("torchscript",))
 
 
