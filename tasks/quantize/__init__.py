@@ -1,1 +1,1 @@
-"""Quantize torch modules: methods, their converters, and the artifacts that they make."""
+"""Quantization of torch modules: methods, converters and artifacts."""

@@ -1,7 +1,7 @@
-"""The base classes of quantization methods. A method turns its recipes into specs, and names a converter.
+"""Base classes of quantization methods. A method turns recipes into specs, and names a `Converter`.
 
-A method's module does not import torch, because workload files are validated against its recipe. Its `Converter`, which
-does the work, is imported on demand.
+A method's module does not import torch, because validating a workload file imports this module. The method's converter,
+which needs torch, is imported on demand.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ R = TypeVar("R", bound=Recipe)
 
 @dataclass(frozen=True)
 class Converted:
-    """A converted model in evaluation mode, with the graph mode that was used ("" if there is no choice)."""
+    """A converted model in evaluation mode, with the graph mode of the conversion ("" if the method has only one)."""
 
     model: nn.Module
     graph: str
@@ -39,17 +39,17 @@ class Converted:
 
 @dataclass(frozen=True)
 class Quantized(Converted):
-    """A model to compile; ``products`` of its convolutions and matrix products must then run in int8."""
+    """A model to compile; in the compiled model, ``products`` convolutions and matrix products must run in int8."""
 
     products: int = 0
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A fine-tuned model that eager torch can run and exporters accept, with the graph mode of its training.
+    """A fine-tuned model that eager torch can run and that exporters accept, with the graph mode of the training.
 
-    ``paths`` maps each module's path to its path in the float model. ``folded`` maps each module that is folded into
-    another one (a batch norm into its convolution) to the other one's path.
+    ``paths`` maps each module's path to the module's path in the float model. ``folded`` maps the path of each folded
+    module, such as a batch norm, to the path of the module into which it was folded.
     """
 
     model: nn.Module
@@ -59,11 +59,11 @@ class Trained:
 
 
 class Converter(ABC):
-    """Applies a method's specs to torch modules."""
+    """A converter, which applies a method's specs to torch modules."""
 
     @abstractmethod
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize a float model in evaluation mode, which may be changed.
+        """Quantize a float model in evaluation mode; this may change the model.
 
         Raises
         ------
@@ -73,17 +73,17 @@ class Converter(ABC):
 
     @abstractmethod
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
-        """Give a model the structure that `convert` would give it, with arbitrary parameters and without data.
+        """Give a model the structure of a converted model, with arbitrary parameters and without data.
 
-        The saved tensors are then loaded into it, so that a quantized model is stored without a pickle.
+        The caller loads saved tensors into this structure. Quantized models can therefore be stored without a pickle.
         """
 
     def pack(self, model: nn.Module) -> nn.Module:
-        """Arrange a model's loaded weights as its kernels need them; afterwards it may have no state dict."""
+        """Arrange a model's loaded weights in the order that the kernels need; the state dict may become empty."""
         return model
 
     def library(self, workspace: Workspace) -> Path | None:
-        """Find or make the library of operators that converted models call, or return None if they need only torch's.
+        """Find or compile the operators that converted models call; return None if torch provides all operators.
 
         The library is stored with the converted module, and loaded before the module is opened.
 
@@ -95,17 +95,17 @@ class Converter(ABC):
         return None
 
     def train(self, spec: Spec, source: ModelSource) -> Trained:
-        """Fine-tune a model, or find an earlier result; only for specs with training."""
-        raise TypeError(f'method "{spec.recipe.method}" does not train')
+        """Fine-tune a model, or find an earlier result; the spec must have training."""
+        raise TypeError(f'The method "{spec.recipe.method}" does not support training.')
 
 
 class Method(ABC, Generic[R]):
-    """One way to quantize a torch module."""
+    """A way to quantize torch modules."""
 
-    recipe: ClassVar[type[Recipe]]  # the pydantic model of its recipes
-    converts: ClassVar[str]  # "module:class" of its `Converter`
-    quantizes: ClassVar[bool] = True  # whether it makes layers to compare with float ones
-    needs: ClassVar[tuple[Need, ...]] = ()  # what a domain must provide besides a float model
+    recipe: ClassVar[type[Recipe]]  # pydantic model of the method's recipes
+    converts: ClassVar[str]  # "module:class" of the method's `Converter`
+    quantizes: ClassVar[bool] = True  # whether quantized layers can be compared with float layers
+    needs: ClassVar[tuple[Need, ...]] = ()  # data that a domain must provide besides a float model
 
     @abstractmethod
     def spec(self, recipe: R) -> Spec:

@@ -43,7 +43,7 @@ class TensorSpec(Frozen):
 class Structure(Frozen):
     """A converted module without its tensors.
 
-    ``architecture`` describes the float model; ``size_bytes`` is the state dict's size as ``torch.save`` writes it.
+    ``architecture`` describes the float model; ``size_bytes`` is the size of the state dict in a ``torch.save`` file.
     """
 
     schema_version: int = 3
@@ -61,23 +61,24 @@ class Structure(Frozen):
         Raises
         ------
         QuantizationError
-            This version cannot read a structure from the folder.
+            This version of nightquant cannot read the folder's structure.
         """
         try:
             return cls.model_validate_json((folder / STRUCTURE).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise QuantizationError(
-                f"This version cannot read a converted module from {folder}: {error}", hint="Run the night again."
+                f"This version of nightquant cannot read a converted module from {folder}: {error}.",
+                hint="Repeat the run.",
             ) from error
 
 
 def find_or_convert(source: ModelSource, spec: Spec) -> Path:
-    """Convert a torch module by a spec, or find an earlier result; return the artifact's folder, named by its digest.
+    """Apply a spec to a torch module, or find an earlier result; return the artifact's folder, named by the digest.
 
     Raises
     ------
     QuantizationError
-        The spec cannot be applied to this model or on this processor, or the result computes NaN or infinities.
+        The spec cannot be applied to this model or on this processor, or the result returns NaN or infinity.
     """
     library = converter_of(spec).library(source.workspace)
     made_from = {
@@ -107,34 +108,34 @@ def open_converted(folder: Path) -> nn.Module:
     return converter.pack(rebuilt).eval()
 
 
-def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], share: float, spec: Spec, done: str) -> None:
-    """Raise `QuantizationError` if a step, described by `done`, changed a model's outputs.
+def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], fraction: float, spec: Spec, step: str) -> None:
+    """Raise `QuantizationError` if `step` changed a model's outputs.
 
-    `share` is the tolerance as a share of the range: 0 if quantized kernels must give the same bits.
+    `fraction` is the tolerance as a fraction of the outputs' range; with 0, the outputs must be equal bit for bit.
     """
-    if len(before) != len(after) or not all(map(is_close, before, after, repeat(share))):
+    if len(before) != len(after) or not all(map(is_close, before, after, repeat(fraction))):
         raise QuantizationError(
-            f'The model of recipe "{spec.recipe.name}" computes something else once {done}.',
-            hint="Exclude modules, make the code independent of the inputs' values, or use another runtime.",
+            f'The outputs of recipe "{spec.recipe.name}" changed after {step}.',
+            hint="Exclude modules, make the model's code independent of input values, or use another runtime.",
         )
 
 
 def exactness(spec: Spec) -> float:
-    """Return the tolerance after saving; it is 0 unless saving folds a float model's batch norms."""
+    """Return the tolerance for outputs after saving; the tolerance is 0 unless saving may fold batch norms."""
     return 0.0 if spec.engine is not None else spec.tolerance
 
 
-def is_close(left: Tensor, right: Tensor, share: float) -> bool:
-    """Return whether two tensors differ by at most a share of the first one's range; False if there is a NaN."""
+def is_close(left: Tensor, right: Tensor, fraction: float) -> bool:
+    """Return whether two tensors differ by at most `fraction` of the range of `left`; return False for NaN."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     low, high = left.double().aminmax()
-    allowed = share * float(high - low or high.abs())
+    allowed = fraction * float(high - low or high.abs())
     return float((left.double() - right.double()).abs().max()) <= allowed
 
 
 def _quietly(spec: Spec) -> AbstractContextManager[None]:
-    """Silence deprecation warnings if the spec uses a quantized engine, which upstream has deprecated."""
+    """Silence deprecation warnings if the spec has an engine, because PyTorch has deprecated quantized engines."""
     return nullcontext() if spec.engine is None else without_deprecations()
 
 
@@ -162,4 +163,4 @@ def _convert(source: ModelSource, spec: Spec, library: Path | None, folder: Path
         )
         (folder / STRUCTURE).write_text(structure.model_dump_json(indent=1), encoding="utf-8")
         after = outputs_of(open_converted(folder), examples)
-    refuse_other(outputs, after, exactness(spec), spec, "it is saved as plain tensors")
+    refuse_other(outputs, after, exactness(spec), spec, "saving as plain tensors")

@@ -1,4 +1,4 @@
-"""Coverage: which modules with parameters of their own are quantized, and why the others are not.
+"""Coverage: which modules with their own parameters are quantized, and why the rest stay float.
 
 `ModuleConverter` is the base class of converters for specs that name module types.
 """
@@ -20,7 +20,7 @@ from tasks.refs import ModuleCoverage
 
 
 def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
-    """Return the float model's modules with parameters of their own, in the model's order; none is quantized yet."""
+    """Return the float model's modules that have their own parameters, in order, marked as not quantized."""
     leaves = (
         ModuleCoverage(
             module=name,
@@ -34,7 +34,7 @@ def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
 
 
 def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage], str]) -> tuple[ModuleCoverage, ...]:
-    """Complete the leaves; `why_float` returns why a leaf stayed float, or "" if it was quantized."""
+    """Add a reason to each leaf: `why_float` returns why the leaf stayed float, or "" for a quantized leaf."""
     return tuple(
         leaf.model_copy(update={"quantized": not reason, "reason": reason})
         for leaf, reason in ((leaf, why_float(leaf)) for leaf in leaves)
@@ -42,7 +42,7 @@ def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage]
 
 
 def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str]:
-    """Yield a line for each reason why modules stay float, with the first `named` modules."""
+    """Yield a line for each reason why modules stay float; the line lists up to `named` modules."""
     floats = sorted((module for module in coverage if not module.quantized), key=lambda module: module.reason)
     for reason, modules in groupby(floats, key=lambda module: module.reason):
         names = [f"{module.module or 'the model'} ({module.type})" for module in modules]
@@ -51,17 +51,17 @@ def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str
 
 
 def unnamed(kind: str) -> str:
-    """Return the reason why a module stays float if the recipe does not name its type."""
+    """Return the reason for a float module: the recipe does not name the module's type."""
     return f"the recipe does not name the type {kind}"
 
 
 def excluded_modules(model: nn.Module, exclude: Collection[str]) -> frozenset[str]:
-    """Return the paths of the excluded modules and of all modules in them.
+    """Return the paths of the excluded modules and of all modules inside excluded modules.
 
     Raises
     ------
     QuantizationError
-        The model does not have an excluded module; the message suggests similar names and lists all modules.
+        The model lacks a module in `exclude`; the message suggests similar names and lists up to 40 modules.
     """
     paths = [path for path, _ in model.named_modules() if path]
     unknown = [name for name in exclude if name not in paths]
@@ -69,38 +69,39 @@ def excluded_modules(model: nn.Module, exclude: Collection[str]) -> frozenset[st
         named = ", ".join(f"{name}{did_you_mean(name, paths)}" for name in unknown)
         raise QuantizationError(
             f"`exclude` names modules that {type(model).__name__} does not have: {named}.",
-            hint=f"Choose from its modules: {', '.join(sorted(paths)[:40])}.",
+            hint=f"Choose from the model's modules: {', '.join(sorted(paths)[:40])}.",
         )
     return frozenset(path for path in paths if is_within(path, exclude))
 
 
 def is_within(path: str, modules: Iterable[str]) -> bool:
-    """Return whether the module `path` is one of `modules` or inside one of them."""
+    """Return whether the module `path` is in `modules`, or inside a module in `modules`."""
     return any(f"{path}.".startswith(f"{module}.") for module in modules)
 
 
 class ModuleConverter(Converter):
-    """Replaces every module whose type a spec names, except excluded modules; this needs no data."""
+    """A converter that does not need data; it replaces modules of the spec's types, except excluded modules."""
 
-    subclass: ClassVar[str]  # why a subclass of a named type stays float, to follow "which"
+    subclass: ClassVar[str]  # reason why a subclass of a named type stays float, worded to follow "which"
 
     @abstractmethod
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Return why a module of a named type has no kernel, or "" if it has one."""
+        """Return why a module of a named type lacks a kernel, or "" if the module has a kernel."""
 
     @abstractmethod
     def replace(self, model: nn.Module, paths: Collection[str], spec: Spec) -> nn.Module:
-        """Quantize the modules at these paths, regardless of their weights."""
+        """Quantize the modules at `paths`, whose weights may have any values."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize a float model; raise `QuantizationError` if this quantizes nothing, or no embedding as requested."""
+        """Quantize a float model; raise `QuantizationError` if no module, or no requested embedding, was quantized."""
         reasons = self._why_float(model, spec)
         coverage = cover(leaves_of(model), lambda leaf: reasons[leaf.module])
         quantized = {leaf.type for leaf in coverage if leaf.quantized}
         if not quantized or ("Embedding" in spec.layers and "Embedding" not in quantized):
-            result = "no embedding" if quantized else "nothing"
+            kind = "embedding" if quantized else "module"
             hint = "; ".join(in_words(coverage, named=2)) + "."
-            raise QuantizationError(f'The recipe "{spec.recipe.name}" quantizes {result} of the model.', hint=hint)
+            message = f'The recipe "{spec.recipe.name}" does not quantize any {kind} of the model.'
+            raise QuantizationError(message, hint=hint)
         return Converted(self.skeleton(model, spec, "", source.example_inputs), "", coverage)
 
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Quantize with torch's dynamic quantization, and quantize embeddings to rows of 4 or 8 bits."""
+"""Apply torch's dynamic quantization, and quantize embeddings to 4 or 8 bits per value."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ops = torch.ops.quantized
 
 
 class FourBitEmbedding(nn.Module):
-    """An embedding whose rows have two values per byte, followed by a scale and an offset in float16.
+    """An embedding whose rows store two values per byte, then a scale and an offset in float16.
 
-    ``quantize_dynamic`` cannot make one: it puts the 4-bit weight into a module for 8 bits, which reads rows of the
-    wrong width. torch's module for 4 bits (``quint4x2``) computes, but TorchScript cannot read the weight that it
-    wrote. The operator for embedding bags avoids both problems with a plain tensor of bytes; every bag has one index.
+    ``quantize_dynamic`` puts a 4-bit weight into an 8-bit module, which reads rows of the wrong width. PyTorch's 4-bit
+    module (``quint4x2``) works, but TorchScript cannot load the weight that TorchScript saved. The embedding-bag
+    operator avoids both problems, because its weight is a plain byte tensor. Every bag has one index.
     """
 
     packed: Tensor
@@ -32,27 +32,27 @@ class FourBitEmbedding(nn.Module):
         self.register_buffer("packed", packed)
 
     def forward(self, indices: Tensor) -> Tensor:
-        """Look up rows: int64 of any shape to float32 with one more axis."""
+        """Look up the rows of int64 indices; return float32 with one more axis."""
         rows: Tensor = _ops.embedding_bag_4bit_rowwise_offsets(self.packed, indices.reshape(-1, 1))
         return rows.reshape(indices.shape + rows.shape[1:])
 
 
 class DynamicConverter(ModuleConverter):
-    """Quantizes with torch, which converts only exact types."""
+    """A converter that uses torch's dynamic quantization."""
 
     subclass = "torch does not convert"
 
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Return why a recurrent layer, or a 4-bit embedding with an odd width, has no kernel."""
+        """Return why a recurrent layer or an embedding lacks a kernel, or "" if the module has a kernel."""
         if isinstance(module, nn.RNNBase) and (not module.bias or module.proj_size):
             return "torch has no dynamic kernel for recurrent layers without bias or with projections"
         if isinstance(module, nn.Embedding) and _has_four_bits(spec) and module.embedding_dim % 2:
-            # With an odd number of values, two rows would share a byte.
+            # If a row had an odd number of values, two rows would share a byte.
             return "4-bit rows need an even number of values"
         return ""
 
     def replace(self, model: nn.Module, paths: Collection[str], spec: Spec) -> nn.Module:
-        """Quantize embeddings here, and the other modules with torch."""
+        """Quantize embeddings, and let torch quantize the other modules."""
         if "float16" in spec.weights:
             dtype, qconfig = torch.float16, quantization.float16_dynamic_qconfig
         elif any(layer.granularity == "channel" for kind, layer in spec.layers.items() if kind != "Embedding"):
@@ -81,7 +81,7 @@ def _has_four_bits(spec: Spec) -> bool:
 
 
 def _quantized(embedding: nn.Embedding, spec: Spec) -> nn.Module:
-    """Quantize an embedding to rows of 8 or 4 bits, with a scale and an offset per row."""
+    """Quantize an embedding to 8 or 4 bits per value, with a scale and an offset per row."""
     weight = embedding.weight.detach().float()
     if _has_four_bits(spec):
         return FourBitEmbedding(_ops.embedding_bag_4bit_prepack(weight))

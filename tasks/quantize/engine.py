@@ -13,12 +13,12 @@ from storage.errors import QuantizationError, UnavailableError
 from tasks.machine import this_machine
 from tasks.quantize.spec import Spec
 
-# torch repeats these warnings at every use of a deprecated function.
+# torch repeats these warnings for every call of a deprecated function.
 _DEPRECATIONS = (
     r"(?s)torch\.quantize_per_tensor, torch\.quantize_per_channel and other quantized tensor creation functions.*",
     r"(?s).*torch\.ao\.quantization is deprecated.*",
     r"(?s)Please use quant_min and quant_max to specify the range for observers.*",
-    # torch warns at every use of onednn without VNNI, but one bit is kept free there (`saturates`).
+    # torch warns about onednn without VNNI, although nightquant then keeps one bit free (`saturates`).
     r"(?s)Default qconfig of oneDNN backend with reduce_range of false.*",
     r"(?s).*`?torch\.jit\.\w+`? is (not supported|deprecated).*",
 )
@@ -28,18 +28,18 @@ _DEPRECATIONS = (
 def quantized_engine(name: str) -> Iterator[None]:
     """Run the block with the quantized engine `name`, then restore the previous engine.
 
-    Converting, loading and calling a model all need this block: each engine packs weights in its own layout, and some
-    operators read the setting when they run.
+    Convert, load and call a model inside this block. Each engine packs weights in its own layout, and some operators
+    read the setting at run time.
 
     Raises
     ------
     QuantizationError
-        This build of torch has no such engine for this processor.
+        This build of torch does not support the engine on this processor.
     """
     supported = [engine for engine in torch.backends.quantized.supported_engines if engine != "none"]
     if name not in supported:
         raise QuantizationError(
-            f'The quantized engine "{name}" is not supported here.',
+            f'This build of torch does not support the quantized engine "{name}" on this processor.',
             hint=f"Set the recipe's engine to one of: {', '.join(sorted(supported))}.",
         )
     before = torch.backends.quantized.engine
@@ -52,7 +52,7 @@ def quantized_engine(name: str) -> Iterator[None]:
 
 @contextmanager
 def running(spec: Spec) -> Iterator[None]:
-    """Run the block with the spec's quantized engine, or with oneDNN switched off for a float model."""
+    """Run the block with the spec's quantized engine, or with the spec's oneDNN setting if there is no engine."""
     if spec.engine is not None:
         with quantized_engine(spec.engine):
             yield
@@ -67,11 +67,11 @@ def running(spec: Spec) -> Iterator[None]:
 
 @cache
 def saturates(engine: str) -> bool:
-    """Return whether an engine's sums of 8-bit products saturate in this process if all 8 bits are used.
+    """Return whether an engine's sums of products saturate in this process if factors use all 8 bits.
 
-    This happens only with onednn: without VNNI, its kernels add pairs of products in 16 bits, and torch keeps no bit
-    free for them. The function computes the largest sum, because CPUID does not show oneDNN's own switch
-    (``ONEDNN_MAX_CPU_ISA``). It uses plain tensors, because torch's quantized tensors are deprecated.
+    Only onednn's sums saturate: without VNNI, onednn's kernels add pairs of products in 16 bits. The function computes
+    the largest sum, because CPUID does not show the effect of the environment variable ``ONEDNN_MAX_CPU_ISA``. The
+    function uses plain tensors, because torch's quantized tensors are deprecated.
     """
     if engine != "onednn" or engine not in torch.backends.quantized.supported_engines:
         return False
@@ -87,7 +87,7 @@ def saturates(engine: str) -> bool:
 
 
 def instruction_set() -> dict[str, object]:
-    """Return the properties of this processor that may change how models are quantized and packed."""
+    """Return the properties of this processor that can affect how models are quantized and packed."""
     return {
         "capability": torch.backends.cpu.get_cpu_capability(),
         "vnni": bool(torch.cpu._is_vnni_supported()),
@@ -107,14 +107,14 @@ def require_bfloat16(recipe: str) -> None:
     """Raise `UnavailableError` if this processor can only emulate bfloat16."""
     if not computes_bfloat16():
         raise UnavailableError(
-            f'The recipe "{recipe}" needs a processor with {" or ".join(BFLOAT16)}; this one has neither.',
-            hint="Remove the recipe on machines of this kind, or run the night on another machine.",
+            f'The recipe "{recipe}" needs a processor with {" or ".join(BFLOAT16)}, but this processor has neither.',
+            hint="Remove the recipe on hosts with this processor, or run nightquant on another host.",
         )
 
 
 @contextmanager
 def without_deprecations() -> Iterator[None]:
-    """Run the block without torch's deprecation warnings; only one thread may do so at a time."""
+    """Silence torch's deprecation warnings in the block; only one thread at a time may use such a block."""
     with warnings.catch_warnings():
         for message in _DEPRECATIONS:
             warnings.filterwarnings("ignore", message=message)
@@ -124,5 +124,6 @@ def without_deprecations() -> Iterator[None]:
 
 @cache
 def _trigger_tensor_deprecation() -> None:
-    # torch warns once per process. Opening TorchScript would bypass Python's filters, so trigger the warning here.
+    # torch emits this warning once per process. Trigger the warning here, because opening a TorchScript file would
+    # bypass Python's filters.
     torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.qint8)

@@ -1,4 +1,4 @@
-"""Export a float or converted model with torch.export, with open axes for lengths that vary between calls."""
+"""Export a float or converted model with torch.export; axes whose lengths vary between calls stay open."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from storage.errors import QuantizationError, first_line
 
 
 def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> ExportedProgram:
-    """Export a model in evaluation mode; this changes the model, whose LSTMs become `OneDnnLstm`.
+    """Export a model in evaluation mode; this replaces the model's LSTMs with `OneDnnLstm` in place.
 
     Parameters
     ----------
     examples
-        Inputs by name, in calling order.
+        Example inputs by name, in calling order.
     axes
-        Axes of the inputs that may have any length of at least 1 (`ModelSource.axes`).
+        Input axes that may have any length of at least 1 (`ModelSource.axes`).
 
     Raises
     ------
@@ -31,7 +31,7 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
     replace_lstms(model)
     shapes = open_shapes(model, examples, axes)
     try:
-        # Without strict, the quantizer mistakes a residual network's additions for partitions with several outputs.
+        # Without `strict`, the quantizer mistakes a residual network's additions for partitions with several outputs.
         with torch.no_grad():
             return torch.export.export(
                 model, tuple(opened(examples, axes).values()), dynamic_shapes=shapes, strict=True
@@ -41,12 +41,12 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
         reason = f"it would unroll its {', '.join(unrolled)} over time" if unrolled else first_line(error)
         raise QuantizationError(
             f"torch.export cannot export {type(model).__name__}: {reason}.",
-            hint="Use torchscript or onnxruntime for this model.",
+            hint="Use the runtime torchscript or onnxruntime for this model.",
         ) from error
 
 
 def opened(examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> dict[str, Tensor]:
-    """Repeat examples along open axes of length 1, which torch.export would otherwise treat as closed."""
+    """Repeat examples along open axes of length 1, because torch.export would fix the length of these axes."""
     repeated = dict(examples)
     for name, named in axes.items():
         for axis in named:
@@ -71,8 +71,8 @@ def open_shapes(
 class OneDnnLstm(nn.Module):
     """An LSTM that calls oneDNN's kernel once for each layer and direction.
 
-    torch.export keeps these calls for any number of steps, whereas it unrolls `nn.LSTM` over time. `nn.LSTM` makes the
-    same calls on a CPU with oneDNN, so the numbers are equal.
+    torch.export keeps kernel calls for any number of time steps, but unrolls `nn.LSTM`. On a CPU with oneDNN, `nn.LSTM`
+    also calls oneDNN's kernel, so both modules compute equal numbers.
     """
 
     def __init__(self, lstm: nn.LSTM) -> None:
@@ -82,7 +82,7 @@ class OneDnnLstm(nn.Module):
     def forward(
         self, inputs: Tensor, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Return outputs [T, B, D·H], or [B, T, D·H], and the state h, c, each [D·L, B, H], like `nn.LSTM`."""
+        """Return outputs [T, B, D·H] (or batch first) and the states h and c [D·L, B, H], as `nn.LSTM` does."""
         lstm = self.lstm
         steps = inputs.transpose(0, 1) if lstm.batch_first else inputs
         if state is None:
@@ -107,7 +107,7 @@ class OneDnnLstm(nn.Module):
         if not lstm.bias:
             weights += [steps.new_zeros(4 * lstm.hidden_size)] * 2
         backwards = lstm.bidirectional and index % 2 == 1
-        # 2 is ideep's number for LSTM. The rest: one layer, with bias, not bidirectional, time first, no training.
+        # In ideep, 2 means LSTM. The last arguments mean: one layer, with bias, one direction, time first, no training.
         output, last_h, last_c, _ = torch.ops.aten.mkldnn_rnn_layer(
             steps, *weights, h, c, backwards, [], 2, lstm.hidden_size, 1, True, False, False, False
         )
@@ -115,7 +115,7 @@ class OneDnnLstm(nn.Module):
 
 
 def replace_lstms(model: nn.Module) -> None:
-    """Replace every LSTM without projections by `OneDnnLstm`."""
+    """Replace every LSTM without projections with `OneDnnLstm`."""
     for path, module in list(model.named_modules()):
         if path and type(module) is nn.LSTM and not module.proj_size:
             model.set_submodule(path, OneDnnLstm(module))

@@ -1,8 +1,8 @@
-"""Quantization-aware training: fine-tune a prepared model once for all runtimes, as an artifact.
+"""Quantization-aware training: fine-tune a prepared model once, and store the result for all runtimes.
 
 The method follows Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
-Inference" (2018): train with fake quantization, and freeze the ranges and the batch norms' statistics towards the end.
-The last epochs then train for the arithmetic of the converted model.
+Inference" (2018). Training uses fake quantization, and freezes ranges and batch norms' statistics towards the end.
+The last epochs then adapt the weights to the converted model's arithmetic.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FIRST_RANGES_BATCHES = 8
 
 @dataclass
 class TrainingState:
-    """State of training between two epochs: the epochs done, and the score, loss and state dict of the best one."""
+    """State between two epochs: the number of completed epochs, and the best epoch's score, loss and state dict."""
 
     epochs: int = 0
     score: float = -math.inf
@@ -52,7 +52,7 @@ class TrainingState:
     best: dict[str, Tensor] = field(default_factory=dict)
 
     def save(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Replace the saved state with this one atomically."""
+        """Save this state, and atomically replace the earlier file."""
         moments: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
         groups = {"model": model.state_dict(), "best": self.best, **{str(key): group for key, group in moments.items()}}
         tensors = {
@@ -66,7 +66,7 @@ class TrainingState:
 
     @classmethod
     def load(cls, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Self:
-        """Load the saved state into `model` and `optimizer`; return an initial state if none was saved."""
+        """Load a saved state into `model` and `optimizer`; return an initial state if the file does not exist."""
         path = folder / _EPOCH
         if not path.is_file():
             return cls()
@@ -84,9 +84,9 @@ class TrainingState:
 
 
 def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Module:
-    """Train a model prepared with fake quantization, or load the result of an identical earlier training.
+    """Train a model prepared with fake quantization, or load the result of identical earlier training.
 
-    Return the same model, with the weights and ranges of its best epoch, on the CPU in evaluation mode.
+    Return the model on the CPU in evaluation mode, with the weights and ranges of the best epoch.
 
     Raises
     ------
@@ -137,9 +137,9 @@ def fine_tune(
 ) -> dict[str, Tensor]:
     """Train a prepared model; return the state dict of the best epoch, on the CPU.
 
-    The best epoch has the highest score; among equal scores, the lowest loss. Equal seeds give equal results for the
-    same kind of processor and number of threads, even if the process was killed in between. After each epoch, the state
-    of training is saved in `work`. The first batches of positional inputs in `calibration` set the initial ranges.
+    The best epoch has the highest score or, among equal scores, the lowest loss. With the same kind of processor and
+    number of threads, equal seeds give equal results, even if the process was killed between epochs. After each epoch,
+    the training state is saved in `work`. The first batches in `calibration` set the initial ranges.
 
     Raises
     ------
@@ -195,7 +195,7 @@ def _loss_of(
 def _train_by_callable(
     model: nn.Module, recipe: str, training: Training, tuning: OwnTraining, progress: Progress
 ) -> dict[str, Tensor]:
-    """Train with the user's callable, which runs again after ranges or statistics are frozen."""
+    """Train with the user's callable, and call it again after ranges or statistics are frozen."""
     frozen = (
         min(after, training.epochs) for after in (training.freeze_observers_after, training.freeze_batch_norm_after)
     )
@@ -215,7 +215,7 @@ def _train_by_callable(
 def _find_first_ranges(
     model: nn.Module, recipe: str, calibration: Iterable[tuple[Tensor, ...]], device: torch.device
 ) -> None:
-    """Run calibration samples through the observers, so that the first step does not use arbitrary ranges."""
+    """Run calibration samples through the observers, so that the first training step has realistic ranges."""
     batches = list(islice(calibration, _FIRST_RANGES_BATCHES))
     if not batches:
         raise QuantizationError(
@@ -232,7 +232,7 @@ def _find_first_ranges(
 
 
 def _to_training(model: nn.Module, training: Training, epoch: int) -> None:
-    """Put the model into training mode; freeze its ranges and statistics if the epoch is late enough."""
+    """Put the model into training mode; freeze the ranges and statistics that must be frozen in this epoch."""
     model.train()
     model.apply(disable_observer if epoch >= training.freeze_observers_after else enable_observer)
     if epoch >= training.freeze_batch_norm_after:
@@ -247,5 +247,5 @@ def _freeze_batch_norm(module: nn.Module) -> None:
 
 
 def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy the tensors to the CPU, without shared memory, which safetensors cannot write."""
+    """Copy the tensors to separate CPU memory, because safetensors cannot write tensors that share memory."""
     return {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}

@@ -1,11 +1,11 @@
-"""Modules with int8 weights and one scale per output channel, whose activations are quantized per row.
+"""Modules with int8 weights, one scale per output channel, and activations that are quantized per row.
 
-Linear and LSTM call the operators of `tasks.quantize.native`. Their state dict has plain int8 matrices; `pack` replaces
-these by weights in the kernels' order.
+`Int8Linear` and `Int8Lstm` call the operators in `tasks.quantize.native`. A module's state dict has plain int8
+matrices; `pack` replaces these matrices with weights in the kernels' order.
 
-Packed weights are one tensor of bytes. A matrix int8 [N, K] is padded with zeros to multiples of 16 and 64, and stored
-as [N / 16][K / 4][16][4] unsigned bytes, each of which is the weight plus 128. Vectors float32 [N] follow it as bytes.
-The order is the same for every processor.
+Packed weights are one tensor of bytes. An int8 matrix [N, K] is padded with zeros to multiples of 16 and 64, and stored
+as unsigned bytes [N / 16][K / 4][16][4]. Each byte is a weight plus 128. The bytes of float32 vectors [N] follow the
+matrix. The order is the same on every processor.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from tasks.quantize.spec import Spec
 
 _CHANNELS, _FEATURES, _GATES = 16, 64, 4
 _IN_FRONT = 48  # must equal kInFront in native/operators.cpp
-# The largest sum of products of int8 values and bytes must fit into int32.
+# Sums of products of int8 values and bytes must not overflow int32.
 MOST_FEATURES = (1 << 31) // (127 * 255) // _FEATURES * _FEATURES
 
 
 class QuantizedMatrix(NamedTuple):
-    """Weights ``values * scale``: int8 [N, K] and float32 [N], with one row per output channel."""
+    """Weights as ``values * scale``, int8 [N, K] and float32 [N], with one row per output channel."""
 
     values: Tensor
     scale: Tensor
 
 
 def quantize_rows(weight: Tensor) -> QuantizedMatrix:
-    """Round each row of float [N, K] to 255 symmetric steps with its own scale; a row of zeros has scale 0."""
+    """Round each row of a float matrix to 255 symmetric steps with the row's own scale; a row of zeros has scale 0."""
     weight = weight.detach().float()
     scale = weight.abs().amax(1) / 127
     values = torch.round(weight / torch.where(scale > 0, scale, 1.0).unsqueeze(1)).clamp(-127, 127)
@@ -47,7 +47,7 @@ def quantize_rows(weight: Tensor) -> QuantizedMatrix:
 
 
 class _Packable(nn.Module):
-    """A module with plain buffers before packing, and with only the buffer `packed` afterwards."""
+    """A module that has plain buffers before packing, and only the buffer `packed` afterwards."""
 
     packed: Tensor | None
 
@@ -60,7 +60,7 @@ class _Packable(nn.Module):
         """Return the plain buffers in the kernels' order."""
 
     def pack(self) -> Tensor:
-        """Replace the plain weights by packed weights; the module then has no state dict."""
+        """Replace the plain weights with packed weights; afterwards, the state dict is empty."""
         if self.packed is None:
             self.packed = self.in_kernels_order()
             self._buffers = {"packed": self.packed}
@@ -76,7 +76,7 @@ def align_for_aot_inductor(model: nn.Module) -> None:
 
 
 class Int8Linear(_Packable):
-    """A quantized linear layer; its state is ``weight`` int8 [N, K], ``scale`` and ``bias`` float32 [N]."""
+    """A quantized linear layer with the buffers ``weight`` int8 [N, K], ``scale`` and ``bias`` float32 [N]."""
 
     weight: Tensor
     scale: Tensor
@@ -92,7 +92,7 @@ class Int8Linear(_Packable):
         self._operator = operators().linear.default
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute float32 [..., N] from float32 [..., K]."""
+        """Return float32 outputs [..., N] for float32 inputs [..., K]."""
         packed = self.in_kernels_order() if self.packed is None else self.packed
         outputs: Tensor = self._operator(inputs, packed, self.out_features)
         return outputs
@@ -105,11 +105,10 @@ class Int8Linear(_Packable):
 
 
 class Int8Lstm(_Packable):
-    """A quantized LSTM, unidirectional and without projections, with the interface of `torch.nn.LSTM`.
+    """A quantized, unidirectional LSTM without projections, with the interface of `torch.nn.LSTM`.
 
-    For each layer ``n``, its state has ``weight_ih_ln`` int8 [4H, I] and ``weight_hh_ln`` int8 [4H, H] in torch's order
-    of gates. Their scales are ``scale_ih_ln`` and ``scale_hh_ln``, and ``bias_ln`` is the sum of both biases, each
-    float32 [4H].
+    Each layer ``n`` has the int8 matrices ``weight_ih_ln`` [4H, I] and ``weight_hh_ln`` [4H, H], with gates in torch's
+    order. The float32 vectors [4H] are ``scale_ih_ln``, ``scale_hh_ln``, and ``bias_ln``, the sum of both biases.
     """
 
     def __init__(self, lstm: nn.LSTM) -> None:
@@ -126,7 +125,7 @@ class Int8Lstm(_Packable):
         self._operator = operators().lstm.default
 
     def forward(self, inputs: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Compute outputs and state from float32 [T, B, I] ([B, T, I] if `batch_first`, or [T, I]) and h, c [L, B, H].
+        """Return outputs and state for inputs [T, B, I] ([B, T, I] if `batch_first`, or [T, I]) and h, c [L, B, H].
 
         Raises
         ------
@@ -134,7 +133,9 @@ class Int8Lstm(_Packable):
             The inputs are a packed sequence.
         """
         if not isinstance(inputs, Tensor):
-            raise QuantizationError("An int8 LSTM does not support packed sequences.", hint="Add it to `exclude`.")
+            raise QuantizationError(
+                "An int8 LSTM does not support packed sequences.", hint="Add the LSTM to `exclude`."
+            )
         batched = inputs.dim() == 3
         if not batched:
             inputs = inputs.unsqueeze(1)
@@ -151,7 +152,7 @@ class Int8Lstm(_Packable):
         return outputs.transpose(0, 1) if self.batch_first else outputs, (h, c)
 
     def in_kernels_order(self) -> Tensor:
-        """Return each layer's matrices, scales and bias in the kernels' order, grouped by the gates of 16 units."""
+        """Return each layer's matrices, scales and bias in the kernels' order, with the gates of 16 units together."""
         parts = []
         for layer in range(self.num_layers):
             names = ("weight_ih", "weight_hh", "scale_ih", "scale_hh", "bias")
@@ -161,7 +162,7 @@ class Int8Lstm(_Packable):
 
 
 class Int8Embedding(nn.Module):
-    """A quantized embedding in plain torch: rows int8 [V, D], each with a scale, float32 [V, 1]."""
+    """A quantized embedding in plain torch, with int8 rows [V, D] and float32 scales [V, 1]."""
 
     weight: Tensor
     scale: Tensor
@@ -173,17 +174,17 @@ class Int8Embedding(nn.Module):
         self.register_buffer("scale", rows.scale.unsqueeze(1))
 
     def forward(self, indices: Tensor) -> Tensor:
-        """Look up rows: integers of any shape to float32 with one more axis."""
+        """Look up the rows of integer indices; return float32 with one more axis."""
         return functional.embedding(indices, self.weight) * functional.embedding(indices, self.scale)
 
 
 class PerRowConverter(ModuleConverter):
-    """Replaces float modules by the modules of this file."""
+    """A converter that replaces float modules with int8 modules."""
 
     subclass = "may compute something else"
 
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Return why an LSTM, an embedding or a wide layer has no kernel."""
+        """Return why an LSTM, an embedding or a wide layer lacks a kernel."""
         match module:
             case nn.LSTM(bidirectional=True):
                 return "there is no kernel for bidirectional LSTMs"
@@ -221,7 +222,7 @@ def _bias(bias: Tensor | None, width: int) -> Tensor:
 
 
 def _blocks(values: Tensor) -> Tensor:
-    """Add 128 to int8 [N, K], and reorder it into blocks of 16 channels and 4 features."""
+    """Add 128 to an int8 matrix [N, K], and reorder the matrix into blocks of 16 channels and 4 features."""
     rows, width = values.shape
     full = torch.zeros(_up(rows, _CHANNELS), _up(width, _FEATURES), dtype=torch.int8)
     full[:rows, :width] = values

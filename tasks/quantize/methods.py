@@ -1,4 +1,4 @@
-"""The quantization methods: the keys of their recipes, and the specs of the recipes."""
+"""The quantization methods, with the keys and the specs of their recipes."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ class FloatRecipe(Recipe):
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     """Memory format of images and convolutions."""
     onednn: bool = True
-    """Whether to use oneDNN's kernels. Single steps of recurrent layers are faster without them. Files do not contain
-    this setting; it belongs to the calling process.
+    """Whether to use oneDNN's kernels. Single steps of recurrent layers are faster without these kernels. The setting
+    applies to the calling process; model files do not contain it.
     """
 
 
 class Float(Method[FloatRecipe]):
-    """Leaves every module float."""
+    """A method that leaves every module float."""
 
     recipe = FloatRecipe
     quantizes = False
     converts = _PLAIN
 
     def spec(self, recipe: FloatRecipe) -> Spec:
-        """Quantize nothing; on another processor, float kernels differ only in the last digits."""
+        """Return a spec without quantization; float results differ between processors only in the last digits."""
         return Spec(recipe=recipe, memory_format=recipe.memory_format, onednn=recipe.onednn, tolerance=1e-4)
 
 
 class CastRecipe(Recipe):
-    """The model in a shorter floating-point type."""
+    """The model in a smaller floating-point type."""
 
     method: Literal["cast"]
     dtype: Literal["bfloat16"] = "bfloat16"
-    """Type of weights and arithmetic."""
+    """Type of the weights and the arithmetic."""
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     """Memory format of images and convolutions."""
 
 
 class Cast(Method[CastRecipe]):
-    """Casts every parameter; inputs and outputs stay float32."""
+    """A method that casts every parameter; inputs and outputs stay float32."""
 
     recipe = CastRecipe
     quantizes = False
     converts = _PLAIN
 
     def spec(self, recipe: CastRecipe) -> Spec:
-        """Compute in bfloat16, which has eight significant bits, so that each layer rounds by up to 0.4%."""
+        """Return a spec for bfloat16, whose eight significant bits cause rounding errors of up to 0.4% per layer."""
         return Spec(recipe=recipe, arithmetic=recipe.dtype, memory_format=recipe.memory_format, tolerance=3e-2)
 
 
@@ -67,21 +67,21 @@ class DynamicRecipe(Recipe):
     modules: tuple[Literal["LSTM", "GRU", "Linear"], ...] = ("LSTM", "Linear")
     """Types of modules to quantize."""
     dtype: Literal["qint8", "float16"] = "qint8"
-    """int8 weights and activations, or float16 weights."""
+    """Type of weights: `qint8` also quantizes activations to int8; with `float16`, activations stay float."""
     per_channel: bool = False
     """Whether each output channel of a weight has its own scale."""
     embedding_bits: Literal[4, 8] | None = None
-    """Bits per value of embeddings; without this key, embeddings stay float."""
+    """Bits per embedding value. Without this key, embeddings stay float."""
 
 
 class Dynamic(Method[DynamicRecipe]):
-    """Quantizes the named types with ``quantize_dynamic``, and the weights of embeddings if requested."""
+    """A method that applies ``quantize_dynamic`` to the named types, and quantizes embeddings if requested."""
 
     recipe = DynamicRecipe
     converts = "tasks.quantize.dynamic_modules:DynamicConverter"
 
     def spec(self, recipe: DynamicRecipe) -> Spec:
-        """Quantize the named types; int8 activations of a call share one range, and with float16 they stay float."""
+        """Return a spec for the named types; activations share an int8 range per call, or stay float with float16."""
         granularity: Literal["channel", "tensor"] = "channel" if recipe.per_channel else "tensor"
         if recipe.dtype == "float16":
             layer = Layer("float16", granularity, "float")
@@ -90,7 +90,7 @@ class Dynamic(Method[DynamicRecipe]):
         layers: dict[str, Layer] = dict.fromkeys(map(str, recipe.modules), layer)
         if recipe.embedding_bits is not None:
             layers["Embedding"] = Layer("int4" if recipe.embedding_bits == 4 else "int8", "channel", layer.activations)
-        # float16 weights round far less than int8 weights.
+        # The rounding errors of float16 are far smaller than the rounding errors of int8.
         tolerance = 1e-2 if recipe.dtype == "float16" and recipe.embedding_bits is None else 5e-2
         return Spec(recipe=recipe, layers=layers, engine=recipe.engine, tolerance=tolerance)
 
@@ -102,19 +102,19 @@ class DynamicPerRowRecipe(Recipe):
     modules: tuple[Literal["LSTM", "Linear"], ...] = ("LSTM", "Linear")
     """Types of modules to quantize."""
     embedding_bits: Literal[8] | None = None
-    """Bits per value of embeddings; without this key, embeddings stay float."""
+    """Bits per embedding value. Without this key, embeddings stay float."""
 
 
 class DynamicPerRow(Method[DynamicPerRowRecipe]):
-    """Replaces the named types, and embeddings if requested, by this project's int8 modules (docs/int8-lstm.md)."""
+    """A method that replaces modules of the named types with nightquant's int8 modules (docs/int8-lstm.md)."""
 
     recipe = DynamicPerRowRecipe
     converts = "tasks.quantize.int8_modules:PerRowConverter"
 
     def spec(self, recipe: DynamicPerRowRecipe) -> Spec:
-        """Quantize the named types; the operators compute the same numbers on every processor.
+        """Return a spec for operators that compute the same numbers on every processor.
 
-        But preceding float modules round differently, which can move a value by one step.
+        Preceding float modules may round differently, which can move a quantized value by one step.
         """
         types = (*recipe.modules, *(["Embedding"] if recipe.embedding_bits else []))
         layers = dict.fromkeys(types, Layer("int8", "channel", "dynamic-per-row"))
@@ -125,12 +125,12 @@ class GraphRecipe(Recipe):
     """Keys of recipes that quantize a model's complete graph."""
 
     graph: Literal["auto", "eager", "fx"] = Field(default="auto", validation_alias=AliasChoices("graph", "flow"))
-    """Graph mode of torch. `auto` uses eager mode if it can express the model, and FX graph mode otherwise."""
+    """Graph mode of torch. `auto` uses eager mode if eager mode can express the model, otherwise FX graph mode."""
     weights: Literal["per-channel", "per-tensor"] = "per-channel"
-    """Whether each output channel or each weight tensor has its own scale."""
+    """Granularity of the weights' scales: one scale per output channel, or one scale per weight tensor."""
 
     def layers(self) -> dict[str, Layer]:
-        """Quantize every type that has a kernel."""
+        """Return int8 settings for every type that has a kernel."""
         return {EVERY: Layer("int8", "channel" if self.weights == "per-channel" else "tensor", "static")}
 
 
@@ -139,28 +139,28 @@ class StaticRecipe(GraphRecipe):
 
     method: Literal["static"]
     activation_observer: Literal["min-max", "moving-average", "histogram"] = "histogram"
-    """Method that derives a range from the observed values."""
+    """Method that derives a range from observed values."""
     calibration_batches: PositiveInt = 8
     """Number of calibration batches."""
     calibration_batch_size: PositiveInt = 32
-    """Samples per calibration batch."""
+    """Number of samples per calibration batch."""
 
     def sketch(self, samples: int = 1) -> StaticRecipe:
-        """Calibrate on fewer samples."""
+        """Return a recipe that calibrates on fewer samples."""
         size = min(self.calibration_batch_size, samples)
         batches = min(self.calibration_batches, samples // size)
         return self.model_copy(update={"calibration_batches": batches, "calibration_batch_size": size})
 
 
 class Static(Method[StaticRecipe]):
-    """Attaches observers, calibrates and converts."""
+    """A method that calibrates ranges with observers."""
 
     recipe = StaticRecipe
     needs: ClassVar[tuple[Need, ...]] = ("calibration",)
     converts = "tasks.quantize.graph.convert:StaticConverter"
 
     def spec(self, recipe: StaticRecipe) -> Spec:
-        """Quantize with static ranges."""
+        """Return a spec with static ranges."""
         ranges = Calibration(recipe.activation_observer, recipe.calibration_batches, recipe.calibration_batch_size)
         return Spec(recipe=recipe, layers=recipe.layers(), calibration=ranges, engine=recipe.engine, graph=recipe.graph)
 
@@ -170,10 +170,10 @@ class QatRecipe(GraphRecipe):
 
     method: Literal["qat"]
     epochs: PositiveInt = 2
-    """Passes over the train split."""
+    """Number of passes over the train split."""
     # Batch normalization cannot train on a single image.
     batch_size: int = Field(default=32, ge=2)
-    """Samples per training step."""
+    """Number of samples per training step."""
     learning_rate: PositiveFloat = 1e-4
     """Learning rate of the optimizer."""
     freeze_observers_after: NonNegativeInt = 1
@@ -184,19 +184,19 @@ class QatRecipe(GraphRecipe):
     """Seed for the order of the samples."""
 
     def sketch(self, samples: int = 1) -> StaticRecipe:
-        """Quantize the same modules statically."""
+        """Return a static recipe for the same modules."""
         common = self.model_dump(include=set(GraphRecipe.model_fields) - {"method"})
         return StaticRecipe(method="static", **common).sketch(samples)
 
 
 class Qat(Method[QatRecipe]):
-    """Quantizes weights and activations to int8, after training that compensates for the error."""
+    """A method that quantizes weights and activations to int8 after quantization-aware training."""
 
     recipe = QatRecipe
     needs: ClassVar[tuple[Need, ...]] = ("calibration", "fine-tuning")
     converts = "tasks.quantize.trained:QatConverter"
 
     def spec(self, recipe: QatRecipe) -> Spec:
-        """Quantize with fine-tuned weights and ranges."""
+        """Return a spec with fine-tuned weights and ranges."""
         training = Training(**{name: getattr(recipe, name) for name in Training.__dataclass_fields__})
         return Spec(recipe=recipe, layers=recipe.layers(), training=training, engine=recipe.engine, graph=recipe.graph)

@@ -1,7 +1,7 @@
-"""Compile the C++ operators of `tasks.quantize.native` on first use, as an artifact, and load them into torch.
+"""Compile the C++ operators in `tasks.quantize.native` on first use, store them as an artifact, and load them.
 
-The library is a separate file next to a model that calls the operators, and needs only torch. It is named after the
-operators' namespace, which has a digest of the sources, so that a process can use libraries of different versions.
+The library is a separate file next to the model, and depends only on torch. The library's name is the operators'
+namespace, which contains a digest of the sources, so that a process can use several versions of the library.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _SOURCES = Path(__file__).parent / "native"
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = (
     "-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden",
-    # No fused multiply-adds, which some processors lack: every instruction set must compute the same numbers.
+    # Some processors lack fused multiply-adds, and every instruction set must compute the same numbers.
     "-ffp-contract=off",
     # errno and floating-point traps prevent vectorization and are not needed.
     "-fno-math-errno", "-fno-trapping-math",
 )  # fmt: skip
-_FLAGS_HERE = ("-fopenmp",) if sys.platform == "linux" else ()  # elsewhere the loops run on one thread
+_FLAGS_HERE = ("-fopenmp",) if sys.platform == "linux" else ()  # without OpenMP, loops run on one thread
 
 
 def namespace() -> str:
@@ -43,7 +43,7 @@ def namespace() -> str:
 
 
 def operators() -> torch._ops._OpNamespace:
-    """Return the operators of `namespace`.
+    """Return the operators of the current sources.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def operators() -> torch._ops._OpNamespace:
     """
     name = namespace()
     if not is_loaded(name):
-        raise QuantizationError(f"The operators {name} are not loaded.", hint="Load the library next to the model.")
+        raise QuantizationError(f"The operators {name} are not loaded.", hint="Load the model's operator library.")
     loaded: torch._ops._OpNamespace = getattr(torch.ops, name)
     return loaded
 
@@ -63,7 +63,7 @@ def is_loaded(name: str) -> bool:
 
 
 def load_libraries(folder: Path) -> None:
-    """Load the libraries of operators in a folder, except those already loaded from any folder."""
+    """Load the operator libraries in a folder, except libraries that are already loaded from any folder."""
     for library in sorted(folder.glob(f"*{SUFFIX}")):
         if not is_loaded(library.stem):
             torch.ops.load_library(library)  # type: ignore[no-untyped-call]
@@ -107,7 +107,7 @@ def _compile(compiler: str, name: str, library: Path) -> None:
         work = Path(folder)
         _run([compiler, "-c", *_FLAGS, *_FLAGS_HERE, *defined, *sources], work)
         objects = [path.name for path in sorted(work.glob("*.o"))]
-        # Link without -fopenmp: torch brings its own OpenMP, whose threads follow torch's settings.
+        # Link without -fopenmp, because torch includes an OpenMP library, whose threads follow torch's settings.
         undefined = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
         libraries = [f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10"]
         _run([compiler, "-shared", *undefined, *objects, "-o", str(library), *libraries], work)
@@ -136,7 +136,7 @@ def _run(command: Sequence[str], folder: Path) -> str:
         errors = [line for line in process.stderr.splitlines() if "error" in line] or process.stderr.splitlines()[-1:]
         reason = " ".join(errors[:3]) or f"exit code {process.returncode}"
         raise QuantizationError(
-            f"{command[0]} cannot compile the int8 operators: {reason}",
-            hint="Use g++ 11 or clang 14, or newer: the operators need C++20 and torch's headers.",
+            f"{command[0]} cannot compile the int8 operators: {reason}.",
+            hint="Use g++ 11 or newer, or clang 14 or newer: the operators need C++20 and torch's headers.",
         )
     return process.stdout

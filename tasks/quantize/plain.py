@@ -1,4 +1,4 @@
-"""Wrap float models, for images with the channels last and for computing in another dtype."""
+"""Wrap float models to store channels last in memory, or to compute in another dtype."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tasks.quantize.spec import Spec
 
 
 class ChannelsLast(nn.Module):
-    """A model whose weights and image inputs (four axes) have the channels last in memory."""
+    """A model whose weights and image inputs (with four axes) are stored with channels last."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        # torch's type stubs have this keyword only for tensors.
+        # Declare the type, because torch's stubs have `memory_format` only for tensors.
         self.model: nn.Module = model.to(memory_format=torch.channels_last)
 
     def forward(self, *inputs: Tensor) -> object:
-        """Call the model with the inputs in its memory format."""
+        """Convert image inputs to the memory format, and call the model."""
         return self.model(
             *(item.contiguous(memory_format=torch.channels_last) if item.dim() == 4 else item for item in inputs)
         )
 
 
 class Cast(nn.Module):
-    """A model that computes in `dtype`; its inputs and outputs are float32."""
+    """A model that computes in `dtype`, with float32 inputs and outputs."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ class Cast(nn.Module):
         self.dtype = dtype
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Call the model with floating-point inputs in its dtype, and return float32 outputs."""
+        """Cast floating-point inputs to `dtype`, call the model, and return float32 outputs."""
         cast = (item.to(self.dtype) if item.is_floating_point() else item for item in inputs)
         return tuple(item.float() if item.is_floating_point() else item for item in tensors_of(self.model(*cast)))
 
 
 class PlainConverter(Converter):
-    """Converts float models to a spec's type and memory format."""
+    """A converter that gives float models a spec's dtype and memory format."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
         """Wrap the model.
@@ -53,7 +53,7 @@ class PlainConverter(Converter):
         Raises
         ------
         UnavailableError
-            The processor has no instructions for bfloat16, and emulation would be far slower than float.
+            The processor lacks bfloat16 instructions, and emulating them would be far slower than float32.
         """
         if spec.arithmetic == "bfloat16":
             require_bfloat16(spec.recipe.name)
@@ -61,7 +61,7 @@ class PlainConverter(Converter):
         return Converted(self.skeleton(model, spec, "", source.example_inputs), "", coverage)
 
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
-        """Wrap the model if it computes in another type, or its inputs need another memory format."""
+        """Wrap the model if the spec requires a dtype other than float32, or channels last."""
         if spec.arithmetic != "float32":
             model = Cast(model, getattr(torch, spec.arithmetic))
         return ChannelsLast(model) if spec.memory_format == "channels-last" else model

@@ -1,7 +1,7 @@
 """Quantize statically with torchao's PT2E: attach observers to the exported graph, calibrate, and convert for Inductor.
 
-PT2E is upstream's successor to ``torch.ao.quantization``. The result computes in float between pairs of quantize and
-dequantize operations, which Inductor fuses into oneDNN's int8 kernels.
+PT2E is PyTorch's successor to ``torch.ao.quantization``. The converted graph has float operations between quantize and
+dequantize operations. Inductor fuses the float, quantize and dequantize operations into oneDNN's int8 kernels.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
     Raises
     ------
     QuantizationError
-        The model cannot be exported, has non-finite numbers, or has no calibration samples or nothing to quantize.
+        The model cannot be exported, has non-finite values or lacks suitable modules, or there are no samples.
     """
     model, calibration = source.float_model(), spec.calibration
     assert calibration is not None
     refuse_non_finite_state(model)
-    excluded_modules(model, spec.recipe.exclude)  # raises early for unknown names
+    excluded_modules(model, spec.recipe.exclude)  # refuse unknown names before the export
     graph = export(model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
     folded = dict(_batch_norms(graph))
@@ -70,7 +70,7 @@ def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Quantiz
     Raises
     ------
     QuantizationError
-        The model cannot be exported, or no part of it is int8.
+        The model cannot be exported, or the result does not have int8 products.
     """
     graph = export(trained.model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
@@ -86,7 +86,7 @@ def _covered(
     folded: Mapping[str, str],
     paths: Mapping[str, str] = MappingProxyType({}),
 ) -> Quantized:
-    """Add coverage and the number of int8 products; `paths` maps the graph's modules to the float model's."""
+    """Add coverage and the number of int8 products; `paths` maps module paths to paths in the float model."""
     model = source.float_model()
     excluded = excluded_modules(model, spec.recipe.exclude)
     products = [
@@ -104,14 +104,14 @@ def _covered(
 
     if not quantized:
         raise QuantizationError(
-            f'The recipe "{spec.recipe.name}" quantizes nothing of the model.',
-            hint="Inductor has int8 kernels for Conv1d, Conv2d and Linear.",
+            f'The recipe "{spec.recipe.name}" does not quantize any module of the model.',
+            hint="Remove the runtime from the recipe: Inductor has int8 kernels only for Conv1d, Conv2d and Linear.",
         )
     return Quantized(graph, mode, cover(leaves_of(model), why_float), sum(is_int8 for _, is_int8 in products))
 
 
 def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQuantizer:
-    # oneDNN provides the kernels: without VNNI, their sums saturate unless one bit is kept free.
+    # Without VNNI, sums in oneDNN's kernels saturate unless activations keep one bit free.
     highest = 127 if saturates("onednn") else 255
     activation = QuantizationSpec(
         dtype=torch.uint8,
@@ -129,14 +129,14 @@ def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQ
 
 
 def _batch_norms(graph: fx.GraphModule) -> Iterator[tuple[str, str]]:
-    """Yield each batch norm directly after a product, and that product, into which the batch norm is folded."""
+    """Yield the path of each batch norm that directly follows a product, and the path of this product."""
     for node in graph.graph.nodes:
         if node.target is _aten.batch_norm.default and node.args[0].target in _PRODUCTS:
             yield _path(node), _path(node.args[0])
 
 
 def _is_int8(product: fx.Node) -> bool:
-    """Return whether both factors come from int8."""
+    """Return whether both factors of a product are dequantized values."""
     return all(isinstance(factor, fx.Node) and factor.target in _DEQUANTIZE for factor in product.args[:2])
 
 

@@ -21,33 +21,33 @@ from tasks.refs import Architecture
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A float model and its data for methods and runtimes: plain values without a domain."""
+    """A float model with its data, in a form that does not depend on the domain."""
 
     name: str  # name of the workload, for messages
-    float_model: Callable[[], nn.Module]  # returns a new model with the checkpoint's weights, in evaluation mode
-    example_inputs: Mapping[str, Tensor]  # inputs of the benchmark, by name in calling order
-    axes: Mapping[str, Mapping[int, str]]  # open axes of the inputs, each with the name of its length
-    architecture: Architecture  # rebuilds the float model without its weights
-    made_from: Mapping[str, object]  # everything that determines the above, for digests
+    float_model: Callable[[], nn.Module]  # function that returns a new model in evaluation mode, with trained weights
+    example_inputs: Mapping[str, Tensor]  # the benchmark's inputs by name, in calling order
+    axes: Mapping[str, Mapping[int, str]]  # the inputs' open axes, with the names of the axes' lengths
+    architecture: Architecture  # description that rebuilds the float model without weights
+    made_from: Mapping[str, object]  # everything that determines the fields above, for digests
     workspace: Workspace
-    # Both are functions of the batch size, whose code determines the data. None if the domain has no such data.
+    # The last two fields are functions of the batch size, or None if the domain does not provide the data.
     calibration: partial[Iterator[tuple[Tensor, ...]]] | None = None  # representative positional inputs, in fixed order
     fine_tuning: partial[FineTuning | OwnTraining] | None = None
 
     def calibration_batches(self, batch_size: int) -> Iterator[tuple[Tensor, ...]]:
-        """Yield calibration inputs; validation has refused workloads without data that their methods need."""
+        """Return calibration batches; validation has rejected workloads that lack the data for their methods."""
         assert self.calibration is not None
         return self.calibration(batch_size)
 
     def code_of(self, spec: Spec) -> tuple[str | Callable[..., object], ...]:
-        """Return the modules and functions, for a digest, whose code determines the result of a spec's method."""
+        """Return the modules and functions whose code determines a spec's result, for a digest."""
         method = METHODS[spec.recipe.method]
         data = [self.calibration.func] if method.needs and self.calibration else []
         return method.converts.partition(":")[0], *data
 
 
 def batches_of(source: ModelSource, calibration: Calibration) -> Iterator[tuple[Tensor, ...]]:
-    """Yield up to the requested number of calibration batches, and report progress after each.
+    """Yield up to the requested number of calibration batches, and report progress after each batch.
 
     Raises
     ------
@@ -83,10 +83,10 @@ def calibrate(prepared: nn.Module, source: ModelSource, calibration: Calibration
                 if "is not finite" not in str(error):
                     raise
                 raise QuantizationError(
-                    f"An activation of the model is NaN or infinite in batch {number} of calibration.",
+                    f"An activation of the model is NaN or infinite for calibration batch {number}.",
                     hint="Check the float checkpoint and the calibration samples.",
                 ) from error
-            refuse_non_finite(output, f"batch {number} of calibration")
+            refuse_non_finite(output, f"calibration batch {number}")
 
 
 def refuse_non_finite_state(model: nn.Module) -> None:
@@ -94,15 +94,16 @@ def refuse_non_finite_state(model: nn.Module) -> None:
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise QuantizationError(
-                f'The float checkpoint has NaN or infinity in "{name}".', hint="Train or fetch the checkpoint again."
+                f'The float checkpoint contains NaN or infinity in "{name}".',
+                hint="Train or fetch the checkpoint again.",
             )
 
 
-def refuse_non_finite(output: object, where: str) -> None:
+def refuse_non_finite(output: object, inputs: str) -> None:
     """Raise `QuantizationError` if a model's output contains NaN or infinity."""
     for tensor in tensors_of(output):
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise QuantizationError(
-                f"The model returns NaN or infinity in {where}.",
-                hint="Check the float checkpoint: its weights or its outputs are not finite.",
+                f"The model returns NaN or infinity for {inputs}.",
+                hint="Check whether the float model's weights and outputs are finite.",
             )

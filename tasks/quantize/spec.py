@@ -1,7 +1,7 @@
-"""The spec of a recipe, in terms that are independent of methods and runtimes.
+"""The spec of a recipe: a description that is independent of methods and runtimes.
 
-A method turns its recipe into a `Spec`. A runtime declares with `Limit` which values of a spec's properties it
-supports, and why it does not support others.
+A method turns its recipe into a `Spec`. A runtime's `Limit` states which values of a spec's property are supported, and
+why other values are not supported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from tasks.extensions import METHODS
 from tasks.workload.recipe import Engine, Recipe
 
-EVERY = "*"  # used instead of a type's name: every type that has a kernel
+EVERY = "*"  # used in place of a type's name for every type that has a kernel
 
 Weights = Literal["int8", "int4", "float16", "bfloat16"]
 Granularity = Literal["tensor", "channel"]
@@ -35,7 +35,7 @@ Property = Literal[
 
 @dataclass(frozen=True)
 class Layer:
-    """How modules of a type are quantized: their weights, the granularity of scales, and their activations."""
+    """Settings to quantize modules of a type: the weights, the granularity of scales, and the activations."""
 
     weights: Weights
     granularity: Granularity
@@ -44,7 +44,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How static ranges are found: an observer sees `batches` batches of `batch_size` samples."""
+    """Settings to find static ranges: an observer sees `batches` batches of `batch_size` samples."""
 
     observer: Observer
     batches: int
@@ -53,9 +53,9 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is fine-tuned; ``seed`` determines the order of samples.
+    """Settings to fine-tune a model; ``seed`` determines the order of samples.
 
-    The ranges and the statistics of batch normalization are frozen after the given numbers of epochs.
+    Ranges and the statistics of batch normalization are frozen after the given numbers of epochs.
     """
 
     epochs: int
@@ -68,31 +68,31 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """How to quantize a float model.
+    """A description of how to quantize a float model.
 
-    ``tolerance`` limits an output's difference on another processor, as a share of its range. In int8, rounding can
-    move an activation to the next of its 256 steps (128 without VNNI), and such differences add up.
+    ``tolerance`` limits the difference of outputs between processors, as a fraction of the outputs' range. In int8,
+    rounding can move an activation by one of 256 steps (128 without VNNI), and such differences add up.
     """
 
     recipe: Recipe  # the recipe of this spec
-    layers: Mapping[str, Layer] = field(default_factory=dict)  # by the name of a type; other types stay float
-    calibration: Calibration | None = None  # how data give static ranges; None if training gives them
-    training: Training | None = None  # how weights and static ranges are fine-tuned
+    layers: Mapping[str, Layer] = field(default_factory=dict)  # settings by type name; other types stay float
+    calibration: Calibration | None = None  # settings to find static ranges in data; None if training finds the ranges
+    training: Training | None = None  # settings to fine-tune weights and static ranges
     arithmetic: Literal["float32", "bfloat16"] = "float32"  # type in which float modules compute
     engine: Engine | None = None  # engine whose kernels run the converted module; None for an ordinary module
-    operators: Literal["torch", "own"] = "torch"  # operators that the converted module calls; own ones need a library
+    operators: Literal["torch", "own"] = "torch"  # operators that the converted module calls; "own" needs a library
     graph: Literal["auto", "eager", "fx"] = "auto"  # mode in which torch converts the model's graph
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     onednn: bool = True
     tolerance: float = 5e-2
 
     def content(self) -> dict[str, object]:
-        """Return everything that determines the result, for a digest."""
+        """Return everything that determines the quantized model, for a digest."""
         return {**asdict(self), "recipe": self.recipe.content()}
 
     @property
     def form(self) -> Literal["ordinary", "graph", "modules"]:
-        """The part that torch's quantized kernels compute: nothing ("ordinary"), the graph, or some modules."""
+        """Part of the model that torch's quantized kernels compute: none ("ordinary"), the graph, or some modules."""
         if self.engine is None:
             return "ordinary"
         return "graph" if EVERY in self.layers else "modules"
@@ -104,36 +104,36 @@ class Spec:
 
     @property
     def granularities(self) -> frozenset[Granularity]:
-        """Granularities of the scales of quantized weights."""
+        """Granularities of the quantized weights' scales."""
         return frozenset(layer.granularity for layer in self.layers.values())
 
     @property
     def activations(self) -> frozenset[Activations]:
-        """Ways in which activations of quantized modules are treated."""
+        """Ways in which quantized modules treat activations."""
         return frozenset(layer.activations for layer in self.layers.values())
 
     @property
     def graphs(self) -> frozenset[str]:
-        """Graph modes that a runtime must support if it calibrates; after training, the mode is already chosen."""
+        """Graph modes that a runtime must support for calibration; a trained model already has a mode."""
         return frozenset({self.graph} if self.calibration else ())
 
     @property
     def couples_rows(self) -> bool:
-        """Whether all rows of a call share an activation's range."""
+        """Whether all rows of a call share each activation's range."""
         return "dynamic-per-tensor" in self.activations
 
     @property
     def why_float(self) -> str:
-        """Why every module stays float, "" if some are quantized."""
+        """Reason why every module stays float, or "" if the spec quantizes modules."""
         if self.layers:
             return ""
         return "a float recipe" if self.arithmetic == "float32" else "a cast does not quantize"
 
 
 class Limit(NamedTuple):
-    """The values of a spec's property that a runtime supports, and why it does not support others.
+    """Values of a spec's property that a runtime supports, and the reason why other values are not supported.
 
-    ``reason`` is a format string over the spec.
+    ``reason`` is a format string for the spec's attributes.
     """
 
     of: Property
@@ -147,12 +147,12 @@ def limit(of: Property, *values: object, reason: str) -> Limit:
 
 
 def spec_of(recipe: Recipe) -> Spec:
-    """Return the spec that a recipe's method makes."""
+    """Return the spec that a recipe's method creates."""
     return METHODS[recipe.method].spec(recipe)
 
 
 def obstacle(spec: Spec, limits: Iterable[Limit]) -> str:
-    """Return why a runtime with these limits does not support a spec, "" if it does."""
+    """Return why a runtime with these limits does not support a spec, or "" if the runtime supports the spec."""
     for bound in limits:
         required = getattr(spec, bound.of)
         if not (required if isinstance(required, frozenset) else {required}) <= bound.values:

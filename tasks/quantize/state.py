@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from storage.errors import QuantizationError
 
-# Types of values that the recipe determines.
+# Values of these types are not stored, because the recipe determines them.
 _STRUCTURE = (type(None), bool, int, float, str, torch.dtype)
 _ops = torch.ops.quantized
 
@@ -20,7 +20,7 @@ Parts = tuple[object, ...]
 
 
 def flatten_state(state: Mapping[str, object]) -> dict[str, Tensor]:
-    """Return a state dict's tensors by name: plain, contiguous and without shared memory.
+    """Return a state dict's tensors by name, as plain, contiguous tensors without shared memory.
 
     Raises
     ------
@@ -34,15 +34,15 @@ def flatten_state(state: Mapping[str, object]) -> dict[str, Tensor]:
 
 
 def load_flat_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load tensors into a module of the same structure; parameters are packed for the current engine."""
-    # Keep this dict: it has an attribute with the versions of the modules' layouts.
+    """Load tensors into a module of the same structure, and pack the parameters for the current engine."""
+    # Do not copy this dict, because its attribute with the versions of the modules' layouts would be lost.
     state = module.state_dict()
     for name, value in list(state.items()):
         rebuilt = _rebuild(value, name, tensors)
         path, _, attribute = name.rpartition(".")
         if isinstance(value, ScriptObject) and isinstance(graph := module.get_submodule(path), GraphModule):
-            # Packed parameters of a function in forward: torch's own loading supports only the root module's, whose
-            # names begin with an underscore.
+            # torch loads packed parameters of a function in `forward` only into the root module, where their names
+            # begin with an underscore.
             setattr(graph, attribute, rebuilt)
             del state[name]
         else:
@@ -53,10 +53,10 @@ def load_flat_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def _flatten(value: object, name: str, tensors: dict[str, Tensor]) -> None:
     match value:
         case Tensor(is_quantized=False):
-            # Clone, because safetensors refuses tensors with shared memory, such as tied weights.
+            # Clone the tensor, because safetensors rejects tensors that share memory, such as tied weights.
             tensors[name] = value.detach().clone(memory_format=torch.contiguous_format)
         case Tensor() if value.dtype != torch.quint4x2:
-            # One scale per tensor gives scalars; one scale per channel gives vectors.
+            # A scale for the complete tensor is a scalar; scales for channels are a vector.
             if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
                 scales = torch.tensor(value.q_scale(), dtype=torch.float64)
                 zero_points = torch.tensor(value.q_zero_point())
@@ -79,10 +79,10 @@ def _flatten(value: object, name: str, tensors: dict[str, Tensor]) -> None:
 
 
 def _rebuild(like: object, name: str, tensors: Mapping[str, Tensor]) -> object:
-    """Return the value `name` in the form of `like`, the corresponding value of another module."""
+    """Return the value `name` in the form of `like`, the corresponding value of the new module."""
     match like:
         case Tensor(is_quantized=False):
-            # Only QNNPACK packs a zero bias if a layer has none; other engines store no bias.
+            # For a layer without a bias, only QNNPACK packs a bias, which is zero.
             is_missing_bias = name not in tensors and torch.backends.quantized.engine == "qnnpack" and not like.any()
             return like if is_missing_bias else tensors[name]
         case Tensor():
@@ -108,7 +108,7 @@ def _unpack_state(packed: ScriptObject) -> Parts:
 
 
 def _pack_linear(weight: Tensor, bias: Tensor | None) -> object:
-    # Only float16 packing returns float weights.
+    # Only weights packed as float16 are unpacked to float.
     return _ops.linear_prepack(weight, bias) if weight.is_quantized else _ops.linear_prepack_fp16(weight, bias)
 
 
@@ -125,7 +125,7 @@ def _pack_cell(
     if kind == "quantized_fp16":
         return _ops.make_quantized_cell_params_fp16(*weights)
     (reduce_range,) = integers
-    # Use the weights' own biases: otherwise, a file would contain each bias twice.
+    # Use the biases inside the packed weights, because a file would otherwise contain each bias twice.
     biases = [_unpack_state(weight)[1] for weight in weights]
     return _ops.make_quantized_cell_params_dynamic(*weights, *biases, bool(reduce_range))
 
@@ -134,7 +134,7 @@ def _pack_cell(
 _PACKINGS: dict[str, tuple[Callable[[ScriptObject], Parts], Callable[..., object]]] = {
     "LinearPackedParamsBase": (_unpack_state, _pack_linear),
     "CellParamsBase": (_unpack_state, _pack_cell),
-    # Includes Conv1d, whose inputs are images with one row.
+    # This class includes Conv1d, which torch computes on images with one row.
     "Conv2dPackedParamsBase": (partial(_unpack_convolution, "conv2d"), _ops.conv2d_prepack),
     "Conv3dPackedParamsBase": (partial(_unpack_convolution, "conv3d"), _ops.conv3d_prepack),
 }

@@ -1,8 +1,9 @@
-"""Give a fine-tuned model the form that exporters accept: float operators between quantize and dequantize pairs.
+"""Give a fine-tuned model the form that exporters accept: float operators between quantize and dequantize operators.
 
-The pairs are operators of torch's namespace ``quantized_decomposed``. Inductor fuses them with the operators between
-them into oneDNN's int8 kernels. In ONNX, they become QuantizeLinear and DequantizeLinear, which ONNX Runtime and
-OpenVINO fuse. So a model is trained once, and all runtimes get the same int8 weights and ranges as torch's kernels.
+The quantize and dequantize operators are in torch's namespace ``quantized_decomposed``. Inductor fuses quantize, float
+and dequantize operators into oneDNN's int8 kernels. The ONNX export contains QuantizeLinear and DequantizeLinear, which
+ONNX Runtime and OpenVINO fuse. A model is trained once, and all runtimes use the int8 weights and ranges of torch's
+kernels.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ _INT8 = -128, 127, torch.int8
 
 
 class QatConverter(GraphConverter):
-    """Fine-tunes with simulated quantization, and converts."""
+    """A converter that fine-tunes with simulated quantization."""
 
     def show_data(self, prepared: nn.Module, spec: Spec, source: ModelSource) -> None:
-        """Fine-tune on a GPU if there is one, else on the CPU; resume after the last complete epoch."""
+        """Fine-tune on a GPU if available, otherwise on the CPU; resume after the last complete epoch."""
         fine_tuned(prepared, spec, source)
 
     def train(self, spec: Spec, source: ModelSource) -> Trained:
-        """Fine-tune, or find an earlier result, and replace simulated quantization by actual rounding.
+        """Fine-tune, or find an earlier result, and replace simulated quantization with actual rounding.
 
         Raises
         ------
         QuantizationError
-            torch cannot prepare the model, training diverges, or a trained module has no form that can be exported.
+            torch cannot prepare the model, training diverges, or a trained module cannot be exported.
         """
         model = source.float_model()
         refuse_non_finite_state(model)
@@ -66,16 +67,16 @@ class QatConverter(GraphConverter):
 
 
 class Rounded(nn.Module):
-    """Rounds activations to the 256 steps of a range, without changing shape or dtype."""
+    """A module that rounds activations to the 256 steps of a range, without changing shape or dtype."""
 
     def __init__(self, scale: float, zero_point: int) -> None:
         super().__init__()
-        # All steps of a byte, as in torch's kernels, even if training kept the highest bit free.
+        # Use all 256 steps, as torch's kernels do, even if training kept the highest bit free.
         self.step = scale, zero_point, 0, 255, torch.uint8
 
     @classmethod
     def learned(cls, simulated: FakeQuantizeBase) -> Self:
-        """Round with the final range of training."""
+        """Create a module with the final range of training."""
         scale, zero_point = simulated.calculate_qparams()  # type: ignore[no-untyped-call]
         return cls(float(scale), int(zero_point))
 
@@ -86,11 +87,11 @@ class Rounded(nn.Module):
 
 
 class Int8Weight(nn.Module):
-    """A convolution or Linear layer with int8 weights, and the ReLU and the rounding that follow it."""
+    """A convolution or Linear layer with int8 weights, followed by ReLU and rounding if the trained module has them."""
 
     def __init__(self, trained: nn.Module) -> None:
         super().__init__()
-        # to_float folds batch norms in; with a ReLU, it returns a sequence.
+        # `to_float` folds batch norms into the layer, and returns a sequence if there is a ReLU.
         layers: nn.Module = trained.to_float()  # type: ignore[operator]
         self.has_relu = isinstance(layers, nn.Sequential)
         layer = layers[0] if isinstance(layers, nn.Sequential) else layers
@@ -102,7 +103,7 @@ class Int8Weight(nn.Module):
         simulated = trained.weight_fake_quant
         assert isinstance(simulated, FakeQuantizeBase)
         weight = layer.weight.detach()
-        simulated(weight)  # sets the shape of the scales, as in torch's conversion
+        simulated(weight)  # this call sets the shape of the scales, as in torch's conversion
         scales, zero_points = simulated.calculate_qparams()  # type: ignore[no-untyped-call]
         self.is_per_channel = bool(simulated.is_per_channel)
         if self.is_per_channel:
@@ -135,7 +136,7 @@ class Int8Weight(nn.Module):
 
 
 def _round_within(module: nn.Module) -> None:
-    # named_children would skip a module that has two names.
+    # `named_children` would yield a module with two names only once.
     for name, child in module._modules.items():
         if child is None:
             continue
@@ -144,7 +145,7 @@ def _round_within(module: nn.Module) -> None:
         elif isinstance(child, FakeQuantizeBase):
             if child.dtype == torch.qint8:
                 raise QuantizationError(
-                    "Trained weights that forward passes to a function cannot be exported.",
+                    "Trained weights that `forward` passes to a function cannot be exported.",
                     hint="Call the function in a separate module, or use the runtime torchscript.",
                 )
             setattr(module, name, Rounded.learned(child))
@@ -152,19 +153,19 @@ def _round_within(module: nn.Module) -> None:
                 if hook is _observer_forward_hook:
                     module._forward_hooks[key] = _round_result
         elif isinstance(child, _DropoutNd):
-            setattr(module, name, nn.Identity())  # otherwise it stands between a product and its rounded input
+            setattr(module, name, nn.Identity())  # dropout would separate a product from its rounded input
         else:
             _round_within(child)
 
 
 def _round_result(module: nn.Module, inputs: object, result: Tensor) -> Tensor:
-    """Round a module's result, as a forward hook that torch.export can trace, unlike torch's own hook."""
+    """Round a module's result; torch.export can trace this forward hook, but not torch's own hook."""
     rounded: Tensor = module.activation_post_process(result)  # type: ignore[operator]
     return rounded
 
 
 def _float_paths(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield every module's path, and its path in the float model, without the borders added for training."""
+    """Yield each module's path, and the module's path in the float model, which lacks the added borders."""
     paths: dict[str, str] = {}
     for path, _ in model.named_modules():
         above, _, last = path.rpartition(".")
@@ -174,11 +175,11 @@ def _float_paths(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def round_passed_values(model: nn.Module, consumers: Iterable[nn.Module], inputs: Iterable[Tensor]) -> None:
-    """Round, in models of eager mode, after modules without their own range and before the int8 products `consumers`.
+    """Add rounding to an eager-mode model: after modules without their own range and before the products `consumers`.
 
-    In eager mode, torch's kernels for pools and similar modules take and return bytes with one range, which a reshaped
-    tensor keeps. The model does not state this range, but exporters need it. A product's `before` becomes a `Rounded`.
-    A module that is called with several ranges is not changed.
+    In eager mode, pooling and similar kernels take and return bytes with the same range, and reshaping keeps the range.
+    The model does not state this range, but exporters need it. The function replaces a product's `before` with a
+    `Rounded`. A module that is called with several ranges is not changed.
     """
     consumers, origins_of = set(consumers), defaultdict[nn.Module, set[Rounded | None]](set)
     follow = _Follow()
@@ -186,7 +187,7 @@ def round_passed_values(model: nn.Module, consumers: Iterable[nn.Module], inputs
     def see(module: nn.Module, value: object) -> None:
         if isinstance(value, Tensor) and (origin := follow.origins.get(value)) is not None:
             origins_of[module].add(None if value in follow.rounded else origin)
-            follow.rounded[value] = True  # the rounding is added below
+            follow.rounded[value] = True  # the last loop adds the rounding
 
     def see_result(module: nn.Module, _: object, result: Tensor) -> Tensor | None:
         if isinstance(module, Rounded):
@@ -219,11 +220,11 @@ def round_passed_values(model: nn.Module, consumers: Iterable[nn.Module], inputs
 
 
 class _Follow(TorchFunctionMode):
-    """Records where every tensor was last rounded, and whether the tensor is unchanged since then."""
+    """A mode that records where each tensor was last rounded, and which tensors have not changed since then."""
 
     def __init__(self) -> None:
         super().__init__()
-        # The keys are the tensors themselves, while they exist. Any, because torch's dictionary has no type hints.
+        # The keys are weak references to tensors. The type is Any, because torch's dictionary has no type hints.
         self.origins: Any = WeakIdKeyDictionary()
         self.rounded: Any = WeakIdKeyDictionary()
 

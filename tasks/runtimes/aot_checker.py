@@ -1,4 +1,4 @@
-"""Open a bundle's ``model.pt2``, and its library of operators, with the torch version that compiled it."""
+"""Open a bundle's ``model.pt2`` and operator library with the torch version that compiled the model."""
 
 import ctypes
 import tempfile
@@ -16,18 +16,18 @@ Tensor = tuple[str, list[int], bytes]
 def open_model(files: dict[str, bytes], manifest: dict[str, Any]) -> Callable[[list[Tensor]], list[Tensor]]:
     """Load the package."""
     if version("torch") != manifest["versions"]["torch"]:
-        raise RuntimeError(f"the model needs torch {manifest['versions']['torch']}, but this is {version('torch')}")
+        raise RuntimeError(f"the model needs torch {manifest['versions']['torch']}, not {version('torch')}")
     supported = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     missing = [name for name in manifest["required_isa"]["instructions"] if name not in supported]
     if missing:
-        raise RuntimeError(f"the model was compiled for a processor with {', '.join(missing)}, which this one lacks")
+        raise RuntimeError(f"this processor lacks instructions that the model needs: {', '.join(missing)}")
     name, *libraries = manifest["model"]["files"]
-    with tempfile.TemporaryDirectory() as folder:  # private to this user; the loader needs paths
+    with tempfile.TemporaryDirectory() as folder:  # the loader needs files, which must be private
         for file in (name, *libraries):
             Path(folder, file).write_bytes(files[file])
         for library in libraries:
             torch.ops.load_library(Path(folder, library))  # type: ignore[no-untyped-call]
-        # Otherwise, torch would run a compiler in a shared folder, to warn about what was checked above.
+        # Without this change, torch would run a compiler in a shared folder to repeat the check above.
         codecache.get_device_information = lambda device_type: {}
         model = torch._inductor.aoti_load_package(str(Path(folder, name)))
 

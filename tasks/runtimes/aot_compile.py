@@ -29,18 +29,18 @@ from tasks.runtimes.base import Made, Maker
 OPTIONS: dict[str, object] = {
     # Without freezing, int8 weights are not packed and products silently run in float (pytorch/ao#4566).
     "freezing": True,
-    # Compile only for the vector instructions that `target` names, not for all that this processor has.
+    # Compile only for the vector instructions that `target` names, not for all instructions of this processor.
     "cpp.march": "",
-    # Otherwise, the package would always use the number of threads that was set during compilation.
+    # Without this option, the package would always use the number of threads that was set during compilation.
     "cpp.dynamic_threads": True,
-    # Precompiled headers would be in the shared folder, even with a private cache.
+    # Inductor would write precompiled headers to the shared folder, even with a private cache.
     "aot_inductor.precompile_headers": False,
 }
 _INT8_PRODUCT = re.compile(rb"aoti_torch_cpu__q(?:conv|linear)\w*\(")
 
 
 class AotMaker(Maker):
-    """Quantizes or converts a model, exports it and compiles it."""
+    """A maker that quantizes or converts a model, and then exports and compiles it."""
 
     def environment(self) -> dict[str, object]:
         """Return the compiler's version and the instructions for which it compiles."""
@@ -48,13 +48,13 @@ class AotMaker(Maker):
         return instruction_set() | {"instructions": list(instructions), "compiler": compiler}
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
-        """Find or make the converted module if it is an ordinary one, which can be exported."""
+        """Find or build the converted module, except for a spec with an engine, whose modules cannot be exported."""
         return {KIND: find_or_convert(source, spec).name} if spec.engine is None else {}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Quantize or convert, compile, and compare the outputs; the size is the total of all files."""
+        """Quantize or convert, compile, and compare the outputs; the size is the total size of all files."""
         name = spec.recipe.name
-        # Delete the cache after each model: it is as large as the model, and a killed worker would leave all of it.
+        # Delete each cache immediately: a cache is as large as its model, and a killed worker would leave all caches.
         with quiet(), tempfile.TemporaryDirectory(prefix=TEMPORARY) as cache_folder, own_cache(cache_folder):
             quantized = _quantized(source, spec, folder)
             before = finite_outputs(quantized.model, source.example_inputs, name)
@@ -64,18 +64,18 @@ class AotMaker(Maker):
             raise QuantizationError(
                 f'The recipe "{name}" quantizes {quantized.products} products, but Inductor computes only {count} of '
                 "them in int8.",
-                hint="Exclude modules until all products run in int8, or use torchscript or onnxruntime.",
+                hint="Exclude modules until all products run in int8, or use the runtime torchscript or onnxruntime.",
             )
-        # Fused operations round less often, which can move an int8 activation by a step. So the method's own tolerance
-        # applies, as it does to a bundle on another processor.
+        # Fused operations round less often, which can move an int8 activation by one step. The tolerance is therefore
+        # the spec's tolerance between processors.
         after = finite_outputs(open_package(folder / MODEL), source.example_inputs, name)
-        refuse_other(before, after, spec.tolerance, spec, "it is compiled by Inductor")
+        refuse_other(before, after, spec.tolerance, spec, "compiling with Inductor")
         size_bytes = sum(path.stat().st_size for path in (folder / MODEL, *folder.glob(f"*{SUFFIX}")))
         return Made(size_bytes=size_bytes, coverage=quantized.coverage, graph=quantized.graph)
 
 
 def _quantized(source: ModelSource, spec: Spec, folder: Path) -> Quantized:
-    """Return the module to compile, and copy the library of a method's own operators to `folder`."""
+    """Return the module to compile, and copy the method's operator library, if any, to `folder`."""
     if spec.engine is None:
         converted = find_or_convert(source, spec)
         structure, model = Structure.read(converted), open_converted(converted)
@@ -104,12 +104,12 @@ def compile_package(program: ExportedProgram, path: Path) -> None:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise QuantizationError(
             f"Inductor cannot compile the model: {first_line(error)}.",
-            hint="Use torchscript or onnxruntime for the recipe.",
+            hint="Use the runtime torchscript or onnxruntime for this recipe.",
         ) from error
 
 
 def int8_products(package: Path) -> int:
-    """Count the convolutions and matrix products in a package's C++ source that run in int8."""
+    """Count the int8 convolutions and int8 matrix products in a package's C++ source."""
     with zipfile.ZipFile(package) as archive:
         sources = [archive.read(name) for name in archive.namelist() if name.endswith(".cpp")]
     return sum(len(_INT8_PRODUCT.findall(source)) for source in sources)

@@ -36,7 +36,7 @@ _CACHE, TEMPORARY = "TORCHINDUCTOR_CACHE_DIR", "nightquant-inductor-"
 
 
 class AotOpener(Opener):
-    """Opens a compiled package."""
+    """An opener of compiled packages."""
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Load the package; its loops and oneDNN's kernels use torch's intra-op threads."""
@@ -47,15 +47,15 @@ class AotOpener(Opener):
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
     ) -> list[Operator]:
-        """Use torch's profiler and oneDNN's; time that neither names belongs to the package's own loops."""
+        """Profile with torch's and oneDNN's profilers; the remaining time belongs to the package's own loops."""
         return profile_torch(partial(opened.call, *inputs), calls)
 
 
 def open_package(path: Path) -> Call:
-    """Load a package as a callable of tensors.
+    """Load a package as a callable that takes tensors.
 
-    On loading, torch runs the compiler to warn about packages from other processors. The loader is called directly, as
-    in a C++ program, because torch's Python wrapper parses descriptions of inputs and outputs in every call.
+    When loading a package, torch runs the compiler to warn about packages for other processors. The callable uses the
+    loader directly, because torch's Python wrapper parses descriptions of inputs and outputs in every call.
     """
     with quiet(), own_cache(_kept_folder()):
         loader = torch._inductor.aoti_load_package(str(path)).loader
@@ -68,9 +68,9 @@ def open_package(path: Path) -> Call:
 
 
 def instructions_for(spec: Spec) -> list[str]:
-    """Return the instructions that the compiler may use, and for static int8 the VNNI instruction set.
+    """Return the instructions that the compiler may use and, for static int8, the VNNI instructions.
 
-    With VNNI, activations use all 8 bits, and their products would saturate on a processor without it.
+    With VNNI, activations use all 8 bits; their products would saturate on a processor without VNNI.
     """
     words = processor()
     vnni = [name for name in ("avx512_vnni", "avx_vnni") if name in words][:1]
@@ -92,11 +92,12 @@ def target() -> tuple[tuple[str, ...], str]:
     except (InvalidCxxCompiler, OSError, subprocess.CalledProcessError) as error:
         raise UnavailableError(
             'The runtime "aot-inductor" needs a C++ compiler, but none was found.',
-            hint="Install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or set CXX to one.",
+            hint="Install g++ (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or set the "
+            "environment variable CXX to a compiler.",
         ) from error
     with quiet(), own_cache(_kept_folder()):
         flags = pick_vec_isa().build_arch_flags().split()
-    # The compiler's flags are -mavx512vnni and -mamx-tile; Linux's names are avx512_vnni and amx_tile.
+    # The compiler's flags -mavx512vnni and -mamx-tile correspond to Linux's names avx512_vnni and amx_tile.
     names = {f"-m{word.replace('_', '')}": word for word in processor()}
     needed = (names.get(f"-m{flag[2:].replace('-', '')}", "") for flag in flags)
     return tuple(dict.fromkeys(filter(None, needed))), version.stdout.splitlines()[0]
@@ -109,10 +110,10 @@ def processor() -> frozenset[str]:
 
 @contextmanager
 def own_cache(folder: str) -> Iterator[None]:
-    """Let Inductor compile in the private `folder`, unless the user has set another one.
+    """Let Inductor compile in the private `folder`, unless the user has set another folder.
 
-    Inductor's default folder has a known path in the shared /tmp, where other users could leave code for it to run.
-    torch writes that default into the environment when it first needs the folder.
+    Inductor's default folder has a known path in the shared /tmp, where other users could put code that Inductor runs.
+    PyTorch writes the default path into the environment when the folder is first needed.
     """
     before = os.environ.get(_CACHE)
     if before not in (None, default_cache_dir()):
@@ -130,6 +131,6 @@ def _kept_folder() -> str:
     try:
         folder = cache_base() / "inductor"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # there is no home folder, or it is not writable
+    except (OSError, RuntimeError):  # the home folder is missing or read-only
         return tempfile.mkdtemp(prefix=TEMPORARY)
     return str(folder)

@@ -1,7 +1,7 @@
-"""The base class of runtimes. A runtime declares the specs that it supports, and names its maker, opener and checker.
+"""Base class of runtimes. A runtime declares the specs that it supports, and names its maker, opener and checker.
 
-A runtime's module imports nothing heavy, because workload files are validated against it. Its maker and its opener are
-imported separately and on demand: a benchmark's process opens files, and must not load the tools that made them.
+A runtime's module does not import large libraries, because validating a workload file imports this module. The maker
+and the opener are imported separately and on demand: a benchmark's process must not load the tools that build files.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from tasks.quantize.source import ModelSource
 
 DOCUMENT = "candidate.json"
-_WITH_AVX2 = ("x86", "fbgemm", "onednn")  # engines whose kernels need AVX2; they choose faster kernels at run time
+_WITH_AVX2 = ("x86", "fbgemm", "onednn")  # engines that need AVX2, and choose faster kernels at run time
 
 
 @dataclass(frozen=True)
 class CandidateFiles:
-    """A candidate on disk: its own folder, and the folders of the artifacts that it shares, by kind."""
+    """A candidate in the store: the candidate's own folder, and the folders of shared artifacts by kind."""
 
     folder: Path
     shared: Mapping[str, Path]
@@ -61,20 +61,21 @@ class CandidateFiles:
         Raises
         ------
         QuantizationError
-            This version cannot read a candidate from the folder.
+            This version of nightquant cannot read a candidate from the folder.
         """
         try:
             return Made.model_validate_json((self.folder / DOCUMENT).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise QuantizationError(
-                f"This version cannot read a candidate from {self.folder}: {error}.", hint="Run the night again."
+                f"This version of nightquant cannot read a candidate from {self.folder}: {error}.",
+                hint="Repeat the run.",
             ) from error
 
 
 class Made(Frozen):
-    """Facts about a candidate besides the runtime's own files, stored as ``candidate.json``.
+    """Properties of a candidate, stored as ``candidate.json`` next to the runtime's files.
 
-    ``size_bytes`` is the serialized size as the runtime counts it; ``recipe`` is the recipe as JSON.
+    ``size_bytes`` is the serialized size, as counted by the runtime; ``recipe`` is the recipe as JSON.
     """
 
     size_bytes: int
@@ -85,10 +86,10 @@ class Made(Frozen):
 
 @dataclass(frozen=True)
 class Opened:
-    """A candidate ready to be called.
+    """A candidate that is ready to be called.
 
-    ``scope`` prepares the process for calls (for example, sets the quantized engine). It surrounds many calls and is
-    not timed. Calling the object itself enters the scope for one call.
+    ``scope`` prepares the process for calls: for example, it sets the quantized engine. A scope surrounds many calls
+    and is not timed. Calling the object itself enters the scope for one call.
     """
 
     call: Call
@@ -101,14 +102,14 @@ class Opened:
 
 
 class Maker(ABC):
-    """Makes a runtime's files."""
+    """A maker, which builds a runtime's files."""
 
     def environment(self) -> dict[str, object]:
-        """Return properties of this machine that affect the files, besides versions of distributions."""
+        """Return properties of this host that affect the files, except the versions of distributions."""
         return {}
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
-        """Find or make the artifacts that this runtime shares with others; return their digests by kind."""
+        """Find or build the artifacts that runtimes share; return the artifacts' digests by kind."""
         return {}
 
     @abstractmethod
@@ -123,51 +124,51 @@ class Maker(ABC):
 
 
 class Opener(ABC):
-    """Opens the files that a `Maker` wrote."""
+    """An opener, which opens the files that a `Maker` wrote."""
 
     @abstractmethod
     def open(self, files: CandidateFiles, threads: int) -> Opened:
-        """Open files for calls with torch tensors on `threads` threads."""
+        """Open files for calls that take torch tensors and run on `threads` threads."""
 
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
     ) -> list[Operator]:
-        """Profile the operators of `calls` calls with the runtime's own profiler; return [] if it has none.
+        """Profile the operators in `calls` calls with the runtime's profiler; return [] if there is no profiler.
 
-        `opened` comes from `open` on the same files; a profiler that must be enabled beforehand opens them again.
+        `opened` is the result of `open`; a profiler that must be enabled before opening opens the files again.
         """
         return []
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Open the same quantized model with kernels that do not saturate; return None if there are none."""
+        """Open the same quantized model with kernels that do not saturate; return None if such kernels do not exist."""
         return None
 
 
 class Runtime(ABC):
-    """One way to execute models.
+    """A way to execute models.
 
-    Without a ``checker``, files are measured and judged, but never promoted. A checker is a module that defines
-    ``open_model(files, manifest)``, which opens a bundle's files as a callable from tensors to tensors. A tensor is its
-    dtype's name, its shape and its values as bytes in C order. The module's text is copied into the bundle's
-    ``verify.py``, so it imports nothing from this project. ``usage`` is a Jinja template, over the manifest ``m``, of
-    Python code that opens a bundle's files.
+    Candidates of a runtime without a ``checker`` are measured, but never promoted. A checker is a module that defines
+    ``open_model(files, manifest)``, which opens a bundle's files and returns a function from tensors to tensors. A
+    tensor is a tuple: the dtype's name, the shape, and the values as bytes in C order. The checker's text is copied
+    into the bundle's ``verify.py``, so the checker must not import nightquant. ``usage`` is a Jinja template for Python
+    code that opens a bundle's files; the variable ``m`` is the manifest.
     """
 
-    makes: ClassVar[str]  # "module:class" of its `Maker`
-    opens: ClassVar[str]  # "module:class" of its `Opener`
+    makes: ClassVar[str]  # "module:class" of the `Maker`
+    opens: ClassVar[str]  # "module:class" of the `Opener`
     checker: ClassVar[str] = ""  # "module"
-    limits: ClassVar[tuple[Limit, ...]] = ()  # the specs that it supports
-    extra: ClassVar[str] = ""  # this project's extra that installs the runtime; "" if it is always installed
-    distributions: ClassVar[tuple[str, ...]] = ()  # must be installed; their versions are part of the digest
-    compiles: ClassVar[bool] = False  # whether making a candidate takes minutes
+    limits: ClassVar[tuple[Limit, ...]] = ()  # limits of the supported specs
+    extra: ClassVar[str] = ""  # nightquant's extra that installs the runtime, or "" for a runtime without an extra
+    distributions: ClassVar[tuple[str, ...]] = ()  # required distributions, whose versions are part of the digest
+    compiles: ClassVar[bool] = False  # whether building a candidate takes minutes
     runs_engine: ClassVar[bool] = False  # whether torch's quantized engine provides the kernels
-    rounds_per_call: ClassVar[bool] = True  # whether dynamic ranges are taken from all rows of a call
-    main_file: ClassVar[str] = ""  # the file that a program opens, if there are several
+    rounds_per_call: ClassVar[bool] = True  # whether all rows of a call share a dynamic range
+    main_file: ClassVar[str] = ""  # the file that a program opens, if a bundle has several files
     usage: ClassVar[str] = ""
     caution: ClassVar[str] = ""  # a warning for users who open the files
-    not_reproducible: ClassVar[dict[str, str]] = {}  # by file name, why remaking the file gives other bytes
-    # Tolerated distance from the reference, as a share of the range. Without saturation, torch's reference, which
-    # rounds at other places, is off by up to 0.015 (python -m benchmarks.proof).
+    not_reproducible: ClassVar[dict[str, str]] = {}  # by file name, why rebuilding the file gives different bytes
+    # Tolerated difference from the reference, as a fraction of the range. Without saturation, the difference from
+    # torch's reference, which rounds in other places, is up to 0.015 (python -m benchmarks.proof).
     saturation_noticed: ClassVar[float] = 0.02
 
     def maker(self) -> Maker:
@@ -184,7 +185,7 @@ class Runtime(ABC):
         return bool(self.checker)
 
     def obstacle(self, recipe: Recipe) -> str:
-        """Return why the runtime does not support a recipe, "" if it does."""
+        """Return why the runtime does not support a recipe, or "" if the runtime supports the recipe."""
         return obstacle(spec_of(recipe), self.limits)
 
     def engine(self, recipe: Recipe) -> str | None:
@@ -204,6 +205,6 @@ class Runtime(ABC):
         require_installed(f'The runtime "{name}"', self.distributions, self.extra or name)
 
     def environment(self) -> dict[str, object]:
-        """Return the versions and properties of this machine that affect the files, for the candidate's digest."""
+        """Return the versions and the host's properties that affect the files, for the candidate's digest."""
         versions = {distribution: installed_version(distribution) for distribution in self.distributions}
         return {**versions, **self.maker().environment()}

@@ -1,4 +1,4 @@
-"""The base class of makers that quantize the exported model: the order of their steps, and the coverage."""
+"""Base class of makers that quantize an exported model: the order of the steps, and the coverage."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from tasks.runtimes.onnx_model import FOLDED, KIND, find_or_export
 
 
 class ExportedMaker(Maker):
-    """Quantizes an exported model with its runtime's tools."""
+    """A maker that quantizes an exported model with the runtime's tools."""
 
     opener: ClassVar[type[Opener]]
     files: ClassVar[tuple[str, ...]]  # files that `quantize` writes
     left_float: ClassVar[str]  # reason, with ``{type}``, for a module that the tools leave float
-    quantizes_nothing: ClassVar[str]  # the beginning of the hint if the tools leave all modules float
+    quantizes_nothing: ClassVar[str]  # beginning of the hint if the tools leave all modules float
 
     @abstractmethod
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
-        """Apply a spec to an exported file; raise `QuantizationError` if the tools refuse the model."""
+        """Apply a spec to an exported file; raise `QuantizationError` if the tools reject the model."""
 
     @abstractmethod
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
-        """Yield the module of each product in the files, by path, and whether its weights are int8."""
+        """Yield each product's module path, and whether the product's weights are int8."""
 
     def int8_by_module(self, folder: Path) -> dict[str, bool]:
-        """Return, for each module with products, whether all its products have int8 weights."""
+        """Return, for each module with products, whether all the products have int8 weights."""
         modules: dict[str, bool] = {}
         for path, is_int8 in self.products(folder):
             modules[path] = is_int8 and modules.get(path, True)
@@ -49,11 +49,11 @@ class ExportedMaker(Maker):
         """Raise `QuantizationError` if the outputs for the example inputs are wrong."""
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
-        """Find or make the exported float or fine-tuned model."""
+        """Find or export the float or fine-tuned model."""
         return {KIND: find_or_export(source, spec).name}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Quantize the exported model; the size is the total of all files."""
+        """Quantize the exported model; the size is the total size of all files."""
         model, exported = source.float_model(), find_or_export(source, spec)
         excluded = excluded_modules(model, spec.recipe.exclude)
         with quiet():
@@ -61,10 +61,10 @@ class ExportedMaker(Maker):
             int8 = self.int8_by_module(folder)
         if spec.layers and not any(int8.values()):
             raise QuantizationError(
-                f'The recipe "{spec.recipe.name}" quantizes nothing of the model.',
-                hint=f"{self.quantizes_nothing}: remove the runtime from the recipe.",
+                f'The recipe "{spec.recipe.name}" does not quantize any module of the model.',
+                hint=f"{self.quantizes_nothing}. Remove the runtime from the recipe.",
             )
-        # Folded modules have no product of their own: a batch norm, for example, is folded into its convolution.
+        # A module that was folded into another module, such as a batch norm, does not have its own product.
         folded: dict[str, str] = json.loads((exported / FOLDED).read_text(encoding="utf-8"))
 
         def why_float(leaf: ModuleCoverage) -> str:
@@ -86,6 +86,6 @@ class ExportedMaker(Maker):
 
 
 def module_of(node: str) -> str:
-    """Return the path of the module from which a node comes, from the node's name before the first slash."""
+    """Return the path of a node's module, which is the part of the node's name before the first slash."""
     path, slash, _ = node.partition("/")
     return path if slash else ""

@@ -32,18 +32,18 @@ from tasks.sources import code_digest
 
 KIND = "onnx"
 MODEL, FOLDED = "model.onnx", "folded.json"
-# Maximum size of a protocol buffer.
+# Maximum size of a protocol buffer in bytes.
 LARGEST_BYTES = 2**31 - 1
 
-# Any, because onnxscript's type hints are narrower than the values that its operators accept.
+# The types are Any, because onnxscript's type hints are narrower than the values that its operators accept.
 Value = Any
 op: Any = opset20
 
 
 def find_or_export(source: ModelSource, spec: Spec) -> Path:
-    """Export the float model, or find an earlier export; return the artifact's folder, named by its digest.
+    """Export the float model, or find an earlier export; return the artifact's folder, named by the digest.
 
-    For a spec with training, export the fine-tuned model, with int8 weights, QuantizeLinear and DequantizeLinear. The
+    For a spec with training, export the fine-tuned model with int8 weights, QuantizeLinear and DequantizeLinear. The
     axes that the domain declares stay open; all other axes have the lengths of the example inputs.
 
     Raises
@@ -68,7 +68,7 @@ def _export(source: ModelSource, spec: Spec, folder: Path) -> None:
     size = sum(tensor.nbytes for tensor in trained.model.state_dict().values())
     if size > LARGEST_BYTES:
         raise QuantizationError(
-            f"The model is too large for an ONNX file: it has {size / 1e9:.1f} GB, and the limit is 2.1 GB.",
+            f"The model is too large for an ONNX file: the size is {size / 1e9:.1f} GB, and the limit is 2.1 GB.",
             hint="Remove the ONNX-based runtimes from this workload's recipes.",
         )
     if spec.training is not None:
@@ -86,8 +86,8 @@ def export(
 ) -> tuple[ModelProto, dict[str, str]]:
     """Export a model in evaluation mode, with nodes named after their modules and without paths of this host.
 
-    For a model with wrapped modules, `paths` maps their paths to the names in the export. The second result maps each
-    folded batch norm to the module into which it was folded.
+    For a model with wrapped modules, `paths` maps the modules' paths to paths in the export. The second result maps
+    each folded batch norm to the module into which it was folded.
 
     Raises
     ------
@@ -107,12 +107,12 @@ def export(
                 verbose=False,
             )
             assert program is not None
-            # Fold constants: weights that are computed in the graph, as an LSTM's are, would belong to no module.
+            # Fold constants, because weights computed in the graph, such as LSTM weights, would not belong to a module.
             optimize_ir(program.model, input_size_limit=LARGEST_BYTES, output_size_limit=LARGEST_BYTES)
     except Exception as error:
         raise QuantizationError(
             f"The model cannot be exported to ONNX: {first_cause(error)}.",
-            hint="Remove the ONNX-based runtimes from its recipes, or rewrite the code that the message names.",
+            hint="Remove the ONNX-based runtimes from the recipes, or rewrite the code that the message names.",
         ) from error
     exported = program.model_proto
     modules = dict(model.named_modules())
@@ -121,7 +121,7 @@ def export(
         scopes = {entry.key: entry.value for entry in node.metadata_props}.get("pkg.torch.onnx.name_scopes", "[]")
         path = next((scope for scope in reversed(ast.literal_eval(scopes)) if scope in modules), "")
         if isinstance(modules.get(path), _BatchNorm) and node.op_type != "BatchNormalization":
-            # The batch norm was folded into an operator whose weights kept their names.
+            # The batch norm was folded into an operator whose weights have kept their names.
             owner = next((name.rpartition(".")[0] for name in node.input if name.endswith(".weight")), "")
             if owner in modules:
                 folded[paths.get(path, path)] = paths.get(owner, owner)
@@ -135,7 +135,7 @@ def export(
 
 
 def first_cause(error: BaseException) -> str:
-    """Return the first line of an error's original cause, which exporters wrap several times."""
+    """Return the first line of an error's original cause, because exporters wrap errors several times."""
     while error.__cause__ is not None:
         error = error.__cause__
     return first_line(error)[:300]

@@ -21,7 +21,7 @@ from tasks.quantize.spec import EVERY, Calibration, Spec
 from tasks.runtimes.exported import ExportedMaker, module_of
 from tasks.runtimes.onnx_session import MODEL, OnnxOpener
 
-# By type of torch module, its ONNX operators that have dynamic int8 kernels.
+# ONNX operators with dynamic int8 kernels, by the type of the torch module.
 DYNAMIC_OPERATORS = {"Linear": ("MatMul", "Gemm"), "LSTM": ("LSTM",), "Embedding": ("Gather",)}
 # Operators with weights, and the index of their weight input.
 _WEIGHTS = {"Conv": 1, "ConvTranspose": 1, "MatMul": 1, "Gemm": 1, "LSTM": 1, "GRU": 1, "RNN": 1, "Gather": 0}
@@ -36,7 +36,7 @@ _DIGITS = "0123456789"
 
 
 class OnnxMaker(ExportedMaker):
-    """Quantizes the exported file with ONNX Runtime's tools."""
+    """A maker that quantizes the exported file with ONNX Runtime's tools."""
 
     opener = OnnxOpener
     files = (MODEL,)
@@ -44,11 +44,11 @@ class OnnxMaker(ExportedMaker):
     quantizes_nothing = "ONNX Runtime has no int8 kernels for the modules that the recipe names"
 
     def environment(self) -> dict[str, object]:
-        """Return whether VNNI adds products in 32 bits; without it, activations keep one bit free."""
+        """Return whether the processor has VNNI; without VNNI, weights keep one bit free (`reduce_range`)."""
         return {"vnni": this_machine().has_vnni}
 
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
-        """Quantize dynamically or statically; a fine-tuned model is int8 already."""
+        """Quantize dynamically or statically, or copy a float or fine-tuned model."""
         target, proto = folder / MODEL, onnx.load(exported)
         left_out = [node.name for node in proto.graph.node if module_of(node.name) in excluded]
         if spec.calibration is not None:
@@ -64,7 +64,9 @@ class OnnxMaker(ExportedMaker):
         int8 = {tensor.name for tensor in graph.initializer if tensor.data_type in _INT8}
         int8 |= {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
         for node in graph.node:
-            if node.op_type == "Transpose" and node.input[0] in int8:  # weights of a Linear with several rows
+            if (
+                node.op_type == "Transpose" and node.input[0] in int8
+            ):  # weights of a Linear layer with several input rows
                 int8.update(node.output)
             elif node.op_type in _INT8_OPERATORS:
                 yield module_of(node.name), True
@@ -73,9 +75,9 @@ class OnnxMaker(ExportedMaker):
 
 
 def _quantize_dynamically(proto: onnx.ModelProto, target: Path, spec: Spec, left_out: list[str]) -> None:
-    """Quantize weights to int8, activations at run time (DynamicQuantizeLSTM, MatMulInteger), embeddings to 8 bits."""
+    """Quantize weights and embeddings to int8; DynamicQuantizeLSTM and MatMulInteger quantize activations."""
     operators = [operator for kind in spec.layers for operator in DYNAMIC_OPERATORS.get(kind, ())]
-    # The tool transposes a Gemm's weight in place, which contradicts the shape that the export recorded.
+    # The tool transposes a Gemm's weight in place, so the shape that the export recorded would be wrong.
     weights = {tensor.name for tensor in proto.graph.initializer}
     shapes = [info for info in proto.graph.value_info if info.name not in weights]
     del proto.graph.value_info[:]
@@ -103,9 +105,9 @@ def _quantize_statically(
 ) -> None:
     """Quantize weights and activations to int8, with QuantizeLinear and DequantizeLinear around float operators.
 
-    Ranges come from the calibration batches, one in memory at a time. They span the minimum and maximum, a moving
-    average of these, or all but 0.001% of the values (``histogram``). If the values of an activation are too alike for
-    a histogram, every range spans the minimum and maximum.
+    Ranges come from calibration batches, of which one is in memory at a time. Ranges span the minimum and maximum, a
+    moving average of both, or all but 0.001% of the values (``histogram``). If an activation's values are too similar
+    for a histogram, every range spans the minimum and maximum.
 
     Raises
     ------
@@ -124,14 +126,14 @@ def _quantize_statically(
         )
         for inputs in batches_of(source, calibration):
             arrays = {name: tensor.numpy() for name, tensor in zip(source.example_inputs, inputs, strict=True)}
-            # Read one batch at a time: the tools would otherwise keep every activation of all batches.
+            # Read one batch at a time, because the tools would otherwise keep the activations of all batches.
             calibrator.collect_data(SimpleNamespace(get_next=partial(next, iter([arrays]), None)))
         return calibrator.compute_data()
 
     try:
         tensors_range = ranges(calibration.observer)
     except ValueError as error:
-        # NumPy makes no histogram of activations that differ in their last bits only, as some of MobileBERT's do.
+        # NumPy cannot compute a histogram of values that differ only in the last bits, as some do in MobileBERT.
         if "Too many bins" not in str(error):
             raise
         tensors_range = ranges("min-max")
@@ -155,8 +157,8 @@ def _quantize_statically(
 def _rename_ambiguous_constants(graph: onnx.GraphProto) -> None:
     """Rename, in place, every constant whose name plus digits is the name of another tensor.
 
-    The tools copy a shared bias for each of its nodes, and compare the copy's name only with constants. So the copy
-    ``val_124`` of ``val_12`` could replace an activation of that name (onnxruntime issue 24705).
+    The tools copy a shared bias for each node, and compare the copy's name only with constants. If an activation has
+    the name ``val_124``, a copy of ``val_12`` could therefore replace this activation (onnxruntime issue 24705).
     """
     nodes = list(_nodes(graph))
     taken = {described.name for described in (*graph.input, *graph.initializer)}

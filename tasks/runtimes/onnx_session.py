@@ -19,11 +19,11 @@ from tasks.runtimes.base import CandidateFiles, Opened, Opener
 MODEL = "model.onnx"
 # This optimizer quantizes a float weight between DequantizeLinear and QuantizeLinear, even in excluded layers.
 _DISABLED = ["WeightBiasQuantization"]
-_KERNEL = "_kernel_time"  # suffix of a profile's events that are an operator's own work
+_KERNEL = "_kernel_time"  # suffix of profile events for an operator's own work
 
 
 class OnnxOpener(Opener):
-    """Opens an ONNX file in a session."""
+    """An opener of ONNX files."""
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Start a session with `threads` threads, which do not spin between calls."""
@@ -32,7 +32,7 @@ class OnnxOpener(Opener):
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
     ) -> list[Operator]:
-        """Read ONNX Runtime's profile, which has the types of kernels and of their inputs."""
+        """Read ONNX Runtime's profile, which contains the types of kernels and inputs."""
         options = _options(threads)
         options.enable_profiling = True
         with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +45,7 @@ class OnnxOpener(Opener):
         return typical(_operator(event) for event in events if event.get("name", "").endswith(_KERNEL))
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Open the file with weights converted to unsigned, whose products add up in 32 bits on every processor."""
+        """Open the file with unsigned weights, whose products are added in 32 bits on every processor."""
         options = _options(threads)
         options.add_session_config_entry("session.x64quantprecision", "1")
         return Opened(_call(_session(files, options)))
@@ -60,7 +60,7 @@ def _session(files: CandidateFiles, options: SessionOptions) -> InferenceSession
 def _options(threads: int) -> SessionOptions:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    # Threads that spin after a call would take processor time from the subject timed next.
+    # Threads that spin after a call would take processor time from the next timed subject.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.log_severity_level = 3  # errors
     return options

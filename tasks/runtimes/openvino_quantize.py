@@ -22,7 +22,7 @@ from tasks.quantize.spec import EVERY, Calibration, Spec
 from tasks.runtimes.exported import ExportedMaker, module_of
 from tasks.runtimes.openvino_session import MODEL, PRECISION, WEIGHTS, OpenVinoOpener, signal_stack_kept
 
-# Any, because OpenVINO's objects have no type hints.
+# The type is Any, because OpenVINO's objects lack type hints.
 Node = Any
 
 _PRODUCTS = frozenset(
@@ -30,14 +30,14 @@ _PRODUCTS = frozenset(
      "GRUCell", "RNNSequence", "Gather"}
 )  # fmt: skip
 _BY_TYPE = {"Linear": {"MatMul"}, "LSTM": {"LSTMSequence", "LSTMCell"}, "GRU": {"GRUSequence", "GRUCell"}}
-# Operations that are allowed between an int8 constant and its product.
+# Operations that are allowed between an int8 constant and the product.
 _BETWEEN = frozenset(
     {"Convert", "Subtract", "Multiply", "Reshape", "FakeQuantize", "Transpose", "Squeeze", "Unsqueeze", "Concat",
      "Split"}
 )  # fmt: skip
-_FURTHEST = 4  # largest number of operations between an LSTM and an operation that still has its module's name
-# Share of an output's range. Differences from rounding add up in deep models, but garbage exceeds this share.
-_GARBAGE_SHARE = 0.3
+_FURTHEST = 4  # largest number of operations between an LSTM and an operation that still has the module's name
+# Fraction of an output's range. Rounding differences add up in deep models, but garbage differs by a larger fraction.
+_GARBAGE_FRACTION = 0.3
 _ESTIMATORS = {"min-max": "MINMAX", "moving-average": "MEAN_MINMAX", "histogram": "MEAN_QUANTILE"}
 
 
@@ -50,17 +50,17 @@ class OpenVinoMaker(ExportedMaker):
     quantizes_nothing = "NNCF has no int8 form for the layers in this recipe"
 
     def environment(self) -> dict[str, object]:
-        """Return whether weights need no spare bit (VNNI), and whether float operators may compute in bfloat16."""
+        """Return whether weights use all bits (VNNI), and whether float operators may compute in bfloat16."""
         return {"vnni": this_machine().has_vnni, "bfloat16": computes_bfloat16()}
 
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
-        """Calibrate or compress; raise `UnavailableError` if the recipe needs bfloat16 and the processor lacks it."""
+        """Calibrate or compress; raise `UnavailableError` if the recipe needs bfloat16 but the processor lacks it."""
         try:
             model = openvino.Core().read_model(exported)
         except RuntimeError as error:
             raise QuantizationError(
                 f"OpenVINO cannot read the exported model: {str(error).strip().splitlines()[-1]}.",
-                hint="Remove the runtime from this workload's recipes.",
+                hint="Remove the runtime openvino from this workload's recipes.",
             ) from error
         if spec.calibration is not None:
             model = _calibrate(model, spec, spec.calibration, excluded, source)
@@ -81,12 +81,12 @@ class OpenVinoMaker(ExportedMaker):
     def refuse(self, outputs: Sequence[Tensor], spec: Spec, source: ModelSource) -> None:
         """Raise `QuantizationError` if the outputs are far from the trained model's outputs.
 
-        OpenVINO 2026.4 returns zeros if a Linear layer takes several rows of a sample, rounded with a zero point.
+        OpenVINO 2026.4 returns zeros if a Linear layer's inputs have several rows per sample and a zero point.
         """
         if spec.training is not None:
             trained = converter_of(spec).train(spec, source).model
             expected = finite_outputs(trained, source.example_inputs, spec.recipe.name)
-            refuse_other(expected, outputs, _GARBAGE_SHARE, spec, "OpenVINO runs it")
+            refuse_other(expected, outputs, _GARBAGE_FRACTION, spec, "loading in OpenVINO")
 
 
 def _compress(model: Node, layers: frozenset[str], excluded: frozenset[str]) -> Node:
@@ -111,8 +111,8 @@ def _calibrate(
     data = [[tensor.numpy() for tensor in inputs] for inputs in batches_of(source, calibration)]
     estimator = getattr(ranges.RangeEstimatorParametersSet, _ESTIMATORS[calibration.observer])
     advanced = parameters.AdvancedQuantizationParameters(
-        # Without VNNI, 16-bit sums of products saturate unless weights keep one bit free. By default, NNCF keeps it
-        # free only in the first layer, but on every processor.
+        # Without VNNI, 16-bit sums of products saturate unless weights keep one bit free. By default, NNCF keeps one
+        # bit free only in the first layer, but on every processor.
         overflow_fix=None if this_machine().has_vnni else parameters.OverflowFix.ENABLE,
         activations_range_estimator_params=estimator,
         weights_quantization_params=parameters.QuantizationParameters(
@@ -131,9 +131,9 @@ def _calibrate(
 
 
 def _nncf() -> Any:
-    # Turn off NNCF's telemetry, because nightquant sends no usage data.
+    # Turn off NNCF's telemetry, because nightquant does not send usage data.
     os.environ.setdefault("NNCF_CI", "1")
-    import nncf  # imported here because it takes seconds, and candidates already in the store do not need it
+    import nncf  # this import takes seconds, and candidates already in the store do not need NNCF
 
     nncf.set_log_level(logging.ERROR)
     return nncf
@@ -151,14 +151,16 @@ def _weights(node: Node) -> list[Node]:
         producer = pending.pop()
         if producer.get_type_name() == "Constant":
             kind = producer.get_element_type()
-            constants += [producer] if kind.is_real() or kind.size == 1 else []  # others are shapes and lengths
+            constants += (
+                [producer] if kind.is_real() or kind.size == 1 else []
+            )  # other constants are shapes and lengths
         elif producer.get_type_name() in _BETWEEN:
             pending.append(producer.input_value(0).get_node())
     return constants
 
 
 def _module(node: Node) -> str:
-    """Return the path of an operation's module; if the operation lost its name, follow its consumers."""
+    """Return the path of an operation's module; if the operation's name lacks a path, use the consumers' names."""
     for _ in range(_FURTHEST):
         if path := module_of(node.get_friendly_name()):
             return path

@@ -18,13 +18,13 @@ from tasks.proofs import Arithmetic, Operator, typical
 from tasks.runtimes.base import CandidateFiles, Opened, Opener
 
 MODEL, WEIGHTS = "model.xml", "model.bin"
-PRECISION = ["nightquant", "precision"]  # path in the IR of the precision of float operators
-_COMPRESSED = "FullyConnectedCompressed"  # has int8 weights; its kernels are named after the output's type
-_SHAPES = 4  # compiled shapes to keep; an evaluation has a few, a benchmark has one
+PRECISION = ["nightquant", "precision"]  # path in the IR to the precision of float operators
+_COMPRESSED = "FullyConnectedCompressed"  # kernels are named after the output's type, although weights are int8
+_SHAPES = 4  # compiled shapes to keep; an evaluation has a few shapes, a benchmark has one
 
 
 class OpenVinoOpener(Opener):
-    """Opens and compiles an IR."""
+    """An opener that compiles an IR."""
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Compile each new shape for `threads` threads, one stream and the recipe's precision."""
@@ -33,7 +33,7 @@ class OpenVinoOpener(Opener):
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
     ) -> list[Operator]:
-        """Read OpenVINO's performance counts: kernel names show the precision (``brgconv_avx512_amx_I8``)."""
+        """Read OpenVINO's performance counts; kernel names show the precision (``brgconv_avx512_amx_I8``)."""
         path, shapes = files.folder / MODEL, [tuple(tensor.shape) for tensor in inputs]
         rounds = "dynamic-per-tensor" in files.spec().activations and _rounds_activations(opened, path, threads, inputs)
         request, _ = _compile(path, threads, shapes, PERF_COUNT=True)
@@ -52,9 +52,9 @@ class OpenVinoOpener(Opener):
         return typical(operators)
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Open the IR without low-precision transformations, so that float operators run between rounding ones.
+        """Open the IR without low-precision transformations, so that float operators run between rounding operators.
 
-        This setting is undocumented, but the plugin's own tests use it.
+        The setting is undocumented, but the plugin's own tests use it.
         """
         return Opened(open_ir(files.folder / MODEL, threads, LP_TRANSFORMS_MODE=False))
 
@@ -68,14 +68,14 @@ def _arithmetic(node: ProfilingInfo) -> Arithmetic:
 def _rounds_activations(opened: Opened, path: Path, threads: int, inputs: Sequence[Tensor]) -> bool:
     """Return whether products with compressed weights round activations to int8 on this processor.
 
-    No performance count shows whether they do. If so, turning the rounding off changes the outputs.
+    Performance counts do not show rounding. If products round, turning the rounding off changes the outputs.
     """
     plain = open_ir(path, threads, DYNAMIC_QUANTIZATION_GROUP_SIZE=0)
     return not all(map(torch.equal, tensors_of(opened(*inputs)), plain(*inputs)))
 
 
 def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Tensor, ...]]:
-    """Open an IR and compile it for each new shape of the inputs, because known lengths make kernels a fifth faster."""
+    """Open an IR, and compile it for each new input shape, because known lengths make kernels a fifth faster."""
 
     @lru_cache(maxsize=_SHAPES)
     def compiled_for(*shapes: tuple[int, ...]) -> tuple[InferRequest, range]:
@@ -83,7 +83,7 @@ def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Ten
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
         request, outputs = compiled_for(*(tuple(tensor.shape) for tensor in inputs))
-        # Passing the arrays to `infer` would add the time of a small operator, because it checks types and names.
+        # Do not pass the arrays to `infer`, because its checks of types and names take as long as a small operator.
         arrays = [tensor.contiguous().numpy() for tensor in inputs]
         for index, array in enumerate(arrays):
             request.set_input_tensor(index, openvino.Tensor(array, shared_memory=True))
@@ -94,7 +94,7 @@ def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Ten
 
 
 def _compile(path: Path, threads: int, shapes: Sequence[tuple[int, ...]], **more: object) -> tuple[InferRequest, range]:
-    """Return a request for inputs of these shapes, and the indices of its outputs."""
+    """Return a request for inputs of these shapes, and the indices of the outputs."""
     core = openvino.Core()
     model = core.read_model(path)
     model.reshape({entry: list(shape) for entry, shape in zip(model.inputs, shapes, strict=True)})
@@ -110,7 +110,7 @@ def _compile(path: Path, threads: int, shapes: Sequence[tuple[int, ...]], **more
 
 
 class _Stack(ctypes.Structure):
-    """The structure ``stack_t`` of Linux."""
+    """Linux's structure ``stack_t``."""
 
     _fields_ = (("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
 
@@ -119,10 +119,10 @@ class _Stack(ctypes.Structure):
 def signal_stack_kept() -> Iterator[None]:
     """Restore the calling thread's alternate signal stack after the block.
 
-    On loading, OpenVINO's CPU plugin replaces the stack on which Python's signal handlers run; on unloading, it
-    restores the previous stack. If two plugins overlap, the second restores the first one's stack, which is freed by
-    then. The next signal that Python handles ends the process with SIGSEGV, so SIGTERM could not stop a stage worker
-    cleanly. Seen in OpenVINO 2026.4.
+    When OpenVINO's CPU plugin is loaded, it replaces the stack on which Python's signal handlers run. When the plugin
+    is unloaded, it restores the previous stack. If two plugins overlap, the second plugin restores the first plugin's
+    stack, which is already freed. The next signal then ends the process with SIGSEGV, so SIGTERM cannot stop a stage
+    worker cleanly. OpenVINO 2026.4 has this bug.
     """
     libc = ctypes.CDLL(None)
     before = _Stack()

@@ -1,7 +1,7 @@
 """The runtimes: their limits, and the names of their makers, openers and checkers.
 
-Runtimes that read the float model exported to ONNX quantize it with their own tools. There, a recipe's engine and graph
-mode, which are torch's, have no effect.
+Runtimes that read ONNX files quantize the exported float model with their own tools. These runtimes ignore a recipe's
+engine and graph mode, which are settings of torch.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LIMITS = (
 
 
 class Eager(Runtime):
-    """The converted module called from Python, operator by operator.
+    """The converted module, which Python calls operator by operator.
 
-    It has no file that a deploy team could run without this project, so it is measured but never published.
+    A deploy team could not run the module without nightquant, so the candidate is measured but never published.
     """
 
     makes = "tasks.runtimes.torch_modules:EagerMaker"
@@ -38,7 +38,7 @@ class Eager(Runtime):
 
 
 class TorchScript(Runtime):
-    """The converted module traced with the example inputs, frozen, and loadable without this project."""
+    """The converted module, traced with the example inputs, frozen, and loadable without nightquant."""
 
     makes = "tasks.runtimes.torchscript_files:ScriptMaker"
     opens = "tasks.runtimes.torchscript_files:ScriptOpener"
@@ -64,15 +64,15 @@ with torch.inference_mode():
     outputs = model({{ m.model.inputs | map(attribute="name") | join(", ") }})
 """
     not_reproducible: ClassVar[dict[str, str]] = {
-        "model.ts": "TorchScript keeps source locations, and numbers its types by what the process traced before; this "
-        "file is the one that was measured, but remaking it gives other bytes"
+        "model.ts": "TorchScript stores source locations, and numbers types by what the process traced before; this "
+        "file was measured, but rebuilding the file gives different bytes"
     }
 
 
 class AotInductor(Runtime):
-    """The model, float or quantized by a method or torchao's PT2E, exported and compiled ahead of time.
+    """The exported model, compiled ahead of time; a method or torchao's PT2E may have quantized the model.
 
-    It uses neither TorchScript nor ``torch.ao.quantization``, because upstream has deprecated both.
+    This runtime uses neither TorchScript nor ``torch.ao.quantization``, because PyTorch has deprecated both.
     """
 
     makes = "tasks.runtimes.aot_compile:AotMaker"
@@ -111,26 +111,26 @@ import torch
 {% for library in m.model.files[1:] %}
 torch.ops.load_library("{{ library }}")
 {% endfor %}
-# On loading, torch runs the C++ compiler if there is one, by default in a folder that others can write.
+# While loading, torch runs the C++ compiler if installed, by default in a folder that other users can write to.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.expanduser("~/.cache/inductor"))
 model = torch._inductor.aoti_load_package("{{ m.model.file }}")
 with torch.inference_mode():
-    # Faster than model(...), which parses descriptions of inputs and outputs in every call.
+    # This is faster than model(...), which parses descriptions of inputs and outputs in every call.
     outputs = model.loader.run([{{ m.model.inputs | map(attribute="name") | join(", ") }}])
 """
     not_reproducible: ClassVar[dict[str, str]] = {
-        "model.pt2": "a package contains output of the C++ compiler with names of random folders; this file is the one "
-        "that was measured, but remaking it gives other bytes"
+        "model.pt2": "a package contains output of the C++ compiler with random folder names; this file was measured, "
+        "but rebuilding the file gives different bytes"
     }
 
     def required_instructions(self, recipe: Recipe) -> list[str]:
-        """Return the instructions that the compiler may use, by their names in ``/proc/cpuinfo``."""
+        """Return the instructions that the compiler may use, with their names in ``/proc/cpuinfo``."""
         instructions: list[str] = resolve_name("tasks.runtimes.aot_package:instructions_for")(spec_of(recipe))
         return instructions
 
 
 class OnnxRuntime(Runtime):
-    """The exported file, quantized with ONNX Runtime's own tools."""
+    """The exported ONNX file, quantized with ONNX Runtime's own tools."""
 
     makes = "tasks.runtimes.onnx_quantize:OnnxMaker"
     opens = "tasks.runtimes.onnx_session:OnnxOpener"
@@ -142,14 +142,14 @@ class OnnxRuntime(Runtime):
         limit("arithmetic", "float32", reason=_OTHER_METHOD),
         limit("weights", "int8", reason="its kernels support neither float16 weights nor 4-bit embeddings"),
     )
-    saturation_noticed = 1e-3  # the reference rounds at the same places
+    saturation_noticed = 1e-3  # the reference rounds in the same places
     usage = """\
 import onnxruntime
 
 session = onnxruntime.InferenceSession(
     "{{ m.model.file }}",
     providers=["CPUExecutionProvider"],
-    disabled_optimizers=["WeightBiasQuantization"],  # it quantizes layers that must stay float
+    disabled_optimizers=["WeightBiasQuantization"],  # this optimizer quantizes layers that must stay float
 )
 inputs = [{{ m.model.inputs | map(attribute="name") | join(", ") }}]  # NumPy arrays
 outputs = session.run(None, {entry.name: array for entry, array in zip(session.get_inputs(), inputs)})
@@ -159,7 +159,7 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
 class OpenVino(Runtime):
     """OpenVINO's IR of the exported file, quantized with NNCF.
 
-    Precision is always set: by default, OpenVINO computes float models in bfloat16 if the processor supports it.
+    The precision is always set, because OpenVINO computes float models in bfloat16 by default on some processors.
     """
 
     makes = "tasks.runtimes.openvino_quantize:OpenVinoMaker"
@@ -169,7 +169,7 @@ class OpenVino(Runtime):
     main_file = "model.xml"
     distributions = ("openvino", "nncf", *EXPORTING)
     limits = (*_LIMITS, limit("weights", "int8", reason="NNCF compresses weights to int8 only"))
-    rounds_per_call = False  # if weights alone are int8, activations stay float
+    rounds_per_call = False  # if only weights are int8, activations stay float
     usage = """\
 import openvino
 

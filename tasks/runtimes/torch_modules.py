@@ -1,6 +1,6 @@
 """Share, open and profile converted torch modules, and open a reference with exact arithmetic.
 
-oneDNN's profiler complements torch's, which does not see a compiled package's calls of oneDNN.
+torch's profiler does not see a compiled package's calls to oneDNN, so oneDNN's profiler is used as well.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tasks.runtimes.base import CandidateFiles, Made, Maker, Opened, Opener
 _EXACT = "qnnpack"
 _INT8 = re.compile(r"quantized::|aten::quantized_|onednn::q|nightquant_\w+::")
 _CONVERT = re.compile(r"aten::(?:quantize_per|dequantize|_choose_qparams|choose_qparams)|quantized_decomposed::")
-# These operators inspect, allocate or return views; the remaining ones compute in float.
+# These operators inspect or allocate tensors, or return views. All remaining operators compute in float.
 _OTHER = re.compile(
     r"forward$|aten::(?:_?empty|view|select|narrow|as_strided|slice|unbind|reshape|_reshape|to$|item|_local_scalar|"
     r"detach|transpose|t$|expand|permute|squeeze|unsqueeze|chunk|split|q_|qscheme|alias|result_type|resolve)"
@@ -42,20 +42,20 @@ _PACKAGE = "AOTIModelContainerRunner"  # prefix of the events for a complete cal
 
 
 class EagerMaker(Maker):
-    """Shares the converted module and writes no files."""
+    """A maker that only shares the converted module."""
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
-        """Find or make the converted module."""
+        """Find or build the converted module."""
         return {KIND: find_or_convert(source, spec).name}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Write nothing; the size is the state dict's size as ``torch.save`` writes it."""
+        """Return properties without writing files; the size is the state dict's size in a ``torch.save`` file."""
         structure = Structure.read(find_or_convert(source, spec))
         return Made(size_bytes=structure.size_bytes, coverage=structure.coverage, graph=structure.graph)
 
 
 class EagerOpener(Opener):
-    """Opens the converted module, or a subclass's form of it."""
+    """An opener of the converted module; subclasses open other files."""
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Load the module, packed for the spec's engine."""
@@ -74,7 +74,7 @@ class EagerOpener(Opener):
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
         """Open the converted module with QNNPACK, whose kernels add products in 32 bits on every processor.
 
-        QNNPACK rounds at other places than the other engines.
+        QNNPACK does not round in the same places as the other engines.
         """
         if files.spec().engine is None or _EXACT not in torch.backends.quantized.supported_engines:
             return None
@@ -88,7 +88,7 @@ class EagerOpener(Opener):
 
 
 def profile_torch(call: Callable[[], object], calls: int) -> list[Operator]:
-    """Profile up to twenty calls: torch's operators and, for a compiled package, oneDNN's primitives and the rest."""
+    """Profile up to 20 calls: torch's operators and, in a compiled package, oneDNN's primitives and compiled loops."""
     parts = min(_PARTS, calls)
     calls_in_part = min(_MOST_IN_PART, calls // parts)
     return typical(operator for _ in range(parts) for operator in _profile_part(call, calls_in_part))
@@ -119,7 +119,7 @@ def _arithmetic(name: str) -> Arithmetic:
 
 
 def _profile_onednn(call: Callable[[], object], calls: int) -> list[Operator]:
-    """Read oneDNN's log of its primitives from standard output: type, implementation, tensors and milliseconds."""
+    """Read each primitive's type, implementation, tensors and milliseconds from oneDNN's log on standard output."""
     with tempfile.TemporaryFile() as file:
         onednn = torch.backends.mkldnn
         with _standard_output_to(file.fileno()), onednn.verbose(onednn.VERBOSE_ON):  # type: ignore[no-untyped-call]
@@ -148,7 +148,7 @@ def _primitive(line: str) -> Operator | None:
 
 @contextmanager
 def _standard_output_to(descriptor: int) -> Iterator[None]:
-    """Redirect standard output, including C code's, to a file; this process runs nothing but a measurement."""
+    """Redirect standard output, including the output of C code, to a file; the process only runs a measurement."""
     library = ctypes.CDLL(None)
     sys.stdout.flush()
     library.fflush(None)

@@ -24,7 +24,7 @@ MODEL = "model.ts"
 
 
 class ScriptMaker(EagerMaker):
-    """Traces the converted module."""
+    """A maker that traces the converted module."""
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
         """Trace, freeze and save the module; the size is the file's size."""
@@ -33,13 +33,13 @@ class ScriptMaker(EagerMaker):
             model = open_converted(converted)
             write_script(model, source.example_inputs, script, exact=spec.engine is not None)
             before, after = (outputs_of(module, source.example_inputs) for module in (model, read_script(script)))
-        refuse_other(before, after, exactness(spec), spec, "it is saved as TorchScript")
+        refuse_other(before, after, exactness(spec), spec, "saving as TorchScript")
         structure = Structure.read(converted)
         return Made(size_bytes=script.stat().st_size, coverage=structure.coverage, graph=structure.graph)
 
 
 class ScriptOpener(EagerOpener):
-    """Opens a TorchScript file."""
+    """An opener of TorchScript files."""
 
     def load(self, files: CandidateFiles) -> Call:
         """Load the file."""
@@ -49,8 +49,8 @@ class ScriptOpener(EagerOpener):
 def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: Path, *, exact: bool) -> None:
     """Trace, freeze and save a model.
 
-    With `exact`, every operation stays as it is, and outputs equal the model's bit for bit. Otherwise, freezing may
-    fold float operations (a batch norm into its convolution), which is faster and rounds differently.
+    With `exact`, the operations do not change, and outputs equal the model's outputs bit for bit. Otherwise, freezing
+    may fold float operations, such as a batch norm into a convolution, which is faster but rounds differently.
 
     Raises
     ------
@@ -58,8 +58,8 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
         The model cannot be traced.
     """
     with without_deprecations(), torch.no_grad():
-        # Tracing runs shape checks in torch and transformers, and reads every property of a module, which warns.
-        # Warnings about the user's own code stay visible.
+        # Tracing causes warnings in torch and transformers, because it runs shape checks and reads every property of a
+        # module. Warnings about the user's own code stay visible.
         warnings.filterwarnings("ignore", category=TracerWarning, module=r"(torch|transformers)\.")
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
         try:
@@ -72,17 +72,17 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
                 hint="Rewrite the code that the message names, or remove the runtime torchscript from the recipe.",
             ) from error
         frozen: torch.jit.ScriptModule = torch.jit.freeze(traced.eval(), optimize_numerics=not exact)
-        # Do not use frozen.save(path): on a full disk, torch's writer aborts the process.
+        # Do not use frozen.save(path), because torch's writer aborts the process on a full disk.
         path.write_bytes(frozen.save_to_buffer())
 
 
 def read_script(path: Path) -> nn.Module:
-    """Load a file from `write_script`; weights are packed for the current quantized engine.
+    """Load a file from `write_script`, and pack the weights for the current quantized engine.
 
     Raises
     ------
     QuantizationError
-        torch wrote a file that it cannot read: it prints a scale of 1e10 or more without a decimal point.
+        torch cannot read the file, because torch wrote a scale of 1e10 or more without a decimal point.
     """
     with without_deprecations():
         try:

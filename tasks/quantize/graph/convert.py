@@ -1,6 +1,6 @@
 """Convert a float model in the planned graph mode: attach observers, calibrate or train, convert, and test the result.
 
-The module also maps float modules to quantized modules, for the coverage of fused models and for comparisons.
+This module also maps float modules to quantized modules, for the coverage of fused models and for comparisons.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _QUANTIZED_MODULES = (
 
 
 class GraphConverter(Converter):
-    """Quantizes a model's complete graph to int8."""
+    """A converter that quantizes a model's complete graph to int8."""
 
     @abstractmethod
     def show_data(self, prepared: nn.Module, spec: Spec, source: ModelSource) -> None:
@@ -61,17 +61,17 @@ class GraphConverter(Converter):
         return Converted(converted, plan.graph, cover_fused(leaves, converted, plan, packed))
 
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
-        """Give the model the structure of a model quantized in this graph mode, with default scales."""
+        """Give the model the structure of a model quantized in the mode `graph`, with default scales."""
         spec = _in_mode(spec, graph)
         plan = make_plan(model, spec, example_inputs)
         with warnings.catch_warnings():
-            # No observer runs here: the saved scales replace the default ones.
+            # Observers do not run here, because saved scales replace the default scales.
             warnings.filterwarnings("ignore", message=r"(?s)must run observer before calling calculate_qparams.*")
             return convert(prepare(model, plan, spec, example_inputs))
 
 
 class StaticConverter(GraphConverter):
-    """Observes, calibrates and converts."""
+    """A converter that calibrates ranges with observers."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
         """Quantize weights and activations with ranges from calibration, in eager or FX graph mode.
@@ -79,24 +79,24 @@ class StaticConverter(GraphConverter):
         Raises
         ------
         QuantizationError
-            The requested graph mode cannot express the model, there are no calibration samples, an operation has no
-            quantized kernel, or numbers are not finite.
+            The requested graph mode cannot express the model, calibration samples are missing, an operation lacks a
+            quantized kernel, or values are not finite.
         """
-        refuse_non_finite_state(model)  # raise once, before either mode is tried
+        refuse_non_finite_state(model)  # raise the error before either mode is tried
         try:
             return super().convert(model, spec, source)
         except QuantizationError as error:
             if spec.graph != "auto":
                 raise
             refusal = error
-        try:  # with a new model, because eager mode has changed this one
+        try:  # eager mode has changed `model`, so load a new model
             return super().convert(source.float_model(), replace(spec, graph="fx"), source)
         except QuantizationError as error:
             if error.message == refusal.message:
                 # The error is independent of the graph mode.
                 raise refusal from None
             raise QuantizationError(
-                f"{refusal.message} FX graph mode fails as well: {error.message}", hint=error.hint
+                f"{refusal.message} FX graph mode also fails: {error.message}", hint=error.hint
             ) from refusal
 
     def show_data(self, prepared: nn.Module, spec: Spec, source: ModelSource) -> None:
@@ -115,7 +115,7 @@ def _mode_of(prepared: nn.Module) -> Literal["eager", "fx"]:
 
 
 def convert(prepared: nn.Module, name: str = "The model") -> nn.Module:
-    """Convert a calibrated or trained model, and pack it for the quantized engine; errors call it `name`.
+    """Convert a calibrated or trained model, and pack it for the quantized engine; `name` is used in messages.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def convert(prepared: nn.Module, name: str = "The model") -> nn.Module:
             converted = quantization.convert(prepared, inplace=True)  # type: ignore[no-untyped-call]
     for module in converted.modules():
         if isinstance(module, ELU):
-            # Only torch's quantized ELU keeps its output's range in plain attributes, outside the state dict.
+            # Only torch's quantized ELU keeps the output's range in plain attributes, outside the state dict.
             scale, zero_point = float(module.scale), int(module.zero_point)
             del module.scale, module.zero_point
             module.register_buffer("scale", torch.tensor(scale))
@@ -143,7 +143,7 @@ def convert(prepared: nn.Module, name: str = "The model") -> nn.Module:
 class Pair:
     """A quantized module and the corresponding float module.
 
-    ``path`` is the module's path in the float model; for a fused module, the path of the first one.
+    ``path`` is the module's path in the float model. A fused module has the path of its first module.
     """
 
     path: str
@@ -154,9 +154,9 @@ class Pair:
 def pair_with_float(
     model: nn.Module, converted: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]
 ) -> tuple[Pair, ...]:
-    """Pair every quantized module that has weights with its float module, in the model's order.
+    """Pair every quantized module that has weights with the corresponding float module, in the model's order.
 
-    The float `model` may be fused in place; `converted` is its conversion in the mode `graph`.
+    The float `model` may be fused in place; `converted` is the result of converting `model` in the mode `graph`.
     """
     if spec.form == "graph":
         model = fuse(model, make_plan(model, _in_mode(spec, graph), example_inputs))
@@ -171,10 +171,10 @@ def pair_with_float(
 def cover_fused(
     leaves: Sequence[ModuleCoverage], converted: nn.Module, plan: Plan, packed: Collection[str] = ()
 ) -> tuple[ModuleCoverage, ...]:
-    """Complete the leaves of the float model, as it was before fusing.
+    """Add reasons to the leaves, which are modules of the float model before fusing.
 
-    A fused module (a batch norm folded into its convolution) counts as quantized if the module with which it is fused
-    is. A module also counts as quantized if its parameters, `packed`, were packed for a function in forward.
+    A fused module, such as a batch norm, counts as quantized if the first module of its chain is quantized. A module
+    also counts as quantized if `packed` contains its parameters, which were packed for a function in `forward`.
     """
     modules = _modules_by_float_path(converted)
     heads = {path: chain[0] for chain in plan.chains for path in chain}
@@ -183,7 +183,7 @@ def cover_fused(
 
     def why_float(leaf: ModuleCoverage) -> str:
         head = heads.get(leaf.module, leaf.module)
-        # torchvision's own fusing replaces a folded module by an Identity.
+        # torchvision's own fusing replaces a folded module with an Identity.
         if head in modules and (isinstance(modules[head], nn.Identity) or has_quantized_kernel(modules[head])):
             return ""
         if leaf.module in owners:
@@ -200,12 +200,12 @@ def cover_fused(
 
 
 def has_quantized_kernel(module: nn.Module) -> bool:
-    """Return whether a converted model's module computes in integers or looks up integer rows."""
+    """Return whether a module of a converted model computes in integers or looks up integer rows."""
     return isinstance(module, FourBitEmbedding) or is_within(type(module).__module__, _QUANTIZED_MODULES)
 
 
 def _modules_by_float_path(converted: nn.Module) -> dict[str, nn.Module]:
-    """Return the converted model's modules by their paths in the float model."""
+    """Return the converted model's modules by path in the float model."""
     inner = converted.module if isinstance(converted, QuantizedInside) else converted
     return {
         path: module.module if isinstance(module, FloatInside) else module for path, module in inner.named_modules()

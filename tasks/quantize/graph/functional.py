@@ -1,9 +1,9 @@
-"""Replace functions that forward calls with a module's parameters, such as ``functional.conv2d``, by plain modules.
+"""Replace function calls in `forward`, such as ``functional.conv2d``, with plain modules that own the parameters.
 
-An example is a subclass of `nn.Conv2d` whose forward pads first; model libraries have many of these. torch fuses only
-modules, cannot load the packed weights of functions, and needs all arguments of a function in position. So a traced
-graph gets plain modules, under the paths of the modules that own the parameters. A function stays if its weight
-belongs to the model itself, is computed, or is used more than once.
+Model libraries have many subclasses of `nn.Conv2d` whose `forward` pads first and then calls the function. PyTorch
+fuses only modules, cannot load packed weights of functions, and requires positional arguments for functions. A traced
+graph therefore gets plain modules, at the paths of the modules that own the parameters. A function call stays if its
+weight belongs to the model itself, is computed, or is used more than once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _READ = "_read_by_forward"
 def with_plain_layers(
     model: nn.Module, graph: fx.Graph, *, training: bool = False
 ) -> tuple[fx.GraphModule, frozenset[str]]:
-    """Make a graph module of a model's graph, with plain layers instead of functions; the graph is changed.
+    """Build a graph module from a model's graph, with plain layers instead of functions; this changes the graph.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def with_plain_layers(
     Returns
     -------
     tuple of GraphModule and frozenset
-        The graph module, which shares tensors and the other modules with the model, and the paths of its plain layers.
+        The graph module, which shares tensors and other modules with the model, and the paths of the plain layers.
     """
     plain: dict[str, nn.Module] = {}
     moved: dict[str, nn.Module] = {}
@@ -76,7 +76,7 @@ def with_plain_layers(
 
 
 def parameters_read(model: nn.Module) -> frozenset[str]:
-    """Return the names of the float model's tensors that a graph module's graph reads; none for other modules."""
+    """Return the names of the float tensors that a graph module reads; return an empty set for other modules."""
     if not isinstance(model, fx.GraphModule):
         return frozenset()
     names = (str(node.target) for node in model.graph.nodes if node.op == "get_attr")
@@ -84,7 +84,7 @@ def parameters_read(model: nn.Module) -> frozenset[str]:
 
 
 def _arguments_of(node: fx.Node) -> Args:
-    """Return a function's arguments by name; a convolution's stride, padding and dilation have a number per axis."""
+    """Return a function's arguments by name; convolutions have a stride, a padding and a dilation for each axis."""
     defaults = _ARGUMENTS[node.target]
     arguments = defaults | dict(zip(defaults, node.args, strict=False)) | dict(node.kwargs)
     if node.target in _CONVOLUTIONS:
@@ -99,7 +99,7 @@ def _arguments_of(node: fx.Node) -> Args:
 
 
 def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) -> str:
-    """Return the path of the module that owns a function's tensors and has no other use for tensors; "" if none."""
+    """Return the path of the single module that owns a function's tensors, or "" if other nodes use the module too."""
     owners = {str(tensor.target).rpartition(".")[0] for tensor in tensors}
     if len(owners) != 1 or any(tensor.op != "get_attr" or len(tensor.users) != 1 for tensor in tensors):
         return ""
@@ -108,7 +108,7 @@ def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) 
         if node.op not in ("call_module", "get_attr") or node in tensors:
             continue
         target = str(node.target)
-        # Only a module within the owner is looked up: another layer's children may have been moved out of the model.
+        # Look up only modules inside the owner, because children of other layers may have been moved elsewhere.
         if target == owner or (
             target.startswith(f"{owner}.") and (node.op == "get_attr" or model.get_submodule(target).state_dict())
         ):
@@ -117,7 +117,7 @@ def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) 
 
 
 def _plain_layer(target: object, arguments: Args, tensors: Mapping[str, fx.Node], owner: nn.Module) -> nn.Module | None:
-    """Return the module that is equivalent to a function with its owner's tensors, or None if there is none."""
+    """Return a module that is equivalent to a function with its owner's tensors, or None if no module is equivalent."""
     values = {name: getattr(owner, str(node.target).rpartition(".")[2]) for name, node in tensors.items()}
     weight, bias = values.get("weight"), values.get("bias")
     if not isinstance(weight, nn.Parameter) or not isinstance(bias, nn.Parameter | None):
@@ -143,7 +143,7 @@ def _plain_layer(target: object, arguments: Args, tensors: Mapping[str, fx.Node]
 
 
 def _move_children(owner: str, model: nn.Module, graph: fx.Graph) -> dict[str, nn.Module]:
-    """Move the called children of a module that becomes a plain layer to paths outside; return them by path."""
+    """Move called children out of a module that becomes a plain layer; return the children by new path."""
     moved = {}
     for node in graph.nodes:
         if node.op == "call_module" and str(node.target).startswith(f"{owner}."):
@@ -154,7 +154,7 @@ def _move_children(owner: str, model: nn.Module, graph: fx.Graph) -> dict[str, n
 
 
 def _separate_reads(graph: fx.Graph, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Give tensors that forward reads from called modules, which conversion replaces, new names; yield both."""
+    """Rename tensors that `forward` reads from called modules, which conversion replaces; yield names and tensors."""
     called = {str(node.target) for node in graph.nodes if node.op == "call_module"}
     for node in graph.nodes:
         if node.op == "get_attr" and str(node.target).rpartition(".")[0] in called:

@@ -1,8 +1,8 @@
-"""The observers of a recipe, and the modules that have none.
+"""The observers for a recipe, and the module types without observers.
 
-The engine, not the recipe, decides whether activations use 7 or 8 bits (``reduce_range``). Without VNNI, x86, fbgemm
-and onednn multiply with ``vpmaddubsw``, whose 16-bit sums saturate unless one bit is kept free. PyTorch keeps it free
-for x86 and fbgemm on every processor, but never for onednn. nightquant does so for onednn on processors without VNNI.
+The engine, not the recipe, determines whether activations use 7 or 8 bits (``reduce_range``). Without VNNI, x86, fbgemm
+and onednn multiply with ``vpmaddubsw``, whose 16-bit sums saturate with 8-bit activations. PyTorch uses 7 bits for x86
+and fbgemm on every processor, but 8 bits for onednn. Without VNNI, nightquant uses 7 bits for onednn as well.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _WEIGHT_FAKE_QUANTS = {
 }
 
 _TRANSPOSED = "torch's quantized kernels for transposed convolutions are wrong for some shapes"
-# These types always stay float, because torch's int8 kernels for them are wrong.
-# Transposed convolutions: fbgemm's kernels write outside their memory if kernel and stride are 2 (the usual
-# upsampling), and onednn's compute garbage if input and output channels differ (`python -m benchmarks.transposed`).
-# PReLU: it rounds negative slopes to 0, supports no slope per channel, and keeps its weight and range outside the state
-# dict.
+# Modules of these types always stay float, because torch's int8 kernels for these types are wrong.
+# For transposed convolutions with kernel and stride 2 (the usual upsampling), fbgemm's kernels write outside their
+# memory. If input and output channels differ, onednn's kernels compute garbage (`python -m benchmarks.transposed`).
+# The quantized PReLU rounds negative slopes to 0, supports only one slope for all channels, and keeps its weight and
+# range outside the state dict.
 UNSUPPORTED: dict[type[nn.Module], str] = {
     nn.ConvTranspose1d: _TRANSPOSED,
     nn.ConvTranspose2d: _TRANSPOSED,
@@ -48,7 +48,7 @@ _UNSUPPORTED_FUNCTIONS = (functional.conv_transpose1d, functional.conv_transpose
 
 
 def reduces_range(engine: str | None) -> bool:
-    """Return whether activations keep one bit free on this processor, for an engine."""
+    """Return whether activations for an engine keep one bit free on this processor."""
     if engine is None:
         return False
     default = quantization.get_default_qconfig(engine)  # type: ignore[no-untyped-call]
@@ -56,7 +56,7 @@ def reduces_range(engine: str | None) -> bool:
 
 
 def qconfig_for(spec: Spec) -> QConfig:
-    """Return observers (static) or fake quantization (training) for a spec's engine."""
+    """Return the observers or, for training, the fake quantization for a spec's engine."""
     reduced, granularity = {"reduce_range": reduces_range(spec.engine)}, spec.layers[EVERY].granularity
     if spec.calibration is not None:
         activation = _ACTIVATION_OBSERVERS[spec.calibration.observer].with_args(**reduced)

@@ -1,4 +1,4 @@
-"""Choose the graph mode in which a model is quantized, and the chains of modules to fuse into one int8 kernel.
+"""Choose the graph mode in which a model is quantized, and the chains of modules to fuse into int8 kernels.
 
 Eager mode is used if it can express the complete model, and FX graph mode otherwise.
 """
@@ -29,14 +29,14 @@ _PASSING_MODULES: tuple[type[nn.Module], ...] = (
     nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.Upsample, nn.ChannelShuffle,
     nn.PixelShuffle, nn.Sigmoid, nn.Tanh, nn.Hardsigmoid,
 )  # fmt: skip
-# Functions and methods that accept quantized tensors and keep their range, or choose a safe one.
+# Functions and methods that accept quantized tensors, and keep the range or choose a safe range.
 _PASSING_FUNCTIONS = frozenset({
     "flatten", "reshape", "view", "permute", "transpose", "contiguous", "squeeze", "unsqueeze", "chunk", "split",
     "getitem", "select", "narrow", "expand", "clone", "detach", "relu", "relu_", "dropout", "max_pool1d", "max_pool2d",
     "max_pool3d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "interpolate",
     "channel_shuffle", "pixel_shuffle", "mean", "boolean_dispatch",
 })  # fmt: skip
-# Modules that eager mode converts, and the ones among them for which a recipe's observers are unsuitable.
+# Modules that eager mode converts, and modules for which a recipe's observers are unsuitable.
 _MAPPED = set(get_default_static_quant_module_mappings())
 _UNMAPPED = {nn.Embedding, nn.EmbeddingBag}
 
@@ -54,17 +54,17 @@ _KERNELS: frozenset[tuple[type[nn.Module], ...]] = frozenset({
     *((transposed, norm) for _, transposed, norm in _DIMENSIONS),
 })  # fmt: skip
 _BEFORE_RELU = frozenset(kind for kernel in _KERNELS for kind in kernel) - {nn.ReLU}
-# Paths of modules in calling order; the fused module replaces the first one, the head.
+# Paths of modules in calling order. The fused module replaces the first module, called the head.
 Chain = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How one model is quantized.
+    """A plan to quantize one model.
 
-    In eager mode, values are quantized at the model's ``own`` stubs or ``around`` the model. With ``own_fusing``, its
-    `fuse_model` fuses modules instead of ``chains``. ``excluded`` are modules, or heads of chains, that stay float on
-    request or because their kernels are unsupported. ``outside`` are modules that the model's own stubs leave float.
+    In eager mode, values are quantized at the model's ``own`` stubs or ``around`` the model. With ``own_fusing``, the
+    model's `fuse_model` chooses the modules to fuse, not ``chains``. ``excluded`` are modules, or heads of chains, that
+    stay float on request or because their kernels are unsupported. ``outside`` are modules that get only float values.
     """
 
     graph: Literal["eager", "fx"]
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def float_paths(self) -> frozenset[str]:
-        """Paths of the modules that stay float, including the other modules of their chains."""
+        """Paths of the modules that stay float, including all modules in excluded chains."""
         fused = (path for chain in self.chains if chain[0] in self.excluded for path in chain)
         return frozenset((*self.excluded, *fused))
 
@@ -97,11 +97,11 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
     except QuantizationError:
         if not own_stubs:
             raise
-        # The model itself defines where values are quantized, and maybe which modules are fused.
+        # The model itself defines where values are quantized and, with `fuse_model`, which modules are fused.
         return Plan("eager", "own", own_fusing, (), excluded)
     chains = find_chains(traced, is_qat=spec.training is not None)
     head_of = {path: chain[0] for chain in chains for path in chain}
-    # If one module of a chain is float, all of them are.
+    # If one module of a chain stays float, the complete chain stays float.
     plan = Plan("fx", "around", False, chains, tuple(dict.fromkeys(head_of.get(name, name) for name in excluded)))
     if spec.graph == "fx":
         return plan
@@ -123,7 +123,7 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
 
 
 def _stay_float(model: nn.Module, exclude: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the paths of the outermost excluded modules, then of the modules with unsupported kernels."""
+    """Return the paths of the outermost excluded modules, then the paths of modules with unsupported kernels."""
     excluded = excluded_modules(model, exclude)
     outermost = (name for name in exclude if not any(name.startswith(f"{other}.") for other in exclude))
     unsupported = (path for path, module in model.named_modules() if type(module) in UNSUPPORTED)
@@ -133,7 +133,7 @@ def _stay_float(model: nn.Module, exclude: tuple[str, ...]) -> tuple[str, ...]:
 def _follow_quantized(traced: Traced, float_paths: Collection[str], *, around: bool) -> tuple[str, tuple[str, ...]]:
     """Return why eager mode cannot express the graph ("" if it can), and the modules that get only float values.
 
-    Values are quantized `around` the model, or at its own stubs.
+    With `around`, values are quantized around the model, otherwise at the model's own stubs.
     """
     observed = _functionals(traced)
     quantized: set[fx.Node] = set()
@@ -195,7 +195,7 @@ def find_chains(traced: Traced, *, is_qat: bool) -> tuple[Chain, ...]:
     """Find every fusable chain: Conv-BN, Conv-BN-ReLU, Conv-ReLU, Linear-BN, Linear-ReLU, BN-ReLU, transposed Conv-BN.
 
     In a chain, each output has one consumer and each module is called once, because fusing changes a module for all its
-    callers. Transposed Conv-BN is left out for quantization-aware training, because it cannot be trained when fused.
+    callers. Quantization-aware training omits transposed Conv-BN, because torch cannot train such a fused chain.
     """
     taken: set[str] = set()
     chains = []
@@ -210,7 +210,7 @@ def find_chains(traced: Traced, *, is_qat: bool) -> tuple[Chain, ...]:
 
 
 def has_functional_relu_to_fuse(traced: Traced) -> bool:
-    """Return whether FX graph mode could fuse a functional ReLU, which eager mode computes separately."""
+    """Return whether there is a functional ReLU that only FX graph mode could fuse."""
     return any(
         operation_name(node) in ("relu", "relu_") and type(traced.module_of(node.all_input_nodes[0])) in _BEFORE_RELU
         for node in traced.graph.nodes
@@ -219,7 +219,7 @@ def has_functional_relu_to_fuse(traced: Traced) -> bool:
 
 
 def _has_clamps(traced: Traced) -> bool:
-    """Return whether there is a ReLU6 or Hardtanh, before which FX graph mode observes the range that it keeps."""
+    """Return whether there is a ReLU6 or Hardtanh, whose range FX graph mode applies to the preceding observer."""
     return any(isinstance(traced.module_of(node), nn.Hardtanh) for node in traced.graph.nodes)
 
 
@@ -234,7 +234,7 @@ def fuse_chains(model: nn.Module, chains: Sequence[Chain], *, is_qat: bool) -> N
 
 
 def _line_from(node: fx.Node, traced: Traced, taken: Collection[str]) -> Iterator[fx.Node]:
-    """Yield successive nodes from `node` on that call free modules and are the previous node's only consumer."""
+    """Yield a line of nodes that call modules outside `taken`; each node is the only consumer of the previous node."""
     while node.op == "call_module" and traced.calls[str(node.target)] == 1 and str(node.target) not in taken:
         yield node
         if len(node.users) != 1:
@@ -253,6 +253,6 @@ def _is_fusable(line: Sequence[fx.Node], traced: Traced, is_qat: bool) -> bool:
     if not isinstance(norm, _BatchNorm):
         return True
     if isinstance(head, nn.Linear) and (traced.ranks.get(line[1]) != 2 or norm.num_features != head.out_features):
-        # With sequences, the norm's channels and the Linear's features are different axes.
+        # For sequences, the norm's channels and the Linear layer's features are on different axes.
         return False
     return norm.affine and norm.track_running_stats

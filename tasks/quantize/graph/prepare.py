@@ -1,4 +1,4 @@
-"""Prepare a float model by its plan: attach observers or fake quantization, in eager mode or FX graph mode.
+"""Prepare a float model by its plan: attach observers or fake quantization in eager mode or FX graph mode.
 
 Eager mode fuses modules and adds borders between float and quantized values. FX graph mode rewrites the graph, so that
 functional operations are observed and fused like modules.
@@ -29,12 +29,12 @@ from tasks.quantize.spec import Spec
 class QuantizedInside(nn.Module):
     """A model without its own stubs, with borders that quantize floating-point inputs and dequantize outputs.
 
-    There is one of `example_inputs` for each argument; the borders do not change integer tensors.
+    `example_inputs` has one tensor per argument. The borders do not change integer tensors.
     """
 
     def __init__(self, module: nn.Module, example_inputs: Iterable[torch.Tensor]) -> None:
         super().__init__()
-        # One stub per argument, because each argument has its own range.
+        # Each argument needs its own stub, because each argument has its own range.
         self.quants = nn.ModuleList(
             QuantStub() if tensor.is_floating_point() else nn.Identity() for tensor in example_inputs
         )
@@ -48,7 +48,7 @@ class QuantizedInside(nn.Module):
 
 
 class FloatInside(nn.Module):
-    """A float module in a quantized model, which dequantizes its inputs and quantizes its outputs."""
+    """A wrapper that dequantizes a float module's inputs and quantizes its outputs, inside a quantized model."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -63,17 +63,17 @@ class FloatInside(nn.Module):
 
 
 class _FloatPReLU(nn.PReLU):
-    """A PReLU of another type, because torch quantizes every `nn.PReLU` between quantized values."""
+    """A PReLU with its own type, because torch quantizes every `nn.PReLU` between quantized values."""
 
 
 def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
-    """Attach observers or fake quantization to a float model in the plan's graph mode; the model may be changed.
+    """Attach observers or fake quantization to a float model in the plan's graph mode; this may change the model.
 
     Raises
     ------
     QuantizationError
-        torch cannot prepare the model, a convolution has uneven padding, or an excluded module cannot stay float. The
-        last happens if the model's own `fuse_model` fused the module, or if forward calls only its methods.
+        torch cannot prepare the model, a convolution has uneven padding, or an excluded module cannot stay float. A
+        module cannot stay float if the model's own `fuse_model` fused the module, or `forward` calls only its methods.
     """
     with refusing("prepared", type(model).__name__, plan.graph):
         prepare_mode = _prepare_graph if plan.graph == "fx" else _prepare_modules
@@ -109,25 +109,25 @@ def _prepare_modules(model: nn.Module, plan: Plan, spec: Spec, example_inputs: M
 
 
 def _fuse_modules(model: nn.Module, plan: Plan, *, is_qat: bool) -> nn.Module:
-    """Fuse in place, and set training mode for quantization-aware training."""
+    """Fuse a model in place, and set training mode for quantization-aware training."""
     model.train(is_qat)
     if not plan.own_fusing:
         fuse_chains(model, plan.chains, is_qat=is_qat)
         return model
-    # Supports torchvision's protocol for quantizable models, and the older one without `is_qat`.
+    # Support torchvision's protocol for quantizable models, and the older protocol without `is_qat`.
     fuse_model = cast(Callable[..., None], model.fuse_model)
     parameters = inspect.signature(fuse_model).parameters
     if "is_qat" in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         fuse_model(is_qat=is_qat)
         return model
-    # The older protocol folds batch norms, which needs evaluation mode; training continues without them.
+    # The older protocol folds batch norms, which needs evaluation mode. Training then continues without batch norms.
     model.eval()
     fuse_model()
     return model.train(is_qat)
 
 
 def _remove_stubs(model: nn.Module) -> None:
-    """Replace every quant and dequant stub by an Identity."""
+    """Replace every quant and dequant stub with an Identity."""
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if isinstance(module, QuantStub | DeQuantStub):
             model.set_submodule(path, nn.Identity())
@@ -137,8 +137,8 @@ def _keep_float(model: nn.Module, path: str) -> None:
     module = model.get_submodule(path)
     if isinstance(module, nn.Identity) or hasattr(module, "activation_post_process"):
         raise QuantizationError(
-            f"{path} alone cannot stay float: it was fused with a neighbour, or forward calls only its methods.",
-            hint='Add the previous module, or the block that contains both, to `exclude`, or use graph = "fx".',
+            f"The module {path} alone cannot stay float: it was fused, or `forward` calls only its methods.",
+            hint='Add the previous module, or the block that contains both modules, to `exclude`, or use graph = "fx".',
         )
     for inner in module.modules():
         inner.qconfig = None  # type: ignore[assignment]
@@ -162,8 +162,8 @@ def _prepare_graph(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Map
     for path in sorted(plan.float_paths):
         mapping.set_module_name(path, None)
     inputs, is_qat = tuple(example_inputs.values()), spec.training is not None
-    # A traced graph keeps only the branch that ``self.training`` took. Trace non-leaf modules in evaluation mode, so
-    # that the graph does not contain functional dropout and auxiliary heads.
+    # A traced graph keeps only the branch that ``self.training`` selected. Trace non-leaf modules in evaluation mode,
+    # so that the graph does not contain functional dropout and auxiliary heads.
     for module in model.train(is_qat).modules():
         module.training = is_qat and is_leaf(module) and not any(True for _ in module.children())
     traced, _ = traced_module(model, plan.excluded, training=is_qat)
@@ -174,10 +174,10 @@ def _prepare_graph(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Map
 
 
 def _observe_clamped(prepared: fx.GraphModule) -> None:
-    """Limit observed values to the range that the activation behind the observer lets through.
+    """Limit observed values to the range that the activation after the observer keeps.
 
-    torch fuses ReLU into the layer before it, but not ReLU6 or Hardtanh. The range of such a layer can be several times
-    as wide as the part that the activation keeps, which would then have few of the 256 steps.
+    torch fuses a ReLU into the preceding layer, but not a ReLU6 or Hardtanh. The preceding layer's range can be several
+    times as wide as the activation's range, which would then have few of the 256 steps.
     """
     for node in prepared.graph.nodes:
         if node.op != "call_module" or len(node.all_input_nodes) != 1:
@@ -196,12 +196,12 @@ def _clamped(low: float, high: float, module: nn.Module, inputs: tuple[torch.Ten
 
 
 def _pad_by_numbers(model: nn.Module, float_paths: Collection[str]) -> None:
-    """Replace padding "same" and "valid", which torch's quantized convolutions do not support, by numbers.
+    """Replace the paddings "same" and "valid" with numbers, because torch's quantized convolutions need numbers.
 
     Raises
     ------
     QuantizationError
-        A convolution has uneven padding and is not inside one of the modules at `float_paths`.
+        A convolution outside the modules at `float_paths` has uneven padding.
     """
     for path, module in model.named_modules():
         if not isinstance(module, _ConvNd) or not isinstance(module.padding, str):
@@ -212,8 +212,8 @@ def _pad_by_numbers(model: nn.Module, float_paths: Collection[str]) -> None:
         elif not any(reach % 2 for reach in reaches):
             module.padding = tuple(reach // 2 for reach in reaches)
         elif not is_within(path, float_paths):
-            # int8 kernels pad both sides equally, but "same" does not for kernels of even size.
+            # int8 kernels pad both sides equally, but "same" pads unequally if the kernel size is even.
             raise QuantizationError(
-                f'The convolution {path} has an even kernel and padding="same", which no int8 kernel supports.',
+                f'The convolution {path} has an even kernel size, so int8 kernels cannot use padding="same".',
                 hint=f'Add "{path}" to `exclude`, or pad before it with nn.ZeroPad2d.',
             )

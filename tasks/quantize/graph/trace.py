@@ -19,8 +19,8 @@ from tasks.quantize.graph.functional import with_plain_layers
 from tasks.quantize.source import refuse_non_finite
 
 _MODES = {"eager": "eager mode", "fx": "FX graph mode"}
-# What a forward asks of a tensor's shape for an assertion.
-_QUESTIONS = frozenset(
+# Operations on a tensor's shape that `forward` uses in assertions.
+_SHAPE_CHECKS = frozenset(
     {getattr, *(vars(operator)[name] for name in ("eq", "ne", "lt", "le", "gt", "ge", "mod", "getitem"))}
 )
 _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend")
@@ -30,8 +30,8 @@ _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w
 class Traced:
     """A symbolically traced model.
 
-    ``ranks`` maps a node to the number of dimensions of its first result, if that is a floating-point tensor. ``calls``
-    counts the calls of each module. ``plain`` are the paths of layers that forward calls as functions.
+    ``ranks`` maps a node to the rank of its first result, if this result is a floating-point tensor. ``calls`` counts
+    the calls of each module. ``plain`` are the paths of layers that `forward` calls as functions.
     """
 
     graph: fx.Graph
@@ -41,18 +41,18 @@ class Traced:
     plain: frozenset[str] = frozenset()
 
     def module_of(self, node: fx.Node) -> nn.Module | None:
-        """Return the module that a node calls, or None if it calls none."""
+        """Return the module that a node calls, or None if the node does not call a module."""
         return self.modules[str(node.target)] if node.op == "call_module" else None
 
 
 def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: Collection[str] = ()) -> Traced:
-    """Trace a model in evaluation mode without changing it, and run the graph; `leaves` are not traced into.
+    """Trace a model in evaluation mode without changing it, and run the graph; do not trace into modules in `leaves`.
 
     Raises
     ------
     QuantizationError
-        The model cannot be traced, for example because its control flow depends on values. Or the graph cannot run, for
-        example because an optional parameter of forward is not None in it.
+        The model cannot be traced, for example because its control flow depends on values. The error also covers a
+        graph that cannot run, for example because tracing assumed that an optional parameter is not None.
     """
     try:
         traced, plain = traced_module(model, leaves)
@@ -61,7 +61,7 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
         where = f" (in {type(failed[0]).__name__}.forward, line {failed[1]})" if failed else ""
         raise QuantizationError(
             f"{type(model).__name__} cannot be traced symbolically: {first_line(error)}{where}.",
-            hint="Make its control flow independent of tensor values, or add QuantStub, DeQuantStub and a "
+            hint="Make the control flow independent of tensor values, or add QuantStub, DeQuantStub and a "
             "fuse_model(is_qat) method, as in torchvision's quantizable models.",
         ) from error
     recorder = _Interpreter(traced)
@@ -71,10 +71,10 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
         except Exception as error:
             raise QuantizationError(
                 f"The traced graph of {type(model).__name__} cannot run: {first_line(error)}.",
-                hint="Let the factory wrap the model in a module whose forward takes only the data's inputs.",
+                hint="In the factory, wrap the model in a module whose `forward` takes only the data's inputs.",
             ) from error
     calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
-    # Take only called modules from the graph: it has empty modules as parents of called ones.
+    # Take only called modules from the graph module, because its other modules are empty parents.
     modules = dict(model.named_modules()) | {name: traced.get_submodule(name) for name in calls}
     return Traced(traced.graph, modules, recorder.ranks, calls, plain)
 
@@ -82,30 +82,31 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
 def traced_module(
     model: nn.Module, leaves: Collection[str] = (), *, training: bool = False
 ) -> tuple[fx.GraphModule, frozenset[str]]:
-    """Trace a model, but not into the modules `leaves`; return the result of `with_plain_layers`."""
+    """Trace a model, but do not trace into modules in `leaves`; return the result of `with_plain_layers`."""
     graph = _Tracer(leaves).trace(model)
     _remove_idle_nodes(graph, model)
     return with_plain_layers(model, graph, training=training)
 
 
 def _remove_idle_nodes(graph: fx.Graph, model: nn.Module) -> None:
-    """Remove assertions, questions that they alone asked, and identities, in place.
+    """Remove assertions, shape checks that only assertions use, and identity modules, in place.
 
-    They compute nothing, and keep torch from fusing what stands on either side: timm's norms assert their input's rank.
+    These nodes do not compute values, but keep torch from fusing their neighbours. For example, timm's norms assert
+    the rank of their inputs.
     """
     for node in reversed(graph.nodes):
         path = str(node.target)
-        if node.target is torch._assert or (node.target in _QUESTIONS and not node.users):
+        if node.target is torch._assert or (node.target in _SHAPE_CHECKS and not node.users):
             graph.erase_node(node)
         elif node.op != "call_module" or path.endswith("activation_post_process"):
-            continue  # a FloatFunctional is known by its identity
+            continue  # this identity marks a FloatFunctional
         elif type(model.get_submodule(path)) is nn.Identity:
             node.replace_all_uses_with(node.all_input_nodes[0])
             graph.erase_node(node)
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """Return whether tracing does not enter a module because it belongs to torch."""
+    """Return whether a module belongs to torch, so that tracing does not enter the module."""
     return type(module).__module__.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(module, nn.Sequential)
 
 
@@ -116,12 +117,12 @@ def operation_name(node: fx.Node) -> str:
 
 @contextmanager
 def refusing(step: str, model: str, graph: str) -> Iterator[None]:
-    """Replace torch's errors in the block by an error about a step: "prepared", "calibrated" or "converted".
+    """Replace torch's errors in the block with an error about a step: "prepared", "calibrated" or "converted".
 
     Raises
     ------
     QuantizationError
-        The message has the step, the model's type, the graph mode and the first line of torch's message.
+        The message contains the step, the model's type, the graph mode and the first line of torch's message.
     """
     try:
         yield
@@ -136,14 +137,14 @@ def refusing(step: str, model: str, graph: str) -> Iterator[None]:
 
 
 def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> None:
-    """Call a converted model once on its example inputs.
+    """Call a converted model once with its example inputs.
 
     Raises
     ------
     QuantizationError
-        An operation has no quantized kernel (the message names it and its module), or the output is not finite.
+        An operation lacks a quantized kernel (the message names the module), or the output is not finite.
     """
-    # Use an interpreter, because a graph module that is called directly prints a traceback.
+    # Use an interpreter, because a graph module prints a traceback if a direct call fails.
     run = _Interpreter(model) if isinstance(model, fx.GraphModule) else None
     try:
         with torch.no_grad():
@@ -155,7 +156,7 @@ def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Non
             f"The converted model cannot run: {_describe(error)} in {place}.",
             hint="Add this module, or the module that contains it, to `exclude`." if run else hint,
         ) from error
-    refuse_non_finite(output, "its output after conversion")
+    refuse_non_finite(output, "the example inputs after conversion")
 
 
 class _Tracer(fx.Tracer):
@@ -170,7 +171,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Interpreter(fx.Interpreter):
-    """Runs a graph, and records the last operation and the rank of each node's first result."""
+    """An interpreter that records the last operation and the rank of each node's first result."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -186,7 +187,7 @@ class _Interpreter(fx.Interpreter):
         return result
 
     def place(self) -> str:
-        """Return the last operation, with the module that it calls or follows."""
+        """Return the last operation, and the module that this operation calls or follows."""
         above = [self.last]
         for node in above:
             if node.op == "call_module":
@@ -200,7 +201,7 @@ def _failing_path(model: nn.Module, error: Exception) -> str:
     failed = _failing_module(error)
     for path, module in model.named_modules():
         if failed and module is failed[0] and path:
-            # QuantizedInside has the model as `module`.
+            # The wrapper `QuantizedInside` contains the model as `module`.
             return f"module {path.removeprefix('module.')} ({type(module).__name__})"
     return type(model).__name__
 
@@ -211,7 +212,7 @@ def _describe(error: Exception) -> str:
 
 
 def _failing_module(error: Exception) -> tuple[nn.Module, int] | None:
-    """Return the innermost module whose ``forward`` raised an error, and the line; None if there is none."""
+    """Return the innermost module whose ``forward`` raised an error, and the line, or None if no module raised it."""
     innermost = None
     for frame, line in walk_tb(error.__traceback__):
         owner = frame.f_locals.get("self")

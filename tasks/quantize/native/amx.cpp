@@ -1,5 +1,5 @@
-// AMX multiplies a tile of 16 rows by a tile of 16 channels over 64 features in one instruction. This pays only from a
-// few rows on; for fewer rows and for other operations, the AVX-512 kernels are used.
+// AMX multiplies a tile of 16 rows by a tile of 16 channels over 64 features in one instruction. AMX is faster only
+// from a few rows on. For fewer rows and for other operations, the AVX-512 kernels are used.
 #include "kernels.h"
 
 // Requires the first compiler versions that support the AMX intrinsics.
@@ -41,7 +41,7 @@ BEGIN_TARGET("amx-tile,amx-int8")
 namespace nightquant {
 namespace {
 
-// Tiles 0-3 are sums [row tile][block], 4-5 rows, 6-7 weights. `upper` and `lower` count the rows of the two row tiles.
+// Tiles 0-3 are sums [row tile][block], 4-5 rows, 6-7 weights. `upper` and `lower` are the row tiles' numbers of rows.
 void shape_tiles(int64_t upper, int64_t lower) {
   TileShapes shapes;
   for (int tile : {0, 1, 4}) shapes.set(tile, upper);

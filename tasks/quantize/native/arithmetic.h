@@ -1,4 +1,4 @@
-// The float formulas as plain loops. Each instruction set's file sets its target and then includes this file, so that
+// The float formulas as plain loops. Each instruction set's file sets a target and then includes this file, so that
 // the compiler generates vectors of the target's width. These files must not share any function defined here.
 #pragma once
 
@@ -26,14 +26,14 @@ inline uint32_t as_bits(float value) {
 constexpr float kRounder = 12582912.0f;
 
 Row quantize_row(const float* __restrict x, int64_t width, int64_t padded, int8_t* __restrict q) {
-  // Compare magnitudes as integers: NaN is then above infinity, which is above all numbers.
+  // Compare magnitudes as integers, so that NaN is above infinity, and infinity is above all numbers.
   int32_t largest = 0;
   for (int64_t k = 0; k < width; ++k) {
     const int32_t magnitude = static_cast<int32_t>(as_bits(x[k]) & 0x7fffffffu);
     largest = magnitude > largest ? magnitude : largest;
   }
   const float peak = as_float(static_cast<uint32_t>(largest));
-  // Below this value, 127 / peak may overflow: treat such a row as zero.
+  // If the peak is below this value, 127 / peak may overflow. Treat such a row as zero.
   const float inverse = peak > 1e-30f ? 127.0f / peak : 0.0f;
   int32_t sum = 0;
   for (int64_t k = 0; k < width; ++k) {
@@ -65,7 +65,7 @@ inline float exponential(float x) {
   const float shifted = x * 1.44269504f + kRounder;
   const float n = shifted - kRounder;
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  // Evaluate in pairs (Estrin's scheme), because each of eight chained steps would wait for the previous one.
+  // Evaluate in pairs (Estrin's scheme), because each of eight chained steps would wait for the previous step.
   const float r2 = r * r;
   const float low = (1.0f + r) + (0.5f + r * (1.0f / 6)) * r2;
   const float high = (1.0f / 24 + r * (1.0f / 120)) + (1.0f / 720 + r * (1.0f / 5040)) * r2;
@@ -73,11 +73,11 @@ inline float exponential(float x) {
   return p * as_float((as_bits(shifted) - as_bits(kRounder) + 127u) << 23);
 }
 
-// Beyond these values, a sigmoid and a hyperbolic tangent differ from their limits by less than 5e-8.
+// Beyond these values, the sigmoid and the hyperbolic tangent differ from their limits by less than 5e-8.
 constexpr float kSigmoidEnd = 17.0f, kTanhEnd = 9.0f;
 
-// Uses sigmoid(x) = 1 / (1 + e^-x) and tanh(x) = (1 - e^-2x) / (1 + e^-2x) over common denominators. This needs two
-// divisions, which are the most expensive operations here, instead of five.
+// Uses sigmoid(x) = 1 / (1 + e^-x) and tanh(x) = (1 - e^-2x) / (1 + e^-2x) over common denominators. A cell then needs
+// two divisions instead of five; divisions are the most expensive operations here.
 inline void advance_block(const float* __restrict gates, float* __restrict c, float* __restrict h) {
   for (int64_t j = 0; j < kBlock; ++j) {
     const float input_gate = 1.0f + exponential(-clamp(gates[j], kSigmoidEnd));

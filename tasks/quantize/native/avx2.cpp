@@ -1,4 +1,4 @@
-// AVX2: 16 products of 16-bit numbers in an instruction.
+// AVX2 kernels: an instruction computes 16 products of 16-bit numbers.
 #include "kernels.h"
 
 #if defined(__x86_64__)
@@ -34,7 +34,7 @@ struct Lanes {
     return _mm256_add_epi32(total, _mm256_madd_epi16(a, b));
   }
 
-  // Orders each four features as 0 2 1 3.
+  // Reorders every four features as 0 2 1 3.
   static void widen(const int8_t* q, int64_t count, int16_t* to) {
     for (int64_t k = 0; k < count; k += 16) {
       const Vector words = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(q + k)));

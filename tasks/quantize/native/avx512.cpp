@@ -1,4 +1,4 @@
-// AVX-512 without VNNI: 32 products of 16-bit numbers in an instruction.
+// AVX-512 kernels without VNNI: an instruction computes 32 products of 16-bit numbers.
 #include "kernels.h"
 
 #if defined(__x86_64__)
@@ -38,7 +38,7 @@ struct Lanes {
     return _mm512_add_epi32(total, _mm512_madd_epi16(a, b));
   }
 
-  // Orders each four features as 0 2 1 3.
+  // Reorders every four features as 0 2 1 3.
   static void widen(const int8_t* q, int64_t count, int16_t* to) {
     for (int64_t k = 0; k < count; k += 32) {
       const Vector words = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(q + k)));

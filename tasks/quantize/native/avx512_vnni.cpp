@@ -1,4 +1,5 @@
-// AVX-512 with VNNI: vpdpbusd adds four products of unsigned and signed bytes to each of 16 sums without saturation.
+// AVX-512 kernels with VNNI: vpdpbusd adds four products of unsigned and signed bytes to each of 16 sums without
+// saturation.
 #include "kernels.h"
 
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-// The two layers, on plain memory. tasks/quantize/int8_modules.py describes the order of packed weights.
+// The two layers, which use plain memory. tasks/quantize/int8_modules.py describes the order of packed weights.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct QuantizedRows {
   int64_t padded;
 };
 
-// Packed weights, with the scales and biases that convert their sums to floats.
+// Packed weights, with the scales and biases that convert sums to floats.
 struct Weights {
   const uint8_t* values;
   const float* scale;
@@ -22,7 +22,7 @@ struct Weights {
   int64_t blocks;
 };
 
-// Computes y[r][j] for j < width, with width at most 16 * blocks; `stride` is the stride of y.
+// Computes y[r][j] for j < width, where width is at most 16 * blocks; `stride` is the stride of y.
 void project(const Kernels& kernels, const QuantizedRows& x, const Weights& weights, int64_t width, float* y,
              int64_t stride);
 

@@ -1,8 +1,8 @@
 // The LSTM with all layers and all steps.
 //
 // One product computes a layer's input part for many steps, and reads the weights once. Only the recurrent product is
-// computed step by step, with weights in the L2 cache. A hidden state is quantized once, for both the next step of its
-// layer and the next layer.
+// computed step by step, with weights in the L2 cache. A hidden state is quantized only once, for the next step and for
+// the next layer.
 #include <cstdint>
 #include <cstring>
 
@@ -16,8 +16,8 @@ namespace {
 // The input products of this many rows fit into the L2 cache together with a layer's weights.
 constexpr int64_t kChunkRows = 64;
 constexpr int64_t kGates = 4;
-// AOTInductor stores constants 16 bytes after the beginning of a cache line, like malloc, so that every load needs two
-// cache lines. If recurrent weights are used for several steps, an aligned copy pays.
+// Like malloc, AOTInductor stores constants 16 bytes after the beginning of a cache line, so every load needs two cache
+// lines. If recurrent weights are used for several steps, an aligned copy saves time.
 constexpr int64_t kStepsForCopy = 8, kCacheLine = 64;
 
 class Bytes {
@@ -41,7 +41,7 @@ struct Rows {
   Row* rows;
 };
 
-// The layout of the scratch memory; its pointers are meaningless if only its size is needed.
+// The layout of the scratch memory. The pointers are meaningless if only the size is needed.
 struct Scratch {
   float *h, *c;    // [layers][batch][units]
   float* projected;  // [steps of a chunk][batch][4 * units]

@@ -1,7 +1,7 @@
 // Registers the operators with torch: checks, memory, and shapes for tracing.
 //
-// The build sets the name of the operators' library, which has a digest of the sources, so that a process can use
-// libraries of different versions.
+// The build sets the name of the operators' library. The name contains a digest of the sources, so that a process can
+// use several versions of the library.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -37,8 +37,8 @@ Tensor floats(const Tensor& tensor, const char* name) {
   return tensor.contiguous();
 }
 
-// AOTInductor usually stores constants 16 bytes after the beginning of a cache line, like malloc, so that every load
-// needs two cache lines. This many bytes of padding move the weights to the beginning of the next one.
+// Like malloc, AOTInductor usually stores constants 16 bytes after the beginning of a cache line, so every load needs
+// two cache lines. Padding of kInFront bytes moves the weights to the beginning of the next cache line.
 constexpr int64_t kInFront = 48;
 
 const uint8_t* packed_bytes(const Tensor& packed, int64_t expected) {
@@ -104,7 +104,7 @@ Outputs lstm_meta(const Tensor& input, const Tensor& h, const Tensor& c, const T
 }  // namespace
 }  // namespace nightquant
 
-// The macros of torch paste their first argument, so it must be expanded before.
+// torch's macros paste their first argument, so expand this argument before.
 #define NIGHTQUANT_DEFINE(name, m) TORCH_LIBRARY(name, m)
 #define NIGHTQUANT_IMPLEMENT(name, key, m) TORCH_LIBRARY_IMPL(name, key, m)
 

@@ -1,10 +1,10 @@
-// The product on instruction sets without VNNI, by 16-bit multiply-adds over pairs of features. vpmaddubsw would need
+// The product on instruction sets without VNNI, with 16-bit multiply-adds over pairs of features. vpmaddubsw would need
 // fewer instructions, but adds two products in 16 bits with saturation.
 //
-// A 32-bit lane of packed weights has four features of one channel. A mask leaves features 0 and 2 as 16-bit numbers, a
-// shift leaves 1 and 3, and neither needs a shuffle. Rows are widened to the same order once for all blocks.
+// A 32-bit lane of packed weights has four features of one channel. A mask leaves features 0 and 2 as 16-bit numbers,
+// and a shift leaves features 1 and 3, both without a shuffle. Rows are widened to the same order once for all blocks.
 //
-// An instruction set's file sets its target, defines `Lanes`, and then includes this file.
+// An instruction set's file sets a target, defines `Lanes`, and then includes this file.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +59,7 @@ inline void pair_tile_of(int64_t rows, const int16_t* pairs, int64_t features, c
   pair_tile<R, V>(pairs, features, weights, padded, first, sums, stride);
 }
 
-// Splits the rows into tiles of nearly equal heights, at most R: a last tile of one row would be slow.
+// Splits the rows into tiles of nearly equal heights of at most R, because a last tile of one row would be slow.
 template <int R, int V>
 void pair_columns(int64_t rows, const int16_t* pairs, int64_t features, const uint8_t* weights, int64_t padded,
                   bool first, int32_t* sums, int64_t stride) {
@@ -94,7 +94,7 @@ void pair_product(const int8_t* q, int64_t rows, int64_t padded, const uint8_t* 
       for (int64_t r = 0; r < height; ++r) {
         Lanes::widen(q + r * padded + start, features, pairs + r * kFeaturesAtOnce);
       }
-      // For a single row, loads are the bottleneck: more vectors of channels share the loads of its features.
+      // For a single row, loads are the bottleneck, so more vectors of channels share the loads of features.
       const auto all = height == 1 ? pair_blocks<1, 2 * Lanes::kVectors> : pair_blocks<Lanes::kRows, Lanes::kVectors>;
       all(height, pairs, features, weights + start * kBlock, padded, blocks, start == 0, sums, stride);
     }

@@ -1,5 +1,5 @@
 // Functions between BEGIN_TARGET and END_TARGET are compiled for the named instruction sets. Include standard headers
-// before them: otherwise, an inline function compiled for a newer processor could be linked for all processors.
+// before BEGIN_TARGET: an inline function compiled for a newer processor could otherwise be linked for all processors.
 #pragma once
 
 #define NIGHTQUANT_PRAGMA(text) _Pragma(#text)

@@ -86,8 +86,8 @@ def test_the_script_gives_the_same_bits_where_only_torch_is(
 @pytest.mark.parametrize("changed", [torch.tensor([0.0, 1.2]), torch.tensor([0.0, float("nan")]), torch.zeros(3)])
 def test_what_computes_something_else_is_refused(job: Job[Workload], changed: torch.Tensor) -> None:
     spec, before = spec_of(job.workload.recipe_named("static")), torch.tensor([0.0, 1.0])
-    refuse_other([before], [torch.tensor([0.0, 1.01])], spec.tolerance, spec, "it is saved")
-    with pytest.raises(QuantizationError, match="computes something else once it is saved"):
-        refuse_other([before], [changed], spec.tolerance, spec, "it is saved")
-    with pytest.raises(QuantizationError, match="computes something else once it is saved"):
-        refuse_other([before], [], spec.tolerance, spec, "it is saved")
+    refuse_other([before], [torch.tensor([0.0, 1.01])], spec.tolerance, spec, "saving")
+    with pytest.raises(QuantizationError, match="changed after saving"):
+        refuse_other([before], [changed], spec.tolerance, spec, "saving")
+    with pytest.raises(QuantizationError, match="changed after saving"):
+        refuse_other([before], [], spec.tolerance, spec, "saving")

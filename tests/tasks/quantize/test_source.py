@@ -44,5 +44,5 @@ def test_an_empty_calibration_set_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), HistogramObserver()])
 def test_activations_that_are_not_finite_are_refused_with_their_batch(model: nn.Module, tmp_path: Path) -> None:
     batches = [(torch.ones(1, 2),), (torch.full((1, 2), float("nan")),)]
-    with pytest.raises(QuantizationError, match=r"NaN or infinit.*batch 2 of calibration"):
+    with pytest.raises(QuantizationError, match=r"NaN or infinit.*calibration batch 2"):
         calibrate(model, source_of(batches, tmp_path), THREE)

@@ -58,7 +58,7 @@ def test_a_model_too_large_for_one_file_is_refused(
     words: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnx_model, "LARGEST_BYTES", 1000)
-    with pytest.raises(QuantizationError, match=r"too large for an ONNX file: it has \d+\.\d GB"):
+    with pytest.raises(QuantizationError, match=r"too large for an ONNX file: the size is \d+\.\d GB"):
         exported(words(checkpoint={"kind": "seeded", "seed": 11}), store)
 
 

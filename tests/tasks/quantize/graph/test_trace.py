@@ -53,5 +53,5 @@ def test_a_graph_that_fails_before_any_module_names_the_operation() -> None:
 
 @pytest.mark.slow
 def test_outputs_that_are_not_finite_are_refused() -> None:
-    with pytest.raises(QuantizationError, match="NaN or infinity in its output after conversion"):
+    with pytest.raises(QuantizationError, match="NaN or infinity for the example inputs after conversion"):
         try_out(nn.Threshold(1.0, float("inf")), IMAGES)
