@@ -1,1 +1,1 @@
-"""Everything durable: artifacts, results, catalog, bundles and locks; no torch, no Prefect."""
+"""Artifacts, results, the catalog, bundles and locks, all independent of torch and Prefect."""

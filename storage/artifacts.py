@@ -1,6 +1,6 @@
 """The content-addressed artifact store: ``<root>/artifacts/<kind>/<digest[:2]>/<digest>/``.
 
-An artifact is an immutable folder that appears in one step, with every file listed in its ``artifact.json``.
+An artifact is an immutable folder that is published atomically. The folder's ``artifact.json`` lists all other files.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _File(BaseModel):
 
 
 class Manifest(BaseModel):
-    """Content of ``artifact.json``, which is untrusted; ``digest`` is computed from ``kind`` and ``made_from``."""
+    """Untrusted content of ``artifact.json``; ``digest`` is computed from ``kind`` and ``made_from``."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -66,7 +66,7 @@ class Manifest(BaseModel):
 
 @dataclass(frozen=True)
 class Artifact:
-    """An artifact's folder; ``manifest`` is None if it cannot be read."""
+    """An artifact's folder and files; ``manifest`` is None if ``artifact.json`` cannot be read."""
 
     kind: str
     digest: str
@@ -81,12 +81,12 @@ class Artifact:
 
     @property
     def modified(self) -> float:
-        """Time at which the newest file was written, in seconds since 1970."""
+        """Latest modification time of the files, in seconds since 1970."""
         return max(entry.modified for entry in self.files)
 
 
 class ArtifactStore:
-    """Artifacts under the root `place`; artifacts on an object store are copied to the local folder `root`.
+    """The artifacts of the store `place`; artifacts on an object store are copied to the local folder `root`.
 
     Methods raise `StoreError` if the store cannot be read or written, or if an artifact is damaged.
     """
@@ -98,7 +98,7 @@ class ArtifactStore:
         self._copies = LocalRoot(self.root)
 
     def find(self, kind: str, digest: str) -> Path | None:
-        """Return an artifact's folder, or None; fetch it on first use, and check it once per process."""
+        """Return a checked folder, or None if the artifact does not exist; fetch remote files on first use."""
         location = _location(kind, digest)
         if not self._store.exists(f"{location}/{MANIFEST}"):
             return None
@@ -108,12 +108,12 @@ class ArtifactStore:
         return self.root / location
 
     def path(self, kind: str, digest: str) -> Path:
-        """Return the folder of an artifact that must exist."""
+        """Return an artifact's folder; raise `StoreError` if the artifact does not exist."""
         folder = self.find(kind, digest)
         if folder is None:
             raise StoreError(
                 f"The store {self.place} has no {kind} artifact {digest[:12]}.",
-                hint="It has been removed since it was built. Run the night again.",
+                hint="The artifact was removed after the build. Run nightquant nightly again.",
             )
         return folder
 
@@ -126,7 +126,7 @@ class ArtifactStore:
             raise self._damaged(location, f"{MANIFEST} is missing") from error
 
     def copy(self, kind: str, digest: str, target: Path, *, only: str = "", without: str = "") -> list[str]:
-        """Copy files of an artifact (`only` one, or all but `without`), check the copies and return their names."""
+        """Copy an artifact's files, check the copies, and return their names; `only` and `without` select files."""
         location, folder = _location(kind, digest), self.path(kind, digest)
         files = self._manifest(location, (folder / MANIFEST).read_bytes()).files
         names = [name for name in files if name != without and only in ("", name)]
@@ -141,7 +141,7 @@ class ArtifactStore:
 
     @contextmanager
     def create(self, kind: str, digest: str, made_from: Mapping[str, object]) -> Iterator[Path]:
-        """Yield an empty folder to fill; publish it at the end, unless another process has published the artifact."""
+        """Yield an empty folder to fill; then publish the folder, unless another process has published the artifact."""
         location = _location(kind, digest)
         with writing(self.root, self.root), self._draft(digest) as work:
             yield work
@@ -157,7 +157,7 @@ class ArtifactStore:
                 self._store.publish(self.root / location, location, MANIFEST)
 
     def work_folder(self, digest: str) -> Path:
-        """Create a folder from which work can continue after a kill; the caller removes it at the end."""
+        """Create a folder for work that a later process can resume; the caller removes the folder at the end."""
         folder = self.root / "work" / digest
         with writing(self.root, self.root):
             folder.mkdir(parents=True, exist_ok=True)
@@ -185,7 +185,7 @@ class ArtifactStore:
             self._copies.publish(work, location, MANIFEST)
 
     def _check(self, location: str, folder: Path | None = None) -> None:
-        """Check the files in an artifact's folder (or in a draft of it) against its manifest."""
+        """Check the files of an artifact, or of its draft `folder`, against the artifact's manifest."""
         folder = folder or self.root / location
         try:
             files = self._manifest(location, (folder / MANIFEST).read_bytes()).files
@@ -199,7 +199,7 @@ class ArtifactStore:
         except FileNotFoundError as error:
             raise self._damaged(location, f"{Path(error.filename).relative_to(folder)} is missing") from error
         except OSError as error:
-            raise self._damaged(location, f"it cannot be read: {error.strerror}") from error
+            raise self._damaged(location, f"a file cannot be read: {error.strerror}") from error
 
     def _manifest(self, location: str, content: bytes) -> Manifest:
         try:
@@ -214,17 +214,17 @@ class ArtifactStore:
     def _damaged(self, location: str, problem: str) -> StoreError:
         return StoreError(
             f"The artifact {self._store.uri(location)} is damaged: {problem}.",
-            hint="Remove it and run the night again to rebuild it. To find others, run: nightquant store check",
+            hint="Remove the artifact and run nightquant nightly. To find other damage, run: nightquant store check",
         )
 
 
 def artifact_digest(kind: str, made_from: Mapping[str, object]) -> str:
-    """Return an artifact's digest, computed from everything that decides its content."""
+    """Return an artifact's digest, computed from all inputs that determine the artifact's content."""
     return digest_of({"kind": kind, "made_from": dict(made_from)})
 
 
 def artifacts_in(root: StoreRoot) -> list[Artifact]:
-    """List every artifact with its files and manifest; ignore files outside the artifacts' folders."""
+    """List every artifact with its files and manifest; ignore files outside artifact folders."""
     folders: dict[str, list[Entry]] = {}
     for entry in root.list("artifacts"):
         if place := _LOCATION.match(entry.name):
@@ -241,11 +241,11 @@ def artifacts_in(root: StoreRoot) -> list[Artifact]:
 
 @lru_cache(maxsize=4096)
 def _cached_digest(path: Path, inode: int, modified_ns: int, size: int) -> str:
-    """Return a file's SHA-256, cached until its inode, modification time or size changes."""
+    """Return a file's SHA-256, cached until the file's inode, modification time or size changes."""
     return file_digest(path)
 
 
 def _location(kind: str, digest: str) -> str:
     if not _KIND.fullmatch(kind) or not _DIGEST.fullmatch(digest):
-        raise StoreError(f"{kind[:80]!r} {digest[:80]!r} is not an artifact's name.", hint="Run the night again.")
+        raise StoreError(f"{kind[:80]!r} {digest[:80]!r} is not an artifact's name.", hint="Run nightquant nightly.")
     return f"artifacts/{kind}/{digest[:2]}/{digest}"

@@ -1,6 +1,6 @@
 """Bundles under ``<root>/handoff/``: immutable folders, and a mutable ``current.json`` for each workload.
 
-A bundle appears in one step. ``current.json`` is replaced in one step, once the bundle that it names exists.
+A bundle is published atomically. ``current.json`` is replaced atomically, after the new current bundle exists.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BundleEntry:
 
 
 class BundleStore:
-    """Bundles of a store; methods raise `ConfigurationError` for unknown names, `BundleError` for damaged bundles."""
+    """The bundles of a store; unknown names raise `ConfigurationError`, and damaged bundles raise `BundleError`."""
 
     def __init__(self, place: StoreRoot | Path | str, signer: Signer | None = None) -> None:
         self.root = StoreRoot.of(place)
@@ -68,34 +68,36 @@ class BundleStore:
         return self.pointers.read(workload)
 
     def require(self, workload: str, version: str | None = None) -> str:
-        """Return the version, or the current one by default; it must exist."""
+        """Return `version`, by default the current version; raise `ConfigurationError` if it does not exist."""
         versions = self.versions(workload)
         if not versions:
             raise ConfigurationError(
-                f'No bundle of "{workload}" in {self.root.url}.',
+                f'The store {self.root.url} does not contain a bundle of "{workload}".',
                 hint=f"Workloads with bundles: {', '.join(self.workloads()) or 'none yet'}.",
             )
         if version is None:
             pointer = self.pointer(workload)
             if pointer is None:
                 raise ConfigurationError(
-                    f'"{workload}" has no current bundle.', hint=f"Choose a version: {', '.join(versions)}."
+                    f'"{workload}" does not have a current bundle.', hint=f"Choose a version: {', '.join(versions)}."
                 )
             version = pointer.version
         if version not in versions:
-            raise ConfigurationError(f'No bundle {version} of "{workload}".', hint=f"Versions: {', '.join(versions)}.")
+            raise ConfigurationError(
+                f'"{workload}" does not have the bundle {version}.', hint=f"Choose a version: {', '.join(versions)}."
+            )
         return version
 
     def draft(self) -> AbstractContextManager[Path]:
-        """Yield an empty folder for the files of a bundle; remove it afterwards unless :meth:`publish` moved it."""
+        """Yield an empty folder for a new bundle; remove the folder afterwards unless :meth:`publish` moved it."""
         return copies.draft(self.root)
 
     def opened(self, location: str) -> AbstractContextManager[Path]:
-        """Yield a bundle's unchecked folder: the store's own, or a temporary copy from an object store."""
+        """Yield a bundle's unchecked folder: the folder in a local store, or a temporary copy from an object store."""
         return copies.downloaded(self.root, location)
 
     def publish(self, draft: Path, workload: str, version: str) -> bool:
-        """Make a sealed draft visible as a bundle; return False, and change nothing, if that version exists."""
+        """Publish a sealed draft as a bundle; return False, without changes, if the version already exists."""
         location = location_of(workload, version)
         check_sums(draft)
         for path in draft.iterdir():
@@ -103,22 +105,22 @@ class BundleStore:
         return self.root.publish(draft, location, SUMS)
 
     def promote(self, workload: str, version: str, *, by: str, reason: str, replacing: str | None) -> Pointer:
-        """Switch to the bundle that a night chose, unless it was withdrawn; sign a bundle again if it stays current.
+        """Switch to the bundle that a run chose; if the bundle is current or withdrawn, only renew the signature.
 
         Parameters
         ----------
         replacing
-            The version that the night compared its choice with; None if no bundle was current.
+            Version with which the run compared its choice; None if no bundle was current.
 
         Raises
         ------
         ConflictError
-            Neither this version nor `version` is current.
+            Neither `replacing` nor `version` is current.
         """
         return self._switch("promote", workload, version, by=by, reason=reason, replacing=replacing)
 
     def renew(self, workload: str, version: str | None = None) -> None:
-        """Sign the pointer to the current bundle again, if this signer signed it and it has not expired.
+        """Renew the signature of the pointer to the current bundle, if this signer's signature has not expired.
 
         Raise `ConflictError` if a bundle other than `version` has become current (None: accept any bundle).
         """
@@ -133,14 +135,14 @@ class BundleStore:
         self.pointers.change(workload, decide)
 
     def sign(self, workload: str, version: str, sha256sums: str) -> Pointer | None:
-        """Sign a bundle's list by hand, regardless of earlier signatures; if it is current, sign the pointer too.
+        """Sign a bundle's list by hand, regardless of earlier signatures; also sign the pointer to a current bundle.
 
         `sha256sums` is the digest of the list that a person reviewed. Return None if another bundle is current.
         """
         signer, name = self.pointers.require_signer(), f"{location_of(workload, version)}/{SUMS}"
         content = self.root.read(name)
         if hashlib.sha256(content).hexdigest() != sha256sums:
-            raise BundleError(f"{self.root.uri(name)} changed while it was verified.", hint="Do not use it.")
+            raise BundleError(f"{self.root.uri(name)} changed while it was verified.", hint="Do not use the bundle.")
         self.root.put(f"{location_of(workload, version)}/{SIGNATURE}", signer.keys[0].sign(content))
 
         def decide(pointer: Pointer | None) -> Pointer | None:
@@ -152,7 +154,7 @@ class BundleStore:
         return self.pointers.change(workload, decide)
 
     def promote_by_hand(self, workload: str, version: str, *, by: str, reason: str) -> Pointer:
-        """Switch to any bundle, even a withdrawn one; raise `ConflictError` if another becomes current."""
+        """Switch to any bundle, even a withdrawn bundle; raise `ConflictError` if another bundle becomes current."""
         pointer = self.pointer(workload)
         self.require(workload, version)
         replacing = pointer.version if pointer else None
@@ -161,12 +163,12 @@ class BundleStore:
     def roll_back(
         self, workload: str, version: str | None = None, *, by: str, reason: str, replacing: str | None = None
     ) -> Pointer:
-        """Switch to an earlier bundle (`version`, or the previous one) and withdraw the current bundle.
+        """Switch to an earlier bundle, by default the previous bundle, and withdraw the current bundle.
 
         Parameters
         ----------
         replacing
-            Version to withdraw; by default the current one.
+            Version to withdraw; by default, the current version.
 
         Raises
         ------
@@ -193,14 +195,14 @@ class BundleStore:
         def decide(pointer: Pointer | None) -> Pointer:
             before = self.pointers.last(pointer, workload, by_hand=action != "promote")
             current = pointer.version if pointer else None
-            # A roll-back must also withdraw, even if another process has made `version` current meanwhile.
+            # A roll-back must withdraw a bundle even if another process has made `version` current meanwhile.
             is_done = version == current and (action != "rollback" or current == replacing)
             if not is_done and current != replacing:
                 raise conflict(workload, pointer, replacing)
             target = version or (pointer.previous() if pointer else None)
             if target is None:
                 raise ConfigurationError(
-                    f'"{workload}" has no earlier bundle to go back to.', hint="Choose a version with --to."
+                    f'"{workload}" does not have an earlier bundle.', hint="Choose a version with --to."
                 )
             if pointer is not None and (is_done or (action == "promote" and target in pointer.withdrawn)):
                 return self._signed(pointer, before)
@@ -215,7 +217,7 @@ class BundleStore:
         return self.pointers.change(workload, decide)
 
     def _check(self, location: str, folder: Path) -> str:
-        """Check a bundle or its copy in `folder`; return the digest of its list. An error names the bundle."""
+        """Check a bundle or its copy in `folder`; return the digest of the bundle's list. Errors name the bundle."""
         try:
             return check_sums(folder)
         except BundleError as error:
@@ -223,7 +225,7 @@ class BundleStore:
             raise BundleError(message, hint=error.hint) from error.__cause__
 
     def is_signed(self, workload: str, version: str) -> bool:
-        """Return whether the signer signed the bundle's list; True if there is no signer."""
+        """Return whether the signer signed the bundle's list; return True without a signer."""
         try:
             return self.signer is None or bool(self._signed_sums(self.signer, workload, version))
         except BundleError:
@@ -241,12 +243,13 @@ class BundleStore:
             raise BundleError(error.message, hint=hint) from error
 
     def _signed(self, pointer: Pointer, before: Statement | None) -> Pointer:
-        """Return the pointer with a new signed statement if there is a key, which must have signed the bundle too."""
+        """Return the pointer with a new signed statement if there is a key; the key must have signed the bundle."""
         if self.signer is None:
             return pointer
         workload, version = pointer.workload, pointer.version
         if self._signed_sums(self.signer, workload, version) != pointer.sha256sums:
-            raise BundleError(f"{self.root.uri(location_of(workload, version))} has changed.", hint="Do not use it.")
+            uri = self.root.uri(location_of(workload, version))
+            raise BundleError(f"{uri} has changed.", hint="Do not use the bundle.")
         return signed(pointer, self.signer, before, datetime.now(UTC).replace(microsecond=0))
 
     def _bundles(self, prefix: str) -> Iterator[tuple[str, str]]:

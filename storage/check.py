@@ -1,4 +1,4 @@
-"""``store check``: find the problems in a store, each with a remedy."""
+"""Find the problems in a store, with a remedy for each problem (``nightquant store check``)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ABANDONED_S = 3600.0  # writers touch their files at least once an hour
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem in a store: its place, a description and a remedy."""
+    """A problem in a store: a location, a description and a remedy."""
 
     where: str
     what: str
@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Checked:
-    """The number of results files and artifacts that were checked, and the problems."""
+    """Result of a check: the numbers of checked results files and artifacts, and the problems."""
 
     results_files: int
     artifacts: int
@@ -44,7 +44,7 @@ class Checked:
 
 
 def check(root: StoreRoot | Path | str) -> Checked:
-    """Read every results file, artifact and bundle of a store and check them."""
+    """Read and check every results file, artifact and bundle of a store."""
     root = StoreRoot.of(root)
     artifacts = artifacts_in(root)
     problems: list[Problem] = []
@@ -64,7 +64,7 @@ def check(root: StoreRoot | Path | str) -> Checked:
             Problem(
                 f"handoff/{switch.workload}/current.json",
                 f"says that {switch.describe()}, but promotions has no row for it",
-                "If that run has ended, run a night: it records the row.",
+                "If that run has ended, run nightquant nightly, which records the row.",
             )
             for switch in unrecorded_switches(root)
         ]
@@ -72,7 +72,7 @@ def check(root: StoreRoot | Path | str) -> Checked:
         Problem(entry.name, "is left over from a killed writer", "Run: nightquant store gc")
         for entry in leftovers(root, time.time() - _ABANDONED_S)
     ]
-    if not problems:  # the catalog is built from the files, so broken files make its check meaningless
+    if not problems:  # damaged files make the catalog's check meaningless
         problems += _check_catalog(root, artifacts)
     return Checked(results_files, len(artifacts), tuple(problems))
 
@@ -82,9 +82,9 @@ def _check_results_file(root: StoreRoot, table: Table, entry: Entry) -> Iterator
     if name.suffix == ".tmp":
         return
     if name.suffix not in (".parquet", ".pq"):
-        yield Problem(entry.name, "does not belong here", "Move it out of the store.")
+        yield Problem(entry.name, "does not belong here", "Move the file out of the store.")
         return
-    remedy = "Move it out of the store, then run: nightquant store compact (which rebuilds the catalog)."
+    remedy = "Move the file out of the store, then run: nightquant store compact (which rebuilds the catalog)."
     try:
         schema = read_rows(root, entry.name).schema
     except StoreError as error:
@@ -93,7 +93,7 @@ def _check_results_file(root: StoreRoot, table: Table, entry: Entry) -> Iterator
     for field in schema:
         expected = table.schema.field(field.name) if field.name in table.schema.names else None
         if expected is None:
-            yield Problem(entry.name, f"has the unknown column {field.name}", "A newer nightquant wrote it: upgrade.")
+            yield Problem(entry.name, f"has the unknown column {field.name}", "Upgrade nightquant.")
         elif not expected.type.equals(field.type):
             yield Problem(entry.name, f"has {field.name} as {field.type}, not {expected.type}", remedy)
 
@@ -108,7 +108,7 @@ def _check_runs(root: StoreRoot, table: Table) -> Iterator[Problem]:
 
 
 def _check_artifact(root: StoreRoot, artifact: Artifact) -> Iterator[Problem]:
-    remedy = "Remove the folder; the next night makes it again."
+    remedy = "Remove the folder; the next run rebuilds the artifact."
     if artifact.manifest is None:
         yield Problem(artifact.location, f"has no readable {MANIFEST}", remedy)
         return
@@ -150,7 +150,7 @@ def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
                 sums[location] = check_sums(copy)
         except BundleError as error:
             description = f"differs from the published bundle: {error.message.partition(': ')[2].rstrip('.')}"
-            remedy = "Do not deploy it. Restore it from a copy, or use another: nightquant handoff rollback"
+            remedy = "Do not deploy this bundle. Restore it from a copy, or run: nightquant handoff rollback"
             yield Problem(location, description, remedy)
     for name in pointers:
         yield from _check_pointer(bundles, name, folders, sums)
@@ -169,7 +169,7 @@ def _check_pointer(
     if pointer is None:
         return  # the pointer was removed after the listing
     if pointer.workload != workload:
-        yield Problem(name, f"belongs to {pointer.workload}, not {workload}", "Restore it from a copy.")
+        yield Problem(name, f"belongs to {pointer.workload}, not {workload}", "Restore the file from a copy.")
     if f"{base}/{pointer.version}" not in folders:
         rollback = f"nightquant handoff rollback {workload} --to VERSION --reason …"
         description = f"names the bundle {pointer.version}, which does not exist"
@@ -178,12 +178,12 @@ def _check_pointer(
     for version, digest in sorted(recorded.items()):
         if sums.get(f"{base}/{version}", digest) != digest:
             description = f"differs from the published bundle: {name} recorded another {SUMS}"
-            remedy = "Do not deploy it: restore it from a copy, or remove the folder."
+            remedy = "Do not deploy this bundle. Restore it from a copy, or remove the folder."
             yield Problem(f"{base}/{version}", description, remedy)
 
 
 def _check_catalog(root: StoreRoot, artifacts: list[Artifact]) -> Iterator[Problem]:
-    remedy = "Run: nightquant store compact (which rebuilds it)."
+    remedy = "Run: nightquant store compact (which rebuilds the catalog)."
     current = sorted(current_names(root))
     if not current:
         return
@@ -203,8 +203,8 @@ def _check_catalog(root: StoreRoot, artifacts: list[Artifact]) -> Iterator[Probl
     present = {artifact.digest for artifact in artifacts}
     for workload, digest in referenced:
         if digest not in present:
-            description = f"is missing, but {workload}'s newest night refers to it"
-            yield Problem(f"artifacts/…/{digest}", description, "Run the night again.")
+            description = f"is missing, but {workload}'s latest night refers to it"
+            yield Problem(f"artifacts/…/{digest}", description, "Run nightquant nightly again.")
 
 
 _NEWEST_ARTIFACTS = """

@@ -1,4 +1,4 @@
-"""Bundle folders on this host: drafts, temporary copies, copies that many processes read, and archives."""
+"""Manage bundle folders on this host: drafts, temporary copies, shared copies and archives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.root import StoreRoot, cache_folder
 from storage.seal import SIGNATURE, SUMS, changed, check_name, check_sums, listed
 
 _ABANDONED_S = 24 * 3600
-# The earliest time that a zip file can store.
+# Zip files cannot store times before 1980.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644
 _PIECE = 1 << 20
@@ -26,14 +26,14 @@ _PIECE = 1 << 20
 
 @contextmanager
 def draft(root: StoreRoot) -> Iterator[Path]:
-    """Yield an empty folder in which to fill a bundle; remove it afterwards unless it was published."""
-    # Keep drafts next to the bundles, so that publishing is a rename; for an object store, in the cache.
+    """Yield an empty folder for a new bundle; remove the folder afterwards unless it was published."""
+    # Keep drafts next to the bundles, so that publishing is only a rename. An object store's drafts are in the cache.
     drafts = root.local / "handoff" / ".tmp" if root.local else cache_folder(root.url) / "drafts"
     folder = drafts / uuid.uuid4().hex
     with writing(root.url, drafts):
         drafts.mkdir(parents=True, exist_ok=True)
         for abandoned in drafts.iterdir():
-            with suppress(FileNotFoundError):  # it has just been published
+            with suppress(FileNotFoundError):  # another process has just published the draft
                 if abandoned.stat().st_mtime < time.time() - _ABANDONED_S:
                     shutil.rmtree(abandoned, ignore_errors=True)
         try:
@@ -45,7 +45,7 @@ def draft(root: StoreRoot) -> Iterator[Path]:
 
 @contextmanager
 def downloaded(root: StoreRoot, location: str) -> Iterator[Path]:
-    """Yield a bundle's unchecked folder: the store's own, or a temporary copy from an object store."""
+    """Yield a bundle's unchecked folder: the folder in a local store, or a temporary copy from an object store."""
     if root.local is not None:
         yield root.local / location
         return
@@ -58,17 +58,17 @@ def downloaded(root: StoreRoot, location: str) -> Iterator[Path]:
 
 
 def keep_copy(root: StoreRoot, copy: Path, name: str) -> Path:
-    """Move a checked copy of a bundle to a folder that all processes of this host read; return that folder.
+    """Move a checked copy of a bundle to a folder that all processes on this host share; return the new folder.
 
-    The content determines the folder's name. An existing folder stays, because other processes may be reading it; a
-    damaged one is moved aside.
+    The bundle's content determines the folder's name. An existing folder stays, because other processes may be
+    reading its files. A damaged folder is moved aside.
 
     Parameters
     ----------
     copy
-        Folder below the store's cache; its ``SHA256SUMS`` lists its files.
+        Folder in the store's cache; the folder's ``SHA256SUMS`` lists the files.
     name
-        Subfolder of the folder that is named after the content.
+        Name of the subfolder; the parent folder is named after the content.
     """
     cache, content = cache_folder(root.url), _content_name(copy)
     location = f"bundles/{content}/{name}"
@@ -78,13 +78,13 @@ def keep_copy(root: StoreRoot, copy: Path, name: str) -> Path:
             return folder
         with root.lock("copies"):
             if folder.exists() and not _is_complete(folder, content):
-                folder.rename(copy.with_name(uuid.uuid4().hex))  # to the drafts, where `draft` removes it later
+                folder.rename(copy.with_name(uuid.uuid4().hex))  # `draft` removes the renamed folder later
             LocalRoot(cache).publish(copy, location, SUMS)
     return folder
 
 
 def _content_name(folder: Path) -> str:
-    """Return a name for a bundle's content: a digest of its list of files and of its signature."""
+    """Return a name for a bundle's content: a digest of ``SHA256SUMS`` and of the signature."""
     signature = folder / SIGNATURE
     digest = hashlib.sha256((folder / SUMS).read_bytes())
     digest.update(signature.read_bytes() if signature.is_file() else b"")
@@ -100,19 +100,19 @@ def _is_complete(folder: Path, content: str) -> bool:
 
 
 def export_bundle(folder: Path, target: Path, *, name: str, overwrite: bool = False) -> Path:
-    """Check a bundle's folder and write it to a ``.zip`` under ``<name>/``; equal bundles yield equal bytes."""
+    """Check a bundle and write its files to a ``.zip`` under ``<name>/``; equal bundles yield equal archives."""
     if target.suffix != ".zip":
         raise ConfigurationError(f"{target}: the name must end in .zip.")
     sums = check_sums(folder)
     digests = listed(folder, sums) | {SUMS: sums}
     if target.exists() and not overwrite:
-        raise ConfigurationError(f"{target} exists already.", hint="Use --force to replace it, or choose another name.")
+        raise ConfigurationError(f"{target} already exists.", hint="Use --force to replace it, or choose another name.")
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as stream:
             with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
                 for file in sorted({*digests, SIGNATURE}):
-                    # The list does not name the signature, which signs the list.
+                    # ``SHA256SUMS`` does not list the signature, because the signature signs that list.
                     if file in digests or (folder / file).is_file():
                         _add(archive, folder, file, name, digests.get(file))
             stream.flush()
@@ -126,7 +126,7 @@ def export_bundle(folder: Path, target: Path, *, name: str, overwrite: bool = Fa
 
 
 def _add(archive: zipfile.ZipFile, folder: Path, file: str, name: str, digest: str | None) -> None:
-    """Read a file once, in pieces, and add it; raise `BundleError` if its digest differs from `digest`."""
+    """Add a file to the archive, reading it only once; raise `BundleError` if the file's digest is not `digest`."""
     try:
         stream = (folder / file).open("rb")
     except OSError as error:
@@ -135,7 +135,7 @@ def _add(archive: zipfile.ZipFile, folder: Path, file: str, name: str, digest: s
     info.create_system, info.compress_type, info.external_attr = 3, zipfile.ZIP_DEFLATED, _MODE << 16
     with stream:
         remaining = os.fstat(stream.fileno()).st_size
-        info.file_size = remaining  # so that the archive uses 64-bit sizes for a large file
+        info.file_size = remaining  # a large size makes zipfile use 64-bit sizes
         actual = hashlib.sha256()
         with archive.open(info, "w") as entry:
             while remaining:

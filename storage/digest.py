@@ -1,4 +1,4 @@
-"""Canonical JSON, digests of values and files, and untrusted JSON files."""
+"""Write canonical JSON, compute digests of values and files, and read untrusted JSON files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LARGEST_JSON = 64 * 1024**2
 
 
 def canonical_json(value: object) -> str:
-    """Serialize a JSON value so that equal values have equal text; raise `ValueError` for NaN and infinities."""
+    """Serialize a JSON value so that equal values yield equal text; raise `ValueError` for NaN and infinities."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
@@ -30,7 +30,7 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def read_json(path: Path) -> Any:  # JSON of any shape
+def read_json(path: Path) -> Any:  # any JSON value
     """Read an untrusted JSON file.
 
     Raises
@@ -40,7 +40,7 @@ def read_json(path: Path) -> Any:  # JSON of any shape
     """
     try:
         if path.stat().st_size > _LARGEST_JSON:
-            raise InputError(f"{path}: larger than {_LARGEST_JSON} bytes, the limit for JSON files")
+            raise InputError(f"{path} is larger than {_LARGEST_JSON} bytes, the limit for JSON files")
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read as JSON: {first_line(error)}") from error
+        raise InputError(f"{path} cannot be read as JSON: {first_line(error)}") from error

@@ -1,4 +1,4 @@
-"""Errors that a user can cause: the command line prints them without a traceback and exits with their ``exit_code``.
+"""Errors that users can cause; the command line omits the traceback and exits with the error's ``exit_code``.
 
 Messages may quote untrusted text, so credentials are removed, control characters are escaped and long lines are cut.
 """
@@ -17,19 +17,19 @@ from storage.transient import is_transient
 
 _LONGEST_LINE, _LONGEST = 2000, 20_000
 _SCHEME = r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)"
-# Match up to the last @ of the authority, because a password may contain one.
+# Match up to the last @ of the authority, because a password may contain an @.
 _CREDENTIALS = re.compile(_SCHEME + r"[^\s/?#]*@")
 _QUERY = re.compile(_SCHEME + r"(?P<rest>[^\s?#'\"<>]*)[?#][^\s'\"<>]*")
 
 
 def shown(uri: str) -> str:
-    """Remove user, password and query (which may contain a signature) from a URI or a chain of them; keep a path."""
+    """Remove user, password and query (which may contain a signature) from each URI of a chain; keep plain paths."""
     without = _CREDENTIALS.sub(r"\g<scheme>", uri)
     return "::".join(_QUERY.sub(r"\g<scheme>\g<rest>", part) for part in without.split("::"))
 
 
 def printable(text: str) -> str:
-    """Remove credentials and queries from a message, escape control and direction characters, and cut long lines."""
+    """Remove credentials and queries from a message, escape unprintable characters, and cut long lines."""
     text = _QUERY.sub(r"\g<scheme>\g<rest>", _CREDENTIALS.sub(r"\g<scheme>", text))
     escaped = "".join(
         character if character.isprintable() or character in "\n\t" else ascii(character)[1:-1] for character in text
@@ -39,26 +39,26 @@ def printable(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name most like an unknown one, as the end of a message; "" if none is similar."""
+    """Suggest the known name most similar to `name`, as the end of a message; return "" if no name is similar."""
     near = get_close_matches(name, dict.fromkeys(known), 1)
     return f' (did you mean "{near[0]}"?)' if near else ""
 
 
 def _cut(text: str, longest: int) -> str:
-    # Allow 50 characters more, so that a text that was cut once is not cut again.
+    # Allow 50 more characters, so that a text that was cut once is not cut again.
     return text if len(text) <= longest + 50 else f"{text[:longest]}… ({len(text):,} characters)"
 
 
 class NightquantError(Exception):
-    """An expected failure, shown to the user as is; `hint` says what to do about it.
+    """An expected failure, shown to the user without a traceback; `hint` says what to do.
 
-    A stage is retried if its error is `transient`: a network or a server failed temporarily.
+    `transient` means that a network or a server failed temporarily, so that the run retries the stage.
     """
 
     exit_code: ClassVar[int] = 2
 
     def __init__(self, message: str, *, hint: str = "", transient: bool = False) -> None:
-        # Every message passes through here, and many messages quote untrusted text.
+        # Clean every message here, because many messages quote untrusted text.
         self.message, self.hint = printable(message), printable(hint)
         self.transient = transient
         super().__init__(self.message)
@@ -67,26 +67,26 @@ class NightquantError(Exception):
         return f"{self.message} {self.hint}".rstrip()
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The default drops keyword arguments, and errors cross process boundaries (Dask, Ray, process pools).
+        # Errors cross process boundaries (Dask, Ray, process pools), and the default method drops keyword arguments.
         return (partial(type(self), hint=self.hint, transient=self.transient), (self.message,))
 
 
 class ConfigurationError(NightquantError):
-    """The request, a setting or a workload file is wrong; nothing was run."""
+    """The request, a setting or a workload file is invalid; nothing was run."""
 
 
 class UnavailableError(ConfigurationError):
-    """This machine lacks a package or CPU instructions that a candidate needs; the candidate is skipped."""
+    """This host lacks a package or CPU instructions that a candidate needs; the run skips the candidate."""
 
 
 class InputError(NightquantError):
-    """Input data or a checkpoint is missing, broken or refused."""
+    """Input data or a checkpoint is missing, damaged or rejected."""
 
     exit_code = 1
 
 
 class QuantizationError(NightquantError):
-    """A model could not be quantized as the recipe asks."""
+    """A model could not be quantized according to the recipe."""
 
     exit_code = 1
 
@@ -102,41 +102,41 @@ class StoreError(NightquantError):
 
 
 class NightRunningError(NightquantError):
-    """Another night holds the store."""
+    """Another run is using the store."""
 
     exit_code = 4
 
 
 class ConflictError(NightquantError):
-    """Another writer changed the current bundle after the caller read it; nothing was switched."""
+    """Another writer changed the current bundle first; the caller's switch was refused."""
 
     exit_code = 1
 
 
 class BundleError(NightquantError):
-    """A bundle is incomplete, was tampered with or does not reproduce its golden outputs."""
+    """A bundle is incomplete or modified, or does not reproduce its golden outputs."""
 
     exit_code = 1
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library's error message, without its full stop."""
+    """Return the first line of a library's error message, without the final full stop."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def unwritable(place: object, error: OSError) -> StoreError:
-    """Return the error for a store that cannot be written, with the operating system's reason."""
+    """Return the error for an unwritable store, with the operating system's reason."""
     return StoreError(
         f"The store {place} cannot be written: {error.strerror or error}.",
-        hint="Free some space, fix the permissions, or choose another store with --store. The next run continues where "
-        "this one stopped.",
+        hint="Free some disk space, fix the permissions, or choose another store with --store. The next run continues "
+        "where this run stopped.",
         transient=is_transient(error),
     )
 
 
 @contextmanager
 def writing(place: object, folder: Path) -> Iterator[None]:
-    """Turn the operating system's errors at `folder`, below it or above it into a `StoreError`."""
+    """Convert operating-system errors at, below or above `folder` into a `StoreError`."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""``store gc``: remove artifacts that nothing refers to any more, and files that killed writers left behind."""
+"""Remove unreferenced artifacts, and files that killed writers left behind (``nightquant store gc``)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from storage.holder import Holder, hold
 from storage.results.catalog import CATALOG, build
 from storage.root import Entry, StoreRoot, fsync
 
-# A run's rows refer to its artifacts only after the run has ended, and no night takes this long.
+# Rows refer to a run's artifacts only after the run has ended, and every run ends within a day.
 YOUNG_S = 24 * 3600.0
-# The next run resumes partial downloads and training; a run a month later hardly ever does.
+# The next run resumes partial downloads and training, but month-old work is hardly ever resumed.
 _UNFINISHED_S = 30 * 24 * 3600.0
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-# Match only names that nightquant writes, so that `store gc` on the wrong folder removes no other files.
+# Match only names that nightquant writes, so that `store gc` on the wrong folder does not remove other files.
 _TEMPORARY = re.compile(
     r"artifacts/\.tmp/([0-9a-f]{12}-)?[0-9a-f]{32}/.|\.probe/[0-9a-f]{32}$"
     r"|((results/.*|handoff/[^/]+|reports|\.locks|\.probe)/)?\.[^/]*-[0-9a-f]{32}\.tmp$"
@@ -37,7 +37,7 @@ _UNFINISHED = re.compile(
 
 @dataclass(frozen=True)
 class Collected:
-    """Artifacts and files that were removed (or would be, on a dry run), and the number of artifacts that stay."""
+    """Artifacts and files that were removed (or that a dry run selected), and the number of remaining artifacts."""
 
     removed: tuple[Artifact, ...]
     leftovers: tuple[Entry, ...]
@@ -52,22 +52,23 @@ class Collected:
 def collect(
     root: StoreRoot | Path | str, keep_nights: int, *, dry_run: bool = False, now: float | None = None
 ) -> Collected:
-    """Remove artifacts that neither a bundle nor a row of the newest nights refers to; rows are never removed.
+    """Remove artifacts that are not referenced by a bundle or by a row of the latest nights; never remove rows.
 
-    Bundles and the rows of each workload's newest `keep_nights` nights keep the artifacts that they name, with
-    their inputs and evaluation outputs. An artifact younger than a day at `now` (Unix time) stays as well.
+    References come from bundles and from the rows of each workload's latest `keep_nights` nights. The inputs and
+    evaluation outputs of a referenced artifact are also kept, like artifacts that are younger than a day at `now`
+    (Unix time).
 
     Raises
     ------
     NightRunningError
-        A night holds the store: it may reuse an old artifact that no row names yet. A dry run never raises this.
+        A run is using the store, and may reuse an artifact that no row names yet. A dry run never raises this error.
     StoreError
-        There is no store, or it cannot be used.
+        The store does not exist or cannot be used.
     """
     root = StoreRoot.of(root)
     if not root.list("results") and not root.list("artifacts"):
         raise StoreError(
-            f"There is no store at {root.url}: it holds neither results nor artifacts.",
+            f"There is no store at {root.url}: neither results nor artifacts were found.",
             hint="Nothing was removed; name the store with --store.",
         )
     now = time.time() if now is None else now
@@ -79,7 +80,7 @@ def collect(
 
 def _collect(root: StoreRoot, keep_nights: int, now: float, *, dry_run: bool) -> Collected:
     artifacts = artifacts_in(root)
-    # Collect every digest that a bundle or its pointer names.
+    # Collect every digest in the JSON files of bundles and pointers.
     documents = [root.read(entry.name) for entry in root.list("handoff") if entry.name.endswith(".json")]
     bundled = {digest for content in documents for digest in _DIGEST.findall(content.decode("utf-8", "replace"))}
     reachable = _reachable(artifacts, _row_digests(root, keep_nights) | bundled)
@@ -95,7 +96,7 @@ def _collect(root: StoreRoot, keep_nights: int, now: float, *, dry_run: bool) ->
 
 
 def leftovers(root: StoreRoot, before: float) -> list[Entry]:
-    """List temporary files last changed before `before` (Unix time), and resumable work a month older than that."""
+    """List temporary files older than `before` (Unix time), and resumable work older than a month before `before`."""
     kinds = (_TEMPORARY, before), (_UNFINISHED, before - _UNFINISHED_S)
     return [
         entry
@@ -105,7 +106,7 @@ def leftovers(root: StoreRoot, before: float) -> list[Entry]:
 
 
 def _row_digests(root: StoreRoot, keep_nights: int) -> set[str]:
-    # Read the results files, because the catalog may lack a run's last rows.
+    # Build a new catalog, because the store's catalog may lack a run's last rows.
     with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
         path = Path(scratch) / CATALOG
         build(root, path)
@@ -137,7 +138,7 @@ def _reachable(artifacts: list[Artifact], roots: set[str]) -> set[str]:
     while new:
         reachable |= new
         new = {digest for name in new for digest in names[name] & names.keys()} - reachable
-    # Nothing refers to an evaluation's outputs: they refer to the candidate that was evaluated.
+    # An evaluation's outputs refer to the candidate, not the reverse, so keep the outputs of reachable candidates.
     outputs = {item.digest for item in artifacts if item.kind == "outputs"}
     return reachable | {digest for digest in outputs & names.keys() if names[digest] & reachable}
 
@@ -146,18 +147,18 @@ def _remove_emptied_folders(root: StoreRoot, removed: Iterable[Entry]) -> None:
     if root.local is None:
         return
     for entry in removed:
-        # Leave other folders, because a writer may be about to use them.
+        # Do not remove other folders, because a writer may be about to use them.
         if entry.name.startswith(("artifacts/", "work/", "downloads/")):
             own = 3 if entry.name.startswith("artifacts/") else 2  # artifacts/.tmp/<name>, work/<digest>
-            with suppress(OSError):  # the folder contains a younger file
+            with suppress(OSError):  # the folder still contains a newer file
                 for folder in list(PurePosixPath(entry.name).parents)[:-own]:
                     (root.local / folder).rmdir()
 
 
 def _remove(root: StoreRoot, artifact: Artifact) -> None:
     if root.local is not None:
-        # Rename the folder first: a kill then leaves the artifact complete, or a leftover that the next `store gc`
-        # removes, but never an incomplete artifact.
+        # Rename the folder first, so that a kill never leaves an incomplete artifact. The next `store gc` removes a
+        # leftover folder.
         aside = root.local / "artifacts" / ".tmp" / f"{artifact.digest[:12]}-{uuid.uuid4().hex}"
         try:
             aside.parent.mkdir(exist_ok=True)
@@ -167,6 +168,6 @@ def _remove(root: StoreRoot, artifact: Artifact) -> None:
         except OSError as error:
             raise unwritable(root.url, error) from error
         return
-    # Delete the manifest first: without it the artifact does not exist, even if a kill leaves other files.
+    # Delete the manifest first: an artifact without a manifest does not exist, even if other files remain.
     for entry in sorted(artifact.files, key=lambda entry: entry.name != f"{artifact.location}/{MANIFEST}"):
         root.delete(entry.name)

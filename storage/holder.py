@@ -1,12 +1,12 @@
-"""Allow one night at a time on a store, and find the nights that died.
+"""Allow only one run at a time to use a store, and find runs that died.
 
-The kernel's lock decides: it is released as soon as its holder dies, for any reason. The record alongside only names
-the holder, which removes its own entry when it ends.
+The kernel's lock decides which run may use a store, because the kernel releases a dead holder's lock. A record next to
+the lock only names the holder. A holder that ends normally removes its own entry.
 
-On an object store, which many hosts may use, a lease decides as well (Gray and Cheriton, "Leases: an efficient
-fault-tolerant mechanism for distributed file cache consistency", SOSP 1989). The holder renews an object with
-conditional puts while it is alive. A lease that has not been renewed for `LEASE_S` is free. The store's clock alone
-measures its age, so that the clocks of hosts need not agree.
+On an object store, which many hosts may use, the holder also needs a lease (Gray and Cheriton, "Leases: an efficient
+fault-tolerant mechanism for distributed file cache consistency", SOSP 1989). A running holder renews the lease with
+conditional puts of an object. A lease that is not renewed for `LEASE_S` seconds becomes free. Only the store's clock
+measures a lease's age, so that the hosts' clocks need not agree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from storage.root import StoreRoot
 
 _LOG = logging.getLogger(__name__)
 _LOCK, _RECORD = "night", "night.json"
-# Dead runs that the server no longer has must not accumulate.
+# Limit the number of dead runs, because runs that Prefect's server has deleted would stay in the record.
 _REMEMBERED = 20
 LEASE_S = 180.0
 _RENEW_S = 30.0
@@ -39,9 +39,9 @@ _RENEW_S = 30.0
 
 @dataclass(frozen=True)
 class Holder:
-    """A run that holds a store; ``flow_run_id`` is Prefect's ("" outside a flow run), and ``since`` has a time zone.
+    """A run that locks a store; ``flow_run_id`` is Prefect's id ("" outside a flow run), and ``since`` has a time zone.
 
-    `hold` fills in ``store``. Records in a copy of the store are ignored, because the run may be alive in the original.
+    `hold` sets ``store``. A record in a copy of the store is ignored, because the run may use the original store.
     """
 
     run_id: str
@@ -52,7 +52,7 @@ class Holder:
     store: str = ""
 
     def describe(self) -> str:
-        """Return the run, its process and its start, for a message."""
+        """Describe the run, its process and its start time for a message."""
         return f"run {self.run_id} (process {self.pid} on {self.host}) since {self.since:%Y-%m-%d %H:%M} UTC"
 
 
@@ -60,7 +60,7 @@ _HOLDERS = TypeAdapter(tuple[Holder, ...])
 
 
 class HeldStore:
-    """A store that this process holds; ``dead`` lists earlier holders that died, the latest last."""
+    """A store that this process has locked; ``dead`` lists earlier holders that died, the latest last."""
 
     def __init__(self, records: LocalRoot, holder: Holder, dead: tuple[Holder, ...]) -> None:
         self._records = records
@@ -69,12 +69,12 @@ class HeldStore:
         self._write((*self.dead, holder))
 
     def forget(self, dead: Holder) -> None:
-        """Drop a dead holder, once its leftovers are recorded."""
+        """Remove a dead holder from the record after the holder's run has been recorded."""
         self.dead = tuple(holder for holder in self.dead if holder != dead)
         self._write((*self.dead, self._holder))
 
     def release(self) -> None:
-        """Record that the holder ended."""
+        """Record that the holder has ended."""
         self._write(self.dead)
 
     def _write(self, holders: tuple[Holder, ...]) -> None:
@@ -83,12 +83,12 @@ class HeldStore:
 
 @contextmanager
 def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
-    """Hold a store for one night until the block or the process ends.
+    """Lock a store for one run until the block or the process ends.
 
     Raises
     ------
     NightRunningError
-        Another night holds it; the message says which, and since when.
+        Another run is using the store; the message names the run and its start time.
     StoreError
         The store, or the lock's folder, cannot be used.
     """
@@ -104,30 +104,30 @@ def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
         dead = _read(records, root.url)
 
         def has_died(content: bytes) -> bool:
-            # The dead holder had the lock that this process has now.
+            # This process has the kernel's lock, so the last holder on this host is dead.
             return _parsed(content, root.url) == dead[-1:] != ()
 
         content = _HOLDERS.dump_json((holder,))
         try:
-            # For a local store, the kernel's lock is enough.
+            # A local store needs only the kernel's lock.
             lease = nullcontext(b"") if root.local else leased(root, f".locks/{_RECORD}", content, has_died)
             before = stack.enter_context(lease)
         except LeasedError as error:
-            left = f"If it is dead, the store is free in {error.left_s:.0f} s. "
+            left = f"If that run is dead, the store is free in {error.left_s:.0f} s. "
             raise _running(root, _parsed(error.content, root.url), left) from error
-        # The lease may have a dead holder on another host.
+        # The lease may name a dead holder on another host.
         dead += tuple(other for other in _parsed(before, root.url) if other not in dead)
         held = HeldStore(records, holder, dead)
         yield held
-        # Do not release after an error, which may also have stopped the process that reports the run's end.
+        # Do not release after an error, because the error may also have stopped the process that reports the run's end.
         held.release()
 
 
 def _running(root: StoreRoot, holders: tuple[Holder, ...], hint: str = "") -> NightRunningError:
     who = holders[-1].describe() if holders else "a run that has just begun"
     return NightRunningError(
-        f"Another night holds the store {root.url}: {who}.",
-        hint=f"{hint}Wait until it ends, or stop it; then run again.",
+        f"Another run is using the store {root.url}: {who}.",
+        hint=f"{hint}Wait until that run ends, or stop it; then try again.",
     )
 
 
@@ -141,29 +141,32 @@ def _read(records: LocalRoot, store: str) -> tuple[Holder, ...]:
 def _parsed(document: bytes, store: str) -> tuple[Holder, ...]:
     try:
         return tuple(holder for holder in _HOLDERS.validate_json(document) if holder.store == store)
-    except ValidationError:  # a night must not fail because of the record, which only informs
+    except ValidationError:  # a damaged record must not stop a run
         return ()
 
 
 class LeasedError(Exception):
-    """Another process holds the lease: `content` is its record, and the lease ends in `left_s` unless it is renewed."""
+    """Another process holds the lease; `content` is that process's record.
+
+    Without renewal, the lease ends in `left_s` seconds.
+    """
 
     def __init__(self, content: bytes, left_s: float) -> None:
-        super().__init__(f"it ends in {left_s:.0f} s unless it is renewed")
+        super().__init__(f"the lease ends in {left_s:.0f} s unless it is renewed")
         self.content = content
         self.left_s = left_s
 
 
 @contextmanager
 def leased(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> Iterator[bytes]:
-    """Hold the lease `name` while the block runs; yield the record of a holder that died, or b"".
+    """Hold the lease `name` while the block runs; yield the record of a dead holder, or b"" if there is none.
 
     Parameters
     ----------
     content
-        Record of this holder in one line, for other processes.
+        One-line record of this holder, which other processes read.
     is_over
-        Return whether the holder with this record is known to be dead, so that its lease is free at once.
+        Function that returns whether the holder with a given record is known to be dead, so that the lease is free.
 
     Raises
     ------
@@ -178,7 +181,7 @@ def leased(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes]
     try:
         yield before
     finally:
-        # After an error the lease stays for `LEASE_S`, with the name of the holder that died.
+        # After an error, the lease stays for `LEASE_S` seconds and names the dead holder.
         renewal.ended.set()
     renewal.join()
     if not renewal.is_lost:
@@ -194,13 +197,13 @@ def _take(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes],
         before = _content(current.content) if current else b""
         if current and before and current.age_s < LEASE_S and not is_over(before):
             raise LeasedError(before, LEASE_S - current.age_s)
-        # If another process is faster, the next round reads its young lease.
+        # If another process takes the lease first, the next iteration reads that process's lease.
         if (etag := root.swap(name, _marked(content), current.etag if current else None)) is not None:
             return etag, before
 
 
 def _marked(content: bytes) -> bytes:
-    """Make the bytes unique, because a store may distinguish versions by their bytes alone."""
+    """Make the bytes unique, because a store may distinguish versions only by their bytes."""
     return uuid.uuid4().hex.encode() + b"\n" + content
 
 
@@ -217,18 +220,18 @@ class _Renewal(threading.Thread):
         self.is_lost = False
 
     def run(self) -> None:
-        # The holder continues without a lease, because its writes are safe next to those of other nights.
+        # A holder that loses the lease continues, because its writes are safe while another run writes.
         while not self.is_lost and not self.ended.wait(_RENEW_S):
             try:
                 self._renew()
             except StoreError as error:
                 _LOG.warning("the store's lease could not be renewed: %s", error)
         if self.is_lost:
-            _LOG.warning("the store's lease is lost: another night may run at the same time")
+            _LOG.warning("the store's lease is lost: another run may use the store at the same time")
 
     def _renew(self) -> None:
         renewed = self._root.swap(self._name, _marked(self._content), self.etag)
         if renewed is None and (lease := self._root.stamped(self._name)) and _content(lease.content) == self._content:
-            renewed = lease.etag  # the put succeeded, but its answer was lost and the put was repeated
+            renewed = lease.etag  # the first put succeeded, but the answer was lost and the client repeated the put
         self.is_lost = renewed is None
         self.etag = renewed or self.etag

@@ -12,22 +12,22 @@ _DURATIONS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 
 
 def size(value: float | None) -> str:
-    """Format bytes in a decimal unit, to three digits."""
+    """Format a number of bytes in a decimal unit, with three significant digits."""
     return MISSING if value is None else _scaled(value, size_unit(value))
 
 
 def duration(value: float | None) -> str:
-    """Format seconds in a suitable unit, to three digits."""
+    """Format a duration in a suitable unit, with three significant digits."""
     return MISSING if value is None else _scaled(value, duration_unit(value))
 
 
 def size_unit(largest: float) -> tuple[str, float]:
-    """Return the unit for sizes up to `largest` bytes, and its size in bytes."""
+    """Return a unit for sizes up to `largest` bytes, and the number of bytes in the unit."""
     return _unit(largest, _SIZES)
 
 
 def duration_unit(largest: float) -> tuple[str, float]:
-    """Return the unit for durations up to `largest` seconds, and its length in seconds."""
+    """Return a unit for durations up to `largest` seconds, and the unit's length in seconds."""
     return _unit(largest, _DURATIONS)
 
 
@@ -39,7 +39,7 @@ def quality_unit(metric: str) -> str:
 
 
 def ratio(value: float | None, low: float | None = None, high: float | None = None) -> str:
-    """Format a ratio with a times sign, and with its interval if it has one."""
+    """Format a ratio with a times sign and, if both ends are known, its interval."""
     if value is None:
         return MISSING
     interval = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
@@ -47,7 +47,7 @@ def ratio(value: float | None, low: float | None = None, high: float | None = No
 
 
 def difference(value: float | None, unit: str = "") -> str:
-    """Format a difference with its sign and unit, to three digits."""
+    """Format a difference with its sign and unit, with three significant digits."""
     if value is None:
         return MISSING
     return "0" if value == 0 else f"{value:+.3g}{unit}".replace("-", "−")
@@ -59,7 +59,7 @@ def number(value: float | None, spec: str = ".4g") -> str:
 
 
 def percent(value: float | None) -> str:
-    """Format a share in percent, with one decimal below 10%."""
+    """Format a fraction as a percentage, with one decimal place below 10%."""
     return MISSING if value is None else f"{100 * value:.{0 if abs(value) >= 0.095 else 1}f}%"
 
 
@@ -74,7 +74,7 @@ def metric(value: float | None, name: str) -> str:
 
 
 def change(value: float | None) -> str:
-    """Format a relative change with its sign, in percent."""
+    """Format a relative change as a percentage with its sign."""
     return MISSING if value is None else f"{value:+.1%}".replace("-", "−")
 
 
@@ -84,7 +84,7 @@ def name(candidate: str) -> Markup:
 
 
 def plural(count: int, noun: str) -> str:
-    """Format a number of things: "1 alarm", "2 alarms"."""
+    """Format a count and its noun: "1 alert", "2 alerts"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 

@@ -18,7 +18,7 @@ from storage.transient import is_transient
 
 
 class LocalRoot(StoreRoot):
-    """A store in a local folder, which is created on first write."""
+    """A store in a local folder, which the first write creates."""
 
     local: Path
 
@@ -32,7 +32,7 @@ class LocalRoot(StoreRoot):
             for folder, _, names in os.walk(self.local / prefix, onerror=_raise_unless_missing):
                 for name in names:
                     path = Path(folder, name)
-                    with suppress(FileNotFoundError):  # temporary files may be gone by now
+                    with suppress(FileNotFoundError):  # a writer may have removed its temporary file
                         status = path.stat()
                         name = path.relative_to(self.local).as_posix()
                         entries.append(Entry(name, status.st_size, status.st_mtime))
@@ -60,7 +60,7 @@ class LocalRoot(StoreRoot):
         return Stamped(content, hashlib.sha256(content).hexdigest(), time.time() - modified)
 
     def swap(self, name: str, content: bytes, etag: str | None) -> str | None:
-        """Lock the store, read the file again, and replace it if its tag is unchanged."""
+        """Lock the store, read the file again, and replace the file if its tag is unchanged."""
         with self.lock("swap"):
             current = self.stamped(name)
             if (current.etag if current else None) != etag:
@@ -69,7 +69,7 @@ class LocalRoot(StoreRoot):
         return hashlib.sha256(content).hexdigest()
 
     def put_new(self, name: str, content: bytes) -> bool:
-        """Write a file unless it exists: temporary file, fsync, link, fsync of the folder."""
+        """Write a file unless it exists: write a temporary file, flush it, link it, and flush the folder."""
         with self._temporary_file(name, content) as (temporary, target):
             try:
                 target.hardlink_to(temporary)
@@ -78,12 +78,12 @@ class LocalRoot(StoreRoot):
         return True
 
     def put(self, name: str, content: bytes | Path) -> None:
-        """Write or replace a file: temporary file, fsync, rename, fsync of the folder."""
+        """Write or replace a file: write a temporary file, flush it, rename it, and flush the folder."""
         with self._temporary_file(name, content) as (temporary, target):
             temporary.replace(target)
 
     def publish(self, folder: Path, location: str, marker: str) -> bool:
-        """Move a folder of this file system into the store: fsync, rename, fsync of the folder above."""
+        """Move a folder of this file system into the store: flush and rename the folder, then flush its new parent."""
         final = self.local / location
         with self._writing():
             for path in folder.rglob("*"):
@@ -97,7 +97,7 @@ class LocalRoot(StoreRoot):
                     return False
                 if not final.exists():
                     raise
-                # The folder is incomplete: a kill or a person removed some of its files.
+                # The existing folder is incomplete: a user or a killed process removed some of its files.
                 aside = folder.with_name(uuid.uuid4().hex)
                 final.rename(aside)
                 folder.rename(final)
@@ -115,7 +115,7 @@ class LocalRoot(StoreRoot):
 
     @contextmanager
     def _temporary_file(self, name: str, content: bytes | Path) -> Iterator[tuple[Path, Path]]:
-        """Write a complete file under a temporary name; yield its path and the final path."""
+        """Write a complete file under a temporary name; yield the temporary path and the final path."""
         target = self.local / name
         # Drop the final name's suffix, so that readers' globs (*.parquet) do not match an incomplete file.
         temporary = target.with_name(f".{target.stem}-{uuid.uuid4().hex}.tmp")

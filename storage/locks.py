@@ -1,4 +1,4 @@
-"""Locks between processes: ``flock`` belongs to an open file, so the kernel releases it when its holder dies."""
+"""Locks between processes; ``flock`` belongs to an open file, so the kernel releases a dead process's lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from storage.errors import StoreError, unwritable
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
-# All processes must lock in this order: different orders would deadlock.
+# All processes must lock the host's folders in the same order, because different orders could deadlock.
 _HOST_FOLDERS = (Path("/run/lock"), Path("/dev/shm"), Path("/tmp"))
 
 
@@ -21,14 +21,14 @@ _HOST_FOLDERS = (Path("/run/lock"), Path("/dev/shm"), Path("/tmp"))
 def host_lock(
     name: str, *, on_wait: Callable[[], None] | None = None, folders: Sequence[Path] = _HOST_FOLDERS
 ) -> Iterator[None]:
-    """Hold the lock `name` of this host while the block runs; wait, without polling, until it is free.
+    """Hold the lock `name` of this host while the block runs; wait, without polling, until the lock is free.
 
-    The process takes the lock in each of `folders` that it can use, so that it excludes all processes that share a
-    folder with it. No single folder works for all users: only root may write to ``/run/lock`` on some systems, and a
-    service may have its own ``/tmp`` or see all but ``/dev`` read-only. A log-out or a clean-up may remove a file. An
-    abstract socket belongs to a network namespace, which containers do not share. ``TMPDIR`` is ignored.
+    The process takes the lock in each usable folder of `folders`, and thus excludes all processes that share a folder.
+    No single folder works for all users. On some systems, only root may write to ``/run/lock``. A service may have its
+    own ``/tmp`` or see all but ``/dev`` read-only. A log-out or a clean-up may remove a lock file. An abstract socket
+    belongs to a network namespace, which containers do not share. ``TMPDIR`` is ignored.
 
-    The lock is not re-entrant: a process that already holds it waits forever.
+    The lock is not re-entrant: a process that takes the lock twice waits forever.
 
     Raises
     ------
@@ -49,14 +49,14 @@ def host_lock(
         if len(problems) == len(folders):
             raise StoreError(
                 f"The host's lock cannot be taken in any folder ({'; '.join(problems)}).",
-                hint="Make one of these files readable for all users, or remove it.",
+                hint="Make one of these files readable for all users, or remove the file.",
             )
         yield
 
 
 @contextmanager
 def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-    """Hold ``flock`` on a file and keep the file; without `wait`, raise `BlockingIOError` if it is already locked."""
+    """Hold ``flock`` on a file and keep the file; without `wait`, raise `BlockingIOError` if the file is locked."""
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,12 +71,12 @@ def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterato
 
 @contextmanager
 def passing_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` while the block runs, then remove it; use it for work that is done once."""
+    """Hold the lock file `path` while the block runs, then remove the file; this lock suits work that is done once."""
     while True:
         with path.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_at(lock.fileno(), path):
-                # The last holder removed the file, and another process may hold a new one.
+                # The last holder removed the file, and another process may have locked a new file.
                 continue
             try:
                 yield
@@ -94,7 +94,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold ``flock`` on a file that all users share; raise `OSError` if it cannot be opened."""
+    """Hold ``flock`` on a file that all users share; raise `OSError` if the file cannot be opened."""
     while True:
         # Closing the file releases the lock, because no child process inherits the file.
         with open(path, "rb", opener=_open_shared) as lock:
@@ -106,17 +106,17 @@ def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
             if _is_at(lock.fileno(), path):
                 yield
                 return
-        # The file was removed meanwhile, and another process may hold a new one.
+        # The file was removed meanwhile, and another process may have locked a new file.
 
 
 def _open_shared(path: str, flags: int) -> int:
-    """Open a file for reading, which is enough to lock it and works for files of other users."""
+    """Open a file for reading, which is enough for a lock and also works for other users' files."""
     flags |= os.O_NOFOLLOW
     while True:
-        # Without O_CREAT first: Linux refuses to "create" another user's file in a sticky folder.
+        # Try without O_CREAT first, because Linux refuses to "create" another user's file in a sticky folder.
         with suppress(FileNotFoundError):
             return os.open(path, flags)
-        with suppress(FileExistsError):  # another process was quicker
+        with suppress(FileExistsError):  # another process created the file first
             descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
-            os.fchmod(descriptor, 0o644)  # regardless of the umask
+            os.fchmod(descriptor, 0o644)  # set the mode regardless of the umask
             return descriptor

@@ -1,4 +1,4 @@
-"""A store on an S3-compatible object store; imported only when needed, because s3fs is optional."""
+"""A store on an S3-compatible object store; this module is imported only when needed, because s3fs is optional."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 from s3fs import S3FileSystem
-from s3fs.core import S3_RETRYABLE_ERRORS  # some are neither OSErrors nor botocore's
+from s3fs.core import S3_RETRYABLE_ERRORS  # some derive from neither OSError nor botocore's errors
 
 from storage.errors import ConfigurationError, StoreError
 from storage.root import Entry, Stamped, StoreRoot, unconditional
@@ -22,16 +22,16 @@ _PIECE = 8 << 20
 
 
 class ObjectRoot(StoreRoot):
-    """A store under ``s3://bucket/prefix``, configured as every S3 client is (``AWS_ENDPOINT_URL``, ``~/.aws`` …).
+    """A store under ``s3://bucket/prefix``, configured by the usual S3 settings (``AWS_ENDPOINT_URL``, ``~/.aws`` …).
 
-    Listings are never cached, because a cached listing hides files that another process wrote.
+    Listings are never cached, because a cached listing would hide files that another process wrote.
     """
 
     def __init__(self, url: str) -> None:
         self._prefix = url.removeprefix("s3://").rstrip("/")
         self.url = f"s3://{self._prefix}"
         if not self._prefix:
-            raise ConfigurationError(f'The store "{url}" lacks a bucket.', hint="Use s3://bucket/prefix.")
+            raise ConfigurationError(f'The store "{url}" does not name a bucket.', hint="Use s3://bucket/prefix.")
 
     @cached_property
     def _files(self) -> S3FileSystem:
@@ -40,7 +40,7 @@ class ObjectRoot(StoreRoot):
     def list(self, prefix: str) -> list[Entry]:
         with self._opened() as files:
             objects = files.find(f"{self._prefix}/{prefix}", detail=True)
-        # If a listing is empty, s3fs looks up the prefix itself, which is a folder if a file appeared in between.
+        # If a listing is empty, s3fs looks up the prefix, which is a folder if a file has appeared since the listing.
         return sorted(
             Entry(path.removeprefix(f"{self._prefix}/"), int(info["size"]), info["LastModified"].timestamp())
             for path, info in objects.items()
@@ -75,7 +75,7 @@ class ObjectRoot(StoreRoot):
         return True
 
     def swap(self, name: str, content: bytes, etag: str | None) -> str | None:
-        """Replace an object that still has this tag (None: write a new object) with one conditional put."""
+        """Replace an object whose tag is still `etag` (None: write a new object) with one conditional put."""
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
         with self._opened() as files:
             try:
@@ -84,14 +84,14 @@ class ObjectRoot(StoreRoot):
                 status, code = answer_of(error.__cause__ or error) or (0, "")
                 if status == HTTPStatus.NOT_IMPLEMENTED:
                     raise unconditional(self.url, "If-None-Match" if etag is None else "If-Match") from error
-                # Not found: the object was removed meanwhile, unless the bucket itself is missing.
+                # A 404 means that the object was removed meanwhile, unless the bucket itself is missing.
                 is_gone = status == HTTPStatus.NOT_FOUND and etag is not None and code != "NoSuchBucket"
                 if not is_gone and status not in (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.CONFLICT):
                     raise
         return None
 
     def stamped(self, name: str) -> Stamped | None:
-        """Read an object with its tag and age; if it is replaced meanwhile, return the old tag."""
+        """Read an object with its tag and age; if the object is replaced meanwhile, return the old tag."""
         bucket, _, key = f"{self._prefix}/{name}".partition("/")
         with self._opened() as files:
             try:
@@ -103,7 +103,7 @@ class ObjectRoot(StoreRoot):
         return Stamped(content, str(head["ETag"]), (now - head["LastModified"]).total_seconds())
 
     def put(self, name: str, content: bytes | Path) -> None:
-        """Write or replace an object; an upload in parts becomes visible with its last part."""
+        """Write or replace an object; a multipart upload becomes visible with the last part."""
         with self._opened() as files:
             if isinstance(content, Path):
                 files.put_file(str(content), f"{self._prefix}/{name}")
@@ -111,7 +111,7 @@ class ObjectRoot(StoreRoot):
                 files.pipe_file(f"{self._prefix}/{name}", content)
 
     def publish(self, folder: Path, location: str, marker: str) -> bool:
-        """Upload a folder, with its marker last."""
+        """Upload a folder, with the file `marker` last."""
         if self.exists(f"{location}/{marker}"):
             return False
         names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
@@ -133,7 +133,7 @@ class ObjectRoot(StoreRoot):
 
     @contextmanager
     def _opened(self, *, may_miss: bool = False) -> Iterator[S3FileSystem]:
-        """Yield the file system; turn its errors into `StoreError`, except for a missing file if `may_miss`."""
+        """Yield the file system; convert errors into `StoreError`, except for a missing file if `may_miss` is true."""
         try:
             yield self._files
         except (OSError, BotoCoreError, ClientError, *S3_RETRYABLE_ERRORS) as error:
@@ -142,6 +142,6 @@ class ObjectRoot(StoreRoot):
             raise StoreError(
                 f"The store {self.url} cannot be used: {str(error).rstrip('.')}.",
                 hint="Check the bucket's name, the network, the credentials and AWS_ENDPOINT_URL. The next run "
-                "continues where this one stopped.",
+                "continues where this run stopped.",
                 transient=is_transient(error),
             ) from error

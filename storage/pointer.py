@@ -1,4 +1,4 @@
-"""``current.json``: a workload's current bundle, the switches that led to it, and a signed statement about it."""
+"""``current.json``: a workload's current bundle, the switches that led to this bundle, and a signed statement."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from storage.trust import (
 
 Action = Literal["promote", "promote-by-hand", "rollback"]
 WORKLOAD = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
-_LONGEST = 16 << 20  # bytes; a switch takes about 300
+_LONGEST = 16 << 20  # limit in bytes; a switch takes about 300 bytes
 
 
 class Switch(FrozenDocument):
-    """One change of the current bundle: its new version, and the time, author and reason of the change."""
+    """A change of the current bundle: the new version, and the time, author and reason."""
 
     action: Action
     version: str
@@ -40,10 +40,10 @@ class Switch(FrozenDocument):
 
 
 class Pointer(FrozenDocument):
-    """``current.json``: the bundle that is deployed, with every switch that led to it, oldest first.
+    """Content of ``current.json``: the deployed bundle, and every switch that led to this bundle, oldest first.
 
-    ``sha256sums`` is the digest of the bundle's ``SHA256SUMS``. People rolled back from the ``withdrawn`` versions, so
-    nights never promote them. ``signed`` is None without a key.
+    ``sha256sums`` is the digest of the bundle's ``SHA256SUMS``. Users rolled back from the ``withdrawn`` versions, so
+    runs never promote these versions. ``signed`` is None without a key.
     """
 
     format: Literal[1] = 1
@@ -55,12 +55,12 @@ class Pointer(FrozenDocument):
     signed: Envelope | None = None
 
     def previous(self) -> str | None:
-        """Return the version that was current before this one and is not withdrawn; None if there is none."""
+        """Return the last earlier version that is not withdrawn, or None if there is none."""
         passed_over = {self.version, *self.withdrawn}
         return next((switch.version for switch in reversed(self.history) if switch.version not in passed_over), None)
 
     def text(self) -> str:
-        """Return the file's content."""
+        """Return the content of ``current.json``."""
         return self.model_dump_json(indent=1, exclude_none=True, by_alias=True) + "\n"
 
     def statement(self, keys: Sequence[Ed25519PublicKey], threshold: int = 1) -> Statement:
@@ -69,13 +69,13 @@ class Pointer(FrozenDocument):
         Raises
         ------
         BundleError
-            Fewer than `threshold` of these keys signed it.
+            Fewer than `threshold` of these keys signed the statement.
         """
         if self.signed is None:
             name = self.workload
             raise BundleError(
                 f"The current.json of {name} is not signed.",
-                hint=f"On a machine that writes to the store, set {VARIABLE} and run: nightquant handoff sign {name}",
+                hint=f"On a host that writes to the store, set {VARIABLE} and run: nightquant handoff sign {name}",
             )
         return self.signed.statement(self.workload, keys, threshold)
 
@@ -84,12 +84,12 @@ class Pointer(FrozenDocument):
         fields = ("workload", "version", "sha256sums", "withdrawn")
         if any(getattr(self, name) != getattr(statement, name) for name in fields):
             raise BundleError(
-                f"{self.workload}: current.json differs from its signed statement.", hint="Do not use it."
+                f"{self.workload}: current.json differs from its signed statement.", hint="Do not use the file."
             )
 
 
 def switched(pointer: Pointer | None, workload: str, switch: Switch) -> Pointer:
-    """Return the unsigned pointer after a switch; a roll-back withdraws the version that was current."""
+    """Return the unsigned pointer after a switch; a roll-back withdraws the previously current version."""
     withdrawn: set[str] = set()
     if pointer is not None:
         left = {pointer.version} if switch.action == "rollback" else set()
@@ -105,7 +105,7 @@ def switched(pointer: Pointer | None, workload: str, switch: Switch) -> Pointer:
 
 def signed(pointer: Pointer, signer: Signer, before: Statement | None, now: datetime) -> Pointer:
     """Return the pointer with a new signed statement, whose serial is greater than the serial of `before`."""
-    # Serials start from the time, so that they grow even if the previous statement was lost.
+    # Serials start from the current time, so that serials grow even if the previous statement was lost.
     serial = int(now.timestamp())
     if before is not None:
         serial = max(serial, before.serial + 1)
@@ -136,7 +136,7 @@ def stated(
     Parameters
     ----------
     keys, threshold
-        At least `threshold` of these public keys must have signed it.
+        At least `threshold` of these public keys must have signed the statement.
     min_version, max_age
         See `check_statement`.
     state
@@ -147,17 +147,17 @@ def stated(
     BundleError
         The copy must not be used.
     ConfigurationError
-        The threshold is above the number of keys, or `state` is damaged.
+        The threshold exceeds the number of keys, or `state` is damaged.
     """
     if threshold > len({key.public_bytes_raw() for key in keys}):
         raise ConfigurationError(f"{threshold} signatures are required, but there are fewer public keys.")
     try:
         if path.stat().st_size > _LONGEST:
-            raise BundleError(f"{path}: it is longer than any current.json that nightquant writes.")
+            raise BundleError(f"{path} is longer than any current.json that nightquant writes.")
         pointer = Pointer.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a valid current.json"
-        raise BundleError(f"{path}: cannot be read: {reason}.", hint="Fetch it again.") from error
+        raise BundleError(f"{path} cannot be read: {reason}.", hint="Fetch the file again.") from error
     statement = pointer.statement(keys, threshold)
     check_statement(statement, workload, min_version=min_version, max_age=max_age)
     if state is not None:
@@ -166,7 +166,7 @@ def stated(
 
 
 def location_of(workload: str, version: str | None = None) -> str:
-    """Return the folder of a workload's bundles, or of one of them, relative to the store's root.
+    """Return the folder of a workload's bundles, or of the bundle `version`, relative to the store's root.
 
     Raises
     ------

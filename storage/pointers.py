@@ -1,6 +1,6 @@
-"""Read and replace ``current.json`` in a store, and decide whether a night may trust it.
+"""Read and replace ``current.json`` in a store, and decide whether a run may trust the file.
 
-Others may write to the store, so a night trusts only its own signatures, and only the newest of them.
+Other users may write to the store, so a run trusts only the latest statement that its own key signed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from storage.pointer import Pointer, location_of
 from storage.root import StoreRoot, check_writable
 from storage.trust import VARIABLE, Signer, Statement, check_serial, check_statement, seen_in
 
-# When many writers compete, one of them succeeds each time.
+# If many writers compete, one writer succeeds in each round.
 _TRIES = 20
 _PAUSE_S = 0.1
 _Decided = TypeVar("_Decided", bound=Pointer | None)
 
 
 class Pointers:
-    """The ``current.json`` of each workload in a store."""
+    """The ``current.json`` files of a store's workloads."""
 
     def __init__(self, root: StoreRoot, signer: Signer | None) -> None:
         self._root, self._signer = root, signer
-        # This host's record of signatures. It is inside a local store, so that both are restored together.
+        # This host's record of signatures. A local store contains the record, so that a backup restores both together.
         self._seen = root.lock_folder() / "signed.json"
 
     def read(self, workload: str) -> Pointer | None:
-        """Read a workload's pointer; None if there is none."""
+        """Read a workload's pointer; return None if there is none."""
         name = _name(workload)
         try:
             return self._parsed(name, self._root.read(name))
@@ -41,17 +41,17 @@ class Pointers:
             return None
 
     def change(self, workload: str, decide: Callable[[Pointer | None], _Decided]) -> _Decided:
-        """Replace a pointer by compare-and-swap; return what `decide` returned.
+        """Replace a pointer by compare-and-swap; return the result of `decide`.
 
-        The lock keeps out other processes of this host, which would otherwise change the statement that `last` read.
-        The swap keeps out other hosts.
+        The lock excludes other processes on this host, which could otherwise change the statement that `last` read.
+        The swap detects changes by other hosts.
 
         Parameters
         ----------
         decide
-            Return the pointer to write in place of the current one (None if there is none yet). Return the same pointer
-            or None to write nothing, or raise if the change no longer applies. The function is called again whenever
-            the pointer has changed meanwhile.
+            Function that receives the current pointer (None if there is none yet) and returns the pointer to write. The
+            function returns the same pointer or None to skip the write, and raises if the change no longer applies. The
+            function is called again whenever the pointer has changed meanwhile.
 
         Raises
         ------
@@ -78,12 +78,12 @@ class Pointers:
                     return self._remembered(after)
                 time.sleep(random.uniform(0, _PAUSE_S))
         raise ConflictError(
-            f"{self._root.uri(name)} changed {_TRIES} times during attempts to replace it.",
-            hint="Check which bundle is current, and run the command again if it still applies.",
+            f"{self._root.uri(name)} changed {_TRIES} times during attempts to replace the file.",
+            hint="Check which bundle is current. If the change still applies, run the command again.",
         )
 
     def last(self, pointer: Pointer | None, workload: str, *, by_hand: bool = False) -> Statement | None:
-        """Return this signer's last statement, which must be about this pointer; None if nothing was signed yet.
+        """Return this signer's last statement, which must match this pointer; return None if nothing was signed yet.
 
         If a person decides (`by_hand`), return None instead of raising `BundleError`.
 
@@ -92,7 +92,7 @@ class Pointers:
         ConfigurationError
             The pointer is signed, but there is no key.
         BundleError
-            Someone else signed the pointer, it was changed, or it is older than the last statement signed here.
+            The pointer was changed, has another signer, or is older than the last statement signed on this host.
         """
         if self._signer is None:
             if pointer is not None and pointer.signed is not None:
@@ -101,7 +101,7 @@ class Pointers:
         try:
             if pointer is None or pointer.signed is None:
                 if workload in seen_in(self._seen):
-                    raise BundleError(f"The current.json of {workload} was signed before, but no longer is.")
+                    raise BundleError(f"The current.json of {workload} was signed before, but is no longer signed.")
                 return None
             before = pointer.statement(self._signer.public)
             pointer.check_says(before)
@@ -113,7 +113,7 @@ class Pointers:
         return before
 
     def renewable(self, pointer: Pointer) -> Statement:
-        """Return the last statement if it may be renewed: this signer signed it, and it has not expired."""
+        """Return this signer's last statement; raise `BundleError` if the statement is missing or has expired."""
         before = self.last(pointer, pointer.workload)
         if before is None:
             raise _unsigned(pointer.workload)
@@ -121,7 +121,7 @@ class Pointers:
         return before
 
     def cosign(self, workload: str, trusted: Sequence[Ed25519PublicKey], sha256sums: str) -> Pointer:
-        """Add signatures to a statement that a `trusted` key signed, if it names the bundle with this digest."""
+        """Add signatures to a statement that a `trusted` key signed, if the statement names the digest `sha256sums`."""
         signer = self.require_signer()
 
         def decide(pointer: Pointer | None) -> Pointer:
@@ -157,7 +157,7 @@ class Pointers:
         except ValidationError as error:
             raise StoreError(
                 f"{self._root.uri(name)} is damaged: {error.error_count()} values are wrong.",
-                hint="Restore it from a copy, or remove it and promote again.",
+                hint="Restore the file from a copy, or remove the file and promote again.",
             ) from error
 
 
@@ -179,7 +179,7 @@ def conflict(workload: str, pointer: Pointer | None, seen: str | None) -> Confli
 def how_to_sign(workload: str, version: str = "") -> str:
     """Return the hint for a person who has reviewed a bundle and wants to sign it."""
     words = ["nightquant", "handoff", "sign", workload, version]
-    return f"Check its changes; if they are legitimate, sign it: {' '.join(words).rstrip()}"
+    return f"Check the changes in the bundle. If the changes are legitimate, run: {' '.join(words).rstrip()}"
 
 
 def _unsigned(workload: str) -> BundleError:
@@ -191,6 +191,6 @@ def _name(workload: str) -> str:
 
 
 def _has_landed(before: Pointer | None, after: Pointer, current: Pointer | None) -> bool:
-    """Return whether `current` has the switch to `after`: the write succeeded, but its response was lost."""
+    """Return whether `current` has the switch to `after`: the write succeeded, but the response was lost."""
     previous, history = (pointer.history if pointer else () for pointer in (before, after))
     return len(history) > len(previous) and current is not None and current.history[: len(history)] == history

@@ -1,7 +1,7 @@
-"""Record switches and runs of nights that died before they could record them.
+"""Record the switches and rows that a run could not record before it died.
 
-If a night dies between a switch and its record, the store has the switch in ``current.json``, the reason in the
-bundle's manifest, and the measurements. The next night records the missing rows from these.
+If a run dies after a switch, ``current.json`` contains the switch, the bundle's manifest contains the reason, and the
+store contains the measurements. The next run records the missing rows from these three sources.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _BY = re.compile(r"run ([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
 def by_run(run_id: str) -> str:
-    """Return the name under which a run enters its switches in a pointer's history."""
+    """Return the name that identifies a run in a pointer's history."""
     return f"run {run_id}"
 
 
 @dataclass(frozen=True)
 class Unrecorded:
-    """A night's switch to a bundle without a row in ``promotions``; `before` is the replaced version, "" if none."""
+    """A run's unrecorded switch; `before` is the replaced version, or "" for the first switch."""
 
     workload: str
     run_id: str
@@ -43,18 +43,18 @@ class Unrecorded:
     before: str
 
     def describe(self) -> str:
-        """Return which run published which bundle, for a message."""
+        """Describe the run and the published bundle for a message."""
         return f"run {self.run_id} published {self.workload}/{self.switch.version}"
 
 
 def unrecorded_switches(place: StoreRoot | Path | str) -> list[Unrecorded]:
-    """Return every night's switch that ``promotions`` lacks, unless the run's measurements are missing too.
+    """Return the runs' switches that are missing in ``promotions``, except switches of runs without measurements.
 
-    A pointer that cannot be read is skipped, because other commands report it.
+    An unreadable pointer is skipped, because other commands report the problem.
     """
     root = StoreRoot.of(place)
-    # Read the pointers first, so that a night that is still running can record its switches in the meantime.
-    switches = list(_night_switches(BundleStore(root)))
+    # Read the pointers first, so that a run in progress can record its switches in the meantime.
+    switches = list(_run_switches(BundleStore(root)))
     if not switches:
         return []
     measured, recorded = find_files(root, MEASUREMENTS).names, find_files(root, PROMOTIONS).names
@@ -65,7 +65,7 @@ def unrecorded_switches(place: StoreRoot | Path | str) -> list[Unrecorded]:
     ]
 
 
-def _night_switches(bundles: BundleStore) -> Iterator[Unrecorded]:
+def _run_switches(bundles: BundleStore) -> Iterator[Unrecorded]:
     for workload in bundles.workloads():
         try:
             pointer = bundles.pointer(workload)
@@ -74,19 +74,19 @@ def _night_switches(bundles: BundleStore) -> Iterator[Unrecorded]:
         before = ""
         for switch in pointer.history if pointer else ():
             match = _BY.fullmatch(switch.by)
-            # The file is untrusted, and the version becomes part of a path.
+            # Check the version, because the file is untrusted and the version becomes part of a path.
             if switch.action == "promote" and match and VERSION.fullmatch(switch.version):
                 yield Unrecorded(workload, match[1], switch, before)
             before = switch.version
 
 
 def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
-    """Record the promoted candidate's row; the decisions on other candidates are lost.
+    """Record the promoted candidate's row; the decisions about other candidates are lost.
 
     Raises
     ------
     BundleError
-        The bundle is not the one that was published.
+        The bundle differs from the published bundle.
     StoreError
         The store cannot be read or written.
     """
@@ -95,11 +95,11 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
     with BundleStore(root).opened(location) as folder:
         sums = check_sums(folder)
         if sums != missing.switch.sha256sums:
-            raise BundleError(f"{root.uri(location)} is not the bundle that was published.", hint="Do not use it.")
+            raise BundleError(f"{root.uri(location)} is not the published bundle.", hint="Do not use this bundle.")
         manifest = read_manifest(folder, sums)
     entry = find_files(root, MEASUREMENTS).file_of(missing.run_id)
     if entry is None:
-        raise StoreError(f"The measurements of run {missing.run_id} are missing.", hint="Restore them from a copy.")
+        raise StoreError(f"The measurements of run {missing.run_id} are lost.", hint="Restore the results from a copy.")
     measured = [
         row
         for row in read_rows(root, entry.name).to_pylist()
@@ -107,10 +107,10 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
     ]
     switch, digest, gate = missing.switch, manifest["sources"]["quantized"], manifest["gate"]
     packaged = {"recipe": manifest["recipe"]["name"], "runtime": manifest["model"]["runtime"]}
-    # An earlier night may have packaged the content under an old name of the recipe.
+    # An earlier run may have packaged the content under an old name of the recipe.
     matching = (row for row in measured if row["artifact_digest"] == digest and row["setting"] == "primary")
     candidate = next(matching, packaged)
-    # If an earlier night packaged the bundle, its rules were applied to other numbers.
+    # If an earlier run packaged the bundle, the manifest's rules were applied to other numbers.
     rules = gate["rules"] if manifest["run_id"] == missing.run_id else []
     row: Row = {
         "run_id": missing.run_id,
@@ -127,7 +127,7 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
         "artifact_digest": digest,
         "incumbent_version": missing.before or None,
         "incumbent_stays": False if missing.before else None,
-        "incumbent_reason": "replaced according to current.json; the night died before it recorded the reason"
+        "incumbent_reason": "replaced according to current.json; the run died before it recorded the reason"
         if missing.before
         else None,
     }
@@ -135,7 +135,7 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
 
 
 def record_dead_run(place: StoreRoot | Path | str, dead: Holder) -> bool:
-    """Record a run that measured and died before its row in ``runs`` was written; return whether there was one."""
+    """Add a row to ``runs`` for a run that measured candidates and then died; return whether a row was added."""
     root = StoreRoot.of(place)
     entry = find_files(root, MEASUREMENTS).file_of(dead.run_id)
     if entry is None or dead.run_id in find_files(root, RUNS).names:
@@ -149,7 +149,7 @@ def record_dead_run(place: StoreRoot | Path | str, dead: Holder) -> bool:
         "run_id": dead.run_id,
         "night": measured[0]["night"],
         "started_at": dead.since,
-        # The last time at which the run is known to have been alive.
+        # At this time, the run published its measurements, so the run was still alive.
         "finished_at": datetime.fromtimestamp(entry.modified, UTC),
         "status": "failed",
         "profile": measured[0]["profile"],
@@ -157,7 +157,7 @@ def record_dead_run(place: StoreRoot | Path | str, dead: Holder) -> bool:
         "candidates_ok": sum(outcome == "ok" for outcome in status.values()),
         "candidates_failed": sum(outcome == "failed" for outcome in status.values()),
         "fingerprint": next((row["fingerprint"] for row in measured if row["fingerprint"]), None),
-        "message": f"the night died: {dead.describe()}; the next night recorded this",
+        "message": f"the run died: {dead.describe()}; the next run recorded this row",
     }
     ResultsStore(root).append("runs", [row], dead.run_id, datetime.now(UTC))
     return True

@@ -1,6 +1,6 @@
-"""Open remote files at any byte: HTTP through httpx, all other schemes through fsspec.
+"""Open remote files at any byte, with httpx for HTTP and with fsspec for all other schemes.
 
-Libraries that download with urllib have neither retries nor a time limit, and may hide failures: see `with_retries`.
+`with_retries` adds retries and a time limit to libraries that download with urllib and may hide failures.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Refused(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Stream:
-    """Bytes of a remote file from ``start`` on; ``total`` is the length of the complete file, if known."""
+    """The bytes of a remote file from ``start`` on; ``total`` is the complete file's length, or None if unknown."""
 
     start: int
     total: int | None
@@ -49,14 +49,14 @@ class Stream:
 
 
 def open_stream(uri: str, start: int) -> AbstractContextManager[Stream]:
-    """Open a remote file at byte `start`, or at 0 if the server does not support it (see :attr:`Stream.start`)."""
+    """Open a remote file at byte `start`, or at byte 0 if the server ignores ranges (see :attr:`Stream.start`)."""
     return _open_http(uri, start) if urlsplit(uri).scheme in ("http", "https") else _open_fsspec(uri, start)
 
 
 @contextmanager
 def _open_http(uri: str, start: int) -> Iterator[Stream]:
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
-    # The hook checks redirects too. A proxy is never used for this host.
+    # The hook also checks redirects. Requests to this host never use a proxy.
     hooks = {"request": [lambda request: _check_http(str(request.url))]}
     is_own = _is_loopback(urlsplit(uri).hostname or "")
     try:
@@ -76,11 +76,11 @@ def _http_stream(response: httpx.Response, start: int) -> Stream:
     if status in (200, 206):
         begin = start if status == 206 else 0
         length = response.headers.get("Content-Length", "")
-        # Pass on pieces of any size: buffered bytes would be lost if the connection breaks.
+        # Pass on pieces of any size, because buffered bytes would be lost if the connection broke.
         is_known = re.fullmatch("[0-9]{1,18}", length)
         return Stream(begin, begin + int(length) if is_known else None, response.iter_raw())
     if status == 416 and start:
-        # The remote file ends here: the part is complete, or of another version, which its SHA-256 will show.
+        # The remote file ends at `start`. The SHA-256 will show whether the part is complete or from another version.
         return Stream(start, None, iter(()))
     reason = f"the server answered {status} {response.reason_phrase}".rstrip()
     raise (Broken if status in STATUSES else Refused)(reason)
@@ -91,7 +91,7 @@ def _check_http(uri: str) -> None:
     parts = urlsplit(uri)
     if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
         raise ConfigurationError(
-            f"{parts.scheme}://{parts.hostname}{parts.path}: plain HTTP is allowed to this host only.",
+            f"{parts.scheme}://{parts.hostname}{parts.path}: plain HTTP is allowed only to this host.",
             hint="Use https.",
         )
 
@@ -141,16 +141,16 @@ _TIMEOUT_S = 30.0
 
 
 def with_retries(download: Callable[[], R], *, retries: int = 4, first_wait_s: float = 0.5) -> R:
-    """Call a function that downloads with urllib, and retry it up to `retries` times after transient failures.
+    """Call a function that downloads with urllib; retry the call up to `retries` times after transient failures.
 
     Pauses grow exponentially from `first_wait_s`. Other threads of the process must not use urllib meanwhile.
 
     Raises
     ------
     Broken
-        The last attempt failed with a transient error as well; that error is the cause.
+        The last attempt also failed with a transient error, which is the cause of this exception.
     Exception
-        The function failed with another error, which is raised unchanged.
+        The function failed with a permanent error, which is raised unchanged.
     """
     for attempt in itertools.count():
         with _watching() as watch:
@@ -166,7 +166,7 @@ def with_retries(download: Callable[[], R], *, retries: int = 4, first_wait_s: f
 
 
 class _Watch(OpenerDirector):
-    """An opener that adds a time limit to another opener and remembers its failures."""
+    """An opener that adds a time limit to another opener and remembers that opener's failures."""
 
     def __init__(self, opener: OpenerDirector) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class _Watch(OpenerDirector):
         return response
 
     def explains(self, error: Exception) -> bool:
-        # http.client does not report a truncated body; the caller then finds a wrong checksum.
+        # http.client does not report a truncated body, so the library raises an error about a wrong checksum.
         is_cut_short = isinstance(error, RuntimeError) and self._remaining() > 0
         return is_cut_short or any(map(is_transient, [error, *self._failures]))
 

@@ -1,4 +1,4 @@
-"""The store's root: a local folder or an object-store URL, behind the few operations that the store needs."""
+"""The root of a store: a local folder or an object-store URL, with the few operations that the store needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from storage.locks import file_lock
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-_LONGEST_PART = 255  # bytes, the limit of common file systems
+_LONGEST_PART = 255  # limit of common file systems, in bytes
 _LONGEST = 1024
 
 
@@ -36,7 +36,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Stamped:
-    """A file's content, its entity tag (unique to this content), and its age in seconds by the store's clock."""
+    """A file's content, an entity tag that is unique to the content, and the age in seconds by the store's clock."""
 
     content: bytes
     etag: str
@@ -44,7 +44,7 @@ class Stamped:
 
 
 class StoreRoot(abc.ABC):
-    """The root of a store; file names are relative to it and use forward slashes.
+    """The root of a store; file names are relative to the root and use forward slashes.
 
     A file is never visible before it is complete. Every operation raises `StoreError` if the disk or server fails.
     """
@@ -54,16 +54,16 @@ class StoreRoot(abc.ABC):
 
     @staticmethod
     def of(place: StoreRoot | Path | str) -> StoreRoot:
-        """Open a root from a path, a ``file://`` or ``s3://bucket/prefix`` URL, or a root."""
+        """Return the root for a path or a ``file://`` or ``s3://bucket/prefix`` URL; return a root unchanged."""
         if isinstance(place, StoreRoot):
             return place
         text = str(place)
         if text.startswith("s3://"):
-            try:  # by name, because s3fs is optional
+            try:  # import by name, because s3fs is optional
                 return cast(StoreRoot, resolve_name("storage.object_root:ObjectRoot")(text))
             except ImportError as error:
                 raise ConfigurationError(
-                    f"The store {text} needs the s3 extra.", hint="Install it with: pip install 'nightquant[s3]'"
+                    f"The store {text} needs the s3 extra.", hint="Install the extra with: pip install 'nightquant[s3]'"
                 ) from error
         if (scheme := re.match(r"^([a-z][a-z0-9+.-]+)://", text)) and scheme[1] != "file":
             raise ConfigurationError(
@@ -71,7 +71,7 @@ class StoreRoot(abc.ABC):
                 hint="Use a local path or s3://bucket/prefix.",
             )
         folder = Path(text.removeprefix("file://")).expanduser().absolute()
-        # By name, because that module imports this one.
+        # Import by name, because `storage.local_root` imports this module.
         return cast(StoreRoot, resolve_name("storage.local_root:LocalRoot")(folder))
 
     def uri(self, name: str) -> str:
@@ -100,7 +100,7 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def swap(self, name: str, content: bytes, etag: str | None) -> str | None:
-        """Replace a file if it has this tag (None: if it does not exist); return the new tag, or None if it differs."""
+        """Replace a file if its tag is `etag` (None for a new file); return the new tag, or None if the tag differs."""
 
     @abc.abstractmethod
     def put_new(self, name: str, content: bytes) -> bool:
@@ -108,11 +108,11 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def put(self, name: str, content: bytes | Path) -> None:
-        """Write or replace a file in one step; readers see the old or the new content."""
+        """Write or replace a file in one step; readers see either the old or the new content."""
 
     @abc.abstractmethod
     def publish(self, folder: Path, location: str, marker: str) -> bool:
-        """Move or copy a folder into the store, the file `marker` last; return False if `location` is complete."""
+        """Move or copy a folder into the store, with the file `marker` last; return False if `location` is complete."""
 
     @abc.abstractmethod
     def download(self, name: str, target: Path) -> None:
@@ -123,11 +123,11 @@ class StoreRoot(abc.ABC):
         """Remove a file if it exists."""
 
     def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[None]:
-        """Lock this store while the block runs; on an object store, lock out only processes of this host."""
+        """Lock this store while the block runs; on an object store, exclude only other processes on this host."""
         return file_lock(self.lock_folder() / name, shared=shared)
 
     def lock_folder(self) -> Path:
-        """Return the folder of this store's lock files; for an object store, a folder of this host and user."""
+        """Return the folder for this store's lock files; an object store's folder is local to this host and user."""
         return self.local / ".locks" if self.local else cache_folder(self.url) / "locks"
 
     def filesystem(self) -> AbstractFileSystem | None:
@@ -138,7 +138,7 @@ class StoreRoot(abc.ABC):
 def check_writable(place: StoreRoot | Path | str) -> None:
     """Write and remove a small file, so that an unusable store raises `StoreError` before hours of work are lost.
 
-    Also make two conditional writes that the store must refuse, because some object stores ignore conditions.
+    Also try two conditional writes that the store must refuse, because some object stores ignore conditions.
     """
     root = StoreRoot.of(place)
     name = f".probe/{uuid.uuid4().hex}"
@@ -152,10 +152,10 @@ def check_writable(place: StoreRoot | Path | str) -> None:
 
 
 def unconditional(url: str, header: str) -> StoreError:
-    """Return the error for an object store without conditional writes, where writers overwrite each other."""
+    """Return the error for an object store that does not support conditional writes."""
     return StoreError(
         f"The store {url} does not support `{header}` for puts.",
-        hint="Use S3, another object store that supports it, or a folder. Otherwise two writers overwrite each other.",
+        hint="Use S3, another object store with this header, or a folder. Otherwise, writers overwrite each other.",
     )
 
 
@@ -174,7 +174,7 @@ def cache_folder(url: str) -> Path:
 
 
 def cache_base() -> Path:
-    """Return the folder of `set_cache_folder`, of ``NIGHTQUANT_CACHE``, or the user's cache folder."""
+    """Return the folder set by `set_cache_folder` or ``NIGHTQUANT_CACHE``, or the default in the user's cache."""
     if chosen := _chosen_cache or os.environ.get("NIGHTQUANT_CACHE"):
         return Path(chosen).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nightquant"
@@ -190,7 +190,7 @@ def fsync(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents, and flush each to disk, so that a power failure cannot undo their creation."""
+    """Create a folder and its parents, and flush each folder to disk, so that all of them survive a power failure."""
     if not path.is_dir():
         make_folder(path.parent)
         try:
@@ -201,7 +201,7 @@ def make_folder(path: Path) -> None:
 
 
 def why_unsafe(name: str) -> str:
-    """Return why a relative name must not be joined to a folder; "" if it is safe. A backslash is a separator."""
+    """Return why `name` must not be joined to a folder, or "" if the name is safe. A backslash is a separator."""
     path = PurePosixPath(name)
     if not path.parts:
         return "it is empty"

@@ -1,6 +1,6 @@
 """The seal of a bundle: ``SHA256SUMS``, its signature, and the schema of ``manifest.json``.
 
-A bundle is a flat folder of regular files with plain names. Anything else is refused before it is read.
+A bundle is a flat folder of regular files with plain names. Other files are refused before they are read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LONGEST = 1 << 20
 
 
 def write_sums(folder: Path) -> str:
-    """Write ``SHA256SUMS`` for all files of a flat folder, sorted by name; return the digest of `SUMS` itself."""
+    """Write ``SHA256SUMS`` for all files of a flat folder, sorted by name; return the digest of the list."""
     names = sorted(_regular_files(folder) - {SUMS, SIGNATURE})
     text = "".join(f"{file_digest(folder / name)}  {name}\n" for name in names)
     (folder / SUMS).write_text(text, encoding="ascii")
@@ -41,14 +41,14 @@ def write_sums(folder: Path) -> str:
 
 
 def check_sums(folder: Path) -> str:
-    """Check a folder against its ``SHA256SUMS``; return the digest of `SUMS`, which names the bundle's content."""
+    """Check a folder against its ``SHA256SUMS``; return the digest of ``SHA256SUMS``, which identifies the bundle."""
     present = _regular_files(folder)
     if SUMS not in present:
         raise BundleError(
             f"{folder}: there is no {SUMS}, so this is not a bundle.", hint="Fetch the complete bundle again."
         )
     if (folder / SUMS).stat().st_size > _LONGEST:
-        raise BundleError(f"{folder}: {SUMS} is larger than {_LONGEST} bytes, the most that nightquant writes.")
+        raise BundleError(f"{folder}: {SUMS} is larger than {_LONGEST} bytes, the maximum that nightquant writes.")
     content = (folder / SUMS).read_bytes()
     listed = _parse(folder, content)
     problems = [f"{name} is missing" for name in sorted(listed.keys() - present)]
@@ -57,36 +57,36 @@ def check_sums(folder: Path) -> str:
         f"{name} was changed" for name in sorted(listed.keys() & present) if file_digest(folder / name) != listed[name]
     ]
     if problems:
-        raise BundleError(f"{folder}: {'; '.join(problems)}.", hint="Do not use it; fetch the bundle again.")
+        raise BundleError(f"{folder}: {'; '.join(problems)}.", hint="Do not use the bundle; fetch it again.")
     return hashlib.sha256(content).hexdigest()
 
 
 def check_name(folder: object, name: str) -> None:
-    """Raise `BundleError` if a bundle cannot contain a file of this name."""
+    """Raise `BundleError` if a bundle cannot contain a file with this name."""
     if not _NAME.fullmatch(name):
         raise _odd(folder, name)
 
 
 def sign(folder: Path, key: Ed25519PrivateKey) -> None:
-    """Sign a bundle's ``SHA256SUMS``; the same key and content yield the same signature."""
+    """Sign a bundle's ``SHA256SUMS``; the same key and content always yield the same signature."""
     (folder / SIGNATURE).write_bytes(key.sign((folder / SUMS).read_bytes()))
 
 
 def check_signature(folder: Path, keys: Sequence[Ed25519PublicKey], sha256sums: str) -> None:
-    """Check that one of the keys signed the ``SHA256SUMS`` with the digest `sha256sums`, as from `check_sums`."""
+    """Check that one of the keys signed the ``SHA256SUMS`` whose digest is `sha256sums` (see `check_sums`)."""
     if not (folder / SIGNATURE).is_file():
-        raise BundleError(f"{folder}: not signed: there is no {SIGNATURE}.", hint="Ask for the signed bundle.")
-    # The signed list must be the list that the files were checked against.
+        raise BundleError(f"{folder}: not signed, because {SIGNATURE} is missing.", hint="Ask for the signed bundle.")
+    # The signed list must be the list against which the files were checked.
     if signed_sums(folder, (folder / SUMS).read_bytes(), (folder / SIGNATURE).read_bytes(), keys) != sha256sums:
-        raise BundleError(f"{folder}: {SUMS} changed while it was verified.", hint="Do not use it.")
+        raise BundleError(f"{folder}: {SUMS} changed while it was verified.", hint="Do not use the bundle.")
 
 
 def signed_sums(place: object, content: bytes, signature: bytes, keys: Sequence[Ed25519PublicKey]) -> str:
-    """Check that one of the keys signed a list's `content`, which was read at `place`; return its digest."""
+    """Check that one of the keys signed the list `content`, which was read from `place`; return the list's digest."""
     if not signers_among(keys, [signature], content):
         raise BundleError(
             f"{place}: none of the given keys made the signature of this {SUMS}.",
-            hint="Do not use it: it was changed, or signed with another key.",
+            hint="Do not use the bundle: it was changed or signed with another key.",
         )
     return hashlib.sha256(content).hexdigest()
 
@@ -97,17 +97,17 @@ def _parse(folder: Path, content: bytes) -> dict[str, str]:
     if last or not lines or len(matches) < len(lines):
         raise BundleError(f"{folder}: {SUMS} is damaged: it is not a list of digests and names.")
     names = [match[2] for match in matches]
-    # nightquant writes the names sorted and once each, so that a bundle has only one possible list.
+    # nightquant sorts the names and writes each name once, so that a bundle has exactly one possible list.
     if names != sorted(set(names)) or {SUMS, SIGNATURE} & set(names):
         raise BundleError(f"{folder}: {SUMS} is damaged: its names are not sorted and unique.")
     return {match[2]: match[1] for match in matches}
 
 
 def _regular_files(folder: Path) -> set[str]:
-    """Return the names in a flat folder of files; refuse links, folders and special files without opening them."""
+    """Return the file names in a flat folder; refuse links, subfolders and special files without opening them."""
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode):
-            raise BundleError(f"{folder}: not a folder.", hint="Give the bundle's own folder, not a link to it.")
+            raise BundleError(f"{folder} is not a folder.", hint="Give the bundle's own folder, not a link to it.")
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
         raise BundleError(f"{folder}: cannot be read: {error.strerror or error}.") from error
@@ -120,8 +120,8 @@ def _regular_files(folder: Path) -> set[str]:
 
 def _odd(folder: object, name: str) -> BundleError:
     return BundleError(
-        f"{folder}: {name!r} is not a regular file with a plain name, and a bundle contains nothing else.",
-        hint="Do not use it; fetch the bundle again.",
+        f"{folder}: {name!r} is not a regular file with a plain name, so it does not belong to a bundle.",
+        hint="Do not use the bundle; fetch it again.",
     )
 
 
@@ -134,7 +134,7 @@ def check_manifest(document: object) -> None:
 
 
 def listed(folder: Path, sha256sums: str) -> dict[str, str]:
-    """Return the listed digests by file name; raise `BundleError` if the digest of the list is not `sha256sums`."""
+    """Return the listed digests by file name; raise `BundleError` if the list's digest is not `sha256sums`."""
     content = _read(folder, SUMS)
     if hashlib.sha256(content).hexdigest() != sha256sums:
         raise changed(folder, SUMS)
@@ -142,7 +142,7 @@ def listed(folder: Path, sha256sums: str) -> dict[str, str]:
 
 
 def read_file(folder: Path, name: str, sha256sums: str) -> bytes:
-    """Read a file of a checked bundle once; raise `BundleError` if it differs from the list with this digest."""
+    """Read a checked bundle's file once; raise `BundleError` if the file does not match the list `sha256sums`."""
     digests = listed(folder, sha256sums) | {SUMS: sha256sums}
     content = _read(folder, name)
     if digests.get(name) != hashlib.sha256(content).hexdigest():
@@ -158,7 +158,7 @@ def _read(folder: Path, name: str) -> bytes:
 
 
 def read_manifest(folder: Path, sha256sums: str) -> JsonObject:
-    """Read a bundle's manifest with `read_file` and check it against the schema."""
+    """Read a bundle's manifest with `read_file`, and check the manifest against the schema."""
     try:
         document: JsonObject = json.loads(read_file(folder, MANIFEST, sha256sums))
     except (ValueError, RecursionError) as error:
@@ -169,11 +169,11 @@ def read_manifest(folder: Path, sha256sums: str) -> JsonObject:
 
 def changed(folder: Path, name: str) -> BundleError:
     """Return the error for a file that was replaced after the folder was checked."""
-    return BundleError(f"{folder}: {name} changed while it was read.", hint="Do not use it; fetch the bundle again.")
+    return BundleError(f"{folder}: {name} changed while it was read.", hint="Do not use the bundle; fetch it again.")
 
 
 @cache
 def _validator() -> Draft202012Validator:
     schema = json.loads(Path(__file__).with_name("manifest.schema.json").read_text("utf-8"))
-    # By name, because the package is slow to import and most commands only list bundles.
+    # Import by name, because jsonschema is slow to import and most commands only list bundles.
     return cast("Draft202012Validator", resolve_name("jsonschema:Draft202012Validator")(schema))

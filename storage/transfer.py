@@ -1,4 +1,4 @@
-"""Use local files in place; download and check remote files, and resume broken downloads."""
+"""Use local files in place; download and check remote files, and resume interrupted downloads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Listener = Callable[[float, float, str], None]
 
 @dataclass(frozen=True)
 class Source:
-    """A file or an archive's content with its SHA-256; ``path`` downloads it on first use."""
+    """A file, or an archive's content, with its SHA-256; the first call of ``path`` starts the download."""
 
     sha256: str
     path: Callable[[], Path]
@@ -40,12 +40,12 @@ def fetch(
     first_wait_s: float = 0.5,
     progress: Listener = lambda done, total, unit: None,
 ) -> Iterator[Source]:
-    """Give access to a file; remove the download if the block ends without an error.
+    """Yield a `Source` for a file; remove the downloaded file if the block ends without an error.
 
-    The URI is a plain path, ``file://``, ``https://``, ``http://`` to this host, or anything that fsspec opens. Remote
-    files need their SHA-256. :attr:`Source.path` starts the download, into ``<sha256>.part`` in `folder`. A later call
-    resumes an unfinished download. A broken connection is resumed `retries` times, with pauses that grow from
-    `first_wait_s`. Processes that want the same file wait for each other.
+    The URI is a plain path, a ``file://`` or ``https://`` URL, an ``http://`` URL of this host, or another URL that
+    fsspec supports. A remote file requires a SHA-256. :attr:`Source.path` downloads to ``<sha256>.part`` in `folder`. A
+    later call resumes an unfinished download. After a broken connection, the download is resumed up to `retries` times,
+    with pauses that grow from `first_wait_s`. Processes that need the same file wait for each other.
     """
     local = local_path(uri)
     if local is not None:
@@ -55,8 +55,8 @@ def fetch(
         raise ConfigurationError(f"{shown(uri)}: chained URIs are not allowed.", hint="Name the file itself.")
     if sha256 is None:
         raise ConfigurationError(
-            f"{shown(uri)} is remote and has no sha256.",
-            hint="Add its SHA-256 next to its URI, so that every run uses the same file.",
+            f"{shown(uri)} is remote, so a sha256 is required.",
+            hint="Add the file's SHA-256 next to its URI, so that every run uses the same file.",
         )
     download = _Download(uri, folder, sha256, max_bytes, retries, first_wait_s, progress)
     with ExitStack() as stack:
@@ -64,13 +64,13 @@ def fetch(
 
 
 def local_path(uri: str) -> Path | None:
-    """Return the path that a plain path or a ``file://`` URI names; None for a remote file."""
+    """Return the local path that a URI names, or None if the file is remote."""
     if "://" not in uri:
         return Path(uri)
     try:
         parts = urlsplit(uri)
     except ValueError as error:
-        raise ConfigurationError(f"{shown(uri)}: not a valid URI: {error}.") from error
+        raise ConfigurationError(f"{shown(uri)} is not a valid URI: {error}.") from error
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return Path(unquote(parts.path))
     return None
@@ -82,7 +82,7 @@ def _check_local(path: Path, sha256: str | None, max_bytes: int) -> str:
         if not path.is_file():
             raise InputError(f"{path}: not a file.")
         if size > max_bytes:
-            raise InputError(f"{path}: {size} bytes, but at most {max_bytes} are allowed.", hint="Raise max_bytes.")
+            raise InputError(f"{path} has {size} bytes; at most {max_bytes} are allowed.", hint="Raise max_bytes.")
         digest = file_digest(path)
     except OSError as error:
         raise InputError(
@@ -119,8 +119,8 @@ class _Download:
                     part.replace(target)
             except OSError as error:
                 raise StoreError(
-                    f"{self.folder}: cannot be written: {error.strerror or error}.",
-                    hint="Free some space or fix the permissions; the download continues where it stopped.",
+                    f"{self.folder} cannot be written: {error.strerror or error}.",
+                    hint="Free some disk space or fix the permissions. The next run resumes the download.",
                     transient=is_transient(error),
                 ) from error
             yield target
@@ -132,7 +132,7 @@ class _Download:
             if (digest := file_digest(part)) == self.sha256:
                 return
             os.truncate(part, 0)
-            # A resumed download may mix two versions of the file: download it again from the start.
+            # A resumed download may mix two versions of the file, so download the file again from the start.
             if is_last or not is_resumed:
                 raise InputError(
                     f"{shown(self.uri)}: its SHA-256 is {digest}, but {self.sha256} was expected.",
@@ -176,6 +176,6 @@ class _Download:
     def _check_size(self, size: int) -> None:
         if size > self.max_bytes:
             raise InputError(
-                f"{shown(self.uri)}: {size} bytes or more, but at most {self.max_bytes} are allowed.",
+                f"{shown(self.uri)}: the file has {size} bytes or more, but at most {self.max_bytes} are allowed.",
                 hint="Raise max_bytes if the file may be this large.",
             )

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from http.client import IncompleteRead
 
 STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-# S3 reports these with the status of a bad request or a conflict.
+# S3 reports these transient errors with the status of a bad request or a conflict.
 _CODES = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
-# Python maps these neither to ConnectionError nor to TimeoutError.
+# Python maps these errors to neither ConnectionError nor TimeoutError.
 _ERRNOS = frozenset(
     {
         *(errno.EBUSY, errno.ESTALE, errno.ENOTCONN),
@@ -40,10 +40,10 @@ _LONGEST_WAIT_S = 60.0
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether the failed call may succeed later; False for a failure of an unknown kind.
+    """Return whether the failed call may succeed later; return False if the kind of failure is unknown.
 
-    The outermost error of the chain that can be classified decides: by its attribute ``transient``, the server's
-    status, its type or its error number. A refused certificate is never transient.
+    The outermost classifiable error of the chain decides, by its attribute ``transient``, the server's status, its
+    type or its error number. A rejected certificate is never transient.
     """
     chain = list(_chain(error))
     if any(isinstance(link, ssl.SSLCertVerificationError) for link in chain):
@@ -52,7 +52,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def backoff_s(attempt: int, first_s: float) -> float:
-    """Return the seconds to wait after attempt number 0, 1, …; the wait grows up to a minute and has jitter."""
+    """Return the seconds to wait after attempt 0, 1, …; waits grow to at most a minute and are randomized."""
     return min(_LONGEST_WAIT_S, first_s * 2.0**attempt) * random.uniform(0.5, 1.0)
 
 
@@ -62,13 +62,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while link is not None and id(link) not in seen:
         seen.add(id(link))
         yield link
-        reason = getattr(link, "reason", None)  # urllib's URLError keeps its cause here
+        reason = getattr(link, "reason", None)  # urllib's URLError stores its cause in this attribute
         # Follow suppressed contexts too, because httpcore raises "from None".
         link = reason if isinstance(reason, BaseException) else link.__cause__ or link.__context__
 
 
 def _verdict(error: BaseException) -> bool | None:
-    """Classify this error alone: True for a transient failure, False for a permanent one, None if unknown."""
+    """Classify one error: True for a transient failure, False for a permanent one, None if unknown."""
     flag = getattr(error, "transient", None)
     if isinstance(flag, bool):
         return flag
@@ -85,7 +85,7 @@ def _verdict(error: BaseException) -> bool | None:
 
 
 def answer_of(error: BaseException) -> tuple[int, str] | None:
-    """Return the HTTP status and S3's error code of a server's answer; None if the server did not answer."""
+    """Return the HTTP status and S3's error code from a server's response; None if the server did not respond."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

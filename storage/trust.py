@@ -1,8 +1,9 @@
 """Ed25519 keys, and signed, expiring statements about the current bundle.
 
-A statement does the work of the timestamp and snapshot of The Update Framework. It has a workload's version, the digest
-of its ``SHA256SUMS``, a growing serial number and a time of expiry. Without a key, an attacker can therefore serve only
-the current bundle or an error. ``current.json`` stores it in a DSSE envelope (github.com/secure-systems-lab/dsse).
+A statement plays the role of the timestamp and snapshot metadata in The Update Framework. A statement contains a
+bundle's version, the digest of ``SHA256SUMS``, a growing serial number and an expiry time. An attacker without a key
+can therefore serve only the current bundle or cause an error. ``current.json`` stores the statement in a DSSE envelope
+(github.com/secure-systems-lab/dsse).
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _SEEN = TypeAdapter(dict[str, tuple[int, str]])
 
 @dataclass(frozen=True)
 class Signer:
-    """Signing keys: the first key signs bundles, and all keys sign the pointer, for the time `valid`.
+    """Signing keys. The first key signs bundles. All keys sign the pointer, whose signatures expire after `valid`.
 
-    Use several keys to replace a key, or if deploy teams require more than one signature.
+    Use several keys while you replace a key, or if deploy teams require more than one signature.
     """
 
     keys: tuple[Ed25519PrivateKey, ...]
@@ -45,12 +46,12 @@ class Signer:
 
     @staticmethod
     def of(value: str, days: float = 30.0) -> Signer | None:
-        """Read a setting: private keys in PEM without a password, or the path of their file; return None for "".
+        """Read private keys from unencrypted PEM text or from the file at a path; return None for "".
 
         Raises
         ------
         ConfigurationError
-            The setting is neither; the message does not show its value.
+            The setting is neither PEM text nor a path with private keys; the message does not show the setting.
         """
         if not value:
             return None
@@ -58,17 +59,17 @@ class Signer:
             content = value.encode() if "-----BEGIN" in value else Path(value).expanduser().read_bytes()
             keys = tuple(load_pem_private_key(pem, password=None) for pem in _PEM.findall(content))
             if not keys or not all(isinstance(key, Ed25519PrivateKey) for key in keys):
-                raise TypeError("no key, or another kind of key")
+                raise TypeError("not a private Ed25519 key")
         except (OSError, ValueError, TypeError) as error:
             raise ConfigurationError(
-                f"{VARIABLE} is neither a private Ed25519 key in PEM without a password nor the path of one.",
-                hint="Make one with: openssl genpkey -algorithm ed25519 -out signing-key.pem",
+                f"{VARIABLE} is neither a private Ed25519 key in PEM without a password nor the path of such a key.",
+                hint="Create a key with: openssl genpkey -algorithm ed25519 -out signing-key.pem",
             ) from error
         return Signer(tuple(key for key in keys if isinstance(key, Ed25519PrivateKey)), timedelta(days=days))
 
     @property
     def public(self) -> tuple[Ed25519PublicKey, ...]:
-        """Public keys, in the same order."""
+        """Public keys, in the order of ``keys``."""
         return tuple(key.public_key() for key in self.keys)
 
 
@@ -79,15 +80,15 @@ def public_keys(paths: Sequence[Path]) -> tuple[Ed25519PublicKey, ...]:
         try:
             key = load_pem_public_key(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"{path}: not a readable public key in PEM.") from error
+            raise ConfigurationError(f"{path} is not a readable public key in PEM format.") from error
         if not isinstance(key, Ed25519PublicKey):
-            raise ConfigurationError(f"{path}: not an Ed25519 key.")
+            raise ConfigurationError(f"{path} is not an Ed25519 key.")
         keys.append(key)
     return tuple(keys)
 
 
 def signers_among(keys: Sequence[Ed25519PublicKey], signatures: Sequence[bytes], message: bytes) -> int:
-    """Count how many different `keys` made one of the signatures."""
+    """Return how many different `keys` made at least one of the signatures."""
     return sum(
         any(_is_good(key, signature, message) for signature in signatures)
         for key in {key.public_bytes_raw(): key for key in keys}.values()
@@ -103,16 +104,16 @@ def _is_good(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
 
 
 class FrozenDocument(BaseModel):
-    """A part of ``current.json``."""
+    """Base class for the parts of ``current.json``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Statement(FrozenDocument):
-    """A signed statement that `version`, whose ``SHA256SUMS`` has this digest, is the workload's current bundle.
+    """A claim that `version`, whose ``SHA256SUMS`` has the digest `sha256sums`, is the workload's current bundle.
 
-    It holds from `signed_at` until `expires_at`. ``serial`` grows with every statement. ``withdrawn`` is signed as
-    well; otherwise an attacker could make a night promote a withdrawn bundle again.
+    The statement is valid from `signed_at` until `expires_at`. ``serial`` grows with every statement. ``withdrawn`` is
+    also signed; otherwise, an attacker could make a run promote a withdrawn bundle again.
     """
 
     format: Literal[1] = 1
@@ -126,7 +127,7 @@ class Statement(FrozenDocument):
 
 
 class Signature(FrozenDocument):
-    """A key's signature, 64 bytes in base64; ``keyid`` is the SHA-256 of the public key's 32 bytes and only a hint."""
+    """A 64-byte signature in base64; ``keyid``, the SHA-256 of the 32-byte public key, is only a hint."""
 
     keyid: str
     sig: Base64Bytes
@@ -160,7 +161,7 @@ class Envelope(FrozenDocument):
             raise BundleError(
                 f"The current.json of {workload} is signed with {count} of the {len(keys)} given keys, but needs "
                 f"{threshold}.",
-                hint="Do not use it: it was changed, or signed with another key.",
+                hint="Do not use the file: it was changed or signed with another key.",
             )
         try:
             return Statement.model_validate_json(self.payload)
@@ -170,7 +171,7 @@ class Envelope(FrozenDocument):
             ) from error
 
     def _message(self) -> bytes:
-        """Return DSSE's pre-authentication encoding, which is what the keys sign."""
+        """Return DSSE's pre-authentication encoding, which the keys sign."""
         return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(self.payload), self.payload)
 
 
@@ -181,42 +182,43 @@ def check_statement(
     min_version: str = "",
     max_age: timedelta | None = None,
 ) -> None:
-    """Raise `BundleError` if a statement is about another workload, has expired or is too old.
+    """Raise `BundleError` if a statement belongs to another workload, has expired or is too old.
 
     Parameters
     ----------
     min_version
-        Oldest version to accept. Only its date counts, because versions of one night have no order.
+        Oldest version to accept. Only the version's date counts, because versions from one night are not ordered.
     max_age
-        Longest time since the statement was signed.
+        Longest allowed time since the statement was signed.
     """
     now = datetime.now(UTC)
     content = f"The signed current.json names {statement.version} of {statement.workload}"
     if statement.workload != workload:
-        raise BundleError(f"{content}, not of {workload}.", hint="Do not use it: it belongs to another workload.")
+        raise BundleError(f"{content}, not of {workload}.", hint="Do not use the file: it belongs to another workload.")
     if now >= statement.expires_at:
         raise BundleError(
             f"{content}, but expired at {statement.expires_at:%Y-%m-%d %H:%M} UTC.",
-            hint=f"Fetch it again. If the newest one has expired, run a night, or: nightquant handoff sign {workload}",
+            hint="Fetch the file again. If the latest file has expired, run nightquant nightly or "
+            f"nightquant handoff sign {workload}",
         )
     if max_age is not None and now - statement.signed_at > max_age:
         raise BundleError(
             f"{content}, but was signed at {statement.signed_at:%Y-%m-%d %H:%M} UTC, longer ago than allowed.",
-            hint="Fetch it again.",
+            hint="Fetch the file again.",
         )
     if statement.version[:10] < min_version[:10]:
-        raise BundleError(f"{content}, which is of an earlier night than {min_version}.", hint="Fetch it again.")
+        raise BundleError(f"{content}, from an earlier night than {min_version}.", hint="Fetch the file again.")
 
 
 def check_serial(path: Path, statement: Statement) -> None:
-    """Refuse a statement older than the newest one seen for its workload; otherwise remember it.
+    """Refuse a statement older than the latest statement seen for its workload; otherwise, remember the statement.
 
-    `path` is a small JSON file for any number of workloads, which is created if it is missing.
+    `path` is a small JSON file for any number of workloads; a missing file is created.
 
     Raises
     ------
     BundleError
-        A newer statement was seen, or a different statement with this serial.
+        A newer statement, or a different statement with the same serial, was seen before.
     ConfigurationError
         The file is damaged.
     """
@@ -226,21 +228,21 @@ def check_serial(path: Path, statement: Statement) -> None:
         serial, known = seen.get(statement.workload, (0, ""))
         if statement.serial < serial or (statement.serial == serial and digest != known):
             raise BundleError(
-                f"The signed current.json of {statement.workload} has the serial {statement.serial}, but {serial} "
-                "was seen before: it is an old copy.",
-                hint=f"Do not use it; fetch it again. The serials seen before are recorded in {path}.",
+                f"The signed current.json of {statement.workload} has the serial {statement.serial}, but the "
+                f"serial {serial} was seen before: it is an old copy.",
+                hint=f"Do not use the file; fetch it again. The serials seen before are recorded in {path}.",
             )
         seen[statement.workload] = (statement.serial, digest)
         LocalRoot(path.absolute().parent).put(path.name, (json.dumps(seen, indent=1) + "\n").encode())
 
 
 def seen_in(path: Path) -> dict[str, tuple[int, str]]:
-    """Return the serial and digest of each workload's newest statement seen; {} if the file does not exist yet."""
+    """Return the serial and digest of each workload's latest statement, or {} if the file does not exist yet."""
     try:
         return _SEEN.validate_json(path.read_bytes())
     except FileNotFoundError:
         return {}
     except ValidationError as error:
-        raise ConfigurationError(f"{path}: not a record of serials seen; restore it from a copy.") from error
+        raise ConfigurationError(f"{path} is not a record of seen serials; restore the file from a copy.") from error
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror or error}.") from error

@@ -1,4 +1,4 @@
-"""The night's report: one self-contained HTML file."""
+"""Write a night's report as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FILTERS = (
 def write_report(
     root: StoreRoot | Path | str, night: dt.date | None, target: Path, *, unrecorded: Row | None = None
 ) -> dt.date:
-    """Write a night's report (the newest by default); `unrecorded` is the row of a run that is about to end."""
+    """Write a night's report, by default the latest; `unrecorded` is the row of a run that is about to end."""
     with open_catalog(root) as connection:
         night = _find_night(connection, night)
         page = _render(connection, night, [unrecorded] if unrecorded else [])
@@ -47,10 +47,10 @@ def _find_night(connection: duckdb.DuckDBPyConnection, night: dt.date | None) ->
     rows = connection.execute("select distinct night from measurements order by night").fetchall()
     nights: list[dt.date] = [row[0] for row in rows]
     if not nights:
-        raise ConfigurationError("The store has no measurements.", hint="Run a night first: nightquant nightly.")
+        raise ConfigurationError("The store has no measurements yet.", hint="Run nightquant nightly first.")
     if night is not None and night not in nights:
         raise ConfigurationError(
-            f"The store has no results of the night {night}.",
+            f"The store has no results for the night {night}.",
             hint=f"The store has nights from {nights[0]} to {nights[-1]}.",
         )
     return night or nights[-1]
@@ -96,7 +96,7 @@ def _section(
     history = history_of(connection, name, night, (finding for finding in findings if finding.workload == name))
     marks = marks_of([*(str(row["name"]) for row in rows), *history.rows])
     names = [str(row["name"]) for row in rows]
-    # The bundle has a row of its own if no candidate has the same bytes.
+    # The current bundle has a separate row unless a candidate has identical bytes.
     own = (str(row["name"]) for row in rows if row["setting"] == "incumbent" and outcome["outcome"] == "kept")
     current = next(own, str(outcome["candidate"] or ""))
     shown, bounds = shown_of(history, names), bounds_of(rows)
@@ -106,7 +106,7 @@ def _section(
     return {
         "name": name,
         "outcome": outcome,
-        "current": current,  # name of the row that is current after the night, or ""
+        "current": current,  # name of the row of the current bundle after the night, or ""
         "rows": rows,
         "marks": marks,
         "bounds": bounds,

@@ -1,4 +1,4 @@
-"""Data of a night for its report: candidates and their marks, outcomes, bounds, the machine, and earlier nights."""
+"""Collect the data for a night's report: candidates, marks, outcomes, bounds, the host's state, and earlier nights."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from storage.results.history import changes_between
 from storage.results.query import rows_of
 from storage.results.regressions import Regression
 
-# Okabe and Ito's colours, which colour-blind people can distinguish, without yellow, which is too pale on white. Marks
-# also have different markers, so that colour is never the only sign.
+# Okabe and Ito's palette, which colour-blind people can distinguish; yellow is omitted, because it is too pale on
+# white. Marks also differ in shape, so that colour is never the only distinction.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
-# Outlines of matplotlib's markers in a square from 0 to 16.
+# SVG outlines of matplotlib's markers, in a 16 × 16 square.
 _MARKERS = {
     "o": "M8 2a6 6 0 1 0 .01 0z",
     "s": "M3 3h10v10H3z",
@@ -34,14 +34,14 @@ _MARKERS = {
 
 @dataclass(frozen=True)
 class Mark:
-    """A CSS colour and one of matplotlib's markers."""
+    """A candidate's CSS colour and matplotlib marker."""
 
     colour: str
     marker: str
 
     @property
     def svg(self) -> str:
-        """The mark as inline SVG, which screen readers skip because the name is next to it."""
+        """The mark as inline SVG; screen readers skip the mark, because the candidate's name is next to it."""
         outline = _MARKERS[self.marker]
         return (
             f'<svg class="mark" viewBox="0 0 16 16" aria-hidden="true"><path fill="{self.colour}" d="{outline}"/></svg>'
@@ -49,7 +49,7 @@ class Mark:
 
 
 def marks_of(candidates: Iterable[str]) -> dict[str, Mark]:
-    """Return a mark for each candidate by name; there are 49 different marks."""
+    """Map each candidate's name to a mark; there are 49 different marks."""
     markers, count = list(_MARKERS), len(_COLOURS)
     return {
         name: Mark(_COLOURS[index % count], markers[(index + index // count) % count])
@@ -81,10 +81,11 @@ from (select unnest(flatten(list_transform($evidence, lambda each: internal.cond
 
 @dataclass(frozen=True)
 class Condition:
-    """The machine during one workload's benchmark; None means that a number was not recorded.
+    """The host's state during one workload's benchmark; None means that a number was not recorded.
 
-    ``resolution`` is the distance from 1 to the far end of the A/A interval, and ``load`` the load average before.
-    ``waiting`` and ``stolen`` are shares of the benchmark's time, and ``undecided`` counts candidates on hold.
+    ``resolution`` is the distance from 1 to the farther end of the A/A interval. ``load`` is the load average
+    before the benchmark. ``waiting`` and ``stolen`` are fractions of the benchmark's time, and ``undecided`` counts
+    held candidates.
     """
 
     workload: str
@@ -98,12 +99,12 @@ class Condition:
 
     @property
     def is_known(self) -> bool:
-        """Whether any number was recorded that can show trouble."""
+        """Whether a number that can reveal a problem was recorded."""
         return any(value is not None for value in (self.resolution, self.waiting, self.stolen))
 
 
 def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, list[Row]]:
-    """Return a night's rows of ``outcomes`` by workload, the best candidate first, each with a ``name``."""
+    """Return a night's rows of the view ``outcomes`` by workload, best candidate first; add ``name`` to each row."""
     candidates: dict[str, list[Row]] = {}
     for row in rows_of(connection, _CANDIDATES, night=night):
         candidates.setdefault(str(row["workload"]), []).append(row)
@@ -111,12 +112,12 @@ def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict
 
 
 def outcomes_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, Row]:
-    """Return a night's rows of ``nights`` by workload, with the candidate of the bundle that was replaced."""
+    """Return a night's rows of the view ``nights`` by workload; add the replaced bundle's candidate to each row."""
     return {str(row["workload"]): row for row in rows_of(connection, _OUTCOMES, night=night)}
 
 
 def bounds_of(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the gate's bounds by rule; the bound on quality is in the metric's own unit."""
+    """Return the gate's bounds by rule; the bound for quality is in the metric's own unit."""
     bounds: dict[str, float] = {}
     for row in rows:
         for rule in json.loads(str(row["rules"] or "[]")):
@@ -130,7 +131,7 @@ def bounds_of(rows: Sequence[Row]) -> dict[str, float]:
 def conditions_of(
     connection: duckdb.DuckDBPyConnection, runs: Sequence[Row], candidates: Mapping[str, Sequence[Row]]
 ) -> list[Condition]:
-    """Return the machine's state during each workload's last benchmark of the night."""
+    """Return the host's state during each workload's last benchmark of the night."""
     evidence = [str(run["evidence"] or "[]") for run in runs]
     seen = {str(row["workload"]): row for row in rows_of(connection, _CONDITIONS, evidence=evidence)}
     return [_condition(name, rows, seen.get(name, {})) for name, rows in candidates.items()]
@@ -162,7 +163,7 @@ def _condition(workload: str, rows: Sequence[Row], seen: Row) -> Condition:
 
 NIGHTS = 30
 
-# Select only the night's machines and deciding caches, because other ratios belong to another history.
+# Select only the night's machines and cache states, because ratios from other settings are not comparable.
 _ROWS = """
 with same as (select distinct machine, caches from trend where workload = $workload and night = $night)
 select recipe || '/' || runtime as name, recipe, night, machine, environment,
@@ -201,7 +202,7 @@ _CAUSES = {
 
 @dataclass(frozen=True)
 class Event:
-    """Events of a night in words; ``promoted`` has candidates' names, and ``accepted`` acknowledged findings."""
+    """A night's events as text; ``promoted`` lists candidates' names, and ``accepted`` lists acknowledged findings."""
 
     night: dt.date
     changes: tuple[str, ...] = ()
@@ -212,21 +213,21 @@ class Event:
 
 @dataclass(frozen=True)
 class History:
-    """Rows by candidate, the oldest first, and the events of the same nights."""
+    """Each candidate's rows, the oldest first, and the events of each night."""
 
     rows: dict[str, list[Row]]
     events: tuple[Event, ...]
 
     @property
     def nights(self) -> list[dt.date]:
-        """All nights with rows, the oldest first."""
+        """All nights that have rows, the oldest first."""
         return sorted({night_of(row) for rows in self.rows.values() for row in rows})
 
 
 def history_of(
     connection: duckdb.DuckDBPyConnection, workload: str, night: dt.date, findings: Iterable[Regression]
 ) -> History:
-    """Return the last nights of a workload on a night's machines."""
+    """Return a workload's history up to `night`, limited to the machines that were used on `night`."""
     rows: dict[str, list[Row]] = {}
     for row in rows_of(connection, _ROWS, workload=workload, night=night, nights=NIGHTS):
         rows.setdefault(str(row["name"]), []).append(row)
@@ -252,5 +253,5 @@ def history_of(
 
 
 def shown_of(history: History, names: Sequence[str], most: int = 8) -> list[str]:
-    """Return the first of `names` with a history; more than `most` lines in a plot cannot be distinguished."""
+    """Return the first `most` names that have a history, because readers cannot distinguish more lines in a plot."""
     return [name for name in names if len(history.rows.get(name, ())) > 1][:most]

@@ -1,4 +1,4 @@
-"""A workload's plots as inline SVG: speed against quality, latency against size, and speed over the nights.
+"""Draw a workload's plots as inline SVG: speed against quality, latency against size, and speed by night.
 
 `storage.report` imports this module only if matplotlib, which is optional, is installed.
 """
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _STYLE = Path(__file__).with_name("plots.mplstyle")
-# In inches: as wide as a phone, so that text in plots and page has the same size there.
+# Figure size in inches: on a phone, text in the plots is then as large as text on the page.
 _SIZE = (4.6, 3.5)
 _TAG, _DIGITS = re.compile(r"<[^>]*>"), re.compile(r"(\d\.\d\d)\d+")
 _ROOT = re.compile(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>')
-# Parts of matplotlib's SVG that have no effect: comments, metadata, duplicate ids, default styles and newlines.
+# Remove parts of matplotlib's SVG without effect: comments, metadata, duplicate ids, default styles and newlines.
 _IDLE = re.compile(r'<!--.*?-->|<metadata>.*?</metadata>|(?<=<g) id="[^"]*"| ?stroke-linejoin: [a-z]+;?|\n', re.DOTALL)
 
 
@@ -47,7 +47,7 @@ class Drawing:
 
 @contextmanager
 def drawing(title: str, description: str) -> Iterator[Drawing]:
-    """Yield axes to draw on; afterwards, ``svg`` has the picture."""
+    """Yield a drawing whose axes are empty; afterwards, ``svg`` contains the image."""
     # SVG ids are random by default; a salt from the title makes the file reproducible.
     with matplotlib.rc_context({"svg.hashsalt": title}, fname=_STYLE):
         figure = Figure(figsize=_SIZE, layout="constrained")
@@ -61,8 +61,8 @@ def drawing(title: str, description: str) -> Iterator[Drawing]:
 def _accessible(text: str, title: str, description: str) -> str:
     name = f"plot-{digest_of({'title': title})[:8]}"
     text = _IDLE.sub("", text[text.index("<svg") :]).replace("xlink:href", "href")
-    text = _TAG.sub(lambda tag: _DIGITS.sub(r"\1", tag[0]), text)  # round coordinates, but not the axes' numbers
-    # Leave out the width in points, which would not shrink on a phone.
+    text = _TAG.sub(lambda tag: _DIGITS.sub(r"\1", tag[0]), text)  # round coordinates, but not the numbers on the axes
+    # Omit the width in points, because a fixed width would not shrink on a phone.
     root = (
         f'<svg \\1 role="img" aria-labelledby="{name}-title" aria-describedby="{name}-text">'
         f'<title id="{name}-title">{html.escape(title)}</title><desc id="{name}-text">{html.escape(description)}</desc>'
@@ -83,7 +83,7 @@ def plots_of(
     history: History,
     shown: Sequence[str],
 ) -> dict[str, str]:
-    """Draw a workload's plots, or "" for a plot without data; `current` names the row of the current bundle."""
+    """Return a workload's plots as SVG, or "" for a plot without data; `current` names the current bundle's row."""
     return {
         "quality": quality_plot(f"{name}: speed-up against quality", rows, marks, bounds, current),
         "size": size_plot(f"{name}: latency against size", rows, marks, current),
@@ -94,10 +94,10 @@ def plots_of(
 def quality_plot(
     title: str, rows: Sequence[Row], marks: Mapping[str, Mark], bounds: Mapping[str, float], current: str
 ) -> str:
-    """Plot speed-up against the difference in quality, with 95% intervals, as SVG; "" if no candidate has both.
+    """Plot speed-up against quality difference as SVG, with 95% intervals; return "" if no candidate has both numbers.
 
-    Better is up and to the right for every metric. `bounds` are the gate's bounds by rule, drawn if they are near. A
-    ring marks the candidate `current`, whose bundle is current.
+    For every metric, better candidates are farther up and to the right. `bounds` maps the gate's rules to bounds;
+    only bounds near the candidates are drawn. A ring marks the current bundle, whose row is named `current`.
     """
     drawn = [row for row in rows if None not in (row["deciding_speedup"], row["quality_difference"])]
     if not drawn:
@@ -134,7 +134,7 @@ def quality_plot(
 
 
 def size_plot(title: str, rows: Sequence[Row], marks: Mapping[str, Mark], current: str) -> str:
-    """Plot latency with its quartiles against size, as SVG; "" if no candidate has both."""
+    """Plot latency with its quartiles against size as SVG; return "" if no candidate has both numbers."""
     drawn = [row for row in rows if row["size_bytes"] and row["latency_s"]]
     if not drawn:
         return ""
@@ -164,13 +164,13 @@ def size_plot(title: str, rows: Sequence[Row], marks: Mapping[str, Mark], curren
 
 
 def history_plot(title: str, history: History, names: Sequence[str], marks: Mapping[str, Mark]) -> str:
-    """Plot speed-up over the nights with 95% intervals and numbered events, as SVG; "" for fewer than two nights."""
+    """Plot speed-up by night as SVG, with 95% intervals and numbered events; return "" for fewer than two nights."""
     nights = history.nights
     if len(nights) < 2 or not names:
         return ""
     description = (
         f"{plural(len(nights), 'night')} from {nights[0]} to {nights[-1]}, {plural(len(names), 'candidate')}; "
-        f"{plural(len(history.events), 'event')}, listed beside the picture."
+        f"{plural(len(history.events), 'event')}, listed next to the plot."
     )
     with drawing(title, description) as picture:
         axes = picture.axes
@@ -194,7 +194,7 @@ def history_plot(title: str, history: History, names: Sequence[str], marks: Mapp
 
 
 def _apart(nights: Sequence[dt.date]) -> list[dt.date]:
-    """Choose nights, the last one first, that are so far apart that their dates do not touch."""
+    """Choose nights, starting from the last, that are far enough apart to keep their date labels from overlapping."""
     least, chosen = (nights[-1] - nights[0]) / _TICKS, [nights[-1]]
     for night in reversed(nights):
         if chosen[-1] - night >= least:
@@ -211,7 +211,7 @@ def _with_ends(row: Row, column: str) -> tuple[float, float, float]:
 def _point(
     axes: Axes, x: tuple[float, float, float], y: tuple[float, float, float], mark: Mark, is_current: bool
 ) -> None:
-    """Draw a mark at the values and bars between their ends; leave out a bar without width."""
+    """Draw a mark with error bars; omit bars of zero length."""
     bars = [[[max(v - low, 0)], [max(high - v, 0)]] if low < high else None for v, low, high in (x, y)]
     axes.errorbar(
         [x[0]], [y[0]], xerr=bars[0], yerr=bars[1], fmt=mark.marker, color=mark.colour, elinewidth=1.2, clip_on=False
@@ -234,7 +234,7 @@ def _bound(axes: Axes, axis: str, value: float | None) -> None:
 
 
 def _events(axes: Axes, history: History) -> None:
-    """Draw a line for each event with its number above; put numbers that would touch on two levels."""
+    """Number each event, and draw lines at changes and alerts; put numbers that would overlap on two levels."""
     nights = history.nights
     span, last, level = (nights[-1] - nights[0]).days, None, 0
     for index, event in enumerate(history.events, 1):

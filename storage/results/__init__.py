@@ -1,4 +1,4 @@
-"""Types of result rows and of the names in their columns; this module imports nothing heavy."""
+"""Define types for result rows and for names in result columns; this module does not import large packages."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ Status = Literal["ok", "failed", "skipped"]
 Setting = Literal["primary", "throughput", "a/a", "incumbent"]
 Verdict = Literal["valid", "inconclusive", "not-measured"]
 Decision = Literal["promote", "pass", "hold", "reject"]
-# State of the caches when a call is timed: warm in a loop of calls, or cold after other work has used them.
+# State of the caches during a timed call: warm in a loop of calls, or cold after other data has filled the caches.
 Caches = Literal["warm", "cold"]
-# Kinds of findings in a comparison with earlier nights, and the numbers that are compared.
+# Kinds of findings in a comparison with earlier nights, and the compared numbers.
 FindingKind = Literal["slower", "larger", "worse", "vanished", "appeared", "improved"]
 FindingMetric = Literal["speedup", "size_bytes", "quality_difference", "quality", "candidate"]
 
-# The column that maps other columns of its row to the reason why their values are unknown.
+# Name of the column that gives the reason for each unknown value of a row.
 UNKNOWN = "unknown"
 
-# Above these shares of a benchmark's time, its numbers are worse than on a quiet machine: time in which a task waited
-# for a processor, and processor time that other virtual machines took.
+# Above these fractions of a benchmark's time, the numbers are less reliable than on a quiet host. `WAITED_SHARE` limits
+# the time in which a task waited for a processor, and `STOLEN_SHARE` limits the time that other virtual machines took.
 WAITED_SHARE, STOLEN_SHARE = 0.2, 0.02
-# If an A/A interval reaches further than this to either side, the machine is too noisy for small differences.
+# If an A/A interval extends further than `WIDEST` from 1, the host is too noisy to show small differences.
 WIDEST = 0.05
 
-# Maps may be given as pairs, and a datetime is a date too.
+# A map may be given as pairs, and a datetime is also a date.
 Cell: TypeAlias = (
     str
     | int
@@ -43,17 +43,17 @@ Row: TypeAlias = Mapping[str, Cell]
 
 
 def caches_of(row: Row) -> Caches:
-    """Return the state of the caches by which the gate decides; rows of earlier versions have only warm calls."""
+    """Return whether the gate uses warm or cold calls; rows from earlier versions contain only warm calls."""
     return "cold" if row.get("caches") == "cold" else "warm"
 
 
 def deciding(row: Row, column: str) -> str:
-    """Return which column of a pair such as ``speedup`` and ``cold_speedup`` the gate decides by."""
+    """Return `column`, or its variant for cold calls if the gate uses cold calls."""
     return f"cold_{column}" if caches_of(row) == "cold" else column
 
 
 def number(row: Row, column: str) -> float | None:
-    """Return the number in a column, or None if it has none."""
+    """Return the number in a column, or None if the number is missing."""
     value = row.get(column)
     if value is None or isinstance(value, int | float):
         return value
@@ -61,14 +61,14 @@ def number(row: Row, column: str) -> float | None:
 
 
 def night_of(row: Row) -> dt.date:
-    """Return the row's night."""
+    """Return the night of a row."""
     night = row["night"]
     assert isinstance(night, dt.date)
     return night
 
 
 def why_unknown(row: Row, *columns: str) -> str:
-    """Return the reason why one of these columns is unknown; "" if none is recorded as unknown."""
-    reasons: object = row.get(UNKNOWN)  # a map, or pairs
+    """Return the reason why one of `columns` is unknown, or "" if the row does not record a reason."""
+    reasons: object = row.get(UNKNOWN)  # a map or pairs
     known = dict(reasons) if isinstance(reasons, Mapping | list | tuple) else {}
     return next((str(known[column]) for column in columns if column in known), "")

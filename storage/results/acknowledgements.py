@@ -1,4 +1,4 @@
-"""Accept findings of a night: the store records the reason, and the number gets a new reference."""
+"""Accept a night's findings: record the reason, and start a new reference for each number."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def acknowledge(
     by: str,
     reason: str,
 ) -> list[Regression]:
-    """Accept the matching findings of a night (each workload's newest by default); return them.
+    """Accept and return a night's matching findings; the default is each workload's latest night.
 
-    Their references restart on that night. Candidates that appeared or vanished are reported once and need no
-    acceptance.
+    The references of the accepted numbers restart on that night. Candidates that appeared or vanished are reported
+    only once, and do not need acceptance.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def acknowledge(
         No finding matches, or the reason is empty.
     """
     if not reason.strip():
-        raise ConfigurationError("An acknowledgement needs a reason.", hint='Give it with --reason "…".')
+        raise ConfigurationError("An acknowledgement needs a reason.", hint='Give a reason with --reason "…".')
     compared = compare_night(root, night)
     open_findings = [finding for finding in compared.findings if finding.metric != "candidate"]
     accepted = [

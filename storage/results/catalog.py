@@ -1,4 +1,4 @@
-"""The catalog: ``results.duckdb``, generated from the results files and replaced atomically."""
+"""Build the catalog ``results.duckdb`` from the results files, and replace the old catalog atomically."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from storage.results.tables import MEASUREMENTS, TABLES, Table
 from storage.root import Entry, StoreRoot
 
 CATALOG = "results.duckdb"
-# Up to this many rows are copied into the catalog, which can then be moved; if there are more, they stay in the files.
+# A table of up to this many rows is copied into the catalog, which can then be moved. Larger tables stay in files.
 MATERIALIZE_UP_TO = 2_000_000
-# The published command-line client is a release behind the library, and cannot read a newer format.
+# DuckDB's published command-line client is one release behind the library and cannot read a newer format.
 _STORAGE_VERSION = "v1.5.0"
 _RAW = ("block_launch", "block_round", "block_s", "cold_launch", "cold_s")
 _KEYS = "run_id, night, workload, recipe, runtime, setting, threads, batch_size, fingerprint, sequence_length"
@@ -30,13 +30,13 @@ _RAW_BLOCKS = ("internal.raw_blocks", f"{_KEYS}, {', '.join(_RAW)}")
 
 
 def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> str:
-    """Build the catalog and replace the old one; return its path or URL. Readers keep the catalog that they have open.
+    """Build the catalog, replace the old catalog, and return the path or URL. Readers keep their open catalog.
 
-    A large catalog has views that name the files by absolute path. If the store moves, `open_catalog` notices this;
-    for other clients, run ``nightquant store compact`` once.
+    The views in a large catalog name the files by absolute path. `open_catalog` notices if the store has moved. For
+    other clients, run ``nightquant store compact`` once after a move.
 
-    On one host, callers wait for each other, so that an older listing never replaces a newer one. On an object store,
-    the files are listed again after publishing, and the catalog is built again if another host has added some.
+    On one host, callers wait for each other, so that an old catalog never replaces a newer catalog. On an object store,
+    the files are listed again after publishing, and the catalog is rebuilt if another host has added files.
     """
     root = StoreRoot.of(root)
     with root.lock("catalog"):
@@ -50,12 +50,12 @@ def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZ
 
 
 def current_names(root: StoreRoot) -> list[str]:
-    """Return the names of the results files that together have every row once."""
+    """Return the names of the results files that together contain every row exactly once."""
     return [entry.name for table in TABLES.values() for entry in find_files(root, table).current]
 
 
 def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> list[str]:
-    """Write a catalog of the store's present results to a new local file; return the results files' names."""
+    """Write a catalog of the store's current results to a new local file; return the names of the results files."""
     target.write_bytes(_empty())
     with _changed(target) as connection:
         if filesystem := root.filesystem():
@@ -86,7 +86,7 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
 
 @cache
 def _empty() -> bytes:
-    """Return an empty catalog, which every build copies: views and comments take longer than a night's rows."""
+    """Return an empty catalog, which builds copy because creating views is slower than inserting a night's rows."""
     with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
         file = Path(scratch) / CATALOG
         with _changed(file) as connection:
@@ -152,7 +152,7 @@ def _copy_rows(
     """Fill the table `name` with the files' rows."""
     filesystem, base = arrow_files(root)
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-    # With a fixed schema, columns that an old file lacks are NULL, and no file is opened twice.
+    # With a fixed schema, columns that an old file lacks are NULL, and each file is opened only once.
     data = ds.dataset(
         [f"{base}/{entry.name}" for entry in files],
         schema=table.schema,
@@ -178,10 +178,10 @@ def _name_files(
     columns: str,
     where: str = "",
 ) -> None:
-    """Replace the table `name` by a view over the files."""
+    """Replace the table `name` with a view over the files."""
     connection.execute(f"drop table {name}")
     paths = ", ".join(f"'{quoted(root.uri(entry.name))}'" for entry in files)
-    # Use DuckDB's names of types, so that a column that no file has is NULL with its own type.
+    # Use DuckDB's type names, so that a column that all files lack is NULL with the correct type.
     types = connection.from_arrow(table.schema.empty_table())
     typed = dict(zip(types.columns, types.types, strict=True))
     missing = set(table.schema.names).difference(*(metadata.schema.to_arrow_schema().names for metadata in footers))

@@ -1,12 +1,12 @@
 """Find the night on which a noisy series left its reference: a change-point test for nights of different precision.
 
-Every night but the last is tried as the start of a lasting change. The nights since then are compared with the
-reference by their likelihood ratio, weighted by precision. Page's CUSUM [1]_ sums the evidence for a change of a fixed
-size. This test takes the size that fits best, the generalized likelihood ratio [2]_ [3]_, which suits nights of very
-different precision. In change-point form [4]_ it needs no separate phase to collect a reference. A night's variance is
-the variance of its interval plus the night-to-night variance of the series. The latter is unknown, so the test
-averages over it, weighted by a prior and the restricted likelihood [5]_ of the reference nights. A short history
-therefore gets wide tails.
+The test considers every night except the last as a possible start of a lasting change. A likelihood ratio, weighted by
+precision, compares the nights since that start with the reference. Page's CUSUM [1]_ sums the evidence for a change of
+a fixed size. This test uses the most likely size, that is, the generalized likelihood ratio [2]_ [3]_, which suits
+nights of very different precision. In its change-point form [4]_, the test does not need a separate phase to collect a
+reference. A night's variance is the variance of its interval plus the night-to-night variance of the series. The
+night-to-night variance is unknown, so the test averages over its possible values. The weights come from a prior and
+the restricted likelihood [5]_ of the reference nights. With a short history, the distribution therefore has wide tails.
 
 References
 ----------
@@ -31,16 +31,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri, ndtr, ndtri
 
-REFERENCE_NIGHTS = 30  # the first nights of a series, which fix its reference
-LEAST_NIGHTS = 3  # least number of reference nights for a comparison
-WINDOW = 45  # last nights on which a change may have begun
-LEAST_EFFECT = 0.03  # least change of the logarithm
-LEAST_SIGMA = 1.0  # least change in standard deviations of a night: a smaller change is ordinary scatter
-ALPHA = 5e-4  # one-sided; benchmarks/regressions.py shows its false alarms
-EFFECTIVE_NIGHTS = 1.2  # least effective number of nights (Kish), so that no single night decides
+REFERENCE_NIGHTS = 30  # number of nights at the start of a series that set its reference
+LEAST_NIGHTS = 3  # minimum number of reference nights
+WINDOW = 45  # number of latest nights on which a change may have begun
+LEAST_EFFECT = 0.03  # minimum change of the logarithm
+LEAST_SIGMA = 1.0  # minimum change in a night's standard deviations; a smaller change is scatter
+ALPHA = 5e-4  # one-sided level; benchmarks/regressions.py measures the false alarms
+EFFECTIVE_NIGHTS = 1.2  # minimum effective number of nights (Kish), so that one night never decides
 RESOLVED = 0.25  # a series is comparable if five nights would show a change of this size
 _DISAGREE = 1e-3
-_OVER = 5.0  # logarithm of the likelihood ratio at which the last nights are back at the reference
+_OVER = 5.0  # log likelihood ratio at which the last nights count as back at the reference
 _SPREAD = 0.5  # scale of the log-normal prior around a night-to-night standard deviation of 1.5%
 _TAU = np.exp(np.linspace(np.log(0.002), np.log(0.4), 16))[:, None]
 _LOG_PRIOR = -0.5 * (np.log(_TAU / 0.015) / _SPREAD) ** 2
@@ -51,12 +51,13 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Scan:
-    """All possible starts of a change up to the last night; the arrays have one element per start.
+    """Results for all possible starts of a change; each array has one element per start.
 
-    ``starts`` are indices of the first changed night. ``reference`` is the mean logarithm of the reference nights, and
-    ``nights`` their number. ``shift`` is the mean of the nights since, less the reference. ``p`` is the one-sided
-    probability of such a shift by chance, or 1 if the change is too small, lasted one night, or is over. ``evidence``
-    is the logarithm of the likelihood ratio. ``resolution`` is the least shift that five nights would show.
+    ``starts`` contains indices of the first changed night. ``reference`` is the mean logarithm of the reference nights,
+    and ``nights`` is the number of reference nights. ``shift`` is the mean of the nights since the start, minus the
+    reference. ``p`` is the shift's one-sided p-value, or 1 if the change is too small, lasted one night, or is over.
+    ``evidence`` is the logarithm of the likelihood ratio. ``resolution`` is the smallest shift that five nights would
+    show.
     """
 
     starts: Indices
@@ -69,7 +70,7 @@ class Scan:
 
     @property
     def best(self) -> int:
-        """Index of the most certain start."""
+        """Index of the start with the smallest ``p``."""
         return int(np.argmin(self.p))
 
     @property
@@ -79,20 +80,20 @@ class Scan:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether a change of `RESOLVED` would show."""
+        """Whether a change as large as `RESOLVED` would be detected."""
         return self.is_change or self.resolution <= RESOLVED
 
 
 def scan(values: Floats, sds: Floats) -> Scan | None:
-    """Compare the last nights of a series with its first nights; return None if there are too few.
+    """Compare the last nights of a series with its first nights; return None if the series is too short.
 
     Parameters
     ----------
     values
         One number per night on a logarithmic scale, the oldest first.
     sds
-        Standard deviation of each value, from its interval. Values below the series' median are raised to it: an
-        interval from few launches is more often narrow by luck than by precision.
+        Standard deviation of each value, from its interval. Deviations below the series' median are raised to the
+        median, because an interval from few launches is often narrow by chance.
     """
     count = len(values)
     if count < LEAST_NIGHTS + 2:
@@ -102,7 +103,7 @@ def scan(values: Floats, sds: Floats) -> Scan | None:
     x, sd = values[chosen], np.maximum(sds, np.median(sds))[chosen]
     starts = np.arange(max(LEAST_NIGHTS, len(x) - WINDOW), len(x) - 1)
     nights = np.minimum(starts, limit)
-    # Arrays [night-to-night deviation, number of nights summed]; the end of a range of nights selects the column.
+    # Arrays have the axes [night-to-night deviation, number of summed nights]; a range's end selects the column.
     weight = 1 / (_TAU**2 + sd**2)
     weights, logs, first, second, squares = map(
         _cumulated, (weight, np.log(weight), weight * x, weight * x * x, weight**2)
@@ -121,7 +122,7 @@ def scan(values: Floats, sds: Floats) -> Scan | None:
     shift = mean - reference
     variance = 1 / since + 1 / before
     length = len(x) - starts
-    # If nights contradict each other more than by chance, widen their interval to their scatter [6]_.
+    # If nights differ by more than chance explains, widen the interval to match their scatter [6]_.
     q = np.maximum(second[:, [-1]] - second[:, starts] - since * mean**2, 0)
     variance = variance * np.where(q > chdtri(length - 1, _DISAGREE), q / (length - 1), 1)
     z = shift / np.sqrt(variance)
@@ -142,7 +143,7 @@ def scan(values: Floats, sds: Floats) -> Scan | None:
 
 
 def _reference_nights(values: Floats, sds: Floats) -> int:
-    """Return the number of nights in the reference; fewer if a change came before it was complete."""
+    """Return the number of reference nights; a change before the reference was complete reduces the number."""
     if len(values) <= REFERENCE_NIGHTS:
         return REFERENCE_NIGHTS
     early = scan(values[:REFERENCE_NIGHTS], sds[:REFERENCE_NIGHTS])
@@ -150,8 +151,8 @@ def _reference_nights(values: Floats, sds: Floats) -> int:
 
 
 def _is_over(x: Floats, weight: Floats, reference: Floats, shift: Floats, starts: Indices) -> NDArray[np.bool_]:
-    """Return whether the last two or more nights are back at the reference, by Page's test in reverse."""
-    nights = np.cumsum(weight[::-1])[1:]  # the last two nights, the last three, …
+    """Return, for each start, whether a reversed Page test finds the last two or more nights at the reference again."""
+    nights = np.cumsum(weight[::-1])[1:]  # sums over the last two nights, the last three nights, …
     values = np.cumsum((weight * x)[::-1])[1:]
     ratio = shift[:, None] * (values - nights * (reference + shift / 2)[:, None])
     since_start = np.arange(2, len(x) + 1) < (len(x) - starts)[:, None]
@@ -159,5 +160,5 @@ def _is_over(x: Floats, weight: Floats, reference: Floats, shift: Floats, starts
 
 
 def _cumulated(terms: Floats) -> Floats:
-    """Return sums over the first 0, 1, 2, … nights; the shape is [rows, nights + 1]."""
+    """Return the sums over the first 0, 1, 2, … nights, as an array of shape [rows, nights + 1]."""
     return np.concatenate([np.zeros((len(terms), 1)), np.cumsum(terms, 1)], 1)

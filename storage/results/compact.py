@@ -1,13 +1,15 @@
-"""Compaction: merge a finished month's files into one, while readers and writers continue.
+"""Merge a finished month's files into one file while readers and writers continue.
 
-A month passes through three states. Each is reached by one atomic step, so that a kill always leaves one of them:
+A month passes through three states. Each state is reached by one atomic step, so that a killed process leaves the month
+in one of these states:
 
-1. The runs' own files exist; the catalog names them and readers' ``**/*.parquet`` finds them.
-2. A ``.pq`` file for the whole month, which no reader's glob matches, is added, and the next catalog names it instead.
-3. At least `grace` later, unless a late run came in, the month's folder is exchanged for a folder with one
-   ``.parquet`` file of the same rows (a hard link to the ``.pq``). The runs' own files are then deleted.
+1. Each run has its own file, which the catalog names and which readers' ``**/*.parquet`` matches.
+2. A ``.pq`` file for the complete month, which readers' globs do not match, is added. The next catalog names this file.
+3. At least `grace` later, unless another run has added a file, the month's folder is replaced. The new folder contains
+   one ``.parquet`` file, a hard link to the ``.pq`` file. The runs' own files are then deleted.
 
-A glob therefore counts every row once. On an object store, which has no exchange, it may miss rows for a moment.
+A glob therefore matches every row once. On an object store, which cannot exchange folders, a glob may miss rows for a
+moment.
 """
 
 from __future__ import annotations
@@ -31,16 +33,16 @@ from storage.results.tables import TABLES, Table
 from storage.results.writer import serialized
 from storage.root import StoreRoot, fsync, make_folder
 
-# A run that started before midnight may publish into the old month for a while, and compaction is not urgent.
+# A run that started before midnight may still publish into the old month, and compaction is not urgent.
 MONTH_SETTLES = dt.timedelta(days=2)
-# Readers keep a catalog open for minutes at most.
+# Readers keep a catalog open only for a few minutes.
 GRACE = dt.timedelta(hours=12)
 RETIRED = "results/.retired"
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """Result of a compaction: months merged, months whose small files were removed, number of small files removed."""
+    """Result of a compaction: merged months, months whose small files were removed, and the number of removed files."""
 
     written: tuple[str, ...]
     retired: tuple[str, ...]
@@ -48,7 +50,7 @@ class Compacted:
 
 
 def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, grace: dt.timedelta = GRACE) -> Compacted:
-    """Merge the files of months that ended two days ago; remove files that were merged at least `grace` ago."""
+    """Merge files of months that ended at least two days ago; remove files that were merged at least `grace` ago."""
     root = StoreRoot.of(root)
     now = now or dt.datetime.now(dt.UTC)
     open_month = f"{now.astimezone(dt.UTC) - MONTH_SETTLES:%Y-%m}"
@@ -56,7 +58,7 @@ def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, gra
     retired: list[str] = []
     removed = 0
     with root.lock("compaction"):
-        refresh(root)  # from now on, no new reader opens a catalog that names a replaced file
+        refresh(root)  # from now on, new readers do not open a catalog that names a replaced file
         for table in TABLES.values():
             _sweep(root, table)
             files = find_files(root, table)
@@ -70,7 +72,7 @@ def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, gra
             _drop_superseded(root, table, files)
             for month, small in files.months.items():
                 fresh = [file for file in small if file.run_id not in files.compacted_runs]
-                # Rewrite the file of a single run too, because the catalog continues to name the .pq file.
+                # Rewrite even a single run's file, because the catalog continues to name the .pq file.
                 if month < open_month and fresh:
                     _write(root, table, month, files.newest.get(month), fresh)
                     written.append(f"{table.name} {month}")
@@ -83,12 +85,12 @@ def _write(root: StoreRoot, table: Table, month: str, before: CompactedFile | No
     rows = pa.concat_tables(_read(root, table, name) for name in entries)
     runs = {file.run_id for file in fresh} | (before.runs if before else frozenset())
     number = before.number + 1 if before else 1
-    # Never overwrite a file: a second compactor would replace a file that a catalog already names.
+    # Never overwrite a file, because a catalog may already name a file that another process has written.
     root.put_new(f"{folder(table)}/compacted/{month}-{number:04}.pq", whole_month(table, rows, runs))
 
 
 def whole_month(table: Table, rows: pa.Table, runs: Iterable[str]) -> bytes:
-    """Return a compacted file's bytes: rows in the table's order, the runs in the footer, field metadata unchanged."""
+    """Return a compacted file's bytes, with sorted rows, the runs in the footer, and unchanged field metadata."""
     ordered = rows.sort_by([(name, "ascending") for name in table.order])
     metadata = {**(table.schema.metadata or {}), RUNS_KEY: json.dumps(sorted(runs)).encode()}
     return serialized(table, ordered.replace_schema_metadata(metadata))
@@ -123,7 +125,7 @@ def _retire(root: StoreRoot, table: Table, whole: CompactedFile, small: Sequence
 
 
 def _drop_superseded(root: StoreRoot, table: Table, files: Files) -> None:
-    """Delete a month's older ``.pq`` files once globs find the newest, when no open catalog names them any more."""
+    """Delete superseded ``.pq`` files once globs find the latest file; open catalogs no longer use the older files."""
     for month, entries in files.superseded.items():
         if entries and root.exists(_visible(table, files.newest[month])):
             for entry in entries:
@@ -159,7 +161,7 @@ def _sweep(root: StoreRoot, table: Table) -> None:
 
 
 def exchange(first: Path, second: Path) -> None:
-    """Exchange two folders' names in one step with ``renameat2``, or without it (NFS, macOS) in three renames."""
+    """Exchange the names of two folders in one step with ``renameat2``, or in three renames on NFS and macOS."""
     at_fdcwd, rename_exchange = -100, 2
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is not None:

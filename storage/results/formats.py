@@ -1,4 +1,4 @@
-"""Format rows as text that fits a terminal, or in full as text, JSON or Parquet."""
+"""Format rows as text for a terminal, or in full as text, JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 def formatted(rows: pa.Table, format_: str) -> bytes:
     """Write rows in one of `FORMATS`: UTF-8 text that ends with a newline, or a Parquet file.
 
-    Values become JSON as in DuckDB, with null for NaN and infinities; columns of the same name are numbered.
+    DuckDB converts values to JSON, with null for NaN and infinities; columns with the same name are numbered.
     """
     return FORMATS[format_](rows)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows as text: column names, the cells of each row, and which columns are numbers (aligned right)."""
+    """Rows as text: column names, each row's cells, and whether each column is numeric (aligned right)."""
 
     names: list[str]
     cells: list[list[str]]
@@ -33,20 +33,20 @@ class Grid:
 
 
 def grid(rows: pa.Table) -> Grid:
-    """Format each cell as one line, and numbers with six digits."""
+    """Format each cell as one line, and numbers with six significant digits."""
     names, values = _values(rows)
     numeric = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in rows.schema.types]
     return Grid(names, [[_text(value) for value in row] for row in values], numeric)
 
 
 _GAP = "  "
-_LENGTHS = (None, 96, 64, 48, 40, 32, 24)  # to which a table may cut its texts
+_LENGTHS = (None, 96, 64, 48, 40, 32, 24)  # maximum lengths of texts in a table, tried in order
 
 
 def fitted(rows: pa.Table, width: int) -> bytes:
-    """Format rows as text of at most `width` characters: as a table if a layout fits, else as records.
+    """Format rows as text of at most `width` characters: as a table if a layout fits, otherwise as records.
 
-    Texts that are too long are cut with "…", and a last line says so.
+    Texts that are too long end with "…", and a last line explains the cuts.
     """
     text = grid(rows)
     cuttable = [pa.types.is_string(kind) or pa.types.is_nested(kind) for kind in rows.schema.types]
@@ -57,7 +57,7 @@ def fitted(rows: pa.Table, width: int) -> bytes:
     else:
         narrow, lines = text, [_cut(line, width) for line in _records(text)]
     is_cut = narrow is not text or any(line.endswith("…") for line in lines)
-    hint = ['Texts are cut where "…" stands. For complete values: --format json'] if is_cut else []
+    hint = ['Texts that end with "…" are cut. For complete values: --format json'] if is_cut else []
     return _encoded(_cut(line, width) for line in [*lines, _count_line(rows), *hint])
 
 
@@ -70,7 +70,7 @@ def _table(rows: pa.Table) -> bytes:
 
 
 def _aligned(text: Grid, width: float = inf, *, folds_names: bool = False) -> list[str] | None:
-    """Return the table's lines, or None if it does not fit; rich would be too slow for a million rows."""
+    """Return the table's lines, or None if a line exceeds `width`; rich would be too slow for a million rows."""
     headings = [_folded(name) if folds_names else [name] for name in text.names]
     columns = zip(headings, zip(*text.cells, strict=True) if text.cells else [()] * len(text.names), strict=True)
     widths = [max(map(len, (*heading, *cells))) for heading, cells in columns]
@@ -87,7 +87,7 @@ def _aligned(text: Grid, width: float = inf, *, folds_names: bool = False) -> li
 
 
 def _folded(name: str) -> list[str]:
-    """Split a name into two lines at the underscore that makes the longer line shortest."""
+    """Split a name at an underscore into two lines, so that the longer line is as short as possible."""
     cuts = [index + 1 for index, character in enumerate(name[:-1]) if character == "_"]
     if not cuts:
         return [name]
@@ -154,7 +154,7 @@ FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
 
 
 def _values(rows: pa.Table) -> tuple[list[str], list[list[object]]]:
-    """Return the columns' names and each row's values as in JSON; decimals become text, which is exact."""
+    """Return the columns' names and each row's JSON values; decimals become text, which is exact."""
     columns = [column.cast(pa.string()) if pa.types.is_decimal(column.type) else column for column in rows.columns]
     with duckdb.connect() as connection:
         relation = connection.from_arrow(pa.table(columns, names=rows.column_names))

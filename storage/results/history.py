@@ -1,4 +1,4 @@
-"""The history that a night is compared with: its candidates' earlier numbers, selected by 70_regressions.sql.
+"""Read the history that a night is compared with: the candidates' earlier numbers, selected by 70_regressions.sql.
 
 If a number changed, `attribute` looks for the cause: the machine, the environment or an input.
 """
@@ -19,7 +19,7 @@ from storage.results import FindingMetric, Row, night_of, number
 from storage.results.changepoint import Floats
 from storage.results.query import rows_of
 
-PRESENCE_DAYS = 90  # days before a night whose candidates are known
+PRESENCE_DAYS = 90  # number of days for which a candidate counts as known
 
 _TONIGHT = """
 select workload, recipe, runtime, machine, fingerprint, candidate, series, quality_of, night, is_baseline,
@@ -62,7 +62,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Tonight:
-    """One valid measurement of the night; its hashes find the measurements that it can be compared with."""
+    """A valid measurement of the night; its hashes identify comparable measurements."""
 
     key: Key
     machine: str | None
@@ -77,9 +77,9 @@ class Tonight:
 
 @dataclass(frozen=True)
 class Series:
-    """A number by night since its reference began: a size, a quality, or the mean logarithm of a speed-up.
+    """A number's values by night since the reference began: sizes, qualities, or mean logarithms of speed-ups.
 
-    ``sds`` are standard deviations of a speed-up; sizes and qualities have the last night's interval and scale.
+    ``sds`` contains the speed-ups' standard deviations; sizes and qualities have the last night's interval and scale.
     """
 
     nights: list[dt.date]
@@ -91,7 +91,7 @@ class Series:
 
 
 class History:
-    """The history for comparing a night (None: each workload's newest), read through an open catalog."""
+    """The history for comparing `night` (None: each workload's latest night), read from an open catalog."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, night: dt.date | None) -> None:
         self._connection = connection
@@ -102,18 +102,18 @@ class History:
         return [Tonight(Key(*row[:3]), *row[3:]) for row in self._rows(_TONIGHT)]
 
     def speeds(self) -> dict[int, Series]:
-        """Return every speed-up by its series."""
+        """Return the speed-ups of each series."""
         rows = self._rows("select series, nights, ratios, sds from internal.speeds_on($night)")
         return {series: Series(nights, np.array(ratios), np.array(sds)) for series, nights, ratios, sds in rows}
 
     def numbers(self) -> dict[tuple[int, FindingMetric, int], Series]:
-        """Return every size and quality by candidate, metric, and the hash of baseline and metric (0 for sizes)."""
+        """Return sizes and qualities by candidate, metric, and a hash of the baseline and the metric (0 for sizes)."""
         columns = "candidate, metric, quality_of, nights, values, low, high, scale"
         rows = self._rows(f"select {columns} from internal.numbers_on($night)")
         return {tuple(row[:3]): Series(row[3], np.array(row[4]), None, *row[5:]) for row in rows}
 
     def presence(self) -> dict[str, dict[dt.date, set[Key]]]:
-        """Return each workload's candidates by night, failed ones included."""
+        """Return each workload's candidates by night, including failed candidates."""
         candidates: dict[str, dict[dt.date, set[Key]]] = {}
         for *names, nights in self._rows(_PRESENCE):
             key = Key(*names)
@@ -122,9 +122,9 @@ class History:
         return candidates
 
     def inputs(self, candidates: Iterable[int]) -> list[Row]:
-        """Return the inputs and numbers in the measurements of these candidates and current bundles, oldest first.
+        """Return inputs and numbers from the measurements of `candidates` and of the current bundles, oldest first.
 
-        ``ratio`` is the speed-up's logarithm, and ``ratio_sd`` its standard deviation.
+        ``ratio`` is the speed-up's logarithm, and ``ratio_sd`` is the logarithm's standard deviation.
         """
         return rows_of(self._connection, _INPUT_ROWS, night=self._night, candidates=list(candidates))
 
@@ -132,15 +132,15 @@ class History:
         return self._connection.execute(sql, {"night": self._night}).fetchall()
 
 
-# Starts whose likelihood is within this factor (as a logarithm) of the best one are equally good. A start with a known
-# cause is then preferred.
+# Starts count as equally good if their log likelihoods are at most `_AS_GOOD` below the best log likelihood. Among
+# equally good starts, a start with a known cause is preferred.
 _AS_GOOD = 3.0
-_NIGHT_SD = 0.015  # assumed night-to-night standard deviation of the incumbent
+_NIGHT_SD = 0.015  # assumed night-to-night standard deviation of the current bundle
 
 
 @dataclass(frozen=True)
 class Cause:
-    """The cause of a change on the night ``since``: ``names`` from `changes_between`, and ``text`` with versions."""
+    """The cause of a change on the night ``since``: ``names`` from `changes_between`, and a description in ``text``."""
 
     since: dt.date
     names: tuple[str, ...]
@@ -155,15 +155,15 @@ def attribute(
     Parameters
     ----------
     rows
-        Rows of the candidate's measurements that were compared, oldest first, as `History.inputs` returns them.
+        Compared measurements of the candidate, oldest first, as rows from `History.inputs`.
     starts
-        Nights on which the change may have begun, with the logarithm of each one's likelihood.
+        Log likelihood of each night on which the change may have begun.
     shift
-        Change of the speed-up's logarithm, or of the quality.
+        Change in the speed-up's logarithm or in the quality.
     incumbent
-        Measurements of the incumbent's bytes that are comparable with tonight's, oldest first.
+        Comparable measurements of the current bundle, oldest first.
     metric
-        Column of the number.
+        Name of the number's column.
     """
     best = max(starts.values())
     likely = sorted((night for night in starts if best - starts[night] <= _AS_GOOD), key=lambda night: -starts[night])
@@ -203,12 +203,12 @@ def _moved(incumbent: Sequence[Row], since: dt.date, shift: float, metric: str) 
         weight = 1 / (sds**2 + (_NIGHT_SD**2 if metric == "speedup" else 0))
         means.append(float(np.average(values, weights=weight)))
         variance += float(1 / weight.sum())
-    # Logarithm of the likelihood ratio: a change as large as the candidate's, against no change.
+    # Log likelihood ratio of a change as large as the candidate's change, compared with no change.
     likelihood = shift * (means[1] - means[0] - shift / 2) / variance
     return likelihood > 0 if abs(likelihood) > 1 else None
 
 
-# A digest covers the digests of its inputs, so a changed input is the cause of the changes that follow from it.
+# A digest includes the digests of the inputs, so a changed input also changes the digests that depend on the input.
 _INPUTS = ("data", "checkpoint", "calibration", "recipe", "source")
 _FOLLOW = {"data": ("checkpoint", "calibration")}
 
@@ -219,8 +219,8 @@ def changes_between(earlier: Sequence[Row], now: Row) -> dict[str, str]:
     Parameters
     ----------
     earlier
-        Rows with columns of ``measurements``, oldest first. An input that is NULL in a row is looked up in the rows
-        before it. Missing columns are unknown.
+        Rows with columns of ``measurements``, oldest first. An input that is NULL in a row is looked up in earlier
+        rows. Missing columns count as unknown.
     now
         The later row.
     """
@@ -235,7 +235,7 @@ def changes_between(earlier: Sequence[Row], now: Row) -> dict[str, str]:
     for name in [follower for cause in changes for follower in _FOLLOW.get(cause, ())]:
         changes.pop(name, None)
     if not changes and _differs(earlier, now, "artifact_digest"):
-        changes["artifact"] = "the candidate's bytes, by an input that is not recorded"
+        changes["artifact"] = "the candidate's bytes, because of an input that is not recorded"
     return changes
 
 

@@ -1,16 +1,16 @@
-"""The files of a table, and which of them have its rows now.
+"""List a table's files, and select the files that contain the current rows.
 
 ``results/<table>/month=YYYY-MM/<run-id>.parquet``
-    One run's rows, in the month of their publication.
+    Rows of one run, in the month of publication.
 ``results/promotions/month=YYYY-MM/<run-id>.<workload>.parquet``
-    One run's rows of one workload: each workload's decisions are recorded as soon as they take effect.
+    Rows of one run and one workload; each workload's decisions are recorded as soon as they take effect.
 ``results/<table>/compacted/YYYY-MM-NNNN.pq``
-    All rows of a finished month; the highest NNNN counts. Its footer names the runs in the file.
+    All rows of a finished month; only the file with the highest NNNN counts. The footer names the runs in the file.
 ``results/<table>/month=YYYY-MM/compacted-NNNN.parquet``
-    The same rows, once they have replaced the runs' own files.
+    The compacted rows, after this file has replaced the runs' own files.
 
-A results file has its own SHA-256 in its footer, computed with zeros in place of the digest. Parquet's checksums cover
-pages, but neither headers nor footers, where a flipped bit changes values as well.
+A results file contains its own SHA-256 in the footer, computed with zeros in place of the digest. Parquet's checksums
+cover pages, but neither headers nor footers, in which a flipped bit can also change values.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from storage.root import Entry, StoreRoot
 
 _DIGEST = "nightquant.file-sha256"
 _BLANK = "0" * 64
-# Key and value in the footer as Thrift's compact protocol writes them: 0x18 begins the value, 0x40 is its length (64).
+# Match the key and the value in Thrift's compact protocol: 0x18 begins the value, and 0x40 is its length (64).
 _WRITTEN = re.compile(re.escape(_DIGEST.encode()) + rb"\x18\x40([0-9a-f]{64})")
 
-# Add this to the footer before calling `sealed`.
+# Add this placeholder to the footer before calling `sealed`.
 PLACEHOLDER = {_DIGEST: _BLANK}
 
 
 def sealed(content: bytes) -> bytes:
-    """Put the digest into a file that was written with `PLACEHOLDER` in its footer."""
+    """Insert the digest into a file that was written with `PLACEHOLDER` in the footer."""
     (place,) = _WRITTEN.finditer(content)
     return content[: place.start(1)] + hashlib.sha256(content).hexdigest().encode() + content[place.end(1) :]
 
 
 def problem_of(content: bytes) -> str:
-    """Check a file against its own digest; return the problem, or "" if it matches."""
+    """Check a file against its own digest; return the problem, or "" if the digest matches."""
     has_digest = False
     for place in _WRITTEN.finditer(content):
         has_digest = True
         blank = content[: place.start(1)] + _BLANK.encode() + content[place.end(1) :]
         if hashlib.sha256(blank).hexdigest().encode() == place[1]:
             return ""
-    return "its SHA-256 differs from the one in its footer" if has_digest else "it has no SHA-256 in its footer"
+    return "its SHA-256 differs from the digest in its footer" if has_digest else "its footer does not have a SHA-256"
 
 
 RUNS_KEY = b"nightquant.runs"
@@ -69,13 +69,13 @@ def folder(table: Table) -> str:
 
 
 def part_name(run_id: str, part: str = "") -> str:
-    """Return the name, without its suffix, of the file for a run's rows, or for its rows of the workload `part`."""
+    """Return the file name, without a suffix, for a run's rows, or for the run's rows of the workload `part`."""
     return f"{run_id}.{part}" if part else run_id
 
 
 @dataclass(frozen=True)
 class RunFile:
-    """One run's file, or a part of it; ``run_id`` is its name without the suffix, as from `part_name`."""
+    """A file with all or part of a run's rows; ``run_id`` is the file's name without its suffix (see `part_name`)."""
 
     entry: Entry
     month: str
@@ -84,7 +84,7 @@ class RunFile:
 
 @dataclass(frozen=True)
 class CompactedFile:
-    """The compacted file of a finished month, and the runs in it."""
+    """The compacted file of a finished month; ``runs`` names the runs in the file."""
 
     entry: Entry
     month: str
@@ -94,7 +94,7 @@ class CompactedFile:
 
 @dataclass(frozen=True)
 class Files:
-    """A table's files at one moment: the runs' own files, and the newest and superseded compacted files per month."""
+    """A table's files at one moment: the runs' own files, and each month's latest and superseded compacted files."""
 
     runs: tuple[RunFile, ...]
     newest: dict[str, CompactedFile]
@@ -102,41 +102,41 @@ class Files:
 
     @cached_property
     def compacted_runs(self) -> frozenset[str]:
-        """All runs in the newest compacted files."""
+        """All runs in the latest compacted files."""
         return frozenset(run for file in self.newest.values() for run in file.runs)
 
     @cached_property
     def months(self) -> dict[str, list[RunFile]]:
-        """Runs' own files by month of publication."""
+        """The runs' own files by month of publication."""
         return {month: list(files) for month, files in groupby(self.runs, lambda file: file.month)}
 
     @property
     def current(self) -> list[Entry]:
-        """Files that together have each row once, by month."""
+        """Files that together contain each row exactly once, sorted by month."""
         loose = [(file.month, file.entry) for file in self.runs if file.run_id not in self.compacted_runs]
         compacted = [(month, file.entry) for month, file in self.newest.items()]
         return [entry for _, entry in sorted(compacted + loose)]
 
     @property
     def names(self) -> frozenset[str]:
-        """Names, as from `part_name`, of all runs and parts in the table."""
+        """Names of all runs and parts in the table, as returned by `part_name`."""
         return self.compacted_runs.union(file.run_id for file in self.runs)
 
     def file_of(self, run_id: str) -> Entry | None:
-        """Return a file with this run's rows, or None."""
+        """Return a file that contains this run's rows, or None."""
         loose = (file.entry for file in self.runs if file.run_id == run_id)
         compacted = (file.entry for file in self.newest.values() if run_id in file.runs)
         return next(loose, None) or next(compacted, None)
 
 
 def find_files(root: StoreRoot, table: Table) -> Files:
-    """List a table's files, without temporary and foreign files."""
+    """List a table's files; ignore temporary files and files from other programs."""
     missing = ""
     while True:
         try:
             return _list_files(root, table)
         except StoreError as error:
-            # A compaction has deleted the file since the listing; the next listing shows the file with its rows.
+            # A compaction has deleted the file since the listing; the next listing includes the compacted file.
             if not isinstance(error.__cause__, FileNotFoundError) or error.message == missing:
                 raise
             missing = error.message
@@ -165,7 +165,7 @@ def _list_files(root: StoreRoot, table: Table) -> Files:
 
 
 def arrow_files(root: StoreRoot) -> tuple[FileSystem, str]:
-    """Open a store's files for pyarrow; also return the root's path in that file system."""
+    """Return a store's file system for pyarrow, and the root's path in that file system."""
     if root.local is not None:
         return LocalFileSystem(), root.url
     handler = FSSpecHandler(root.filesystem())  # type: ignore[abstract]  # the stubs miss what the class implements
@@ -183,7 +183,7 @@ def footer(root: StoreRoot, entry: Entry) -> pq.FileMetaData:
 
 
 def check_file(root: StoreRoot, name: str) -> bytes:
-    """Read a complete results file and check its own digest; raise `StoreError` if it does not match."""
+    """Read a complete results file and check its digest; raise `StoreError` if the digest does not match."""
     try:
         content = root.read(name)
         if problem := problem_of(content):
@@ -194,10 +194,10 @@ def check_file(root: StoreRoot, name: str) -> bytes:
 
 
 def read_rows(root: StoreRoot, name: str) -> pa.Table:
-    """Read all rows of a results file and check its checksums; raise `StoreError` if it is damaged."""
+    """Read all rows of a results file and check its checksums; raise `StoreError` if the file is damaged."""
     content = check_file(root, name)
     try:
-        # Not read_table, which would turn the folder's month=… into a column.
+        # Do not use read_table, which would turn the folder name month=… into a column.
         return pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True).read()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise broken(root, name, error) from error
@@ -207,5 +207,5 @@ def broken(root: StoreRoot, name: str, error: Exception) -> StoreError:
     """Return the error for a results file that cannot be read."""
     return StoreError(
         f"The results file {root.uri(name)} cannot be read: {error}.",
-        hint="Move the broken file out of the store. To find other problems, run: nightquant store check",
+        hint="Move the damaged file out of the store. To find other problems, run: nightquant store check",
     )

@@ -1,4 +1,4 @@
-"""Open the catalog so that no query can change the store."""
+"""Open the catalog so that queries cannot change the store."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from storage.results.descriptions import quoted
 from storage.root import StoreRoot
 
 _READING = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.PRAGMA})
-# A statement's type may hide a COPY: WITH may contain one, and two functions run SQL from text. DuckDB cannot allow a
-# file for reading only, so a COPY could replace the catalog or a results file.
+# A statement's type may hide a COPY: a WITH clause may contain a COPY, and two functions run SQL from text. DuckDB
+# cannot restrict a file to reading, so a COPY could replace the catalog or a results file.
 _HIDING = re.compile(r"\b(copy|query|json_execute_serialized_sql)\b", re.IGNORECASE)
 _EXPLAIN = re.compile(r"^\s*explain(\s+analyze|\s*\([^)]*\))?\s", re.IGNORECASE)
 
 
 class QueryError(ConfigurationError):
-    """The SQL is wrong or would do more than read; the message is often DuckDB's own."""
+    """The SQL is invalid or would do more than read; the message often comes from DuckDB."""
 
 
 @contextmanager
 def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open the store's catalog for reading; yield the connection, whose settings are locked.
+    """Open the store's catalog for reading; yield a connection whose settings are locked.
 
-    The connection can read only the catalog and the results files that it names. If the catalog is missing, or names
-    files of another store, a temporary catalog is built.
+    The connection can read only the catalog and the results files that the catalog names. If the catalog is missing or
+    names files of another store, the function builds a temporary catalog.
     """
     root = StoreRoot.of(root)
     with (
@@ -45,7 +45,7 @@ def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnec
 
 @contextmanager
 def open_fresh(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Build a temporary catalog of the store's present results and open it, even if the store's disk is full."""
+    """Build and open a temporary catalog of the store's current results, even if the store's disk is full."""
     root = StoreRoot.of(root)
     with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
         build(root, Path(scratch) / CATALOG)
@@ -55,8 +55,8 @@ def open_fresh(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnecti
 
 @contextmanager
 def _opened(root: StoreRoot, catalog: Path, scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    # Attach the file to a database in memory: if it were opened directly, all connections of this process would share
-    # its database and the locked settings.
+    # Attach the file to an in-memory database. If the file were opened directly, all connections of this process would
+    # share one database and its locked settings.
     with duckdb.connect() as connection:
         try:
             place = _attach(connection, catalog)
@@ -78,12 +78,12 @@ def _opened(root: StoreRoot, catalog: Path, scratch: Path) -> Iterator[duckdb.Du
                 raise
             raise StoreError(
                 f"The catalog {root.uri(CATALOG)}, or a results file that it names, cannot be read: {error}",
-                hint="Build the catalog again with: nightquant store compact",
+                hint="Rebuild the catalog with: nightquant store compact",
             ) from error
 
 
 def rows_of(connection: duckdb.DuckDBPyConnection, sql: str, **parameters: object) -> list[Row]:
-    """Run a query with ``$name`` parameters; return its rows as dictionaries."""
+    """Run a query with ``$name`` parameters; return the rows as dictionaries."""
     cursor = connection.execute(sql, parameters or None)
     names = [column[0] for column in cursor.description or []]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
@@ -103,7 +103,7 @@ def run_query(root: StoreRoot | Path | str, sql: str) -> pa.Table:
                 raise
             raise QueryError(str(error)) from error
     if result is None:
-        raise QueryError("The query contains no statement.", hint='Example: nightquant query "from leaderboard"')
+        raise QueryError("The query is empty.", hint='Example: nightquant query "from leaderboard"')
     return result
 
 
@@ -116,19 +116,19 @@ def _catalog_file(root: StoreRoot, scratch: Path) -> Path:
     if not root.list("results"):
         raise StoreError(
             f"The store {root.url} has no results.",
-            hint="Run a night first (nightquant nightly), or name another store with --store.",
+            hint="Run nightquant nightly first, or name another store with --store.",
         )
     build(root, scratch / CATALOG)
     return scratch / CATALOG
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
-    """Attach a catalog; return the root of the files that its views name: None for no files, "" if it is unknown."""
+    """Attach a catalog; return the root of the files behind its views, None if there are no files, or "" if unknown."""
     connection.execute(f"attach '{quoted(str(path))}' as results (read_only)")
     connection.execute("use results")
     try:
         if connection.execute("select version from internal.catalog_version").fetchone() != (version(),):
-            return ""  # another version of nightquant made it
+            return ""  # another version of nightquant built the catalog
         row = connection.execute("select url from internal.catalog_root").fetchone()
     except duckdb.CatalogException:
         return ""
@@ -138,18 +138,18 @@ def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
 def _is_at(root: StoreRoot, place: str) -> bool:
     if place == root.url:
         return True
-    # A link may give the same folder another name.
+    # A link may give the same folder a second path.
     return bool(place) and root.local is not None and Path(place).exists() and root.local.samefile(place)
 
 
 def _is_damage(error: duckdb.Error) -> bool:
-    # A wrong checksum is reported as the base class itself, a truncated file as an input-output error.
+    # DuckDB raises the base class for a wrong checksum, and IOException for a truncated file.
     return isinstance(error, duckdb.IOException) or str(error).startswith("Corrupt database file")
 
 
 def _check_reads(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
     if statement.type == duckdb.StatementType.EXPLAIN:
-        # EXPLAIN ANALYZE runs its statement.
+        # EXPLAIN ANALYZE executes the explained statement.
         for part in connection.extract_statements(_EXPLAIN.sub("", statement.query, count=1)):
             if part.type not in _READING:
                 raise QueryError(f"EXPLAIN of {part.type.name} is refused: a query can only read.")
@@ -169,8 +169,8 @@ def _without(sql: str, *kinds: duckdb.token_type) -> str:
 
 
 def _check_is_pivot(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
-    # DuckDB splits a statement with PIVOT into several, whether it reads or writes. Inside EXISTS, its grammar accepts
-    # only a query that reads.
+    # DuckDB splits a PIVOT statement into several statements, even if PIVOT only reads. Inside EXISTS, DuckDB's grammar
+    # accepts only a query that reads.
     query = _without(statement.query, duckdb.token_type.comment).rstrip("; \n\t")
     try:
         connection.extract_statements(f"select exists (\n{query}\n)")

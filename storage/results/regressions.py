@@ -1,6 +1,6 @@
-"""Find regressions of a night: compare its candidates' numbers with references that stay until they are reset.
+"""Find a night's regressions: compare the candidates' numbers with references that stay until a reset.
 
-docs/regressions.md gives the rules, their sources and their results.
+docs/regressions.md describes the rules, their sources and the measured results.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from storage.results.history import History, Key, Series, Tonight, attribute
 from storage.results.query import open_catalog
 from storage.root import StoreRoot
 
-KNOWN_NIGHTS = 10  # earlier nights that make a candidate known, so that it does not count as new
-LEAST_SIZE_EFFECT = 0.02  # share of the reference
-LEAST_QUALITY_EFFECT = 0.005  # share of the baseline's quality
+KNOWN_NIGHTS = 10  # number of earlier nights whose candidates are not new
+LEAST_SIZE_EFFECT = 0.02  # minimum change, as a fraction of the reference
+LEAST_QUALITY_EFFECT = 0.005  # minimum change, as a fraction of the baseline's quality
 _WORSE: dict[FindingMetric, FindingKind] = {"speedup": "slower", "size_bytes": "larger"}
 
 
 @dataclass(frozen=True)
 class Regression:
-    """One finding about a candidate on a night.
+    """A finding about a candidate on a night.
 
-    ``tonight`` with its interval and ``reference`` (over ``nights`` nights) are in the unit of ``metric``. ``change``
-    is the value since the night ``since`` ÷ reference - 1, or None if the reference is 0. All are None for a candidate
-    that appeared or vanished. ``cause`` has comma-separated names from `changes_between`, or "" if it is unknown;
-    ``changed`` describes them.
+    ``tonight``, its interval and ``reference`` (from ``nights`` nights) are in the unit of ``metric``. ``change`` is
+    the relative change since the night ``since``, or None if the reference is 0. For a candidate that appeared or
+    vanished, all numbers are None. ``cause`` contains comma-separated names from `changes_between`, or "" if the
+    cause is unknown; ``changed`` describes the cause.
     """
 
     workload: str
@@ -56,7 +56,7 @@ class Regression:
 
     @property
     def is_bad(self) -> bool:
-        """Whether the finding is an alarm: slower, larger, worse or vanished."""
+        """Whether the finding triggers an alert: slower, larger, worse or vanished."""
         return self.kind in ("slower", "larger", "worse", "vanished")
 
     def describe(self) -> str:
@@ -74,10 +74,10 @@ class Regression:
 
 @dataclass(frozen=True)
 class NightComparison:
-    """Findings of a night against earlier nights; ``nights`` maps each workload to the night that was compared.
+    """Findings from comparing a night with earlier nights; ``nights`` maps each workload to the compared night.
 
-    ``compared`` and ``incomparable`` name numbers as ``workload recipe/runtime metric``. An incomparable number has no
-    history, or a history too noisy to show a change.
+    ``compared`` and ``incomparable`` name numbers as ``workload recipe/runtime metric``. An incomparable number lacks
+    a history, or its history is too noisy to show a change.
     """
 
     findings: tuple[Regression, ...]
@@ -86,7 +86,7 @@ class NightComparison:
     nights: dict[str, dt.date] = field(default_factory=dict)
 
     def of(self, workloads: Collection[str]) -> NightComparison:
-        """Return the part about some workloads."""
+        """Return the part of the comparison about `workloads`."""
 
         def among(names: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(name for name in names if name.partition(" ")[0] in workloads)
@@ -105,7 +105,7 @@ class NightComparison:
 
 @dataclass(frozen=True)
 class _Change:
-    """A number that changed; ``starts`` maps possible first nights of the change to the logarithm of a likelihood."""
+    """A number that changed; ``starts`` maps each possible first night of the change to a log likelihood."""
 
     finding: Regression
     row: Tonight
@@ -117,7 +117,7 @@ class _Change:
 def compare_night(
     source: StoreRoot | Path | str | duckdb.DuckDBPyConnection, night: dt.date | None = None
 ) -> NightComparison:
-    """Compare a night (each workload's newest by default) with earlier nights."""
+    """Compare a night, by default each workload's latest night, with earlier nights."""
     with nullcontext(source) if isinstance(source, duckdb.DuckDBPyConnection) else open_catalog(source) as connection:
         history = History(connection, night)
         rows = list({row.series: row for row in history.tonight()}.values())
@@ -150,7 +150,7 @@ def compare_night(
 def _metrics(
     rows: Sequence[Tonight], speeds: Mapping[int, Series], numbers: Mapping[tuple[int, FindingMetric, int], Series]
 ) -> dict[int, list[FindingMetric]]:
-    """Return the metrics to compare for each candidate; quality is compared as a difference if it has an interval."""
+    """Return the metrics to compare for each candidate; prefer the quality difference if it has an interval."""
     last = {row.candidate: row.night for row in rows}
     seen = {(row.candidate, "speedup") for row in rows if row.series in speeds and not row.is_baseline
             and speeds[row.series].nights[-1] == row.night}  # fmt: skip
@@ -187,7 +187,7 @@ def _speed(row: Tonight, series: Series | None) -> tuple[bool, _Change | None]:
 
 
 def _number(row: Tonight, series: Series | None, metric: FindingMetric) -> tuple[bool, _Change | None]:
-    """Compare a size or a quality, which is the same every night and on every machine unless something changed."""
+    """Compare a size or a quality, which stays the same on all nights and machines unless an input changes."""
     if series is None or len(series.values) < 2 or series.nights[-1] != row.night:
         return False, None
     nights, values, low, high = series.nights, series.values, series.low, series.high
@@ -205,14 +205,14 @@ def _number(row: Tonight, series: Series | None, metric: FindingMetric) -> tuple
         *row.key, _WORSE.get(metric, "worse") if is_worse else "improved", metric, tonight, low, high, reference,
         tonight / reference - 1 if reference else None, 1, machine=row.machine, fingerprint=row.fingerprint,
     )  # fmt: skip
-    # The change began after the last night that was nearer to the reference than to tonight.
+    # The change began after the last night whose value was closer to the reference than to tonight's value.
     moved = (values - reference) / shift >= 0.5
     first = len(moved) - int(np.argmin(moved[::-1]))
     return True, _Change(finding, row, shift, {nights[first]: 0.0}, abs(shift))
 
 
 def _rank(change: _Change) -> tuple[bool, float]:
-    """Rank the changes on a candidate's machines and settings: bad ones first, then the most certain."""
+    """Return a key that ranks a candidate's changes: regressions come first, then the most certain changes."""
     return change.finding.is_bad, change.certainty
 
 
@@ -228,12 +228,12 @@ def _with_cause(change: _Change, inputs: Sequence[Row]) -> Regression:
 
 
 def _presence(history: History) -> Iterator[Regression]:
-    """Yield candidates that appeared, which no recent night had, and candidates that vanished tonight."""
+    """Yield a finding for each candidate that is new compared with recent nights, or that vanished tonight."""
     for nights in history.presence().values():
         tonight, *before = [nights[night] for night in sorted(nights, reverse=True)][: 1 + KNOWN_NIGHTS]
         ages = {key: age for age, keys in reversed(list(enumerate(before))) for key in keys}
-        # How far back tonight's candidates were last measured: usually one night, or more if that night ran only some
-        # recipes. A candidate that vanished since is then still reported.
+        # Find how many nights ago tonight's candidates were last measured: usually one night, or more if a run was
+        # limited to some recipes. A candidate that has vanished since then is therefore still reported.
         reach = max((ages[key] for key in tonight if key in ages), default=0)
         for key in sorted(tonight - ages.keys()) if before else ():
             yield Regression(*key, "appeared", "candidate")

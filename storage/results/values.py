@@ -1,6 +1,6 @@
-"""Check the values of rows, and save the valid part of rows with invalid values.
+"""Check the values of rows, and keep the valid parts of invalid rows.
 
-One invalid number must not cost its row or other workloads' rows: it becomes NULL, and ``unknown`` says why. A row is
+An invalid number becomes NULL, and ``unknown`` gives the reason, so that the other values and rows are kept. A row is
 dropped only if it lacks a required value or repeats a key.
 """
 
@@ -16,17 +16,17 @@ from storage.errors import printable
 from storage.results import UNKNOWN, Cell, Row
 from storage.results.tables import Column, Table
 
-# Smallest and largest value by unit. Differences have the metric's own unit and no bounds.
+# Smallest and largest allowed value by unit. Differences are in the metric's own unit and are not bounded.
 _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("seconds", "bytes", "samples", "tokens", "parameters", "modules", "workloads"), (0, inf)),
     **dict.fromkeys(("candidates", "blocks", "calls", "launches", "rounds", "busy threads"), (0, inf)),
     **dict.fromkeys(("threads", "rank"), (1, inf)),
     "ratio": (5e-324, inf),
     "share": (0, 1),
-    # Distances as multiples of an output's range, which may be above 1.
+    # A distance, as a multiple of an output's range, may be above 1.
     "ranges": (0, inf),
 }
-_NAMED = 3  # a message names this many rows and counts the rest
+_NAMED = 3  # a message names at most this many rows and counts the others
 
 
 def array_of(column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.DataType]]:
@@ -35,7 +35,7 @@ def array_of(column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.Da
     Raises
     ------
     ValueError
-        The column does not accept one of the values; the message says which one and why.
+        The column does not accept a value; the message names the value and the reason.
     """
     try:
         array = pa.array(values, column.type)
@@ -45,14 +45,14 @@ def array_of(column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.Da
         if value not in (None, *column.choices):
             raise ValueError(f"{value!r} is not one of {', '.join(column.choices)}")
     for value in values if pa.types.is_integer(column.type) else ():
-        if isinstance(value, float) and not value.is_integer():  # Arrow would truncate it
+        if isinstance(value, float) and not value.is_integer():  # Arrow would truncate the value
             raise ValueError(f"{value} is not a whole number")
     _check_numbers(column, array)
     return array
 
 
 def why_not(column: Column, *values: Cell) -> str:
-    """Return why the column does not accept one of the values; "" if it accepts all."""
+    """Return why the column does not accept a value, or "" if the column accepts all values."""
     try:
         array_of(column, values)
     except ValueError as error:
@@ -61,7 +61,7 @@ def why_not(column: Column, *values: Cell) -> str:
 
 
 def known(table: Table, row: Row, columns: Iterable[Column] | None = None) -> Row:
-    """Return the row with NULL for each value that its column does not accept, and with the reasons in ``unknown``.
+    """Return the row with NULL in place of each invalid value, and with the reasons in ``unknown``.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def known(table: Table, row: Row, columns: Iterable[Column] | None = None) -> Ro
 
 
 def admit(table: Table, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
-    """Return the rows that the table accepts (see `known`), and a message for each value or row that it does not.
+    """Return the rows that the table accepts (see `known`), and a message for each rejected value or row.
 
     A row that lacks a required value or repeats a key is dropped.
     """
@@ -104,9 +104,9 @@ def admit(table: Table, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
 
 
 def _accepted(column: Column, value: Cell) -> tuple[Cell, str]:
-    """Return the part of a value that a column accepts, and why it does not accept the rest."""
+    """Return the part of a value that a column accepts, and the reason for rejecting the rest."""
     if isinstance(value, str):
-        # Escape lone surrogates, as in file names that are not UTF-8, to keep the rest of the text.
+        # Escape lone surrogates, which occur in file names that are not UTF-8, to keep the rest of the text.
         value = value.encode("utf-8", "backslashreplace").decode("utf-8")
     why = why_not(column, value)
     if why and isinstance(value, Mapping) and pa.types.is_map(column.type):
@@ -114,7 +114,7 @@ def _accepted(column: Column, value: Cell) -> tuple[Cell, str]:
         valid = {name: item for name, item in value.items() if not whys[name]}
         return valid, "; ".join(f"{name}: {why}" for name, why in whys.items() if why)
     if why and isinstance(value, list | tuple) and pa.types.is_list(column.type):
-        # The lists of a row belong together item by item, so that no list may become shorter than the others.
+        # The items of a row's lists correspond to each other, so all lists must keep the same length.
         problems = [why_not(column, [item]) for item in value]
         items = [None if problem else item for item, problem in zip(value, problems, strict=True)]
         return items, next(filter(None, problems), why)
@@ -129,7 +129,7 @@ def _check_numbers(column: Column, array: pa.Array[pa.Scalar[pa.DataType]]) -> N
     if not (pa.types.is_floating(array.type) or pa.types.is_integer(array.type)):
         return
     if pa.types.is_floating(array.type) and len(bad := array.filter(pc.invert(pc.is_finite(array)))):
-        raise ValueError(f"{bad[0].as_py()} is not a finite number")  # NaN would be the maximum of every query
+        raise ValueError(f"{bad[0].as_py()} is not a finite number")  # NaN would be the maximum in every query
     low, high = _BOUNDS.get(column.unit, (-inf, inf))
     for value in (pc.min(array).as_py(), pc.max(array).as_py()):
         if value is not None and not low <= value <= high:
@@ -157,7 +157,7 @@ def _unknown(table: Table, rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _label(row: Row) -> str:
-    """Name a row for people: by its workload, candidate, module and metric, or a run by its id."""
+    """Return a readable name for a row: its workload, candidate, module and metric, or its run id."""
     parts = {name: str(row[name]) for name in ("workload", "recipe", "runtime", "module", "metric") if row.get(name)}
     if "recipe" in parts and "runtime" in parts:
         parts["recipe"] += f"/{parts.pop('runtime')}"

@@ -23,21 +23,21 @@ _ROW_GROUP = 122_880  # DuckDB's default: one row group is one unit of its paral
 
 
 class ResultsStore:
-    """The results under a store's root."""
+    """The results of a store."""
 
     def __init__(self, root: StoreRoot | Path | str) -> None:
         self.root = StoreRoot.of(root)
 
     def append(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str = "") -> str:
-        """Write one run's rows of a table, or the named `part` of them; return the file's path or URL.
+        """Write one run's rows of a table, or only the rows of `part`; return the file's path or URL.
 
-        If the store has these rows already (in their file or a compacted month), write nothing and return the existing
-        file, so that a retried run never counts twice. `published` decides the month's folder.
+        If the store already has these rows, in a run's file or a compacted file, write nothing and return that file. A
+        retried run therefore never counts twice. `published` determines the month of the folder.
 
         Raises
         ------
         StoreError
-            A row is invalid (see `validated`; nothing is written), or the store fails.
+            A row is invalid (see `validated`) and nothing was written, or the store failed.
         """
         layout = _layout(table, run_id, published)
         name, _ = self._put(layout, validated(layout, rows, run_id), part_name(run_id, part), published)
@@ -51,15 +51,15 @@ class ResultsStore:
         report: Callable[[str], None] = lambda line: None,
         part: str = "",
     ) -> None:
-        """Write one run's rows of several tables, or the `part` of them; tables without rows are left out.
+        """Write one run's rows of several tables, or only the rows of `part`; skip tables without rows.
 
-        A value that its column does not accept becomes NULL, and an invalid row is dropped (see
-        `storage.results.values`); `report` receives a line about each. Failed tables do not affect other tables.
+        An invalid value becomes NULL, and an invalid row is dropped (see `storage.results.values`). `report` receives a
+        line about each invalid value or row. A failure in one table does not affect the other tables.
 
         Raises
         ------
         StoreError
-            Some tables could not be written; the others were. Invalid values do not raise this.
+            Some tables could not be written; the other tables were written. Invalid values do not raise this error.
         """
         failures: list[Exception] = []
         for table, rows in tables.items():
@@ -75,7 +75,7 @@ class ResultsStore:
             raise first
 
     def _record(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str) -> list[str]:
-        """Write one table's rows; return the lines about them, or none if the store has the rows already."""
+        """Write one table's rows; return the lines about invalid rows, or [] if the store already has the rows."""
         layout = _layout(table, run_id, published)
         _refuse_defects(layout, rows, run_id)
         accepted, lines = admit(layout, rows)
@@ -100,12 +100,12 @@ def _layout(table: str, run_id: str, published: datetime) -> Table:
     if not _RUN_ID.fullmatch(run_id) or run_id.startswith("compacted-"):
         raise StoreError(f"{run_id!r} is not a valid run id.", hint="Use letters, digits, dots, dashes, underscores.")
     if published.tzinfo is None:
-        raise StoreError("The time of publication has no time zone.", hint="Pass datetime.now(UTC).")
+        raise StoreError("The time of publication lacks a time zone.", hint="Pass datetime.now(UTC).")
     return TABLES[table]
 
 
 def serialized(table: Table, rows: pa.Table) -> bytes:
-    """Write rows as Parquet: zstd, dictionaries for text, byte-stream-split for reals, page checksums, and a digest."""
+    """Write rows as Parquet: zstd, dictionaries for text, byte-stream-split for floats, page checksums, a digest."""
     leaves = [leaf for field in table.schema for leaf in _leaves(field.name, field.type)]
     text = [path for path, type_ in leaves if pa.types.is_string(type_)]
     real = [path for path, type_ in leaves if pa.types.is_floating(type_)]
@@ -124,7 +124,7 @@ def serialized(table: Table, rows: pa.Table) -> bytes:
 
 
 def _leaves(path: str, type_: pa.DataType) -> list[tuple[str, pa.DataType]]:
-    # Parquet's names for the leaves of nested columns; encodings are chosen per leaf.
+    # Use Parquet's names for the leaves of nested columns, because encodings are chosen per leaf.
     if pa.types.is_map(type_):
         return [(f"{path}.key_value.key", type_.key_type), (f"{path}.key_value.value", type_.item_type)]
     if pa.types.is_list(type_):
@@ -133,13 +133,13 @@ def _leaves(path: str, type_: pa.DataType) -> list[tuple[str, pa.DataType]]:
 
 
 def validated(table: Table, rows: Sequence[Row], run_id: str) -> pa.Table:
-    """Turn rows into an Arrow table with the table's schema, sorted in its order.
+    """Convert rows to an Arrow table with the schema and the sort order of `table`.
 
     Raises
     ------
     StoreError
-        A row has an unknown column, another run's id, no value for a required column, or an invalid value (see
-        `storage.results.values`); or two rows have the same key.
+        A row has an unknown column, another run's id, or an invalid value (see `storage.results.values`). A row lacks a
+        required value, or two rows have the same key.
     """
     _refuse_defects(table, rows, run_id)
     arrays = []

@@ -50,7 +50,7 @@ def test_a_full_or_locked_disk_is_one_message_and_the_next_night_goes_on(disk, h
     store = folder / "store"
     code, output = _end(quick_night(store, "lstm-demo", home=home, cwd=tmp_path))
     assert code in (1, 2), output
-    assert re.search("cannot be written: No space left on device. Free some space", output), output
+    assert re.search("cannot be written: No space left on device. Free some disk space", output), output
 
     mount("remount,ro")
     code, output = _end(quick_night(store, "lstm-demo", home=home, cwd=tmp_path))

@@ -92,7 +92,7 @@ def test_rolling_back_goes_one_back_each_time_and_records_who_and_why(bundles: B
         ("rollback", version(1), "someone"),
     ]
     assert after.history[-1].reason == "worse still"
-    with pytest.raises(ConfigurationError, match="no earlier bundle"):
+    with pytest.raises(ConfigurationError, match="not have an earlier bundle"):
         bundles.roll_back("word-lm", by="someone", reason="on and on")
 
 
@@ -100,7 +100,7 @@ def test_a_bundle_that_is_gone_is_not_gone_back_to(bundles: BundleStore):
     publish(bundles, 1)
     publish(bundles, 2)
     shutil.rmtree(bundles.local_folder("word-lm", version(1)))
-    with pytest.raises(ConfigurationError, match=f"No bundle {version(1)}"):
+    with pytest.raises(ConfigurationError, match=f"does not have the bundle {version(1)}"):
         bundles.roll_back("word-lm", by="someone", reason="worse")
 
 

@@ -146,7 +146,7 @@ def test_an_artifact_under_a_wrong_name_or_without_manifest_is_named(store: Path
 @pytest.mark.slow
 def test_a_row_whose_artifact_is_gone_is_named(store: Path) -> None:
     shutil.rmtree(artifact(store))
-    assert "is missing, but word-lm's newest night refers to it Run the night again." in said(store)
+    assert "is missing, but word-lm's latest night refers to it Run nightquant nightly again." in said(store)
 
 
 def test_a_catalog_of_files_that_are_gone_is_named(store: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_damaged_or_foreign_pointer_is_named(handed_over: StoreRoot) -> None:
     handed_over.put("handoff/word-lm/current.json", pointer[:-9])
     (problem,) = check(handed_over).problems
     assert "current.json is damaged" in problem.what
-    assert problem.remedy == "Restore it from a copy, or remove it and promote again."
+    assert problem.remedy == "Restore the file from a copy, or remove the file and promote again."
     for foreign in ("resnet18", "zoo"):
         handed_over.put("handoff/word-lm/current.json", pointer.replace(b"word-lm", foreign.encode()))
         for name in ("word-lm/a.txt", "word-lm/notes.txt", "notes.txt"):  # neither pointers nor bundles

@@ -109,7 +109,7 @@ def test_what_was_seen_is_not_forgotten_where_its_file_is_damaged(tmp_path: Path
     state = tmp_path / "seen.json"
     for content in ("", "{", '{"word-lm": 1}', "[]"):
         state.write_text(content)
-        with pytest.raises(ConfigurationError, match="restore it"):
+        with pytest.raises(ConfigurationError, match="restore the file"):
             stated(kept(tmp_path, pointer()), "word-lm", PUBLIC[:1], state=state)
 
 

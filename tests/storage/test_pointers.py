@@ -109,7 +109,7 @@ def test_a_night_does_not_vouch_for_what_others_made_of_the_pointer(bundles: Bun
         (old, "is an old copy"),
         (other_version, "differs from its signed statement"),
         (taken_back, "differs from its signed statement"),
-        (stripped, "was signed before, but no longer is"),
+        (stripped, "was signed before, but is no longer signed"),
     ):
         assert changed != newest
         current.write_text(changed)
@@ -124,7 +124,7 @@ def test_a_night_does_not_vouch_for_what_others_made_of_the_pointer(bundles: Bun
         foreign.renew("word-lm")
     bundles.renew("word-lm")
     current.unlink()
-    with pytest.raises(BundleError, match="but no longer is"):
+    with pytest.raises(BundleError, match="but is no longer signed"):
         promote(bundles, version(2))
 
 

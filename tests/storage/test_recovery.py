@@ -82,7 +82,7 @@ def test_store_check_says_what_to_do_about_a_switch_without_a_row(root: StoreRoo
     (problem,) = check(root).problems
     assert problem.where == "handoff/word-lm/current.json"
     assert f"run {RUNS[0]} published word-lm/{VERSIONS[0]}, but promotions has no row for it" in problem.what
-    assert "run a night" in problem.remedy
+    assert "run nightquant nightly" in problem.remedy
     recover(root)
     assert [each for each in check(root).problems if "promotions" in each.what] == []
 

@@ -152,7 +152,7 @@ def test_a_missing_file_is_not_found(root: StoreRoot) -> None:
 def test_only_paths_and_s3_are_roots() -> None:
     with pytest.raises(ConfigurationError, match="Use a local path or s3"):
         StoreRoot.of("gs://bucket/x")
-    with pytest.raises(ConfigurationError, match="lacks a bucket"):
+    with pytest.raises(ConfigurationError, match="does not name a bucket"):
         StoreRoot.of("s3://")
     assert StoreRoot.of("file:///tmp/x").local == Path("/tmp/x")
 

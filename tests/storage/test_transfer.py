@@ -161,7 +161,7 @@ def test_plain_http_to_another_machine_is_refused_also_as_a_redirect(site: Site,
 @pytest.mark.parametrize("uri", ["https://example.org/w", "http://127.0.0.1:1/w", "s3://bucket/w", "memory://w"])
 @pytest.mark.slow
 def test_remote_files_need_a_sha256(uri: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="has no sha256"):
+    with pytest.raises(ConfigurationError, match="a sha256 is required"):
         content_of(uri, tmp_path, sha256=None)
 
 

@@ -202,7 +202,7 @@ def test_a_bundle_that_is_gone_has_a_fault(made: Made) -> None:
     shutil.rmtree(bundle_of(made))
     incumbent = find_incumbent(made.job, [], Workspace(made.store))
     assert incumbent is not None
-    assert "No bundle" in incumbent.fault
+    assert "does not contain a bundle" in incumbent.fault
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def test_then_texts_are_cut_to_the_greatest_length_that_fits() -> None:
         f"---------  {'-' * 64}  -------",
         f"a/eager    {'x' * 63}…      1.5",
         "(1 row)",
-        'Texts are cut where "…" stands. For complete values: --format json',
+        'Texts that end with "…" are cut. For complete values: --format json',
     ]
     assert f"a/eager    {'x' * 23}…      1.5" in lines(rows, 50)
 
@@ -56,7 +56,7 @@ def test_a_table_that_cannot_fit_becomes_records() -> None:
         "speedup",
         "latency  3",
         "(2 rows)",
-        'Texts are cut where "…" …',
+        'Texts that end with "…" …',
     ]
 
 

@@ -26,7 +26,7 @@ SAME = {
         ({"checkpoint_digest": "x", "artifact_digest": "b"}, {"checkpoint": "checkpoint"}),
         ({"calibration_digest": "x"}, {}),
         ({"recipe_digest": "x", "source_digest": "y"}, {"recipe": "recipe", "source": "source"}),
-        ({"artifact_digest": "b"}, {"artifact": "the candidate's bytes, by an input that is not recorded"}),
+        ({"artifact_digest": "b"}, {"artifact": "the candidate's bytes, because of an input that is not recorded"}),
     ],
 )
 def test_what_changed_is_named_and_what_follows_from_it_is_not(after: dict[str, Any], found: dict[str, str]) -> None:

@@ -60,7 +60,7 @@ def test_store_check_names_a_file_with_a_flipped_bit_wherever_it_is(store: Path)
         results(store).write_bytes(flipped(content, bit))
         (problem,) = check(store).problems
         assert problem.where.endswith("r1.parquet")
-        assert problem.what == "cannot be read: its SHA-256 differs from the one in its footer"
+        assert problem.what == "cannot be read: its SHA-256 differs from the digest in its footer"
 
 
 def flip_a_value(store: Path) -> None:
@@ -98,5 +98,5 @@ def test_a_compacted_month_has_its_own_checksum(store: Path) -> None:
 def test_a_file_without_a_checksum_is_refused(store: Path) -> None:
     rows = pq.ParquetFile(results(store)).read()
     pq.write_table(rows.replace_schema_metadata(MEASUREMENTS.schema.metadata), results(store))
-    with pytest.raises(StoreError, match="it has no SHA-256"):
+    with pytest.raises(StoreError, match="its footer does not have a SHA-256"):
         refresh(store)

@@ -85,9 +85,9 @@ def test_a_file_that_was_cut_off_anywhere_is_named(cut: float, tmp_path: Path) -
     path = store.path(reference.kind, reference.digest) / WEIGHTS_FILE
     whole = path.read_bytes()
     path.write_bytes(whole[: int(cut * len(whole))])
-    with pytest.raises(StoreError, match=r"is damaged: weights\.safetensors was changed\. Remove it"):
+    with pytest.raises(StoreError, match=r"is damaged: weights\.safetensors was changed\. Remove the artifact"):
         found_or_made(store, [])
-    with pytest.raises(StoreError, match=r"is damaged: weights\.safetensors was changed\. Remove it"):
+    with pytest.raises(StoreError, match=r"is damaged: weights\.safetensors was changed\. Remove the artifact"):
         load_state(reference, store)
     path.write_bytes(whole)
 
