@@ -1,1 +1,1 @@
-"""Data sets with their evaluation and training: the floor below domains."""
+"""Data sets, evaluation and training, on which the domains build."""

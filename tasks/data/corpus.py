@@ -1,9 +1,9 @@
-"""Corpora of words: texts in WikiText's layout, and Python's own language reference, which is part of CPython.
+"""Corpora of words: texts in the WikiText layout, and the language reference that CPython includes.
 
-A corpus has one long column of token ids per split, and a file ``vocabulary.parquet``. A line's tokens are
+A corpus consists of a column of token ids for each split, and the file ``vocabulary.parquet``. A line's tokens are
 ``line.split() + ["<eos>"]``, and ids are assigned in order of first appearance. NumPy looks up all words of a block in
-a cache. A few words in a hundred are not in the cache, and are looked up in a Python dictionary. For measurements, see
-docs/tokenization.md.
+a cache. The few percent of words that are missing from the cache are looked up in a Python dictionary. For
+measurements, see docs/tokenization.md.
 """
 
 from __future__ import annotations
@@ -41,28 +41,29 @@ BLOCK_BYTES = 256 << 10
 VOCABULARY_FILE = "vocabulary.parquet"
 _COLUMN = "tokens"
 
-# The separators of str.split() in UTF-8: ASCII white space, and U+0085, U+00A0, U+1680, U+2000 to U+200A, U+2028,
+# Separators that str.split() recognizes, in UTF-8: ASCII white space, U+0085, U+00A0, U+1680, U+2000 to U+200A, U+2028,
 # U+2029, U+202F, U+205F and U+3000.
 _SPACE = b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f "
 _WIDE_SPACE = re.compile(rb"\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80")
 
 _SLOT_BITS = 20
 _KEY_BYTES = 16
-# Odd numbers with well-mixed bits: 2**64 / golden ratio and its cube (Knuth's multiplicative hashing).
+# Odd factors with well-mixed bits: 2**64 / golden ratio, and the cube of this quotient (Knuth's multiplicative
+# hashing).
 _FACTORS = tuple(np.uint64(pow(0x9E3779B97F4A7C15, power, 1 << 64)) for power in (1, 3))
-# Masks of two integers, by the number of bytes to keep.
+# Masks of two integers each, indexed by the number of bytes to keep.
 _MASKS = (np.tri(_KEY_BYTES + 1, _KEY_BYTES, -1, dtype=np.uint8) * 255).view(np.uint64)
 
 
 def prepare_text(data: TextCorpus, workspace: Workspace) -> DatasetRef:
-    """Tokenize the texts of a directory or an archive.
+    """Tokenize the texts in a directory or an archive.
 
     Raises
     ------
     ConfigurationError
-        The URI is not allowed, or is remote and has no ``sha256``.
+        The URI is not allowed, or ``sha256`` is missing for a remote URI.
     InputError
-        The texts are not available or not UTF-8, or a split is empty.
+        A text is unavailable or is not UTF-8, or a split is empty.
     """
     downloads = workspace.store.root / "downloads"
     with open_source(
@@ -78,21 +79,21 @@ def prepare_text(data: TextCorpus, workspace: Workspace) -> DatasetRef:
 
 
 def prepare_pydoc(data: PydocTopics, workspace: Workspace) -> DatasetRef:
-    """Split the topics of ``pydoc_data.topics`` into train, valid and test, and tokenize them.
+    """Tokenize the topics in ``pydoc_data.topics``, divided into train, valid and test splits.
 
-    The same seed and the same Python give the same corpus. Other versions of Python may have other topics.
+    The same seed and the same Python version produce the same corpus. Other Python versions may contain other topics.
 
     Raises
     ------
     ConfigurationError
-        This Python was installed without ``pydoc_data``.
+        The Python installation lacks ``pydoc_data``.
     """
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
         raise ConfigurationError(
-            f"This Python ({sys.executable}) has no pydoc_data, which contains the texts of this corpus.",
-            hint='Use a complete CPython, or your own corpus with data.kind = "text".',
+            f"This Python ({sys.executable}) lacks pydoc_data, which contains the texts of this corpus.",
+            hint='Install a complete CPython, or use your own corpus with data.kind = "text".',
         ) from error
     source = {"topics": digest_of({"topics": topics}), "seed": data.seed}
     with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
@@ -100,9 +101,9 @@ def prepare_pydoc(data: PydocTopics, workspace: Workspace) -> DatasetRef:
 
 
 def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
-    """Choose the names of each split's topics; valid and test each get a tenth of the text, or slightly less.
+    """Return the topic names for each split; the valid and test splits each get a tenth of the text, or slightly less.
 
-    The text is split by length and not by number of topics, because topics differ in length by orders of magnitude.
+    The text is split by length, not by number of topics, because topic lengths differ by orders of magnitude.
     """
     names = sorted(topics)
     random.Random(seed).shuffle(names)
@@ -117,7 +118,7 @@ def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
 
 
 def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
-    """Find the three texts of a corpus, at most two folders down, in the order in which ids are assigned.
+    """Return the three texts of a corpus, found at most two levels below `folder`, in the order of tokenization.
 
     Raises
     ------
@@ -136,7 +137,9 @@ def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
             return corpora[0]
         if corpora:
             paths = ", ".join(str(texts["train"].relative_to(folder)) for texts in corpora)
-            raise InputError(f"{shown} contains several corpora: {paths}.", hint="Use the folder of one corpus.")
+            raise InputError(
+                f"{shown} contains several corpora: {paths}.", hint="Choose the folder of a single corpus."
+            )
     raise InputError(
         f"{shown} does not contain a corpus.",
         hint="Put train.txt, valid.txt and test.txt, or wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens, "
@@ -145,13 +148,13 @@ def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
 
 
 def load_vocabulary(dataset: DatasetRef, store: ArtifactStore) -> list[str]:
-    """Read the words of a corpus, by id."""
+    """Return the words of a corpus in the order of their ids."""
     table = pq.read_table(store.path(dataset.kind, dataset.digest) / VOCABULARY_FILE, columns=["word"])
     return cast(list[str], table.column("word").to_pylist())
 
 
 def _prepare(find: Callable[[], Mapping[str, Path]], source: Mapping[str, object], workspace: Workspace) -> DatasetRef:
-    """Find the corpus in the store, or tokenize the texts that `find` returns; `source` identifies their content."""
+    """Find the corpus in the store, or tokenize the texts that `find` returns; `source` identifies the texts."""
 
     def fill(folder: Path) -> Description:
         texts = find()
@@ -174,25 +177,25 @@ def _write_texts(topics: Mapping[str, str], seed: int, folder: Path) -> dict[str
 
 
 class Vocabulary:
-    """Words with their ids, in order of first appearance, and the number of occurrences of each word."""
+    """Words with their ids, assigned in order of first appearance, and their numbers of occurrences."""
 
     def __init__(self) -> None:
         self._ids: defaultdict[bytes, int] = defaultdict(count().__next__)
         self._counts = np.zeros(0, dtype=np.int64)
-        # A direct-mapped cache: each slot contains the key and the id of the last word that was missing there.
+        # A direct-mapped cache: each slot contains the key and the id of the last missing word that mapped to the slot.
         self._keys = np.zeros((1 << _SLOT_BITS, 2), dtype=np.uint64)
         self._cached_ids = np.zeros(1 << _SLOT_BITS, dtype=np.int32)
-        # A word of zero bytes has the key of an empty slot, but it belongs to the first slot, which is never empty.
+        # A word of zero bytes has the same key as an empty slot and maps to the first slot, so fill the first slot.
         self._keys[0] = 1
 
     def encode(self, text: bytes) -> npt.NDArray[np.int32]:
-        r"""Return the id of each word and line end (int32 [tokens]); new words get the next ids.
+        r"""Return the ids of all words and line ends, int32 [tokens]; each new word gets the next id.
 
-        The text contains complete words in UTF-8, and any mixture of ``\n``, ``\r\n`` and ``\r`` as line ends.
+        The text consists of complete words in UTF-8, and may mix the line ends ``\n``, ``\r\n`` and ``\r``.
         """
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        # Every word needs white space before it and a word after it.
+        # A word begins after white space, and ends where the next word begins.
         text = b" " + text.replace(b"\n", b" <eos> ") + b" ."
         starts = _find_words(text)
         begins, ends = starts[:-1], starts[1:]
@@ -205,7 +208,7 @@ class Vocabulary:
         spans = zip(begins[missing].tolist(), ends[missing].tolist(), strict=True)
         words = [text[begin:end].rstrip(_SPACE) for begin, end in spans]
         if _WIDE_SPACE.search(b" ".join(words)):
-            # Words with non-ASCII white space never enter the cache, so only missing words need this search.
+            # Words with non-ASCII white space never enter the cache, so searching the missing words is enough.
             return self.encode(_WIDE_SPACE.sub(b" ", text[:-1]))
         ids[missing] = [self._ids[word] for word in words]
         short = missing[(ends - begins)[missing] <= _KEY_BYTES]
@@ -218,7 +221,7 @@ class Vocabulary:
         return len(self._ids)
 
     def table(self) -> pa.Table:
-        """Return the words in the order of their ids: word (string), id (int32), count (int64)."""
+        """Return the words in the order of their ids, as a table of word (string), id (int32) and count (int64)."""
         ids = np.arange(len(self._ids), dtype=np.int32)
         words = pa.array(list(self._ids), pa.string())
         return pa.table({"word": words, "id": pa.array(ids), "count": pa.array(self._counts)})
@@ -227,11 +230,12 @@ class Vocabulary:
 def tokenize(
     texts: Mapping[str, Path], folder: Path, *, block_bytes: int = BLOCK_BYTES, progress: Progress = silent
 ) -> tuple[dict[str, int], int]:
-    """Write the column ``tokens`` (int32) of each text and ``vocabulary.parquet`` (word, id, count) into a folder.
+    """Write each text's column ``tokens`` (int32), and ``vocabulary.parquet`` (word, id, count), into a folder.
 
-    Read the texts in the order of `texts`, line by line with universal newlines. A line's tokens are
-    ``line.split() + ["<eos>"]``, and a word's id is the number of distinct words before it. Memory depends only on the
-    vocabulary, and not on the length of the texts. Return the number of tokens of each split, and the number of words.
+    The texts are read in the given order, line by line with universal newlines. A line's tokens are ``line.split() +
+    ["<eos>"]``, and a word's id is the number of distinct words that precede the word. Memory use depends on the
+    vocabulary, not on the length of the texts. Return the number of tokens in each split, and the number of distinct
+    words.
 
     Raises
     ------
@@ -254,12 +258,12 @@ def tokenize(
 
 
 def read_blocks(path: Path, block_bytes: int) -> Iterator[bytes]:
-    r"""Yield a text in blocks that end between words and never inside ``\r\n``; add a missing last line end.
+    r"""Yield a text in blocks that never end inside a word or inside ``\r\n``; add a missing final line end.
 
     Raises
     ------
     InputError
-        The file cannot be read or is not UTF-8; the message contains the offset of the first wrong byte.
+        The file cannot be read or is not UTF-8; the message contains the offset of the first invalid byte.
     """
     offset = 0
     rest = last = b""
@@ -273,7 +277,9 @@ def read_blocks(path: Path, block_bytes: int) -> Iterator[bytes]:
                 yield block
                 offset += len(block)
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}.", hint="Check the file.") from error
+        raise InputError(
+            f"{path} cannot be read: {error.strerror or error}.", hint="Check the path and its permissions."
+        ) from error
     _check_utf8(path, rest, offset)
     yield rest if last in b"\r\n" else rest + b"\n"
 
@@ -289,18 +295,18 @@ def _check_utf8(path: Path, text: bytes, offset: int) -> None:
 
 
 def _find_words(text: bytes) -> npt.NDArray[np.int64]:
-    """Return the positions where words begin (int64 [words])."""
+    """Return the start position of each word, int64 [words]."""
     data = np.frombuffer(text, dtype=np.uint8)
-    # ASCII white space is 9 to 13 and 28 to 32; smaller values wrap around to large numbers.
+    # ASCII white space has the codes 9 to 13 and 28 to 32; the subtraction wraps smaller codes around to large numbers.
     space = (data - np.uint8(9) < 5) | (data - np.uint8(28) < 5)
     return np.flatnonzero(space[:-1] > space[1:]) + 1
 
 
 def _keys(text: bytes, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Return the first 16 bytes of each word and the white space after it, padded with zeros, as uint64 [words, 2].
+    """Return the first 16 bytes of each word and its trailing white space, padded with zeros, as uint64 [words, 2].
 
-    The key of a word of up to 15 bytes contains white space and is unique. Longer words with the same beginning have
-    the same key.
+    If a word has at most 15 bytes, its key contains white space and is unique. Longer words with the same first 16
+    bytes have the same key.
     """
     windows = np.ndarray(len(text) + 1, f"V{_KEY_BYTES}", text + bytes(_KEY_BYTES), strides=(1,))
     return windows[begins].view(np.uint64).reshape(-1, 2) & _MASKS.take(ends - begins, axis=0, mode="clip")

@@ -1,4 +1,4 @@
-"""The evaluation loop: call a model batch by batch, and score its outputs against the targets."""
+"""The evaluation loop: call a model batch by batch, and score the outputs against the targets."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from tasks.results import Contributions
 
 @dataclass(frozen=True)
 class Quality:
-    """The result of an evaluation of `count` samples: the gate's metric, and all computed metrics by name.
+    """The result of evaluating `count` samples: the gate's metric, and all computed metrics by name.
 
-    ``samples`` are per-sample results for paired comparison, and either may be missing. ``quality``, float32 [N], is
-    each sample's contribution, and its mean is the value; ``prediction`` is int64 [N]. ``contributions`` is the kind of
-    ``quality``, which determines how the interval of a difference is computed. With ``resampled``, ``quality`` is the
-    metric of R resamples, float64 [R]. ``mode`` names the procedure, such as ``rows apart``.
+    ``samples`` contains the available per-sample results for paired comparisons. ``quality``, float32 [N], contains
+    contributions whose mean is the value; ``prediction``, int64 [N], contains predicted classes. ``contributions`` is
+    the kind of ``quality``, and determines how the interval of a difference is computed. For the kind ``resampled``,
+    ``quality`` contains the metric for R resamples, float64 [R]. ``mode`` names the evaluation procedure, such as
+    ``rows apart``.
     """
 
     metric: str
@@ -61,21 +62,21 @@ def evaluate_batches(
     progress: Progress = silent,
     unit: str = "samples",
 ) -> Quality:
-    """Call a model on all batches and score its first output.
+    """Call a model on all batches, and score the model's first output.
 
     Parameters
     ----------
     apart
-        Whether each batch is a single row.
+        Whether each batch contains a single row.
     also
-        Names of further metrics for the same outputs, by the names of their results.
+        Further metrics to compute from the same outputs: a mapping from result names to metric names.
     classes
-        Minimum number of logits in a row; 0 allows any output.
+        Minimum number of logits per row; 0 disables the check.
 
     Raises
     ------
     MeasurementError
-        The outputs are not finite or do not fit the targets, or the metric is not finite.
+        The outputs are not finite or do not match the targets, or the metric is not finite.
     """
     scores = {metric.name: metric} | {name: METRICS[other] for name, other in (also or {}).items()}
     results = {name: BatchResults() for name in scores}
@@ -94,16 +95,16 @@ def evaluate_batches(
 def outputs_in_order(
     call: Call, batches: Iterable[Batch], total: int, progress: Progress = silent, unit: str = "samples"
 ) -> Tensor:
-    """Call a model on all batches; return its first outputs in the order of the samples, [N, …]."""
+    """Call a model on all batches; return the model's first outputs, [N, …], in the order of the samples."""
     results = BatchResults()
     for batch, outputs in _with_outputs(call, batches, total, progress, unit):
-        results.batches.append({"output": outputs.clone()})  # a runtime may reuse the memory of its outputs
+        results.batches.append({"output": outputs.clone()})  # a runtime may reuse its output buffers
         results.rows.extend(batch.rows or ())
     return results.complete("output")
 
 
 def as_quality(metric: Score, scored: Mapping[str, Scored], count: int, *, apart: bool) -> Quality:
-    """Make a `Quality` from scored metrics by name; `metric` is the gate's metric.
+    """Create a `Quality` from scored metrics, keyed by name; `metric` is the gate's metric.
 
     Raises
     ------
@@ -136,32 +137,32 @@ def perplexity_metric(loss: float) -> dict[str, float]:
 
 
 def checked_outputs(result: object, rows: int) -> Tensor:
-    """Return a model's first output after checking its values and its number of rows.
+    """Return a model's first output after checking the output's values and number of rows.
 
     Raises
     ------
     MeasurementError
-        The output contains NaN or infinities, or its first axis does not have `rows` rows.
+        The output contains NaN or infinities, or the length of its first axis is not `rows`.
     QuantizationError
-        The model returns no tensors.
+        The model does not return a tensor.
     """
     outputs = tensors_of(result)[0]
     if not outputs.dim() or len(outputs) != rows:
         raise MeasurementError(
             f"the model returns a tensor of shape {list(outputs.shape)} for {rows} rows.",
-            hint="The first axis of the first output must be the axis of the rows.",
+            hint="Return one row of the first output for each input row.",
         )
     if outputs.is_floating_point() and not outputs.isfinite().all():
         raise MeasurementError(
             "the model returns NaN or infinities.",
-            hint="Exclude the module that overflows (`exclude`), or check the checkpoint.",
+            hint="Add the module that overflows to `exclude`, or check the checkpoint.",
         )
     return outputs
 
 
 def _check_logits(logits: Tensor, classes: int) -> None:
     if logits.dim() != 2:
-        raise MeasurementError(  # labels would broadcast over further axes
+        raise MeasurementError(  # labels would broadcast over the additional axes
             f"the model returns logits of shape {list(logits.shape)}, not [rows, classes].",
             hint="Add a Flatten after the model's last layer.",
         )

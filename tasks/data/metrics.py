@@ -1,7 +1,7 @@
 """Metrics by name.
 
-torchmetrics and scikit-learn compute only one number for a set. The paired interval of a difference needs the
-contribution of each row, or the metric of a thousand resamples. Tests check each metric against its definition.
+torchmetrics and scikit-learn compute only one number for a data set. Paired intervals require each row's contribution,
+or the metric for a thousand resamples. Tests check each metric against its definition.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ _BLANK = 0
 
 
 def predicted(outputs: Tensor) -> Tensor:
-    """Return classes, int64 [B], for logits [B, K]; a single logit, [B] or [B, 1], gives class 1 if it is above 0."""
+    """Return classes, int64 [B], for logits [B, K]; a positive single logit, [B] or [B, 1], means class 1."""
     single = _single_column(outputs)
     if single is not None:
         return (single > 0).long()
     if outputs.dim() != 2:
         raise MeasurementError(
             f"the model returns logits of shape {list(outputs.shape)}, not [rows, classes].",
-            hint="Let forward return one row of logits for each row of the input.",
+            hint="Make forward return one row of logits for each input row.",
         )
     return outputs.argmax(1)
 
 
 def scores(outputs: Tensor) -> Tensor:
-    """Return scores for class 1, [B]: a single logit, or the difference of the second and the first logit."""
+    """Return scores for class 1, [B]: the single logit, or the second logit minus the first logit."""
     single = _single_column(outputs)
     if single is not None:
         return single
     if outputs.dim() != 2 or outputs.shape[1] != 2:
         raise MeasurementError(
             f"the model returns outputs of shape {list(outputs.shape)}; auroc needs one score per row, or two logits.",
-            hint="Use f1-macro or accuracy for more than two classes.",
+            hint="If the data has more than two classes, use f1-macro or accuracy.",
         )
     return outputs[:, 1].double() - outputs[:, 0].double()
 
 
 def macro_f1(prediction: NDArray[np.generic], target: NDArray[np.generic], weights: NDArray[np.int64]) -> float:
-    """Return the mean over classes of 2 TP / (2 TP + FP + FN), without classes that are neither true nor predicted."""
+    """Return the mean of 2 TP / (2 TP + FP + FN) over all classes that occur in the targets or predictions."""
     guess, truth = prediction.astype(np.int64), target.astype(np.int64)
     classes = int(max(guess.max(), truth.max())) + 1
     confusion = np.bincount(truth * classes + guess, weights, classes * classes).reshape(classes, classes)
@@ -60,9 +60,10 @@ def macro_f1(prediction: NDArray[np.generic], target: NDArray[np.generic], weigh
 
 
 def area_under_roc(score: NDArray[np.generic], target: NDArray[np.generic], weights: NDArray[np.int64]) -> float:
-    """Return the probability that a row of class 1 scores higher than a row of class 0; ties count half.
+    """Return the probability that a row of class 1 scores higher than a row of class 0; a tie counts as half.
 
-    This is Mann and Whitney's statistic. It is NaN if all rows with non-zero weights have the same class.
+    The probability is Mann and Whitney's U divided by the number of pairs. If all rows with non-zero weights have the
+    same class, the result is NaN.
     """
     values, place = np.unique(score, return_inverse=True)
     positive = np.bincount(place, weights * (target == 1), len(values))
@@ -82,14 +83,14 @@ def _strict_top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
     require_classes(predicted(outputs), target)
     if outputs.dim() != 2 or outputs.shape[1] <= 5:
         raise MeasurementError(
-            f"the model returns outputs of shape {list(outputs.shape)}; top5 needs logits of more than five classes.",
-            hint="Use accuracy.",
+            f"the model returns outputs of shape {list(outputs.shape)}; top5 needs logits for more than five classes.",
+            hint="Use accuracy instead.",
         )
     return (outputs.topk(5).indices == target[:, None]).any(1).double() * RIGHT
 
 
 def _top5(outputs: Tensor) -> Tensor:
-    """Return the classes of the five largest logits, int64 [B, 5], or all classes if there are fewer."""
+    """Return the classes of the five largest logits, int64 [B, 5], or all classes if there are fewer than five."""
     return outputs.topk(min(5, outputs.shape[1]), dim=1).indices
 
 
@@ -108,10 +109,10 @@ def _top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
 def reciprocal_ranks(queries: Tensor, answers: Tensor) -> Tensor:
     """Return the reciprocal rank, float64 [N], of each query's answer among all answers; inputs are float [N, H].
 
-    Answers are ranked by cosine similarity, and another answer counts only if it is more similar than the query's own.
+    Answers are ranked by cosine similarity. Only strictly more similar answers rank above the query's own answer.
     """
     similarity = normalize(queries.double(), dim=1) @ normalize(answers.double(), dim=1).T
-    # Vectors of equal texts can differ by rounding.
+    # The vectors of equal texts can differ by rounding errors.
     ahead = (similarity > similarity.diagonal().unsqueeze(1) + 1e-9).sum(1)
     return 1.0 / (1 + ahead).double()
 
@@ -132,7 +133,7 @@ def _loss_parts(outputs: Tensor, target: Tensor) -> Tensor:
         )
     if int(target.max()) >= outputs.shape[1]:
         raise MeasurementError(
-            f"the model returns {outputs.shape[1]} logits, but the data has class {int(target.max())}.",
+            f"the model returns {outputs.shape[1]} logits, but the data contains class {int(target.max())}.",
             hint="Correct model.arguments.",
         )
     rows = len(target)
@@ -141,7 +142,7 @@ def _loss_parts(outputs: Tensor, target: Tensor) -> Tensor:
 
 
 def perplexity(loss: float) -> float:
-    """Return exp of a mean loss in nats, or infinity if float64 overflows."""
+    """Return the exponential of a mean loss in nats, or infinity if float64 would overflow."""
     return math.exp(loss) if loss < _LARGEST_LOSS else math.inf
 
 
@@ -164,21 +165,21 @@ def _single_column(outputs: Tensor) -> Tensor | None:
 
 
 def word_errors(outputs: Tensor, target: Tensor) -> Tensor:
-    """Return the number of edits and the number of words of each row, float64 [B, 2].
+    """Return the number of edits and the number of target words in each row, float64 [B, 2].
 
     Parameters
     ----------
     outputs
-        Word ids, int64 [B, T], padded with negative ids; or CTC logits, float [B, K, T], with class 0 as the blank.
-        CTC uses the best class of each step, without repeats and blanks. Source: Graves et al., "Connectionist
-        temporal classification", 2006, best path decoding.
+        Word ids, int64 [B, T], padded with negative ids; or CTC logits, float [B, K, T], with class 0 as the blank. CTC
+        decoding takes the best class at each step, and removes repeats and blanks. Source: Graves et al.,
+        "Connectionist temporal classification", 2006 (best path decoding).
     target
         Word ids, int64 [B, L], padded with negative ids.
 
     Raises
     ------
     MeasurementError
-        Outputs or targets have other shapes or types.
+        The outputs or targets have unsupported shapes or types.
     """
     logits = outputs.is_floating_point()
     if outputs.dim() != (3 if logits else 2) or target.dim() != 2 or target.is_floating_point():
@@ -192,7 +193,7 @@ def word_errors(outputs: Tensor, target: Tensor) -> Tensor:
 
 
 def edit_distance(guess: Sequence[int], truth: Sequence[int]) -> int:
-    """Return the smallest number of insertions, deletions and substitutions between two sequences.
+    """Return the smallest number of insertions, deletions and substitutions that turn `guess` into `truth`.
 
     Source: Wagner and Fischer, "The string-to-string correction problem", 1974.
     """
@@ -227,7 +228,7 @@ METRICS: Mapping[str, Score] = {
         RowScore("mae", False, lambda outputs, target: _errors(outputs, target).abs().mean(1)),
         RatioScore("perplexity", False, _loss_parts, perplexity),
         RatioScore("wer", False, word_errors),
-        # Only domains use the following metrics; workload files may name the metrics above (`sections.Metric`).
+        # Workload files may name only the metrics above (`sections.Metric`); domains also use the following metrics.
         RowScore("top1", True, _top1_hits, _HIT, _top1, scale=RIGHT),
         RowScore("top5-of-any", True, _top5_hits, _HIT, scale=RIGHT),
         RowScore("cosine", True, lambda outputs, target: cosine_similarity(outputs.double(), target.double())),

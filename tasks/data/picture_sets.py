@@ -1,4 +1,4 @@
-"""Divide existing pictures into splits, and read folders and archives with one folder per class."""
+"""Divide existing images into splits, and read folders and archives with one folder per class."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tasks.sources import code_digest
 _SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _SPLITS: dict[str, Split] = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 _NAMED = 5
-_MUCH_LARGER = 2  # a picture that is enlarged by this factor is blurred
-# The digest excludes the location of the pictures, and settings that `Preprocessing` already contains.
+_MUCH_LARGER = 2  # images that are enlarged by this factor look blurred
+# The digest excludes the location of the images, and settings that `Preprocessing` already contains.
 _NOT_CONTENT = {"uri", "sha256", "max_bytes", "root", "download", "transforms", "image_size"}
 
 Quotas = Mapping[Split, int | None]
@@ -44,10 +44,10 @@ Quotas = Mapping[Split, int | None]
 
 @dataclass(frozen=True)
 class Part:
-    """Pictures for one or several splits.
+    """Images for one or more splits.
 
-    ``read(i)`` returns the i-th picture or raises `UnreadableError`. ``quotas`` are filled in order with readable, new
-    pictures; None takes all remaining pictures.
+    ``read(i)`` returns the i-th image or raises `UnreadableError`. ``quotas`` are filled in order with readable images
+    that are not duplicates; None stands for all remaining images.
     """
 
     names: Sequence[str]
@@ -57,7 +57,7 @@ class Part:
 
 
 def training_quotas(size: int, shares: Mapping[Split, float], calibration: int) -> Quotas:
-    """Divide `size` training pictures among the splits in `shares`, calibration and, with the rest, training."""
+    """Return the quotas that divide `size` training images among the splits in `shares`, calibration and training."""
     return {
         **{split: max(1, round(share * size)) for split, share in shares.items()},
         "calibration": calibration,
@@ -72,15 +72,15 @@ def prepare_pictures(
     open_parts: Callable[[], tuple[Sequence[str], Sequence[Part]]],
     workspace: Workspace,
 ) -> DatasetRef:
-    """Find the data set in the store, or write the pictures of its parts.
+    """Find the data set in the store, or write the images of all parts to the store.
 
-    `content` identifies the pictures and the code that reads them. `open_parts` returns the names of the classes, and
-    the parts in reading order.
+    `content` identifies the images and the code that reads the images. `open_parts` returns the class names, and the
+    parts in reading order.
 
     Raises
     ------
     InputError
-        Too many pictures cannot be read.
+        Too many images are unreadable.
     """
     made_from = {
         **content,
@@ -100,7 +100,7 @@ def prepare_pictures(
             listed = "; ".join([*reasons[:_NAMED], *rest])
             raise InputError(
                 f"{len(reasons)} of {total} images cannot be read, more than the allowed {allowed:.1%}: {listed}.",
-                hint="Repair or remove these images, or raise data.max_corrupt_share.",
+                hint="Repair or remove these images, or increase data.max_corrupt_share.",
             )
         return Description(
             splits={},
@@ -117,9 +117,9 @@ def prepare_pictures(
 def _add_all(
     writer: PictureWriter, parts: Sequence[Part], geometry: Preprocessing, seed: int, progress: Progress
 ) -> tuple[list[int], dict[str, str]]:
-    """Add every part's pictures to its splits.
+    """Add the images of each part to the part's splits.
 
-    Return the shorter sides of the pictures in pixels, and the names of unreadable pictures with the reasons.
+    Return the length of each image's shorter side in pixels, and the names of unreadable images with reasons.
     """
     total, done = sum(len(part.names) for part in parts), 0
     sides: list[int] = []
@@ -144,22 +144,22 @@ def _add_all(
 
 
 def _enlargement_note(sides: Sequence[int], resize: int) -> tuple[str, ...]:
-    """Return a note if the median picture becomes much larger, because weights are rarely trained with this size."""
+    """Return a note if the median image is greatly enlarged, because weights are rarely trained on enlarged images."""
     median = statistics.median_low(sides) if sides else resize
     if resize < _MUCH_LARGER * median:
         return ()
     return (
-        f"the median picture is enlarged {resize / median:.3g} times, from {median} to {resize} pixels; "
-        "check data.image_size against the size that the weights were trained with",
+        f"the median image is enlarged {resize / median:.3g} times, from {median} to {resize} pixels; "
+        "compare data.image_size with the image size that the weights were trained on",
     )
 
 
 def stratified_order(labels: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
-    """Return a permutation of 0…N-1, int64 [N], in which every section has nearly the same proportions of classes.
+    """Return a permutation of 0…N-1, int64 [N], in which all sections have nearly the same class proportions.
 
-    Within a class, the order is random. The k-th of a class's n samples gets a random place in the k-th of n equal
-    parts of the permutation. So splits can be cut off one after another, even if some samples are unusable. Equal seeds
-    give equal permutations.
+    Within a class, the order is random. The k-th of a class's n samples gets a random position in the k-th of n equal
+    sections. Therefore, consecutive sections can serve as splits, even if some samples are unusable. Equal seeds
+    produce equal permutations.
     """
     rng = np.random.default_rng(seed)
     classes = np.asarray(labels, dtype=np.int64)
@@ -172,7 +172,7 @@ def stratified_order(labels: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Layout:
-    """The class names of a folder by label, and (file, label) for each split; without splits, all files are "train"."""
+    """Class names by label, and (file, label) pairs by split; the files of a folder without splits are all "train"."""
 
     root: Path
     classes: tuple[str, ...]
@@ -180,19 +180,19 @@ class Layout:
 
 
 def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
-    """Decode, resize and split the images of a directory or an archive.
+    """Decode, resize and split the images in a directory or an archive.
 
-    If there is no test or valid folder, a share of the training images replaces it. Calibration images are always taken
-    from the training images.
+    If the test or valid folder is missing, a fraction of the training images replaces the folder's images. Calibration
+    images are always taken from the training images.
     """
     downloads = workspace.store.root / "downloads"
     with open_source(
         data.uri, downloads, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress
     ) as source:
-        # An archive is extracted only if the store does not have its data set.
+        # An archive is extracted only if the store does not contain the archive's data set.
         layout = None if source.sha256 else find_layout(source.path(), as_shown(data.uri))
         content = {"archive": source.sha256, "code": code_digest(__name__)}
-        if layout:  # the digest covers names and bytes, so a replaced image makes a new data set
+        if layout:  # the digest covers names and bytes, so a changed image results in a new data set
             files = [file for part in layout.files.values() for file, _ in part]
             content["files"] = digest_of({str(file.relative_to(layout.root)): file_digest(file) for file in files})
 
@@ -204,7 +204,7 @@ def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: 
 
 
 def find_layout(folder: Path, shown: str = "") -> Layout:
-    """Find classes and files; like many archives, `folder` may contain everything in a single sub-folder.
+    """Find the classes and files in `folder`, or in its only subfolder, because many archives contain a single folder.
 
     Raises
     ------
@@ -225,9 +225,9 @@ def find_layout(folder: Path, shown: str = "") -> Layout:
             }
             return Layout(root, tuple(classes), files)
     raise InputError(
-        f"{shown or folder} contains fewer than two folders with images.",
+        f"{shown or folder} contains fewer than two folders of images.",
         hint="Arrange images as <class>/<image>, or as train/<class>/<image> with test/ (and valid/) next to train/; "
-        f"images end in {', '.join(sorted(_SUFFIXES))}.",
+        f"supported suffixes are {', '.join(sorted(_SUFFIXES))}.",
     )
 
 
@@ -236,7 +236,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """List the pictures in a folder and its sub-folders, by suffix."""
+    """Return the image files in a folder and its subfolders, recognized by suffix."""
     return sorted(
         file
         for file in folder.rglob("*")
@@ -245,7 +245,7 @@ def pictures_in(folder: Path) -> list[Path]:
 
 
 def _parts(layout: Layout, data: ImageFolder) -> list[Part]:
-    """Return the parts, training images last, so that duplicates of test and valid images are left out of training."""
+    """Return the parts, with training images last so that duplicates of test and valid images stay out of training."""
 
     def read(split: Split, index: int) -> Image.Image:
         with layout.files[split][index][0].open("rb") as stream:

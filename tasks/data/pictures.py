@@ -1,4 +1,4 @@
-"""Decode untrusted pictures, resize them, and write them as samples without duplicates."""
+"""Decode and resize untrusted images, and write the images as samples without duplicates."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from tasks.data.samples import TARGET, ColumnWriter, Description, find_or_write
 from tasks.refs import DatasetRef
 
 Split = Literal["train", "calibration", "valid", "test"]
-# The order in which splits are filled. A repeated picture stays in the first split, so that no test picture is also a
-# training picture.
+# The order in which splits are filled. A repeated image stays only in the first split, so that test images are never
+# training images.
 FILL_ORDER: tuple[Split, ...] = ("test", "valid", "calibration", "train")
 Pixels = npt.NDArray[np.uint8]
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-# A few kilobytes may unpack to gigabytes. A picture of 64 megapixels needs a quarter of a gigabyte during resizing.
+# A file of a few kilobytes may unpack to gigabytes. Resizing an image of 64 megapixels needs a quarter of a gigabyte.
 MAX_PIXELS = 64_000_000
 _COLUMN = "images"
-# Pillow raises one of these errors for a damaged file, depending on the format and the damage.
+# Errors that Pillow raises for damaged files, depending on the format and the damage.
 _DAMAGED = (OSError, SyntaxError, ValueError, EOFError, OverflowError, struct.error, zlib.error)
 
 
 class UnreadableError(Exception):
-    """A picture cannot be used, and the data set omits it."""
+    """An error for an image that cannot be used and is left out of the data set."""
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def _readable() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Settings to resize the shorter side of a picture, to crop the middle, and to normalize values in 0…1 later."""
+    """Settings for resizing an image's shorter side, cropping the middle, and later normalizing values in 0…1."""
 
     resize: int
     crop: int
@@ -59,17 +59,17 @@ class Preprocessing:
     interpolation: str = "bilinear"
 
     def pixels(self, image: Image.Image) -> Pixels:
-        """Convert a picture of any mode and size to RGB, uint8 [3, crop, crop]; a grey picture gets equal channels.
+        """Convert an image of any mode and size to RGB, uint8 [3, crop, crop]; a grey image gets three equal channels.
 
         Raises
         ------
         UnreadableError
-            The picture is damaged, or would have more than :data:`MAX_PIXELS` pixels after resizing.
+            The image is damaged, or would have more than :data:`MAX_PIXELS` pixels after resizing.
         """
         short, long = sorted(image.size)
         if short < 1 or self.resize * (self.resize * long // short) > MAX_PIXELS:
             raise UnreadableError(
-                f"{image.width} x {image.height}, resized to {self.resize}, has more than {MAX_PIXELS} pixels"
+                f"{image.width} x {image.height}, resized to {self.resize}, would exceed {MAX_PIXELS} pixels"
             )
         interpolation = v2.InterpolationMode(self.interpolation)
         with _readable():
@@ -79,39 +79,39 @@ class Preprocessing:
 
 
 def picture_size(file: Path) -> tuple[int, int]:
-    """Read a picture's width and height without decoding it.
+    """Read an image's width and height without decoding the image.
 
     Raises
     ------
     UnreadableError
-        The picture is damaged, or its format is not in :data:`FORMATS`.
+        The image is damaged, or its format is not in :data:`FORMATS`.
     """
     with _readable(), Image.open(file, formats=FORMATS) as image:
         return image.size
 
 
 def open_image(file: IO[bytes]) -> Image.Image:
-    """Decode a picture completely.
+    """Decode an image file completely.
 
     Raises
     ------
     UnreadableError
-        The picture is damaged, its format is not in :data:`FORMATS`, or it has more than :data:`MAX_PIXELS` pixels.
+        The image is damaged, has a format that is not in :data:`FORMATS`, or has more than :data:`MAX_PIXELS` pixels.
     """
     with _readable():
         image = Image.open(file, formats=FORMATS)
         if image.width * image.height > MAX_PIXELS:
-            raise UnreadableError(f"{image.width} x {image.height} has more than {MAX_PIXELS} pixels")
+            raise UnreadableError(f"{image.width} x {image.height} exceeds {MAX_PIXELS} pixels")
         image.load()
     return image
 
 
 class PictureWriter:
-    """A writer that appends pictures of `shape`, (3, H, W), to the splits in `folder`; `stack` closes the files."""
+    """A writer that appends images of `shape`, (3, H, W), to the splits in `folder`; `stack` closes the files."""
 
     def __init__(self, folder: Path, shape: tuple[int, int, int], stack: ExitStack) -> None:
         self.labels: dict[Split, list[int]] = {split: [] for split in FILL_ORDER}
-        # Numbers of omitted duplicates, by the split that contains the pixels and the split of the duplicate.
+        # Number of omitted duplicates, by the split of the stored image and the split of the duplicate.
         self.repeated: Counter[tuple[Split, Split]] = Counter()
         self._folder = folder
         self._split_of: dict[bytes, Split] = {}
@@ -121,12 +121,12 @@ class PictureWriter:
         }
 
     def add(self, split: Split, pixels: Pixels, label: int) -> bool:
-        """Append a picture unless a split already contains the same pixels; return whether the picture was new.
+        """Append an image unless a split already contains the same pixels; return whether the image was new.
 
         Raises
         ------
         ValueError
-            The pixels are not uint8, or have another shape than the data set.
+            The pixels are not uint8, or their shape differs from the writer's shape.
         """
         digest = hashlib.sha256(np.ascontiguousarray(pixels).data).digest()
         if digest in self._split_of:
@@ -138,10 +138,11 @@ class PictureWriter:
         return True
 
     def notes(self) -> tuple[str, ...]:
-        """Return a note on training pictures that were omitted because they are in the test split."""
+        """Return a note about training images that were left out because the test split contains them."""
         count = sum(count for (first, second), count in self.repeated.items() if first == "test" != second)
-        were = "was left out because it is" if count == 1 else "were left out because they are"
-        return (f"{plural(count, 'training picture')} {were} in the test split too",) if count else ()
+        were, them = ("was", "it") if count == 1 else ("were", "them")
+        note = f"{plural(count, 'training image')} {were} left out because the test split also contains {them}"
+        return (note,) if count else ()
 
     def finish(self, description: Description) -> Description:
         """Write the labels, and return the completed description.
@@ -175,7 +176,7 @@ def find_or_write_pictures(
     shape: tuple[int, int, int],
     fill: Callable[[PictureWriter], Description],
 ) -> DatasetRef:
-    """Find the data set with the digest of `made_from`, or let `fill` add the pictures and return a description."""
+    """Find the data set with the digest of `made_from`, or let `fill` add the images and return a description."""
 
     def write(folder: Path) -> Description:
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The built-in classification of texts of Python's standard library: comment, docstring, error message or code."""
+"""Built-in texts for classification: comments, docstrings, error messages and code from Python's standard library."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from tasks.data.sections import PythonSources
 
 Sample = tuple[str, str]  # text and class
 CLASSES = ("code", "comment", "docstring", "message")
-# Tests, generated tables, and packages that not every distribution includes.
+# Leave out tests, generated tables, and packages that some distributions lack.
 _LEFT_OUT = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "pydoc_data", "encodings", "ensurepip"}
 )
 _FEWEST_WORDS, _MOST_CHARACTERS, _MOST_LINES = 3, 600, 3
 _WORD = re.compile(r"[A-Za-z]{2,}")
-_MOST_PER_FILE = 40  # texts of a class from one file, so that a large file cannot dominate the class
+_MOST_PER_FILE = 40  # maximum number of texts per class and file, so that a large file cannot dominate a class
 
 
 def library_files() -> dict[str, Path]:
-    """Return the library's source files by relative path, in order."""
+    """Return the library's source files, sorted and keyed by relative path."""
     root = Path(sysconfig.get_path("stdlib"))
     files = {path.relative_to(root): path for path in sorted(root.rglob("*.py"))}
     return {str(name): path for name, path in files.items() if not _LEFT_OUT & set(name.parts)}
 
 
 def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
-    """Return texts with their classes by split.
+    """Return texts with their classes for each split.
 
-    ``data.seed`` assigns each module or package of the library to one split, and no text is in two splits. Classes are
-    equally frequent if there are enough texts.
+    ``data.seed`` determines the split of each module or package of the library. No two splits contain the same text.
+    Classes are equally frequent if there are enough texts.
 
     Raises
     ------
     ConfigurationError
-        This Python has too few library sources.
+        The standard library of this Python contains too few texts.
     """
     units: dict[str, list[Path]] = {}
     for name, path in library_files().items():
@@ -57,9 +57,9 @@ def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
         samples[split] = _draw(names, units, -(-size // len(CLASSES)), used, data.seed)[:size]
         if len(samples[split]) < size:
             raise ConfigurationError(
-                f"The library of this Python ({sys.executable}) has only {len(samples[split])} of {size} texts "
-                f"for {split}.",
-                hint="Use a complete CPython, set smaller sizes in [data], or use your own texts.",
+                f"The library of this Python ({sys.executable}) provides only {len(samples[split])} of {size} texts "
+                f"for the {split} split.",
+                hint="Install a complete CPython, set smaller sizes in [data], or use your own texts.",
             )
     samples["calibration"] = samples["train"][: data.calibration]
     samples["train"] = samples["train"][data.calibration :]
@@ -69,7 +69,7 @@ def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
 def _draw(names: list[str], units: Mapping[str, list[Path]], count: int, used: set[str], seed: int) -> list[Sample]:
     """Take modules from the end of `names` until every class has `count` texts; return the texts in random order.
 
-    Surplus texts of the last modules are dropped, and texts in `used` are skipped.
+    Surplus texts from the last modules are dropped, and texts in `used` are skipped.
     """
     by_class: dict[str, list[Sample]] = {label: [] for label in CLASSES}
     while names and (short := [label for label, samples in by_class.items() if len(samples) < count]):
@@ -84,7 +84,7 @@ def _draw(names: list[str], units: Mapping[str, list[Path]], count: int, used: s
 
 
 def texts_of(path: Path, classes: Sequence[str] = CLASSES) -> Iterator[Sample]:
-    """Yield texts of some classes from a file, with single spaces; nothing if Python cannot parse the file."""
+    """Yield a file's texts in the given classes, with white space collapsed; skip a file that Python cannot parse."""
     try:
         source = path.read_text(encoding="utf-8")
         tree = ast.parse(source)
@@ -95,7 +95,7 @@ def texts_of(path: Path, classes: Sequence[str] = CLASSES) -> Iterator[Sample]:
             )
             yield from ((text, label) for text in islice(usable, _MOST_PER_FILE))
     except (SyntaxError, ValueError, OSError, tokenize.TokenError):
-        return  # the file is for another version of Python, or has another encoding
+        return  # the file requires another Python version, or is not UTF-8
 
 
 def _docstrings(source: str, tree: ast.Module) -> Iterator[str]:
@@ -123,7 +123,7 @@ def _code(source: str, tree: ast.Module) -> Iterator[str]:
 
 
 def _comments(source: str, tree: ast.Module) -> Iterator[str]:
-    # Comments on consecutive lines are one text.
+    # Comments on consecutive lines count as one text.
     block: list[str] = []
     last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

@@ -1,4 +1,4 @@
-"""A labelled image set that needs no download: characters in Pillow's own font, with random distortions."""
+"""A labelled image set that is generated locally: randomly distorted characters in Pillow's own font."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tasks.outputs import intra_op_threads
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
-# Characters are drawn on a larger canvas and then reduced, so that edges stay smooth under the affine map.
+# Draw characters on a larger canvas before reducing their size, so that edges stay smooth in the affine transform.
 _OVERSAMPLING = 2
 
 
 def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetRef:
-    """Draw distinct pictures for each split, in the numbers that ``[data]`` sets; the classes alternate.
+    """Draw distinct images with alternating classes; ``[data]`` sets the number of images in each split.
 
-    The same settings and libraries give the same bytes.
+    The same settings and library versions produce the same bytes.
     """
     made_from = {
         "data": data.model_dump(mode="json"),
@@ -35,7 +35,7 @@ def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetR
     def fill(writer: PictureWriter) -> Description:
         sizes = data.model_dump(include={"train", "calibration", "valid", "test"})
         total, done = sum(sizes.values()), 0
-        with intra_op_threads(1):  # a second thread slows down work on such small pictures
+        with intra_op_threads(1):  # a second thread would slow down work on such small images
             glyphs = [glyph(character, data.image_size) for character in data.characters]
             for number, split in enumerate(FILL_ORDER):
                 rng, added = np.random.default_rng([data.seed, number]), 0
@@ -50,7 +50,7 @@ def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetR
 
 
 def glyph(character: str, side: int) -> torch.Tensor:
-    """Draw a character in the middle of a black square, float32 [1, S, S] in 0…1 with S = 2 x `side`."""
+    """Draw a character in the middle of a black square, float32 [1, S, S], with values in 0…1 and S = 2 x `side`."""
     canvas = _OVERSAMPLING * side
     image = Image.new("L", (canvas, canvas))
     font = ImageFont.load_default(size=round(0.8 * canvas))
@@ -62,9 +62,9 @@ def glyph(character: str, side: int) -> torch.Tensor:
 
 
 def draw(shape: torch.Tensor, side: int, rng: np.random.Generator) -> Pixels:
-    """Turn a glyph, float32 [1, S, S], into a picture, uint8 [3, side, side].
+    """Turn a glyph, float32 [1, S, S], into an image, uint8 [3, side, side].
 
-    The glyph is rotated, scaled, sheared and shifted. Colours, contrast, light and noise are random.
+    The glyph is rotated, scaled, sheared and shifted at random. Colours, contrast, lighting and noise are also random.
     """
     canvas = shape.shape[-1]
     moved = v2.functional.affine(

@@ -1,8 +1,9 @@
-"""Data sets, which are stored as artifacts, so that every machine uses the same samples.
+"""Data sets, stored as artifacts so that every host uses the same samples.
 
-An artifact of kind ``samples`` contains ``samples.json`` (`Description`) and a NumPy file for each column of a split,
-``<split>.<column>.npy``. The records of a ragged column, such as texts or padded batches, differ in shape. Its file
-contains the values of all records, and ``<split>.<column>.shapes.npy`` their shapes, int64 [records, axes].
+An artifact of kind ``samples`` contains ``samples.json`` (`Description`) and, for each column of a split, a NumPy file
+``<split>.<column>.npy``. A ragged column, such as texts or padded batches, has records of different shapes. The
+column's file contains the values of all records; ``<split>.<column>.shapes.npy`` contains the records' shapes, int64
+[records, axes].
 
 Splits are memory-mapped and read as batches of tensors.
 """
@@ -29,37 +30,38 @@ from tasks.refs import DatasetRef, Frozen
 
 KIND = "samples"
 DESCRIPTION = "samples.json"
-TARGET = "row-target"  # the names of inputs are identifiers, so they never contain a hyphen
-SINGLE = "test-rows"  # the test split in batches of one row, if a collate function makes the batches
-_TOKENS_PER_SAMPLE = 16  # tokens of a stream that count as one sample
-_STORED_TYPES = {1: torch.uint8, 2: torch.int16}  # by size in bytes, for types that NumPy lacks
+TARGET = "row-target"  # column of the targets; the hyphen prevents a clash with input names, which are identifiers
+SINGLE = "test-rows"  # the test split in batches of one row, for data with a collate function
+_TOKENS_PER_SAMPLE = 16  # number of tokens in a stream that count as one sample
+_STORED_TYPES = {1: torch.uint8, 2: torch.int16}  # substitutes for types that NumPy lacks, by size in bytes
 
 
 class Description(Frozen):
-    """The content of ``samples.json``."""
+    """The contents of the file ``samples.json``."""
 
-    splits: dict[str, int]  # numbers of samples, or of tokens in a corpus
-    inputs: tuple[str, ...] = ()  # columns that are inputs of the model, in calling order
+    splits: dict[str, int]  # number of samples, or of tokens in a corpus, by split
+    inputs: tuple[str, ...] = ()  # columns that the model takes as inputs, in calling order
     types: dict[str, str] = Field(default_factory=dict)  # torch types that NumPy lacks, by ``split.column``
     collated: bool = False  # whether the records are batches from a collate function
-    classes: tuple[str, ...] = ()  # class names by number
-    vocabulary: int = 0  # number of token ids; 0 if inputs are not tokens
-    sample_shape: tuple[int, ...] = ()  # without the batch axis
-    # Pictures are normalized by channel, with values in 0…1, when they are read. Tables are standardized when stored.
+    classes: tuple[str, ...] = ()  # class names, in the order of class numbers
+    vocabulary: int = 0  # number of token ids; 0 if the inputs are not tokens
+    sample_shape: tuple[int, ...] = ()  # shape of a sample, without the batch axis
+    # Images are scaled to 0…1 and normalized by channel when they are read. Tables are standardized when they are
+    # stored.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    features: tuple[str, ...] = ()  # a table's columns
+    features: tuple[str, ...] = ()  # names of a table's feature columns
     max_length: int = 0  # maximum length of texts, in tokens
-    padding: int = 0  # the token id that pads texts
-    cut: int = 0  # number of texts that were cut at the maximum length
-    skipped: tuple[str, ...] = ()  # pictures that could not be read
-    duplicates: int = 0  # number of repeated pictures that were left out
-    notes: tuple[str, ...] = ()  # remarks for the user about the preparation of the samples
-    calibration_digest: str = ""  # SHA-256 of the calibration split's files; "" without such a split
+    padding: int = 0  # token id for padding texts
+    cut: int = 0  # number of texts that were cut to the maximum length
+    skipped: tuple[str, ...] = ()  # names of images that could not be read
+    duplicates: int = 0  # number of duplicate images that were left out
+    notes: tuple[str, ...] = ()  # notes for the user about the preparation of the samples
+    calibration_digest: str = ""  # SHA-256 of the calibration split's files; "" if the split is missing
 
 
 class ColumnWriter:
-    """A context manager that appends rows of one shape to a NumPy file whose final length is unknown."""
+    """A context manager for appending rows of equal shape to a NumPy file whose final length is unknown."""
 
     def __init__(self, folder: Path, split: str, column: str, dtype: str, shape: tuple[int, ...] = ()) -> None:
         self.length = 0
@@ -68,7 +70,7 @@ class ColumnWriter:
         self._write_header()
 
     def append(self, rows: npt.NDArray[Any]) -> None:
-        """Append rows [N, …] of the column's type and shape."""
+        """Append rows, [N, …], that have the column's type and shape."""
         self._stream.write(np.ascontiguousarray(rows).data)
         self.length += len(rows)
 
@@ -76,7 +78,7 @@ class ColumnWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # NumPy pads a header for growth along the first axis, so the final header has the size of the first header.
+        # NumPy pads the header to let the first axis grow, so the final header is as long as the first header.
         self._stream.seek(0)
         self._write_header()
         self._stream.close()
@@ -89,7 +91,7 @@ class ColumnWriter:
 def find_or_write(
     store: ArtifactStore, made_from: Mapping[str, object], fill: Callable[[Path], Description]
 ) -> DatasetRef:
-    """Find the data set with the digest of `made_from`, or let `fill` write its columns and return its description."""
+    """Find the data set by the digest of `made_from`, or let `fill` write the columns and return the description."""
     digest = artifact_digest(KIND, made_from)
     if store.find(KIND, digest) is None:
         with store.create(KIND, digest, made_from) as folder:
@@ -110,7 +112,7 @@ def read_description(dataset: DatasetRef, store: ArtifactStore) -> Description:
 
 
 def write_split(folder: Path, split: str, columns: Mapping[str, Tensor | Sequence[Tensor]]) -> dict[str, str]:
-    """Write a split's columns (tensors, or sequences of records if ragged); return entries of `Description.types`."""
+    """Write a split's columns (tensors, or sequences of records if ragged); return entries for `Description.types`."""
     types = {}
     for name, column in columns.items():
         values = column
@@ -123,7 +125,7 @@ def write_split(folder: Path, split: str, columns: Mapping[str, Tensor | Sequenc
         values = values.detach().cpu().contiguous()
         try:
             array = values.numpy()
-        except TypeError:  # NumPy lacks the type: bfloat16, float8
+        except TypeError:  # NumPy lacks types such as bfloat16 and float8
             types[f"{split}.{name}"] = str(values.dtype).removeprefix("torch.")
             array = values.view(_STORED_TYPES[values.element_size()]).numpy()
         np.save(folder / f"{split}.{name}.npy", array)
@@ -132,7 +134,7 @@ def write_split(folder: Path, split: str, columns: Mapping[str, Tensor | Sequenc
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a split: rows of one shape [N, …], or flat values with the shapes of the records."""
+    """A column of a split: rows of equal shape, [N, …], or flattened values with the shapes of the records."""
 
     values: Tensor
     shapes: tuple[tuple[int, ...], ...] | None = None
@@ -147,7 +149,7 @@ class Column:
         return self.values[self._starts[index] : self._starts[index + 1]].view(self.shapes[index])
 
     def take(self, rows: Tensor) -> Column:
-        """Copy the rows with these numbers, int64 [M], into a new column."""
+        """Copy the rows with the given numbers, int64 [M], into a new column."""
         if self.shapes is None:
             return Column(self.values[rows])
         numbers = rows.tolist()
@@ -161,7 +163,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Batch:
-    """Positional inputs and the target of some samples; ``rows`` are their numbers if they are out of order."""
+    """Positional inputs and the targets of some samples; ``rows`` contains sample numbers if the order differs."""
 
     inputs: tuple[Tensor, ...]
     target: Tensor | None
@@ -181,21 +183,21 @@ class Samples:
         return self.size
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return the values of a column whose rows have one shape."""
+        """Return the values of a column whose rows have equal shapes."""
         return self.columns[name].values
 
     @property
     def target(self) -> Tensor:
-        """The targets, if they have one shape."""
+        """The targets, which must have equal shapes."""
         return self[TARGET]
 
     def batches(self, batch_size: int, rows: Tensor | None = None) -> Iterator[Batch]:
-        """Yield batches of `batch_size` samples; the batches of a collate function are yielded unchanged.
+        """Yield batches of `batch_size` samples; batches from a collate function are yielded unchanged.
 
         Parameters
         ----------
         rows
-            Numbers of the samples, int64 [M], in the desired order. By default, all samples are read without copying.
+            Sample numbers, int64 [M], in the desired order. By default, all samples are read without copying.
         """
         names = self.description.inputs
         if self.description.collated:
@@ -211,10 +213,10 @@ class Samples:
             yield Batch(inputs, None if target is None else target[batch_rows], len(inputs[0]))
 
     def draw(self, count: int) -> Samples:
-        """Draw `count` samples reproducibly, or return all samples if there are at most `count`.
+        """Draw `count` samples reproducibly, or return all samples if the split is not larger.
 
-        A stream of tokens is not shuffled; its first `_TOKENS_PER_SAMPLE` × `count` tokens are used. Batches of a
-        collate function are not split, so the result can have more rows.
+        From a stream of tokens, the first `_TOKENS_PER_SAMPLE` × `count` tokens are taken. Batches from a collate
+        function are not divided, so the result can have more than `count` rows.
         """
         records, is_stream = len(next(iter(self.columns.values()))), self.columns.keys() == {"tokens"}
         size = math.ceil(records * count * (_TOKENS_PER_SAMPLE if is_stream else 1) / self.size)
@@ -228,7 +230,7 @@ class Samples:
         return replace(self, columns=columns, size=size)
 
     def _normalized(self, values: Tensor) -> Tensor:
-        """Normalize pictures, uint8 [B, C, H, W], as float32 ``(value / 255 - mean) / std``; keep other data as is."""
+        """Normalize images, uint8 [B, C, H, W], to float32 ``(value / 255 - mean) / std``; return other data as is."""
         if values.dtype != torch.uint8 or not self.description.mean:
             return values
         mean, std = (
@@ -239,19 +241,19 @@ class Samples:
 
 
 def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Samples:
-    """Open a split without reading it; changes to its tensors are never written to the files.
+    """Open a split without reading its data; changes to the tensors are never written to the files.
 
     Raises
     ------
     InputError
-        The data set does not have this split.
+        The data set does not contain the split.
     StoreError
         The artifact is not in the store.
     """
     folder, description = store.path(dataset.kind, dataset.digest), read_description(dataset, store)
     names = [path.name.split(".")[1] for path in sorted(folder.glob(f"{split}.*.npy")) if ".shapes." not in path.name]
     if not names:
-        raise InputError(f"The data set has no split {split}, only {', '.join(dataset.splits)}.")
+        raise InputError(f"The data set does not contain the split {split}, only {', '.join(dataset.splits)}.")
     columns = {name: _open_column(folder, split, name, description.types.get(f"{split}.{name}", "")) for name in names}
     size = description.splits["test" if split == SINGLE else split]
     samples = Samples(columns, description, size)
@@ -259,13 +261,13 @@ def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Sampl
 
 
 def load_test(dataset: DatasetRef, store: ArtifactStore, *, apart: bool) -> Samples:
-    """Open the test split; with `apart`, collated batches have one row each, so that rows are not padded."""
+    """Open the test split; if `apart` is true, collated batches have one row each, so that rows are not padded."""
     collated = apart and read_description(dataset, store).collated
     return load_samples(dataset, SINGLE if collated else "test", store)
 
 
 def _open_column(folder: Path, split: str, name: str, dtype: str) -> Column:
-    # Copy-on-write, because torch has no read-only tensors and warns about read-only arrays.
+    # Map the file copy-on-write, because torch lacks read-only tensors and warns about read-only arrays.
     array = np.load(folder / f"{split}.{name}.npy", mmap_mode="c", allow_pickle=False)
     values = torch.from_numpy(array)
     if dtype:

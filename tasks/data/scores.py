@@ -1,4 +1,4 @@
-"""Kinds of scores: a mean over rows, or one number for all rows together."""
+"""Kinds of scores: means over rows, and metrics that need all rows together."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Weighted = Callable[[NDArray[np.generic], NDArray[np.generic], NDArray[np.int64]
 
 @dataclass
 class BatchResults:
-    """A score's tensors of each batch, by name; ``rows`` are the numbers of the samples if they are out of order."""
+    """A score's named tensors for each batch; ``rows`` contains sample numbers if the order differs."""
 
     batches: list[dict[str, Tensor]] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
 
     def joined(self, name: str) -> Tensor | None:
-        """Join the batches in the order of the samples; None if there is no such tensor, or if shapes differ."""
+        """Join a tensor's batches in the order of the samples; return None if it is missing or if shapes differ."""
         parts = [batch[name] for batch in self.batches if name in batch]
         if len({tuple(part.shape[1:]) for part in parts}) != 1:
             return None
@@ -37,7 +37,7 @@ class BatchResults:
         return tensor[torch.tensor(self.rows).argsort()] if self.rows else tensor
 
     def complete(self, name: str) -> Tensor:
-        """Join batches that are known to have equal shapes."""
+        """Join a tensor's batches, which must have equal shapes."""
         joined = self.joined(name)
         assert joined is not None
         return joined
@@ -45,7 +45,7 @@ class BatchResults:
 
 @dataclass(frozen=True)
 class Scored:
-    """A metric's value, and samples for comparisons with their kind."""
+    """A metric's value, with per-sample results for comparisons and the kind of contributions."""
 
     value: float
     samples: dict[str, Tensor]
@@ -54,30 +54,30 @@ class Scored:
 
 @dataclass(frozen=True)
 class Score(ABC):
-    """A metric that takes outputs and targets batch by batch, and then computes a number."""
+    """A metric that takes outputs and targets batch by batch, and then computes one number."""
 
     name: str
     higher_is_better: bool
 
     @property
     def is_percentage(self) -> bool:
-        """Whether the quality is between 0 and 100, so that differences are in points."""
+        """Whether the quality is a percentage, so that differences are in percentage points."""
         return False
 
     @abstractmethod
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return the tensors of a batch, [B, …] each, that `conclude` needs."""
+        """Return the tensors, [B, …] each, that `conclude` needs from a batch."""
 
     @abstractmethod
     def conclude(self, results: BatchResults) -> Scored:
-        """Compute the metric of all batches."""
+        """Compute the metric over all batches."""
 
 
 @dataclass(frozen=True)
 class RowScore(Score):
-    """A mean over rows: ``rows`` returns float [B] for B rows, or 0 and ``scale`` if the metric is a share.
+    """A mean over rows; ``rows`` returns float [B] for B rows, each 0 or ``scale`` if the metric is a fraction.
 
-    Comparisons use the result of ``prediction``, or else the outputs.
+    If ``prediction`` is set, comparisons use the predictions instead of the outputs.
     """
 
     rows: Rows
@@ -88,33 +88,33 @@ class RowScore(Score):
 
     @property
     def is_percentage(self) -> bool:
-        """Whether each row counts as 0 or 100."""
+        """Whether the value of each row is 0 or 100."""
         return self.contributions == "right-or-wrong"
 
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return each row's number, with its prediction or output."""
+        """Return each row's value, with the row's prediction or output."""
         result = {"quality": self.rows(outputs, target)}
         if self.prediction is not None:
             result["prediction"] = self.prediction(outputs)
         elif self.keeps_output:
-            result["output"] = outputs.float().clone()  # a runtime may reuse the memory of its outputs
+            result["output"] = outputs.float().clone()  # a runtime may reuse its output buffers
         return result
 
     def conclude(self, results: BatchResults) -> Scored:
-        """Average the rows."""
+        """Compute the mean over all rows."""
         quality = results.complete("quality")
         optional = {name: results.joined(name) for name in ("prediction", "output")}
         samples = {"quality": quality.float()} | {name: t for name, t in optional.items() if t is not None}
-        # A share is the scaled mean of zeros and ones, and this mean is exact.
+        # A fraction is computed as the scaled mean of zeros and ones, because such a mean is exact.
         mean = self.scale * (quality / self.scale).mean(dtype=torch.float64).item()
         return Scored(mean, samples, self.contributions)
 
 
 @dataclass(frozen=True)
 class SetScore(Score):
-    """A metric of a complete set, such as macro F1; ``reduce`` reduces the outputs of B rows to [B].
+    """A metric of a complete data set, such as macro F1; ``reduce`` maps the outputs of B rows to [B].
 
-    ``value`` computes the metric from the reduced outputs, the classes and the weights of rows, all [N]. The samples
+    ``value`` computes the metric from the reduced outputs, the classes and the row weights, all [N]. The samples
     contain the reduced outputs under the name ``reduced_name``.
     """
 
@@ -129,7 +129,7 @@ class SetScore(Score):
         return {self.reduced_name: reduced, "target": target}
 
     def conclude(self, results: BatchResults) -> Scored:
-        """Compute the number of all rows and of resamples."""
+        """Compute the metric for all rows and for each resample."""
         reduced, target = results.complete(self.reduced_name), results.complete("target").numpy()
 
         def value(rows: NDArray[np.int64]) -> float:
@@ -141,7 +141,7 @@ class SetScore(Score):
 
 @dataclass(frozen=True)
 class RatioScore(Score):
-    """A metric from a ratio of sums over rows; ``parts`` returns numerators and denominators, float64 [B, 2]."""
+    """A metric based on a ratio of sums; ``parts`` returns each row's numerator and denominator, float64 [B, 2]."""
 
     parts: Rows
     value: Callable[[float], float] = float
@@ -151,29 +151,29 @@ class RatioScore(Score):
         return {"parts": self.parts(outputs, target)}
 
     def conclude(self, results: BatchResults) -> Scored:
-        """Compute the metric of all rows and of resamples."""
+        """Compute the metric for all rows and for each resample."""
         parts = results.complete("parts").numpy()
         return Scored(self.ratio(parts), {"quality": resampled(lambda rows: self.ratio(parts[rows]), len(parts))})
 
     def ratio(self, parts: NDArray[np.float64]) -> float:
-        """Compute the metric from parts [N, 2]; NaN if the denominators sum to 0."""
+        """Compute the metric from parts, [N, 2]; return NaN if the denominators sum to 0."""
         numerator, denominator = parts.sum(0).tolist()
         return self.value(numerator / denominator) if denominator else float("nan")
 
 
 @dataclass(frozen=True)
 class OwnScore(Score):
-    """The user's metric, ``module:callable``, called with all rows, or with each batch if batches differ in shape."""
+    """A user's metric, ``module:callable``, called with all rows, or batch by batch if the batches differ in shape."""
 
     reference: str
     folder: str
 
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return outputs and targets, because the metric needs all of them together."""
+        """Return the outputs and targets for the final call of the metric."""
         return {"output": outputs.clone(), "target": target}
 
     def conclude(self, results: BatchResults) -> Scored:
-        """Call the metric; if it returns one number for all rows, call it with resamples as well."""
+        """Call the metric; if the metric returns one number for all rows, also call the metric with resamples."""
         with opened("evaluate.metric", self.reference, self.folder) as metric:
 
             def values(outputs: Tensor, target: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ class OwnScore(Score):
                 if any(not part.dim() for part in parts):
                     raise MeasurementError(
                         f"{self.reference} returns one number for all rows, but the batches differ in shape.",
-                        hint="Let the metric return one number for each row.",
+                        hint="Return one number for each row.",
                     )
                 rows = torch.cat(parts)
                 return Scored(rows.mean().item(), {"quality": rows.float()}, "independent")
@@ -211,9 +211,9 @@ class OwnScore(Score):
 
 
 def resampled(value: Callable[[NDArray[np.int64]], float], samples: int) -> Tensor:
-    """Compute a metric of `RESAMPLES` resamples of the rows, float64 [R]; every candidate has the same resamples.
+    """Compute a metric for `RESAMPLES` resamples of the rows, float64 [R]; all candidates use the same resamples.
 
-    `value` computes the metric from the numbers of the drawn rows, int64 [N].
+    The function `value` computes the metric from the drawn row numbers, int64 [N].
     """
     rng = np.random.default_rng(0)
     return torch.tensor([value(rng.integers(samples, size=samples)) for _ in range(RESAMPLES)], dtype=torch.float64)
@@ -229,5 +229,5 @@ def require_classes(guess: Tensor, target: Tensor) -> None:
 
 
 def describe_target(target: Tensor) -> str:
-    """Describe targets for a message."""
+    """Return a description of targets for an error message."""
     return f"targets of shape {list(target.shape)}, {str(target.dtype).removeprefix('torch.')}"

@@ -1,4 +1,4 @@
-"""The kinds of ``[data]`` sections; the other modules of this package read the data."""
+"""Kinds of ``[data]`` sections; other modules of this package read the data."""
 
 from __future__ import annotations
 
@@ -8,49 +8,49 @@ from pydantic import Field, JsonValue, PositiveInt, field_validator
 
 from tasks.workload.base import Kind, Reference, Section, Sha256, TableFile
 
-# torchvision's interpolations for Pillow images.
+# torchvision's interpolation methods for Pillow images.
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "hamming", "box"]
-# Metrics for models of any kind; `tasks.data.metrics.METRICS` computes them.
+# Metrics for models of any kind, implemented in `tasks.data.metrics.METRICS`.
 Metric = Literal["accuracy", "top5", "f1-macro", "auroc", "loss", "mse", "mae", "perplexity", "wer"]
-BATCH = "batch"  # name of the axis of the rows in data.axes
+BATCH = "batch"  # name of the row axis in data.axes
 
 
 class RandomSequence(Kind):
-    """One random input sequence and one random hidden state."""
+    """Random input sequences with random hidden states."""
 
     kind: Literal["random-sequence"]
     seed: int = 29592
-    """Seed of the random numbers."""
+    """Seed of the random number generator."""
     length: PositiveInt = 20
-    """Number of steps."""
+    """Number of steps in a sequence."""
     batch_size: PositiveInt = 1
     """Number of sequences in the batch."""
 
 
 class PydocTopics(Kind):
-    """The language reference that CPython includes, split by topic into train, valid and test."""
+    """The language reference that CPython includes, divided by topic into train, valid and test splits."""
 
     kind: Literal["pydoc-topics"]
     seed: int = 0
-    """Seed of the split."""
+    """Seed for dividing the topics into splits."""
 
 
 class TextCorpus(Kind):
-    """Text in WikiText's layout: ``train/valid/test.txt`` or ``wiki.{train,valid,test}.tokens``."""
+    """Text in the WikiText layout: ``{train,valid,test}.txt`` or ``wiki.{train,valid,test}.tokens``."""
 
     kind: Literal["text"]
     uri: str
-    """Local path or URL of a directory or a .zip/.tar.gz archive."""
+    """Path or URL of a directory, or of a .zip or .tar.gz archive."""
     sha256: Sha256 | None = None
-    """Expected SHA-256 of an archive."""
+    """Expected SHA-256 of the archive."""
     max_bytes: PositiveInt = 4 * 1024**3
-    """Maximum size of an archive; a larger archive is refused."""
+    """Maximum size in bytes; larger archives are refused."""
 
 
 class PythonSources(Kind):
-    """Comments, docstrings, error messages and code of Python's standard library, for classification.
+    """Comments, docstrings, error messages and code from Python's standard library, for classification.
 
-    All texts of a module or package of the library are in one split.
+    All texts from a module or package are in the same split.
     """
 
     kind: Literal["python-sources"]
@@ -63,35 +63,35 @@ class PythonSources(Kind):
     calibration: PositiveInt = 256
     """Number of texts for calibration, in addition to `train`."""
     seed: int = 0
-    """Seed of the sampling."""
+    """Seed for sampling the texts."""
 
 
 class TextTable(TableFile):
-    """Columns of a Parquet, CSV or JSON lines file that contain texts, and classes or pairs."""
+    """Texts from a Parquet, CSV or JSON Lines file, with classes or paired texts."""
 
     text: str
-    """Column of the texts."""
+    """Name of the text column."""
     label: str | None = None
-    """Column of the classes; if the model's configuration names labels, the classes must be among them."""
+    """Name of the class column; if the model's configuration lists labels, each class must be a label."""
     pair: str | None = None
-    """Column of texts with the same meaning as the texts of `text`, for retrieval."""
+    """Name of the column with paired texts for retrieval; paired texts have the same meaning."""
 
 
 class Transforms(Section):
     """Transforms that turn images into tensors."""
 
     preset: Literal["none", "weights"] = "none"
-    """`weights` uses the transforms that are published with the checkpoint's weights."""
+    """`weights` selects the transforms that are published with the checkpoint's weights."""
     resize: PositiveInt | None = None
     """Length of the shorter side after resizing, in pixels."""
     crop: PositiveInt | None = None
-    """Side of the square that is cropped from the middle, in pixels."""
+    """Side length of the square that is cropped from the middle, in pixels."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    """Mean of each channel, which is subtracted."""
+    """Mean of each channel, subtracted from the values."""
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
-    """Standard deviation of each channel, by which values are divided."""
+    """Standard deviation of each channel, by which the values are divided."""
     interpolation: Interpolation = "bilinear"
-    """Interpolation for resizing."""
+    """Interpolation method for resizing."""
 
 
 class RenderedCharacters(Kind):
@@ -101,7 +101,7 @@ class RenderedCharacters(Kind):
     characters: str = Field(default="ABDEFHKMRSTX", min_length=2)
     """Characters to draw; each character is a class."""
     image_size: PositiveInt = 32
-    """Side of an image, in pixels."""
+    """Height and width of an image in pixels."""
     train: PositiveInt = 4096
     """Number of training images."""
     calibration: PositiveInt = 256
@@ -111,55 +111,55 @@ class RenderedCharacters(Kind):
     test: PositiveInt = 1024
     """Number of images for evaluation."""
     seed: int = 0
-    """Seed of the images; the same seed gives the same images."""
+    """Seed of the images; equal seeds produce equal images."""
 
     @field_validator("characters")
     @classmethod
     def _are_different(cls, characters: str) -> str:
         if len(set(characters)) != len(characters):
-            raise ValueError(f"{characters!r} repeats a character: use each character once, because it is a class")
+            raise ValueError(f"{characters!r} repeats a character: use each character once, because each is a class")
         return characters
 
 
 class Pictures(Kind):
-    """Existing pictures, resized to one size and divided into splits."""
+    """Existing images, resized to the same size and divided into splits."""
 
     image_size: PositiveInt = 224
-    """Side of an image, in pixels."""
+    """Height and width of an image in pixels."""
     transforms: Transforms = Transforms()
     """Transforms that turn images into tensors."""
     calibration: PositiveInt = 256
     """Number of training images to set aside for calibration."""
     valid_share: float = Field(default=0.1, gt=0, lt=1)
-    """Share of the training images to set aside for validation."""
+    """Fraction of the training images to set aside for validation."""
     seed: int = 0
-    """Seed of the split."""
+    """Seed for dividing the images into splits."""
 
 
 class ImageFolder(Pictures):
-    """A directory or archive with one folder of images per class, or with such folders in ``train/`` and ``test/``."""
+    """A directory or archive with one image folder per class, at the top level or in ``train/`` and ``test/``."""
 
     kind: Literal["image-folder"]
     uri: str
     """Path or URL of the directory or archive; a relative path starts at the workload file."""
     sha256: Sha256 | None = None
-    """Expected SHA-256 of an archive."""
+    """Expected SHA-256 of the archive."""
     test_share: float = Field(default=0.2, gt=0, lt=1)
-    """Share of the images for the test split, if there is no folder `test/`."""
+    """Fraction of the training images to use as the test split if the folder `test/` is missing."""
     max_corrupt_share: float = Field(default=0.01, ge=0, le=1)
-    """Maximum share of unreadable images, which are skipped."""
+    """Maximum fraction of unreadable images, which are skipped."""
     max_bytes: PositiveInt = 64 * 1024**3
-    """Maximum size of an archive; a larger archive is refused."""
+    """Maximum size in bytes; larger archives are refused."""
 
 
 class TorchvisionDataset(Pictures):
-    """A data set of torchvision, such as ``FashionMNIST`` or ``CIFAR10``."""
+    """A torchvision data set, such as ``FashionMNIST`` or ``CIFAR10``."""
 
     kind: Literal["torchvision"]
     name: str
-    """Name of the data set's class."""
+    """Name of the class in `torchvision.datasets`."""
     root: str
-    """Folder of the data set's files."""
+    """Folder that contains the data set's files."""
     download: bool = False
     """Whether to download missing files."""
     max_test: PositiveInt | None = None
@@ -167,32 +167,32 @@ class TorchvisionDataset(Pictures):
 
 
 class FactoryData(Kind):
-    """Splits from a callable: it returns a mapping of ``calibration`` and ``test`` to map-style data sets.
+    """Splits from a callable that returns a mapping from ``calibration`` and ``test`` to map-style data sets.
 
-    The items of a data set are pairs (inputs, target).
+    Each item of a data set is a pair (inputs, target).
     """
 
     kind: Literal["factory"]
     factory: Reference
     """`module:callable` that returns the splits."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """Keyword arguments of the callable."""
+    """Keyword arguments for the callable."""
     collate: Reference | None = None
-    """`module:callable` that makes a batch from a list of items; by default, items of equal shapes are stacked."""
+    """`module:callable` that combines a list of items into a batch; by default, items of equal shape are stacked."""
     batch_size: PositiveInt = 32
-    """Number of items that `collate` receives."""
+    """Number of items that `collate` receives in one call."""
     files: tuple[str, ...] = ()
-    """Files that the callable reads, relative to the workload file; if one changes, the data are prepared again."""
+    """Files that the callable reads, relative to the workload file; if a file changes, the data is prepared again."""
     axes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Names of each input's axes, "" for an axis of constant length; by default, axis 0 is `batch`."""
+    """Axis names for each input, with "" for an axis of constant length; by default, axis 0 is `batch`."""
 
 
 class TableData(TableFile):
-    """Columns of a Parquet, CSV or JSON lines file."""
+    """Features and a target from a Parquet, CSV or JSON Lines file."""
 
     features: tuple[str, ...] = Field(min_length=1)
-    """Columns that become the input, float32 [N, F]."""
+    """Names of the columns that form the input, float32 [N, F]."""
     target: str
-    """Column to predict: a class if its values are integers, texts or booleans; otherwise a number."""
+    """Name of the column to predict; integers, texts and booleans are classes, and other values are numbers."""
     standardize: bool = True
     """Whether to standardize features with the mean and standard deviation of the train split."""

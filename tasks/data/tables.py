@@ -1,4 +1,4 @@
-"""Read columns of Parquet, CSV and JSON lines files, split the rows, and prepare features and targets as samples."""
+"""Read columns from Parquet, CSV and JSON Lines files, split the rows, and prepare features and targets as samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tasks.sources import code_digest
 from tasks.workload.base import TableFile
 
 SPLITS = ("train", "valid", "calibration", "test")
-# These keys do not change the content.
+# Keys that do not affect the content of the data set.
 NOT_CONTENT = {"uri", "sha256", "max_bytes"}
 _SCHEMAS: Mapping[str, Callable[[Path], pa.Schema]] = {
     ".parquet": pq.read_schema,
@@ -39,33 +39,34 @@ _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
 
 
 def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
-    """Read the named columns, and the column of splits.
+    """Read the named columns and, if `data.split` is set, the column of splits.
 
     Raises
     ------
     InputError
-        The file is not a table of this kind, lacks a column, or has missing values.
+        The file is not a table of the kind `data.kind`, lacks a column, or has missing values.
     """
     columns = list(dict.fromkeys([*names, *([data.split] if data.split else [])]))
     try:
         table = _READERS[data.kind](path)
     except (pa.ArrowException, OSError) as error:
         message = f"{path} is not a {data.kind} file: {first_line(error)}."
-        raise InputError(message, hint="Correct the file, or set data.kind to its format.") from error
+        raise InputError(message, hint="Correct the file, or set data.kind to the file's format.") from error
     if lacking := [name for name in columns if name not in table.column_names]:
         raise InputError(
-            f"{path} has no column {', '.join(lacking)}.", hint=f"Use its columns: {', '.join(table.column_names)}."
+            f"{path} lacks the columns: {', '.join(lacking)}.", hint=f"Choose from: {', '.join(table.column_names)}."
         )
     table = table.select(columns)
     if gaps := [name for name in table.column_names if table[name].null_count]:
         raise InputError(
-            f"{path} has missing values in: {', '.join(gaps)}.", hint="Fill in values, or remove these rows or columns."
+            f"{path} has missing values in the columns: {', '.join(gaps)}.",
+            hint="Fill in the values, or remove the affected rows.",
         )
     return table
 
 
 def columns_of(path: Path) -> dict[str, bool]:
-    """Return a table's columns, and whether they contain numbers; the suffix of `path` determines the format.
+    """Return, by column name, whether each column contains numbers; the suffix of `path` determines the format.
 
     Raises
     ------
@@ -86,14 +87,14 @@ def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np
     Raises
     ------
     InputError
-        The column of splits contains an unknown split, or the train, calibration or test split has no rows.
+        The column of splits contains an unknown split, or the train, calibration or test split is empty.
     """
     if data.split:
         names = np.array([str(value) for value in table[data.split].to_pylist()])
         if unknown := sorted(set(names.tolist()) - set(SPLITS)):
             raise InputError(
                 f'The column "{data.split}" contains unknown splits: {", ".join(unknown[:5])}.',
-                hint=f"Use {', '.join(SPLITS)}.",
+                hint=f"Use only {', '.join(SPLITS)}.",
             )
         rows = {split: np.flatnonzero(names == split) for split in SPLITS}
     else:
@@ -112,12 +113,12 @@ def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np
 
 
 def prepare_table(data: TableData, name: str, workspace: Workspace) -> DatasetRef:
-    """Read, split and standardize a table's features as the input `name`, or find them in the store.
+    """Find a table's samples in the store, or read, split and standardize the table; `name` is the input's name.
 
     Raises
     ------
     InputError
-        The file is missing or broken, lacks a column, or has missing values or an empty split.
+        The file is missing or damaged, lacks a column, has missing values, or results in an empty split.
     """
     folder = workspace.store.root / "downloads"
     with fetch(data.uri, folder, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress) as source:
@@ -143,7 +144,7 @@ def _write(table: pa.Table, data: TableData, name: str, folder: Path) -> Descrip
     mean, std = np.zeros(features.shape[1]), np.ones(features.shape[1])
     if data.standardize:
         mean, std = features[rows["train"]].mean(0), features[rows["train"]].std(0)
-        std[std == 0] = 1.0  # do not divide a constant column by 0
+        std[std == 0] = 1.0  # avoid dividing a constant column by 0
     inputs = torch.from_numpy(((features - mean) / std).astype(np.float32))
     counts: dict[str, int] = {}
     for split, numbers in rows.items():
@@ -165,16 +166,18 @@ def _numbers(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> npt.
         values = np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
     except pa.ArrowException as error:
         raise InputError(
-            f'The column "{name}" is of type {column.type}, not numbers: {first_line(error)}.',
+            f'The column "{name}" of type {column.type} cannot be converted to numbers: {first_line(error)}.',
             hint="Remove this column from data.features, or encode it as numbers.",
         ) from error
     if not np.isfinite(values).all():
-        raise InputError(f'The column "{name}" contains NaN or infinities.', hint="Correct or remove such rows.")
+        raise InputError(
+            f'The column "{name}" contains NaN or infinities.', hint="Correct or remove the affected rows."
+        )
     return values
 
 
 def _target(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Return targets and class names: floats as float32 [N], integers as int64 [N], other values as class numbers."""
+    """Return targets, [N], and class names; targets are float32 for floats, or else int64 numbers or class numbers."""
     if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         return torch.from_numpy(_numbers(column, name).astype(np.float32)), ()
     if pa.types.is_integer(column.type):

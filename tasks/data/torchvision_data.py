@@ -1,4 +1,4 @@
-"""Data sets of ``torchvision.datasets``, by class name."""
+"""Data sets from ``torchvision.datasets``, selected by class name."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ from tasks.job import Workspace
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
-# Attributes of torchvision's classes: reading labels from them avoids decoding pictures, and samples identify the data.
+# Attributes of torchvision's classes. Reading labels from an attribute avoids decoding images; the sample attributes
+# identify the data set.
 _LABELS = ("targets", "labels", "_labels", "y")
 _SAMPLES = ("data", "samples", "_samples", "_image_files")
 _HELD_OUT_SPLITS = ("test", "val", "valid")
 
 
 def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
-    """Resize and split a labelled image set of torchvision.
+    """Resize and split a labelled image set from torchvision.
 
-    Its held-out part (``train=False``, or the split "test" or "val") becomes the test split. Without such a part, the
-    test split is ``valid_share`` of all samples. Valid and calibration samples come from the training part.
+    The set's held-out part (``train=False``, or the split "test" or "val") becomes the test split. If the set lacks a
+    held-out part, the test split is the fraction ``valid_share`` of all samples. Valid and calibration samples come
+    from the training part.
 
     Raises
     ------
     ConfigurationError
-        The class does not exist, cannot be downloaded, or does not have one label for each image.
+        The class does not exist, cannot be downloaded, or does not provide one label for each image.
     InputError
-        The data are broken, or are missing under ``data.root`` and cannot be downloaded.
+        The data is damaged, or is missing from ``data.root`` and cannot be downloaded.
     """
     train, test = _open(data)
 
@@ -61,15 +63,18 @@ def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, works
 
 
 def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None]:
-    """Open the training part and the held-out part; the latter is None if the class does not have it."""
+    """Open the training part and the held-out part; return None for a held-out part that the class lacks."""
     kind = getattr(torchvision.datasets, data.name, None)
     if not (inspect.isclass(kind) and issubclass(kind, VisionDataset)):
         suggestion = did_you_mean(data.name, torchvision.datasets.__all__)
-        raise ConfigurationError(f'torchvision has no data set "{data.name}"{suggestion}.', hint="Correct data.name.")
+        raise ConfigurationError(
+            f'torchvision does not include the data set "{data.name}"{suggestion}.', hint="Correct data.name."
+        )
     parameters = inspect.signature(kind).parameters
     if data.download and "download" not in parameters:
         raise ConfigurationError(
-            f'torchvision cannot download "{data.name}".', hint="Put it under data.root and set data.download = false."
+            f'torchvision cannot download "{data.name}".',
+            hint="Put the files under data.root and set data.download = false.",
         )
     general = {"root": data.root, "download": data.download}
     make = partial(_make, kind, data, **{name: general[name] for name in general.keys() & parameters})
@@ -82,9 +87,10 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None
         try:
             return train, make(split=split)
         except ConfigurationError:
-            continue  # this class has another name for the split
+            continue  # this class uses another name for the split
     raise ConfigurationError(
-        f'torchvision\'s "{data.name}" has no split named {", ".join(_HELD_OUT_SPLITS)}.', hint="Use another data set."
+        f'torchvision\'s "{data.name}" lacks a split named {" or ".join(_HELD_OUT_SPLITS)}.',
+        hint="Use another data set.",
     )
 
 
@@ -94,11 +100,11 @@ def _make(kind: type[VisionDataset], data: TorchvisionDataset, **arguments: obje
     except (Broken, RuntimeError, OSError) as error:
         raise InputError(
             f'torchvision\'s "{data.name}" cannot be read from {data.root}: {error}.',
-            hint="Put the files there, or set data.download = true and connect to a network.",
+            hint="Put the files into this folder, or set data.download = true and connect to a network.",
             transient=is_transient(error),
         ) from error
     except (ImportError, TypeError, ValueError) as error:
-        # The class has another name for its splits, requires an unusual argument, or needs a missing package.
+        # The class uses other split names, requires an unusual argument, or needs a missing package.
         raise ConfigurationError(
             f'torchvision\'s "{data.name}" cannot be used as a data set: {str(error).rstrip(".")}.',
             hint='Use another data set, or data.kind = "image-folder" with one folder of images per class.',
@@ -114,7 +120,7 @@ def _part(dataset: VisionDataset, quotas: Quotas) -> Part:
         except (OSError, SyntaxError, ValueError) as error:
             raise UnreadableError(f"{type(error).__name__}: {error}") from error
         if not isinstance(image, Image.Image):
-            raise UnreadableError(f"expected a picture, got {type(image).__name__}")
+            raise UnreadableError(f"expected an image, got {type(image).__name__}")
         return image
 
     attributes = (getattr(dataset, attribute, None) for attribute in _LABELS)
@@ -126,12 +132,12 @@ def _part(dataset: VisionDataset, quotas: Quotas) -> Part:
             f'torchvision\'s "{name}" does not have one class per image.', hint="Use a data set for classification."
         ) from error
     if not labels or min(labels) < 0:
-        raise InputError(f'torchvision\'s "{name}" has no labelled images.', hint="Use another data set.")
+        raise InputError(f'torchvision\'s "{name}" does not contain labelled images.', hint="Use another data set.")
     return Part([f"{name}[{index}]" for index in range(len(labels))], labels, read, quotas)
 
 
 def _content(dataset: VisionDataset) -> str:
-    """Return the digest of the data set's arrays and files; other values contribute their ``repr``."""
+    """Return a digest of the data set's arrays and files, and of the ``repr`` of other values."""
     hasher = hashlib.sha256(f"{type(dataset).__name__} {len(dataset)}".encode())
     for attribute in (*_SAMPLES, *_LABELS):
         for piece in _pieces(getattr(dataset, attribute, None)):

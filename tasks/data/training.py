@@ -14,18 +14,18 @@ from tasks.job import Progress
 from tasks.outputs import intra_op_threads, training_device
 from tasks.workload.base import TrainedCheckpoint
 
-# The last bits of a sum depend on the number of threads. With one thread, the weights are the same on any number of
-# cores, and other workloads can train on the other cores.
+# The last bits of a sum depend on the number of threads. With one thread, the weights do not depend on the number of
+# cores, and other workloads can train on the remaining cores.
 THREADS = 1
 
 
 @dataclass(frozen=True)
 class Training:
-    """The parts of a domain's training.
+    """Components that a domain provides for training.
 
-    After each step, ``epoch`` yields the finished share of the epoch and the step's loss. The weights come from the
-    epoch for which ``validate`` returns the lowest loss, or else from the last epoch. A loss of ``hopeless`` or more
-    after an epoch means divergence. Gradients are clipped to the norm ``largest_gradient``.
+    For each step, ``epoch`` yields the finished fraction of the epoch and the step's loss. The weights come from the
+    last epoch or, if ``validate`` is set, from the epoch with the lowest validation loss. A loss of at least
+    ``hopeless`` after an epoch counts as divergence. Gradients are clipped to the norm ``largest_gradient``.
     """
 
     model: nn.Module
@@ -42,12 +42,12 @@ def train(
 ) -> dict[str, Tensor]:
     """Train the model that `make` builds, on CUDA if available; return the state dict on the CPU.
 
-    The same seed, machine and libraries give the same weights.
+    The same seed, hardware and library versions produce the same weights.
 
     Raises
     ------
     MeasurementError
-        The loss became NaN, infinite or hopeless.
+        The loss became NaN or infinite, or reached ``hopeless``.
     """
     best_loss, best = math.inf, dict[str, Tensor]()
     with (
@@ -71,9 +71,9 @@ def train(
                 progress(epoch + share, settings.epochs, f"epochs, loss {current_loss:.3f}")
             if training.validate is not None:
                 current_loss = training.validate()
-            if not current_loss < training.hopeless:  # also true of NaN
+            if not current_loss < training.hopeless:  # also true if the loss is NaN
                 raise MeasurementError(
-                    f'Training of workload "{workload}" diverged in epoch {epoch + 1}: loss {current_loss}.',
+                    f'Training of workload "{workload}" diverged in epoch {epoch + 1}, with a loss of {current_loss}.',
                     hint="Lower checkpoint.learning_rate.",
                 )
             if training.validate is None or current_loss < best_loss:
@@ -85,11 +85,11 @@ def train(
 
 @dataclass(frozen=True)
 class FineTuning:
-    """Batches, a loss and a score for the training loop of the caller.
+    """Batches, a loss and a score for the caller's training loop.
 
-    ``batches`` yields one epoch of positional inputs with targets, and uses only the given CPU generator for random
-    numbers. ``loss`` computes the scalar to minimize from the outputs of the model in training mode. ``validate``
-    computes a score (higher is better) and the mean loss on the valid split, with the model in evaluation mode.
+    ``batches`` yields one epoch of positional inputs with targets, and takes random numbers only from the given CPU
+    generator. ``loss`` computes the scalar to minimize from training-mode outputs and targets. ``validate`` computes a
+    score (higher is better) and the mean loss on the valid split, with the model in evaluation mode.
     """
 
     steps_per_epoch: int
@@ -102,7 +102,7 @@ class FineTuning:
 class OwnTraining:
     """The user's own training: ``train(model, seed, epochs)`` trains the model in place, on the CPU.
 
-    ``made_from`` identifies its code and arguments.
+    ``made_from`` identifies the training code and its arguments.
     """
 
     train: Callable[[nn.Module, int, int], None]

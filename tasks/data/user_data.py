@@ -19,9 +19,9 @@ from tasks.sources import code_digest, user_digest
 from tasks.user_code import call, in_its_own_words
 
 _STORED = ("calibration", "test")
-_CALIBRATION = 256  # training rows that calibrate if no split does
+_CALIBRATION = 256  # number of training rows to use if the calibration split is missing
 
-Items = Sequence[object]  # a map-style data set of (inputs, target)
+Items = Sequence[object]  # a map-style data set of pairs (inputs, target)
 
 
 def load_splits(data: FactoryData) -> Mapping[str, Items]:
@@ -30,7 +30,7 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
     Raises
     ------
     ConfigurationError
-        The factory fails, or does not return data sets by split.
+        The factory fails, or does not return a mapping from splits to data sets.
     InputError
         A required split is missing or empty.
     """
@@ -39,7 +39,7 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
     if not isinstance(splits, Mapping):
         raise ConfigurationError(
             f"{factory} returned {type(splits).__name__}, not a mapping.",
-            hint='Return {"calibration": …, "test": …}, and "train" if weights are trained.',
+            hint='Return {"calibration": …, "test": …}, and add "train" if weights are trained.',
         )
     for split, items in splits.items():
         if not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):
@@ -52,7 +52,7 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
         counts = {str(split): len(items) for split, items in splits.items()}
         raise InputError(
             f"{factory} returned no samples for: {', '.join(lacking)} (returned: {counts}).",
-            hint='Return at least one sample for every split. Without "calibration", rows of "train" calibrate.',
+            hint='Return at least one sample for every split. If "calibration" is missing, rows of "train" are used.',
         )
     return splits
 
@@ -62,23 +62,23 @@ def _count(splits: Mapping[str, Items], split: str) -> int:
 
 
 def _with_calibration(splits: Mapping[str, Items]) -> tuple[Mapping[str, Items], tuple[str, ...]]:
-    """Take evenly spaced training rows for calibration if no split is for it; return the splits, and notes on this."""
+    """Fill a missing calibration split with evenly spaced training rows; return the splits, and notes for the user."""
     if _count(splits, "calibration"):
         return splits, ()
     train = splits["train"]
     count = min(len(train), _CALIBRATION)
     rows = [train[number * len(train) // count] for number in range(count)]
-    note = f'the data give no "calibration" split, so {count:,} of {len(train):,} training rows calibrate'
+    note = f'the "calibration" split is missing, so calibration uses {count:,} of {len(train):,} training rows'
     return {**splits, "calibration": rows}, (note,)
 
 
 def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -> DatasetRef:
-    """Prepare the calibration and test splits, or find them in the store.
+    """Find the calibration and test splits in the store, or prepare the splits.
 
     Raises
     ------
     ConfigurationError
-        The user's code fails, or its inputs do not fit the model.
+        The user's code fails, or returns inputs that are incompatible with the model.
     InputError
         A split is empty, or contains NaN or infinities.
     """
@@ -128,10 +128,12 @@ def forward_parameters(model: nn.Module) -> list[str]:
 
 
 def first_input(model: nn.Module) -> str:
-    """Return the name of forward's first input; raise `ConfigurationError` if forward has no inputs."""
+    """Return the name of forward's first input; raise `ConfigurationError` unless forward takes an input."""
     parameters = forward_parameters(model)
     if not parameters:
-        raise ConfigurationError("The model's forward takes no input.", hint="Add an input, float32 [rows, features].")
+        raise ConfigurationError(
+            "The model's forward does not take an input.", hint="Add an input, float32 [rows, features]."
+        )
     return parameters[0].removeprefix("*")
 
 
@@ -141,14 +143,14 @@ def _file_digest(path: Path) -> str:
     except OSError as error:
         raise InputError(
             f"{path} cannot be read: {error.strerror or error}.",
-            hint="Correct data.files, whose paths are relative to the workload file.",
+            hint="Correct data.files; the paths are relative to the workload file.",
         ) from error
 
 
 def _columns(
     data: FactoryData, split: str, items: Items, parameters: Sequence[str], size: int, workspace: Workspace
 ) -> Mapping[str, Tensor | list[Tensor]]:
-    """Return a split's columns: the stacked rows of all items, or the batches of a collate function."""
+    """Return a split's columns: the stacked rows of all items, or the batches from a collate function."""
     split_name = f'data.factory "{data.factory}": split "{split}"'
     count = len(items)
     all_items: list[object] = []
@@ -168,7 +170,7 @@ def _columns(
         if data.collate and record[TARGET].shape[:1] != (len(batch),):
             raise ConfigurationError(
                 f"{source} returned a target of shape {list(record[TARGET].shape)} for {len(batch)} items.",
-                hint="The first axis of the target must be the axis of the items.",
+                hint="Return a target whose first axis has one entry per item.",
             )
         records.append(record)
     columns = {name: [record[name] for record in records] for name in records[0]}
@@ -182,7 +184,7 @@ def _pair(item: object, source: str) -> tuple[object, object]:
 
 
 def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dict[str, Tensor]:
-    """Return inputs by the names of forward's parameters, in the order of the parameters."""
+    """Return the inputs, keyed by the names of forward's parameters and in the order of the parameters."""
     if isinstance(inputs, Mapping):
         by_name = {str(name): value for name, value in inputs.items()}
         unknown = [name for name in by_name if name not in parameters]
@@ -215,7 +217,7 @@ def _tensor(value: object, source: str) -> Tensor:
     if tensor.dtype == torch.float64:
         tensor = tensor.float()
     if tensor.is_floating_point() and not tensor.isfinite().all():
-        raise InputError(f"{source} contains NaN or infinities.", hint="Remove or correct such samples.")
+        raise InputError(f"{source} contains NaN or infinities.", hint="Correct or remove the affected samples.")
     return tensor.detach().cpu()
 
 

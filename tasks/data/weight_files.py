@@ -1,4 +1,4 @@
-"""Files that contain a model's weights: one file, or several files in a folder or an index."""
+"""Files that contain a model's weights: a single file, or the files of a folder or an index."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _WEIGHTS, _INDEX = "model.safetensors", ".index.json"
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Return the files that contain the weights: `path` itself, or the files of a folder or an index.
+    """Return the files that contain the weights: `path` itself, or the files that a folder contains or an index lists.
 
-    An index is a ``….index.json`` in the format of transformers. The list is empty if a folder contains neither
+    An index is a file ``….index.json`` in the format of transformers. The list is empty if a folder contains neither
     ``model.safetensors`` nor its index.
 
     Raises
     ------
     InputError
-        The index cannot be read, or names files that are not in its folder.
+        The index cannot be read, or lists files that are not in the index's folder.
     """
     if path.is_dir() and (path / _WEIGHTS).is_file():
         return [path / _WEIGHTS]
@@ -36,27 +36,29 @@ def weight_files(path: Path) -> list[Path]:
     document = read_json(index)
     weight_map = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise InputError(f"{index} does not name any weight files.", hint="Use an index that save_pretrained wrote.")
+        raise InputError(f"{index} does not list any weight files.", hint="Use an index that save_pretrained wrote.")
     files = [index.parent / name for name in sorted({str(name) for name in weight_map.values()})]
     if missing := [file.name for file in files if file.parent != index.parent or not file.is_file()]:
-        raise InputError(f"{index} names missing files: {', '.join(missing[:5])}.", hint="Copy them to its folder.")
+        raise InputError(
+            f"{index} lists missing files: {', '.join(missing[:5])}.", hint="Copy the files to the index's folder."
+        )
     return files
 
 
 @contextmanager
 def fetch_weights(settings: FetchedCheckpoint, workspace: Workspace) -> Iterator[Source]:
-    """Give access to the files that ``checkpoint.uri`` names; see `storage.transfer.fetch` for a single file.
+    """Yield the source of the files that ``checkpoint.uri`` names; for a single file, see `storage.transfer.fetch`.
 
-    Several files must be local, and share one digest.
+    Several files must be local; the source then has one digest for all files.
 
     Raises
     ------
     ConfigurationError
         The URI is not allowed, or ``sha256`` is missing for a remote file or set for several files.
     InputError
-        A file is not available, too large, or has another SHA-256.
+        A file is unavailable or too large, or has an unexpected SHA-256.
     StoreError
-        The folder for downloads cannot be written.
+        The download folder is not writable.
     """
     local = local_path(settings.uri)
     files = [settings.uri] if local is None else [str(file) for file in weight_files(local)]
@@ -66,7 +68,7 @@ def fetch_weights(settings: FetchedCheckpoint, workspace: Workspace) -> Iterator
         )
     if len(files) > 1 and settings.sha256:
         raise ConfigurationError(
-            f"{local} has {len(files)} files, but checkpoint.sha256 pins only one file.",
+            f"The weights in {local} are {len(files)} files, but checkpoint.sha256 pins only one file.",
             hint="Remove checkpoint.sha256.",
         )
     with ExitStack() as stack:

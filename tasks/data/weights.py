@@ -25,8 +25,8 @@ from tasks.workload.base import FetchedCheckpoint
 
 WEIGHTS_FILE = "weights.safetensors"
 
-# Keys under which training scripts save the state dict, next to optimizer state, epoch and so on. Averaged weights come
-# first, because a script that saves both kinds evaluates and publishes the averaged weights.
+# Keys under which training scripts save the state dict, alongside values such as the optimizer state. Averaged weights
+# come first, because a script that saves both kinds of weights publishes the averaged weights.
 _LEVELS = (
     "state_dict_ema",
     "ema_state_dict",
@@ -40,17 +40,17 @@ _LEVELS = (
     "params",
     "net",
 )
-_DEEPEST = 4  # limit the levels, because a dict can contain itself
-_AVERAGED = "n_averaged"  # the counter that torch.optim.swa_utils.AveragedModel saves next to ``module.``
+_DEEPEST = 4  # limit the nesting depth, because a dict can contain itself
+_AVERAGED = "n_averaged"  # counter that torch.optim.swa_utils.AveragedModel saves alongside ``module.…`` keys
 _MOST_NAMED, _MOST_CLASSES = 3, 100
-_allowing = threading.Lock()  # torch's list of allowed classes is global for all threads
+_allowing = threading.Lock()  # all threads share torch's list of allowed classes
 
 
 class StateDict(dict[str, Tensor]):
-    """A state dict from a file.
+    """A state dict that was read from a file.
 
-    ``versions`` are the versions of saved modules by name, from PyTorch's ``_metadata``. ``notes`` tell the user how
-    the content of the file was changed.
+    ``versions`` contains the versions of the saved modules by name, from PyTorch's ``_metadata``. ``notes`` describes
+    how the file's content was changed.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], versions: Mapping[str, int], notes: Sequence[str]) -> None:
@@ -59,7 +59,7 @@ class StateDict(dict[str, Tensor]):
 
 
 class _Placeholder:
-    """A placeholder for an object that is neither a tensor nor a plain value; its code never runs."""
+    """A placeholder for an object that is neither a tensor nor a plain value; the object's code never runs."""
 
     def __init__(self, *_arguments: object) -> None:
         pass
@@ -69,17 +69,17 @@ class _Placeholder:
 
 
 def read_state(path: Path, shown: str = "") -> StateDict:
-    """Read a state dict from a safetensors or ``torch.save`` file; the content of the file determines its format.
+    """Read a state dict from a safetensors or ``torch.save`` file; detect the format from the file's content.
 
-    `path` may also be a folder or an index of several such files. PyTorch's restricted unpickler reads pickles; it
-    creates only tensors and plain containers. Objects of other classes, such as training arguments, become
-    placeholders, and their classes are not imported. Levels that training scripts add are removed. Messages contain
-    `shown` instead of the path.
+    `path` may also name a folder or an index of several such files. Pickles are read with PyTorch's restricted
+    unpickler, which creates only tensors and plain containers. Objects of other classes, such as training arguments,
+    become placeholders, and their classes are not imported. Nesting levels that training scripts add are removed. Error
+    messages contain `shown` instead of the path.
 
     Raises
     ------
     InputError
-        The file is broken, does not contain a state dict, or would run code.
+        The file is damaged, does not contain a state dict, or would run code when loaded.
     """
     shown = shown or str(path)
     files = weight_files(path) or [path]
@@ -93,7 +93,8 @@ def read_state(path: Path, shown: str = "") -> StateDict:
             raise _refusal(shown, classes)
         content = f"keys {list(loaded)[:5]}" if isinstance(loaded, Mapping) else type(loaded).__name__
         raise InputError(
-            f"{shown} does not contain a state dict, but {content}.", hint="Save a dict of parameter names and tensors."
+            f"{shown} does not contain a state dict, but {content}.",
+            hint="Save a dict that maps parameter names to tensors.",
         )
     if classes:
         state.notes = (f"left out objects of {_listed(classes)}", *state.notes)
@@ -104,9 +105,9 @@ def read_state(path: Path, shown: str = "") -> StateDict:
     ]:
         raise InputError(
             f"{shown}: these tensors are sparse, nested, quantized or without values: {', '.join(unusual[:5])}.",
-            hint="Save plain dense float tensors.",
+            hint="Save dense floating-point tensors.",
         )
-    # Check before the first copy, because an expanded tensor can claim any number of values.
+    # Check sizes before the first copy, because an expanded tensor can claim any number of values.
     if repeated := [key for key, tensor in state.items() if tensor.nbytes > tensor.untyped_storage().nbytes()]:
         raise InputError(
             f"{shown}: these tensors have more values than the file contains: {', '.join(repeated[:5])}.",
@@ -116,13 +117,13 @@ def read_state(path: Path, shown: str = "") -> StateDict:
 
 
 def _read_file(path: Path, shown: str) -> tuple[object, list[str]]:
-    """Return the content of a file, and the names of classes whose objects became placeholders."""
+    """Return the content of a file, and the names of the classes whose objects became placeholders."""
     classes: list[str] = []
     try:
-        # Pass a stream to torch, because it derives the format from the suffix of a path.
+        # Pass a stream, because torch would derive the format of a path from the suffix.
         with path.open("rb") as stream:
             start = stream.read(9)
-            # Safetensors start with the length of their JSON header, and the header starts with a brace.
+            # A safetensors file starts with the length of its JSON header, and the header starts with a brace.
             is_safetensors = start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000
             if start.startswith(b"PK") and zipfile.is_zipfile(stream):
                 _check_plain_zip(stream)
@@ -142,19 +143,19 @@ def _read_file(path: Path, shown: str) -> tuple[object, list[str]]:
 
 
 def read_fetched(settings: FetchedCheckpoint, workspace: Workspace) -> StateDict:
-    """Read the file that ``checkpoint.uri`` names, for any model.
+    """Read the state dict in the file or files that ``checkpoint.uri`` names.
 
     Raises
     ------
     InputError
-        The file is not available, or does not contain a state dict.
+        The file is unavailable, or does not contain a state dict.
     """
     with fetch_weights(settings, workspace) as source:
         return read_state(source.path(), as_shown(settings.uri))
 
 
 def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Tensor]:
-    """Load the state dict of a checkpoint in the store; floating-point tensors are float32.
+    """Load a checkpoint's state dict from the store; floating-point tensors are float32.
 
     Raises
     ------
@@ -183,38 +184,38 @@ def load_checkpoint(model: nn.Module, checkpoint: CheckpointRef, store: Artifact
 
 
 def build_blank(make: Callable[[], nn.Module]) -> nn.Module:
-    """Build a model for its names, shapes and classes, if possible without memory for its weights.
+    """Build a model to inspect its structure, if possible without allocating memory for the weights.
 
-    `make` builds the model on torch's default device. The state of the global generator does not change.
+    `make` builds the model on torch's default device. The state of torch's global generator does not change.
     """
     try:
         with torch.device("meta"):
             return make()
-    except Exception:  # noqa: BLE001 - a build on the CPU raises the error again, unless meta was the reason
-        # A constructor may read values of tensors, for example torch.linspace(…).tolist() for stochastic depth.
+    except Exception:  # noqa: BLE001 - building on the CPU raises the error again, unless meta caused the error
+        # A constructor may read tensor values, for example with torch.linspace(…).tolist() for stochastic depth.
         with torch.random.fork_rng(devices=[]):
             return make()
 
 
 def _check_plain_zip(stream: IO[bytes]) -> None:
-    """Refuse a compressed zip: torch.save does not compress, and torch.load would unpack any size in memory."""
+    """Refuse a compressed zip file, because torch.load would unpack any size in memory; torch.save never compresses."""
     with zipfile.ZipFile(stream) as archive:
         if any(part.filename.endswith("/constants.pkl") for part in archive.infolist()):
             raise ValueError("the file is a TorchScript program")
         if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
-            raise ValueError("the file is compressed, but torch.save does not compress")
+            raise ValueError("the file is compressed, but torch.save never compresses files")
 
 
 def _load(stream: IO[bytes], classes: Sequence[str]) -> object:
-    """Load a ``torch.save`` file, with a placeholder for each object of the named classes."""
-    if not classes or len(classes) > _MOST_CLASSES:  # torch is slow with many classes, so let it refuse the file
+    """Load a ``torch.save`` file, with placeholders for the objects of the named classes."""
+    if not classes or len(classes) > _MOST_CLASSES:  # torch is slow with many classes, so let torch refuse the file
         return torch.load(stream, map_location="cpu", weights_only=True)
     with _allowing, safe_globals([(_Placeholder, name) for name in classes]):
         return torch.load(stream, map_location="cpu", weights_only=True)
 
 
 def _find(loaded: object, depth: int = _DEEPEST) -> StateDict | None:
-    """Find the state dict inside the levels of training scripts; if there are several, the one with most tensors."""
+    """Return the state dict inside the levels of a training script; if there are several, return the largest."""
     if not isinstance(loaded, Mapping) or not depth:
         return None
     if loaded and all(isinstance(key, str) and isinstance(item, Tensor) for key, item in loaded.items()):
@@ -225,7 +226,7 @@ def _find(loaded: object, depth: int = _DEEPEST) -> StateDict | None:
     states = [(level, state) for level in _LEVELS if (state := _find(loaded.get(level), depth - 1)) is not None]
     if not states:
         return None
-    level, state = max(states, key=lambda pair: len(pair[1]))  # the first of equal length
+    level, state = max(states, key=lambda pair: len(pair[1]))  # among equally large state dicts, take the first
     unused = "".join(f' and not "{other}"' for other, _ in states if other != level)
     state.notes = (f'used the weights under "{level}"{unused}', *state.notes)
     return state
@@ -233,7 +234,7 @@ def _find(loaded: object, depth: int = _DEEPEST) -> StateDict | None:
 
 def _refusal(shown: str, classes: Sequence[str]) -> InputError:
     return InputError(
-        f"{shown} contains more than tensors and was refused, because loading it could run code: {_listed(classes)}.",
+        f"{shown} was refused, because loading the file could run code: {_listed(classes)}.",
         hint="Save only the model's state_dict(), preferably with safetensors.",
     )
 
@@ -244,7 +245,7 @@ def _listed(classes: Sequence[str]) -> str:
 
 
 def _versions(state: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the module versions in the metadata of an ordered dict from ``torch.save``; ignore invalid metadata."""
+    """Return the module versions from the ``_metadata`` of a state dict; ignore invalid metadata."""
     metadata = getattr(state, "_metadata", None)
     entries = metadata.items() if isinstance(metadata, Mapping) else ()
     versions = {name: entry.get("version") for name, entry in entries if isinstance(entry, Mapping)}

@@ -1,1 +1,1 @@
-"""Domains: kinds of work with their data, models, training and metrics, one folder for each domain."""
+"""Domains: kinds of work with their data, models, training and metrics; each domain has a folder."""

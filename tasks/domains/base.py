@@ -1,7 +1,7 @@
-"""The base class of domains: a domain provides the data, models, training and metrics of one kind of work.
+"""The base class of domains: a domain provides the data, models, training and metrics for one kind of work.
 
-A domain's workload class works without torch, and names the `Domain` class in its ``implementation``. Only the module
-of the `Domain` class imports torch.
+A domain's workload class works without torch, and names the `Domain` class in ``implementation``. Only the module that
+defines the `Domain` class imports torch.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tasks.workload.workload import Workload
 
 W = TypeVar("W", bound=Workload)
 M = TypeVar("M", bound=Kind)
-Axes = Mapping[str, Mapping[int, str]]  # names of axis lengths, by input name and axis number
+Axes = Mapping[str, Mapping[int, str]]  # axis names, by input name and axis number
 Weights = tuple[Mapping[str, object], Callable[[], Mapping[str, Tensor]]]
 PREPROCESSING = "preprocessing.json"
 
 
 class Domain(ABC, Generic[W, M]):
-    """One kind of work, with workloads of class `W` and model sections of class `M`.
+    """A kind of work, with workloads of class `W` and model sections of class `M`.
 
-    A domain implements `calibration` or `fine_tuning` if its workload class lists the need in ``gives``.
+    A domain supports `calibration` or `fine_tuning` if its workload class lists this capability in ``gives``.
     """
 
-    outputs: ClassVar[tuple[str, ...]] = ()  # names of the models' first outputs; later outputs get numbers
-    open_axes: ClassVar[Axes] = {}  # the axes of every workload; see `axes`
-    usage: ClassVar[str] = ""  # a Jinja template, like `Runtime.usage`, that makes inputs from a bundle's files
+    outputs: ClassVar[tuple[str, ...]] = ()  # names of a model's first outputs; later outputs are numbered
+    open_axes: ClassVar[Axes] = {}  # variable axes in every workload; see `axes`
+    usage: ClassVar[str] = ""  # Jinja template for code that creates inputs from a bundle's files
 
     @abstractmethod
     def prepare(self, workload: W, workspace: Workspace) -> DatasetRef:
@@ -51,14 +51,14 @@ class Domain(ABC, Generic[W, M]):
 
     @abstractmethod
     def build(self, model: M, dataset: DatasetRef) -> nn.Module:
-        """Build a model for a data set, with weights from torch's global generator."""
+        """Build a model for a data set, with random weights from torch's global generator."""
 
     def example_inputs(
         self, workload: W, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
         """Return real inputs by name, in calling order, for timing, tracing and golden cases.
 
-        They are the first samples of the test split. A split that is too small is repeated.
+        The inputs are the first samples of the test split. A split that is too small is repeated.
         """
         split = load_samples(dataset, "test", store)
         batch = next(split.batches(batch_size, torch.arange(batch_size) % len(split)))
@@ -71,17 +71,17 @@ class Domain(ABC, Generic[W, M]):
         Parameters
         ----------
         apart
-            Call the model with one row at a time, because its result for a row depends on the other rows in the call.
-            Otherwise, call it with batches of a fast size.
+            Whether to call the model with one row at a time, because the result for a row depends on the other rows in
+            the call. By default, the batch size is chosen for speed.
 
         Raises
         ------
         MeasurementError
-            The model computes NaN or infinities, or its outputs do not fit the data.
+            The model returns NaN or infinities, or the outputs do not match the data.
         """
 
     def metric(self, workload: W) -> Score | None:
-        """Return the metric that the gate checks; None if the metric is not registered."""
+        """Return the metric that the gate checks, or None if the metric is not registered."""
         return None
 
     def axes(self, workload: W, examples: Mapping[str, Tensor]) -> Axes:
@@ -89,7 +89,7 @@ class Domain(ABC, Generic[W, M]):
         return self.open_axes
 
     def output_names(self, job: Job[W], store: ArtifactStore) -> tuple[str, ...]:
-        """Return the names of a model's first outputs; later outputs get numbers."""
+        """Return the names of a model's first outputs; later outputs are numbered."""
         return self.outputs
 
     def chooses(self, workload: W) -> bool:
@@ -97,7 +97,7 @@ class Domain(ABC, Generic[W, M]):
         return self.outputs[:1] == ("logits",)
 
     def check(self, job: Job[W], workspace: Workspace) -> None:
-        """Refuse a float model that does not fit its data; built-in models always fit."""
+        """Refuse a float model that is incompatible with its data; built-in models are always compatible."""
 
     def draw_weights(self, workload: W, dataset: DatasetRef, seed: int) -> dict[str, Tensor]:
         """Return the initial state dict for a seed; the state of torch's global generator does not change."""
@@ -107,11 +107,11 @@ class Domain(ABC, Generic[W, M]):
             return self.build(model, dataset).state_dict()
 
     def weights(self, workload: W, dataset: DatasetRef) -> Weights:
-        """Return values that identify weights of a kind that only this domain has, and a function that loads them."""
-        raise NotImplementedError(f"{workload.domain} has no checkpoints of kind {workload.checkpoint.kind}")
+        """Return values that identify domain-specific weights, and a function that loads these weights."""
+        raise NotImplementedError(f"{workload.domain} does not support checkpoints of kind {workload.checkpoint.kind}")
 
     def train(self, workload: W, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-        """Train with the settings of ``[checkpoint]``, reproducibly; return the float32 state dict on the CPU."""
+        """Train reproducibly with the settings in ``[checkpoint]``; return the float32 state dict on the CPU."""
         raise ConfigurationError(
             f'Workload "{workload.name}": domain "{workload.domain}" does not support checkpoint.kind "train".',
             hint="Use another checkpoint.kind.",
@@ -126,23 +126,23 @@ class Domain(ABC, Generic[W, M]):
         raise NotImplementedError(f"{job.workload.domain} does not fine-tune models")
 
     def fit_hint(self, shapes: Mapping[str, tuple[int, ...]], workload: W, dataset: DatasetRef) -> str:
-        """Return a hint for a checkpoint whose shapes do not fit the workload."""
-        return "Set [model] to the model that the checkpoint was made for, or use another checkpoint."
+        """Return a hint for a checkpoint whose shapes do not match the workload."""
+        return "Set [model] to the model that the checkpoint was created for, or use another checkpoint."
 
     def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
-        """Return the smallest and largest allowed value of each input that contains indices, by name."""
+        """Return the smallest and largest allowed values of inputs that contain indices, by input name."""
         return {}
 
     def propose(self, workload: W, workspace: Workspace) -> Proposal:
-        """Choose workload keys from the data, model and weights for ``nightquant init``."""
+        """Propose workload keys for ``nightquant init``, based on the data, model and weights."""
         return Proposal()
 
     def write_resources(self, job: Job[W], store: ArtifactStore, folder: Path) -> dict[str, str]:
-        """Write files into a bundle that describe inputs and outputs; return file names by purpose."""
+        """Write files that describe inputs and outputs into a bundle; return the file names by purpose."""
         return {}
 
 
 def write_preprocessing(document: Mapping[str, object], folder: Path) -> dict[str, str]:
-    """Write ``preprocessing.json`` into a bundle; return its name by purpose."""
+    """Write ``preprocessing.json`` into a bundle; return the file name by purpose."""
     (folder / PREPROCESSING).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="ascii")
     return {"preprocessing": PREPROCESSING}

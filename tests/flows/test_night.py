@@ -51,9 +51,9 @@ def test_a_flow_run_that_is_retried_is_another_run(begin):
 @pytest.mark.slow
 def test_the_runs_message_says_what_is_odd_about_the_data(begin):
     night = begin()
-    dataset = DatasetRef(kind="images", digest="d" * 64, splits={}, notes=("the median picture is enlarged 7 times",))
+    dataset = DatasetRef(kind="images", digest="d" * 64, splits={}, notes=("the median image is enlarged 7 times",))
     night.add(WorkloadResult(workload=night.workloads[0], dataset=dataset, candidates=()))
-    assert night.message().endswith(", lstm-demo: the median picture is enlarged 7 times")
+    assert night.message().endswith(", lstm-demo: the median image is enlarged 7 times")
 
 
 @pytest.mark.slow

@@ -18,15 +18,16 @@ _METRIC: dict[str, JsonValue] = {"anyOf": [{"enum": list(OFFERED)}, {"type": "st
 
 
 class FineTune(FromFile):
-    """``qat`` recipes continue training by ``train(model, splits, seed=…, epochs=…, **arguments)``.
+    """Training for ``qat`` recipes, which call ``train(model, splits, seed=…, epochs=…, **arguments)``.
 
-    The recipe sets `seed` and `epochs`. Without this section, `qat` recipes call the callable of `[checkpoint]`.
+    The recipe sets `seed` and `epochs`. If this section is missing, `qat` recipes call the training callable in
+    `[checkpoint]`.
     """
 
     train: Reference
     """`module:callable` that trains the model."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """Further keyword arguments of the callable."""
+    """Additional keyword arguments for the callable."""
 
 
 class TrainedByCode(FineTune, Kind):
@@ -34,9 +35,9 @@ class TrainedByCode(FineTune, Kind):
 
     kind: Literal["train"]
     seed: int = 0
-    """Seed of torch's generator, also passed to the callable."""
+    """Seed of torch's generator, which is also passed to the callable."""
     epochs: PositiveInt = 1
-    """Number of epochs, passed to the callable."""
+    """Number of epochs, which is passed to the callable."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -46,7 +47,7 @@ class TrainedByCode(FineTune, Kind):
 
 
 class Evaluate(FromFile):
-    """``[evaluate]`` chooses the metric."""
+    """The ``[evaluate]`` section chooses the metric."""
 
     metric: Annotated[str, WithJsonSchema(_METRIC)] = Field(pattern=r"^[A-Za-z_][\w.-]*(:[A-Za-z_]\w*)?$")
     """Name of a built-in metric, or `module:callable` of your own metric."""
@@ -55,9 +56,9 @@ class Evaluate(FromFile):
     unit: str = ""
     """Unit of your own metric."""
     output: str = ""
-    """Name of the output that the metric uses, as `--check` shows it; by default the first output."""
+    """Name of the output that the metric uses, as shown by `--check`; by default, the first output."""
     batch_size: PositiveInt = 32
-    """Rows in one call."""
+    """Number of rows in one call."""
 
     @model_validator(mode="after")
     def _direction_is_known(self) -> Self:
@@ -74,12 +75,12 @@ class Evaluate(FromFile):
 
 
 class CustomBenchmark(SequenceBenchmark):
-    """``[benchmark]`` sets the calls that are timed."""
+    """The ``[benchmark]`` section describes the timed calls."""
 
-    sequence_length: PositiveInt | None = None  # type: ignore[assignment]  # by default the data decide
-    """Steps in the timed call; by default the length of the first test row."""
+    sequence_length: PositiveInt | None = None  # type: ignore[assignment]  # by default, the data determines the length
+    """Number of steps in a timed call; by default, the length of the first test row."""
     sequence_axis: str = ""
-    """Axis of the steps, if `data.axes` names several axes besides `batch`."""
+    """Name of the step axis, if `data.axes` names several axes besides `batch`."""
 
 
 class CustomWorkload(Workload):
@@ -106,12 +107,12 @@ class CustomWorkload(Workload):
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
-        """Names of each input's axes; empty for a table."""
+        """Axis names for each input; empty for a table."""
         return self.data.axes if isinstance(self.data, FactoryData) else {}
 
     @property
     def steps(self) -> str:
-        """Name of the axis that ``sequence_length`` refers to; "" if no axis is named."""
+        """Name of the axis whose length is ``sequence_length``; "" if the axis is unknown."""
         return self.benchmark.sequence_axis or (self._lengths[0] if len(self._lengths) == 1 else "")
 
     @property
@@ -123,13 +124,13 @@ class CustomWorkload(Workload):
         for recipe in self.recipe:
             if recipe.method == "qat" and self.training is None:
                 raise ValueError(
-                    f'recipe "{recipe.name}": method "qat" needs a callable that trains: set [fine_tune] '
+                    f'recipe "{recipe.name}": method "qat" needs a training callable; set [fine_tune] '
                     'train = "module:callable", or use checkpoint.kind "train"'
                 )
             if keys := sorted(recipe.model_fields_set & _BUILT_IN_TRAINING if recipe.method == "qat" else ()):
                 raise ValueError(
-                    f'recipe "{recipe.name}": remove {" and ".join(keys)}, because your callable trains; '
-                    "pass its arguments in fine_tune.arguments"
+                    f'recipe "{recipe.name}": remove {" and ".join(keys)}, because your own callable trains the model; '
+                    "set fine_tune.arguments instead"
                 )
         return self
 
@@ -139,5 +140,5 @@ class CustomWorkload(Workload):
         return self.fine_tune or (self.checkpoint if isinstance(self.checkpoint, TrainedByCode) else None)
 
     def cannot_tune(self) -> str:
-        """Return a message if the workload names no training callable, else ""."""
+        """Return a message if the workload does not name a training callable, or else ""."""
         return "" if self.training else "[fine_tune] train is not set"

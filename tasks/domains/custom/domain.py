@@ -40,18 +40,18 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
     """The domain ``custom``."""
 
     def prepare(self, workload: CustomWorkload, workspace: Workspace) -> DatasetRef:
-        """Get the splits from the user's code or from a table; inputs have the names of forward's parameters."""
+        """Prepare the splits from the user's code or from a table; inputs are named after forward's parameters."""
         data, model = workload.data, build_blank(lambda: call_factory(workload.model))
         if isinstance(data, FactoryData):
             return prepare_factory(data, model, workspace)
         return prepare_table(data, first_input(model), workspace)
 
     def build(self, model: FactorySpec, dataset: DatasetRef) -> nn.Module:
-        """Call the user's factory, and flatten the outputs of the model (see `flat`)."""
+        """Build the model with the user's factory, and flatten the model's outputs (see `flat`)."""
         return flat(call_factory(model)).eval()
 
     def check(self, job: Job[CustomWorkload], workspace: Workspace) -> None:
-        """Call the float model on its first test rows, and the metric on the model's output."""
+        """Call the float model on the first test rows, and apply the metric to the model's output."""
         model = self.build(job.workload.model, job.dataset)
         load_checkpoint(model, job.checkpoint, workspace.store)
         settings, split = job.workload.evaluate, load_test(job.dataset, workspace.store, apart=False)
@@ -72,7 +72,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
                 raise MeasurementError(f"{factory}: {error.message}", hint=error.hint) from error
 
     def axes(self, workload: CustomWorkload, examples: Mapping[str, Tensor]) -> Axes:
-        """Return the axis of the rows and the axes that ``data.axes`` names."""
+        """Return the row axis and the axes that ``data.axes`` names."""
         return open_axes(workload.axes, tuple(examples))
 
     def example_inputs(
@@ -80,8 +80,8 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
     ) -> dict[str, Tensor]:
         """Return the first rows of the test split; a first batch that is too short is repeated.
 
-        With ``benchmark.sequence_length``, prefer the first batch with exactly this number of steps. Otherwise, cut the
-        shortest longer batch; if no batch is longer, repeat the longest batch.
+        If ``benchmark.sequence_length`` is set, prefer the first batch with exactly this number of steps. If no batch
+        matches, cut the shortest batch with more steps, or else repeat the longest batch.
         """
         split = load_test(dataset, store, apart=batch_size == 1)
         names, axes = split.description.inputs, open_axes(workload.axes, split.description.inputs)
@@ -110,7 +110,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
     def evaluate(self, job: Job[CustomWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
         """Compute ``evaluate.metric`` on the test split, from ``evaluate.output`` or the first output.
 
-        Raise `ConfigurationError` if the user's metric fails, or returns neither one number nor one per row.
+        Raise an error if the user's metric fails, or does not return one number or one number per row.
         """
         settings = job.workload.evaluate
         split = load_test(job.dataset, workspace.store, apart=apart)
@@ -137,12 +137,12 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return structure_of(model, tuple(self.example_inputs(job.workload, job.dataset, store, 1).values()))
 
     def _scored_output(self, job: Job[CustomWorkload], store: ArtifactStore) -> int:
-        """Return the number of the output that the metric uses."""
+        """Return the index of the output that the metric uses."""
         if not (name := job.workload.evaluate.output):
             return 0
         if name not in (known := self.output_names(job, store)):
             raise ConfigurationError(
-                f'evaluate.output: the model has no output "{name}"{did_you_mean(name, known)}.',
+                f'evaluate.output: the model does not have an output "{name}"{did_you_mean(name, known)}.',
                 hint=f"Choose one of its outputs: {', '.join(known)}.",
             )
         return known.index(name)
@@ -150,8 +150,9 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
     def train(self, workload: CustomWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
         """Call ``checkpoint.train(model, splits, seed=…, epochs=…, **arguments)``.
 
-        Return the state dict from the callable, or else the model's. `splits` are the factory's data sets, or a table's
-        `TensorDataset` for each split. Raise `ConfigurationError` if the callable fails or returns another type.
+        Return the state dict that the callable returns, or else the model's state dict. `splits` contains the factory's
+        data sets, or a `TensorDataset` for each split of a table. Raise `ConfigurationError` if the callable fails or
+        returns an unsupported type.
         """
         settings = cast("TrainedByCode", workload.checkpoint)
         splits = _splits(workload, dataset, workspace.store)
@@ -176,7 +177,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return OwnTraining(train, arguments | {"code": user_digest(settings.folder, settings.train)})
 
     def propose(self, workload: CustomWorkload, workspace: Workspace) -> Proposal:
-        """Choose a metric for the targets, and the axes whose lengths differ between batches."""
+        """Propose a metric for the targets, and the axes whose lengths differ between batches."""
         dataset, store = self.prepare(workload, workspace), workspace.store
         axes = axes_of(dataset, store)
         return Proposal(
@@ -184,7 +185,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         )
 
     def write_resources(self, job: Job[CustomWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
-        """Write ``preprocessing.json`` for a table: features, means, standard deviations and classes."""
+        """Write ``preprocessing.json`` for a table, with features, means, standard deviations and classes."""
         if isinstance(job.workload.data, FactoryData):
             return {}
         description = read_description(job.dataset, store).model_dump(
@@ -219,7 +220,7 @@ def _trained(
 
 def _splits(workload: CustomWorkload, dataset: DatasetRef, store: ArtifactStore) -> Mapping[str, object]:
     if workload.data.kind == "factory":
-        with _seeded(0):  # the stored splits were made with this seed
+        with _seeded(0):  # the stored splits were created with this seed
             return load_splits(workload.data)
     splits = {split: load_samples(dataset, split, store) for split in dataset.splits}
     return {name: TensorDataset(split[split.description.inputs[0]], split.target) for name, split in splits.items()}
@@ -232,14 +233,14 @@ def _distance(batch: Mapping[str, Tensor], axes: Axes, name: str, length: int) -
 
 
 def open_axes(names: Mapping[str, tuple[str, ...]], inputs: tuple[str, ...]) -> Axes:
-    """Return ``data.axes`` by axis number; without it, the first axis of each input is the axis of the rows."""
+    """Return the names in ``data.axes`` by axis number; by default, the first axis of each input is the row axis."""
     if not names:
         return {name: {0: BATCH} for name in inputs}
     return {name: {axis: length for axis, length in enumerate(names.get(name, ())) if length} for name in inputs}
 
 
 def metric_for(dataset: DatasetRef, store: ArtifactStore) -> str:
-    """Return ``mse`` for numbers, ``accuracy`` for one class per row, ``loss`` for several classes per row."""
+    """Return ``mse`` for numeric targets, ``accuracy`` for one class per row, or ``loss`` for several classes."""
     target = load_samples(dataset, "test", store).columns[TARGET]
     first = target.values if target.shapes is None else target[0]
     if first.is_floating_point():
@@ -248,14 +249,14 @@ def metric_for(dataset: DatasetRef, store: ArtifactStore) -> str:
 
 
 def axes_of(dataset: DatasetRef, store: ArtifactStore) -> dict[str, list[str]]:
-    """Return ``data.axes`` of batches that a collate function made; empty if items are stacked along axis 0.
+    """Return ``data.axes`` for batches from a collate function; return {} if items are stacked along axis 0.
 
     Axes get the same name if their lengths are equal in every batch.
     """
     description = read_description(dataset, store)
     if not description.collated:
         return {}
-    # Single rows distinguish the batch axis from an axis that happens to have the same length.
+    # Batches of one row distinguish the batch axis from another axis that happens to have the same length.
     splits = [load_test(dataset, store, apart=apart).columns for apart in (False, True)]
     shapes = {name: [shape for split in splits for shape in split[name].shapes or ()] for name in splits[0]}
     names: dict[tuple[int, ...], str] = {tuple(shape[0] for shape in shapes[TARGET]): BATCH}

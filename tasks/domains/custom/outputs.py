@@ -1,7 +1,7 @@
 """Flatten the outputs of models whose forward returns a dictionary, a dataclass or nested tuples.
 
-Runtimes return a tensor or a tuple of tensors. `flat` gives such a model a class whose forward returns a tuple. The
-model's modules and their names stay the same.
+Runtimes return a tensor or a tuple of tensors. For a model with nested outputs, `flat` substitutes a class whose
+forward returns a tuple. The model's modules and their names stay the same.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from storage.errors import QuantizationError
 
 
 def flat(model: nn.Module) -> nn.Module:
-    """Change a model, in place, so that it returns its outputs as a flat tuple in the order of its forward.
+    """Change a model in place so that forward returns a flat tuple of the outputs in the original order.
 
-    Tensors, tuples and lists of tensors are returned as before. torch's own modules do not change, because quantization
-    recognizes them by their class.
+    Tensors, and tuples and lists of tensors, are returned unchanged. Modules of torch itself do not change, because
+    quantization recognizes such modules by class.
     """
     own = type(model)
     if own.__module__.partition(".")[0] == "torch":
@@ -39,13 +39,13 @@ def flat(model: nn.Module) -> nn.Module:
 
 @torch.inference_mode()
 def structure_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> object:
-    """Return the outputs of a model from `flat` in their original structure."""
+    """Return the outputs of a flattened model in their original structure."""
     returns = getattr(type(model), "returns", None)
     return returns(model, *inputs) if returns else model(*inputs)
 
 
 def names(structure: object) -> tuple[str, ...]:
-    """Name the outputs by their paths, such as ``logits`` or ``hidden.0``, or by numbers if they have no names.
+    """Return names for the outputs: paths, such as ``logits`` or ``hidden.0``, or numbers if the outputs are unnamed.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def names(structure: object) -> tuple[str, ...]:
 
 @contextmanager
 def structured(model: nn.Module, structure: object) -> Iterator[None]:
-    """Make a model from `flat` return the original structure, which the user's training expects."""
+    """Make a flattened model return the original structure, which the user's training code expects."""
     if not _is_nested(structure):
         yield
         return
@@ -82,7 +82,7 @@ def _is_container(value: object) -> bool:
 
 
 def _parts(container: object) -> list[tuple[str, object]]:
-    """Return a container's values with their names, without None in dataclasses and mappings."""
+    """Return a container's values with their names, omitting None in dataclasses and mappings."""
     if is_dataclass(container):
         parts = [(field.name, getattr(container, field.name)) for field in fields(container)]
         return [(name, value) for name, value in parts if value is not None]
@@ -101,13 +101,13 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
         yield path, value
     else:
         raise QuantizationError(
-            f'The model returns "{path}" of type {type(value).__name__}, and only tensors can be saved.',
+            f'The model returns "{path}" of type {type(value).__name__}, but only tensors can be saved.',
             hint="Remove this output from forward, or wrap the model in the factory.",
         )
 
 
 def _restored(structure: object, leaves: Iterator[object]) -> object:
-    """Return the structure with other leaves."""
+    """Return a copy of the structure that contains `leaves`."""
     if not _is_container(structure):
         return next(leaves)
     parts = {name: _restored(part, leaves) for name, part in _parts(structure)}

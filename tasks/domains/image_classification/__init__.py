@@ -27,13 +27,13 @@ TorchvisionModel = Literal[
 
 
 class TorchvisionSpec(Kind):
-    """A model of ``torchvision.models.quantization``."""
+    """A model from ``torchvision.models.quantization``."""
 
     kind: Literal["torchvision"]
     name: TorchvisionModel = "resnet18"
-    """Name of the model."""
+    """Name of the torchvision model."""
     num_classes: PositiveInt | None = None
-    """Number of outputs; by default the number of classes in the data."""
+    """Number of outputs; by default, the number of classes in the data."""
 
 
 class TorchvisionWeights(Kind):
@@ -41,14 +41,14 @@ class TorchvisionWeights(Kind):
 
     kind: Literal["torchvision-weights"]
     weights: str
-    """Name of the enum member, such as `ResNet18_Weights.IMAGENET1K_V1`."""
+    """Name of torchvision's enum member, such as `ResNet18_Weights.IMAGENET1K_V1`."""
 
 
 class Evaluate(Section):
-    """``[evaluate]`` controls how top-1 and top-5 accuracy are measured."""
+    """The ``[evaluate]`` section controls how top-1 and top-5 accuracy are measured."""
 
     batch_size: PositiveInt = 32
-    """Images in one call."""
+    """Number of images in one call."""
 
 
 ClassifierSpec = TorchvisionSpec | FactorySpec

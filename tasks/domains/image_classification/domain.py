@@ -81,7 +81,8 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
     def train(self, workload: ImageWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
         """Train on the train split with AdamW and a one-cycle learning rate schedule.
 
-        The peak is ``checkpoint.learning_rate``. Images are shifted randomly. See `tasks.data.training.train`.
+        The peak learning rate is ``checkpoint.learning_rate``. Images are shifted randomly. See
+        `tasks.data.training.train`.
 
         Source: Smith and Topin, "Super-Convergence", 2018.
         """
@@ -107,7 +108,7 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         return train(make, settings, workload.name, workspace.progress)
 
     def fine_tuning(self, job: Job[ImageWorkload], store: ArtifactStore, batch_size: int) -> FineTuning:
-        """Return cross-entropy on the train split, and top-1 accuracy, from 0 to 1, on the valid split."""
+        """Return cross-entropy for the train split, and top-1 accuracy, between 0 and 1, for the valid split."""
 
         def validate(model: nn.Module, device: torch.device) -> tuple[float, float]:
             split = load_samples(job.dataset, "valid", store)
@@ -127,7 +128,7 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         )
 
     def weights(self, workload: ImageWorkload, dataset: DatasetRef) -> Weights:
-        """Return values that identify torchvision's published weights, and a function that loads them."""
+        """Return values that identify torchvision's published weights, and a function that loads the weights."""
         weights = published(cast("TorchvisionWeights", workload.checkpoint).weights)
         model = workload.model.model_dump(mode="json")
         made_from = {"model": model, "weights": weights.url, "classes": dataset.classes}
@@ -138,7 +139,7 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         return propose_keys(workload, workspace)
 
     def write_resources(self, job: Job[ImageWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
-        """Write ``preprocessing.json``: size, channels, transforms, normalization and class names."""
+        """Write ``preprocessing.json`` with the size, channels, transforms, normalization and class names."""
         description, data = read_description(job.dataset, store), job.workload.data
         channels, height, width = job.dataset.sample_shape
         document = {
@@ -158,16 +159,16 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
 def training_batches(
     dataset: DatasetRef, store: ArtifactStore, batch_size: int, generator: torch.Generator
 ) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
-    """Yield shuffled batches of one epoch of the train split, with each image shifted randomly.
+    """Yield one epoch of shuffled batches from the train split, with each image shifted randomly.
 
-    A shift of at most 1/16 of the side keeps every label, but a flip can change the label of a character. A last batch
-    of one sample is dropped, because batch normalization cannot train on it. The state of `generator`, on the CPU,
-    advances, so that every epoch differs.
+    A shift by at most 1/16 of the side preserves every label, but a flip could change a character's label. A final
+    batch of one sample is dropped, because batch normalization needs several samples. Each epoch advances the state of
+    the CPU generator `generator`, so that epochs differ.
 
     Raises
     ------
     InputError
-        No batch has two images.
+        No batch contains two images.
     """
     split = load_samples(dataset, "train", store)
     if min(len(split), batch_size) < 2:
@@ -185,7 +186,7 @@ def training_batches(
 
 
 def _shifted_positions(count: int, side: int, generator: torch.Generator) -> Tensor:
-    """Return the source positions of the pixels of shifted lines, int64 [count, side]; edge pixels are repeated."""
+    """Return the source position of each pixel in shifted lines, int64 [count, side]; edge pixels are repeated."""
     reach = side // 16
     shift = torch.randint(-reach, reach + 1, (count, 1), generator=generator)
     return (torch.arange(side) + shift).clamp_(0, side - 1)
@@ -194,12 +195,12 @@ def _shifted_positions(count: int, side: int, generator: torch.Generator) -> Ten
 def one_cycle(
     optimizer: torch.optim.Optimizer, learning_rate: float, steps: int
 ) -> torch.optim.lr_scheduler.OneCycleLR:
-    """Return a schedule that rises to `learning_rate` over a quarter of the steps, then falls to nearly zero."""
-    # A cycle of four steps has no rising steps, so OneCycleLR would divide by zero.
+    """Return a schedule that rises to `learning_rate` over a quarter of the steps, and then falls to nearly zero."""
+    # In a cycle of four steps, the learning rate does not rise, so OneCycleLR would divide by zero.
     total = max(_SHORTEST_CYCLE, steps + 1)
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=total, pct_start=0.25)
 
 
 def _logits(outputs: object) -> Tensor:
-    # GoogLeNet and Inception also return their auxiliary heads' outputs in training.
+    # In training mode, GoogLeNet and Inception also return the outputs of their auxiliary heads.
     return tensors_of(outputs)[0]

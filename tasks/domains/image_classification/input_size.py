@@ -1,12 +1,12 @@
-"""Choose keys of an image workload, with reasons, for ``nightquant init``.
+"""Choose keys for an image workload, with reasons, for ``nightquant init``.
 
-The first rule that applies determines size and normalization:
+The first rule that applies determines the image size and the normalization:
 
-1. Weights that torchvision publishes use their own transforms.
-2. If nearly all pictures are squares of one size, at most 224 pixels, this size is used.
-3. A model with a ``pretrained_cfg``, such as timm's models, uses its values.
-4. Other small pictures use the median of their shorter sides, rounded to a multiple of 32.
-5. Larger pictures use the transforms of torchvision's weights for this model, or 224 pixels cropped out of 256.
+1. For weights that torchvision publishes, use the published transforms.
+2. If nearly all images are squares of one size, at most 224 pixels, use this size.
+3. For a model with a ``pretrained_cfg``, such as a timm model, use the values in ``pretrained_cfg``.
+4. For other small images, use the median of the shorter sides, rounded to a multiple of 32.
+5. For larger images, use the transforms of torchvision's weights for the model, or crop 224 pixels out of 256.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from tasks.results import Proposal
 from tasks.user_code import call_factory
 from tasks.workload.base import FactorySpec, FetchedCheckpoint, Kind
 
-_CALIBRATION_SHARE = 4  # at most one picture in four is used for calibration
-_OPENED = 10_000  # limit the pictures whose sizes are read, because 10,000 pictures take a second
+_CALIBRATION_SHARE = 4  # at most one image in four is used for calibration
+_OPENED = 10_000  # limit the number of images whose sizes are read, because reading 10,000 sizes takes a second
 _NEARLY_ALL = 0.95
-_MULTIPLE = 32  # torchvision's models reduce a picture's sides by this factor
+_MULTIPLE = 32  # torchvision's models reduce an image's sides by this factor
 _PHOTOGRAPH = 224
 _DEFAULTS = Preprocessing(256, _PHOTOGRAPH, Transforms().mean, Transforms().std)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Preprocessing for pictures, and the reason for it."""
+    """Preprocessing for images, and the reason for this choice."""
 
     geometry: Preprocessing
     reason: str
 
     @property
     def keys(self) -> dict[str, object]:
-        """The keys of ``[data]`` for this preprocessing, without default values."""
+        """Keys of ``[data]`` that describe this preprocessing, without default values."""
         geometry = self.geometry
         transforms: dict[str, object] = {"resize": geometry.resize} if geometry.resize != geometry.crop else {}
         if (geometry.mean, geometry.std) != (_DEFAULTS.mean, _DEFAULTS.std):
@@ -62,7 +62,7 @@ class Choice:
 
 
 class _Declared(BaseModel):
-    """The keys of a ``pretrained_cfg`` that describe how to prepare pictures, with timm's defaults."""
+    """Keys of a ``pretrained_cfg`` that describe how to prepare images, with timm's defaults."""
 
     input_size: tuple[PositiveInt, PositiveInt, PositiveInt]
     crop_pct: PositiveFloat = 0.875
@@ -77,13 +77,13 @@ class _Declared(BaseModel):
         return self.input_size[-1]
 
     def geometry(self, side: int, resize: int) -> Preprocessing:
-        """Return the model's preprocessing for pictures of a given size."""
+        """Return the model's preprocessing for the given image sizes."""
         known = self.interpolation in get_args(Interpolation)
         return Preprocessing(resize, side, self.mean, self.std, self.interpolation if known else "bicubic")
 
 
 def choose_transforms(workload: ImageWorkload, pictures: Sequence[Path]) -> Choice | None:
-    """Choose size and normalization by the first rule that applies; None if no picture can be read."""
+    """Choose size and normalization by the first rule that applies; return None if all images are unreadable."""
     step = math.ceil(len(pictures) / _OPENED)
     sizes = Counter(_sizes(pictures[:: step or 1]))
     if not sizes:
@@ -101,9 +101,9 @@ def choose_transforms(workload: ImageWorkload, pictures: Sequence[Path]) -> Choi
     median = median_low(min(size) for size in sizes.elements())
     if median < _PHOTOGRAPH:
         side = max(_MULTIPLE, round(median / _MULTIPLE) * _MULTIPLE)
-        reason = f"the nearest multiple of {_MULTIPLE} to {median}, the median of the pictures' shorter sides"
+        reason = f"the nearest multiple of {_MULTIPLE} to {median}, the median of the images' shorter sides"
         return Choice(replace(_DEFAULTS, resize=side, crop=side), reason)
-    large = f"for large pictures (the median of the shorter sides is {median})"
+    large = f"for large images (the median of the shorter sides is {median})"
     if isinstance(workload.model, TorchvisionSpec):
         weights: WeightsEnum = next(iter(get_model_weights(workload.model.name)))
         if preset := preset_of(weights):
@@ -123,7 +123,7 @@ def _choice_from_weights(checkpoint: Kind) -> Choice | None:
 
 
 def _declared_by(spec: Kind) -> _Declared | None:
-    """Return the preprocessing that the user's model declares, or None; torchvision's models declare none."""
+    """Return the preprocessing that a user's model declares, or None; torchvision's models declare nothing."""
     if not isinstance(spec, FactorySpec):
         return None
     model = build_blank(lambda: call_factory(spec))
@@ -133,7 +133,7 @@ def _declared_by(spec: Kind) -> _Declared | None:
     try:
         return _Declared.model_validate({key: value for key, value in config.items() if value is not None})
     except ValidationError:
-        return None  # an attribute of another library with the same name
+        return None  # another library uses the same attribute name
 
 
 def _choice_from_sizes(sizes: Counter[tuple[int, int]], sampled: str, declared: _Declared | None) -> Choice | None:
@@ -142,13 +142,13 @@ def _choice_from_sizes(sizes: Counter[tuple[int, int]], sampled: str, declared: 
     if size != (side, side) or side > _PHOTOGRAPH or count < _NEARLY_ALL * total:
         return None
     share = f"all {count:,}" if count == total else f"{count:,} of {total:,}"
-    reason = f"{share} {sampled}pictures are {side} x {side}"
+    reason = f"{share} {sampled}images are {side} x {side}"
     if declared is None:
         return Choice(replace(_DEFAULTS, resize=side, crop=side), reason)
     if declared.side != side:
         if declared.fixed_input_size:
             return None
-        reason += f"; the model's pretrained_cfg says {declared.side}"
+        reason += f"; the model's pretrained_cfg specifies {declared.side}"
     return Choice(declared.geometry(side, side), reason)
 
 
@@ -166,7 +166,7 @@ def _published_as(file: str) -> WeightsEnum | None:
 
 
 def propose_keys(workload: ImageWorkload, workspace: Workspace) -> Proposal:
-    """Choose size and calibration for a folder of pictures, and the number of outputs from the checkpoint."""
+    """Choose the image size and calibration for an image folder, and read the number of outputs from the checkpoint."""
     sections: dict[str, dict[str, object]] = {"data": {}, "model": {}}
     reasons: dict[str, str] = {}
     data = workload.data
@@ -177,7 +177,7 @@ def propose_keys(workload: ImageWorkload, workspace: Workspace) -> Proposal:
             reasons |= {f"data.{key}": choice.reason for key in choice.keys}
         if len(pictures) < _CALIBRATION_SHARE * data.calibration:
             sections["data"]["calibration"] = max(1, len(pictures) // _CALIBRATION_SHARE)
-            reasons["data.calibration"] = f"a quarter of {len(pictures)} pictures"
+            reasons["data.calibration"] = f"a quarter of {len(pictures)} images"
     if isinstance(workload.model, TorchvisionSpec) and (outputs := _outputs(workload, workspace)):
         sections["model"]["num_classes"] = outputs
         reasons["model.num_classes"] = "the outputs of the checkpoint's last layer"
@@ -185,7 +185,7 @@ def propose_keys(workload: ImageWorkload, workspace: Workspace) -> Proposal:
 
 
 def _outputs(workload: ImageWorkload, workspace: Workspace) -> int:
-    """Return the number of classes that the weights were made for; 0 if there are no weights yet."""
+    """Return the checkpoint's number of classes, or 0 if the weights do not exist yet."""
     match workload.checkpoint:
         case TorchvisionWeights(weights=name):
             return len(published(name).meta["categories"])

@@ -19,8 +19,9 @@ from tasks.user_code import call_factory
 from tasks.workload.base import FactorySpec
 
 _REGISTERED = "quantized_"
-# The auxiliary heads of GoogLeNet and Inception v3 are left out, because only training uses them. The models normalize
-# images again, as their published weights require; weights that nightquant trains adapt to it.
+# The auxiliary heads of GoogLeNet and Inception v3 are left out, because only training uses them. Both models normalize
+# images again, as their published weights require. If nightquant trains the weights, they adapt to the second
+# normalization.
 _WITH_HEADS = {"aux_logits": False, "transform_input": True, "init_weights": True}
 _SPECIAL = {"googlenet": _WITH_HEADS, "inception_v3": _WITH_HEADS}
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
@@ -39,7 +40,7 @@ def build_vision(spec: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
     classes = spec.num_classes or dataset.classes
     if classes < dataset.classes:
         raise ConfigurationError(
-            f"model.num_classes = {classes} is fewer than the {dataset.classes} classes of the data set.",
+            f"model.num_classes is {classes}, but the data set has {dataset.classes} classes.",
             hint="Remove num_classes to use the number of classes in the data.",
         )
     model: nn.Module = torchvision.models.get_model(
@@ -49,18 +50,19 @@ def build_vision(spec: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
 
 
 def published(name: str) -> WeightsEnum:
-    """Look up weights of torchvision by name, for example ``ResNet18_Weights.IMAGENET1K_V1``.
+    """Look up torchvision weights by name, for example ``ResNet18_Weights.IMAGENET1K_V1``.
 
     Raises
     ------
     ConfigurationError
-        torchvision has no weights with this name, or they belong to a quantized model.
+        The name is unknown to torchvision, or the weights belong to a quantized model.
     """
     try:
         weights = get_weight(name)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ConfigurationError(
-            f'torchvision has no weights "{name}".', hint="Use a name such as ResNet18_Weights.IMAGENET1K_V1."
+            f'torchvision does not publish weights named "{name}".',
+            hint="Use a name such as ResNet18_Weights.IMAGENET1K_V1.",
         ) from error
     if "unquantized" in weights.meta:
         raise ConfigurationError(
@@ -70,15 +72,15 @@ def published(name: str) -> WeightsEnum:
 
 
 def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
-    """Load published weights, without auxiliary heads, from torch.hub's folder; download them on first use.
+    """Load published weights without auxiliary heads from torch.hub's folder; download missing weights.
 
     Raises
     ------
     InputError
-        The weights cannot be downloaded, or the file is broken.
+        The weights cannot be downloaded, or the file is damaged.
     """
     try:
-        # The file name contains the first digits of its SHA-256, which torch.hub checks after a download.
+        # The file name contains the first digits of the file's SHA-256, which torch.hub checks after a download.
         state = with_retries(
             lambda: weights.get_state_dict(progress=False, check_hash=True, weights_only=True, map_location="cpu")
         )
@@ -86,7 +88,7 @@ def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
         raise InputError(
             f"{weights} could not be loaded from {weights.url}: {error}.",
             hint="Connect to a network and try again, or put the file into $TORCH_HOME/hub/checkpoints/, or "
-            'download it yourself and use checkpoint.kind = "uri".',
+            'download the weights yourself and use checkpoint.kind = "uri".',
             transient=is_transient(error),
         ) from error
     return {key: tensor for key, tensor in state.items() if not key.startswith(_AUXILIARY)}
@@ -95,14 +97,14 @@ def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
 def preprocessing(workload: ImageWorkload, data: Pictures) -> Preprocessing:
     """Return the preprocessing that ``[data.transforms]`` describes.
 
-    ``crop`` defaults to ``image_size`` and ``resize`` to ``crop``. The preset "weights" uses the transforms of the
-    weights in ``[checkpoint]``, except for sizes that the workload file sets.
+    ``crop`` defaults to ``image_size``, and ``resize`` defaults to ``crop``. The preset "weights" uses the transforms
+    of the weights in ``[checkpoint]``, except for sizes that the workload file sets.
 
     Raises
     ------
     ConfigurationError
-        The preset is set, but torchvision publishes no transforms for the checkpoint; or the crop is larger than the
-        resized image; or a mean or standard deviation is invalid.
+        The preset requires transforms that torchvision does not publish, the crop is larger than the resized image, or
+        a mean or standard deviation is invalid.
     """
     settings = data.transforms
     side = settings.crop or data.image_size
@@ -141,7 +143,7 @@ def _preset(workload: ImageWorkload) -> Preprocessing:
 
 
 def preset_of(weights: WeightsEnum) -> Preprocessing | None:
-    """Return the transforms that torchvision publishes with weights; None if the model is not a classifier."""
+    """Return the transforms that torchvision publishes with weights, or None if the model is not a classifier."""
     preset = weights.transforms()
     if not hasattr(preset, "crop_size"):
         return None

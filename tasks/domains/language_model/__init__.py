@@ -13,39 +13,39 @@ from tasks.workload.workload import Workload
 
 
 class WordLanguageModelSpec(Kind):
-    """A model of Embedding, dropout, LSTM layers, dropout, and Linear with one output per word of the corpus."""
+    """A model with an Embedding, dropout, LSTM layers, dropout, and a Linear layer with one output per word."""
 
     kind: Literal["word-lm"]
     embedding_size: PositiveInt = 512
     """Size of a word's embedding."""
     hidden_size: PositiveInt = 256
-    """Width of the LSTM."""
+    """Hidden size of the LSTM layers."""
     layers: PositiveInt = 5
     """Number of LSTM layers."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
-    """Share of activations that training drops."""
+    """Fraction of activations to drop during training."""
 
 
 class TrainedCheckpoint(base.TrainedCheckpoint):
     """Weights that nightquant trains by truncated backpropagation through chunks of words."""
 
     sequence_length: PositiveInt = 25
-    """Words in a chunk."""
+    """Number of words in a chunk."""
     gradient_clip: PositiveFloat | None = None
     """Maximum norm of the gradient."""
 
 
 class Evaluate(Section):
-    """``[evaluate]`` controls how the loss on the test split is measured."""
+    """The ``[evaluate]`` section controls how the loss on the test split is measured."""
 
     mode: Literal["segments", "exact"] = "segments"
-    """`exact` reads the words in sequence; `segments` reads parallel segments, each after a warm-up."""
+    """`exact` reads all words in sequence; `segments` reads segments in parallel, each after a warm-up."""
     segments: PositiveInt = 16
     """Number of parallel segments."""
     warm_up: PositiveInt = 32
-    """Words that the model reads before each segment, without counting their loss."""
+    """Number of words to read before each segment; the losses of these words are not counted."""
     sequence_length: PositiveInt = 25
-    """Words in one call in mode `exact`."""
+    """Number of words per call in mode `exact`."""
 
 
 class LanguageModelWorkload(Workload):

@@ -32,18 +32,18 @@ _VALID_COLUMNS = 10
 
 
 class WordLanguageModel(nn.Module):
-    """A model that predicts the next word: Embedding, dropout, LSTM layers, dropout, Linear to the vocabulary.
+    """A model that predicts the next word with an Embedding, dropout, LSTM layers, dropout, and a Linear layer.
 
-    Its submodules have the same names as in the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language Model",
-    so that the tutorial's checkpoints load. V is the size of the vocabulary, H the width and L the depth of the LSTM.
-    Training drops the share `dropout` of activations.
+    The submodules have the same names as in the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language Model",
+    so that the tutorial's checkpoints load. V is the size of the vocabulary, H is the LSTM's hidden size, and L is the
+    number of LSTM layers. Training drops the fraction `dropout` of activations.
     """
 
     def __init__(self, vocabulary: int, embedding_size: int, hidden_size: int, layers: int, dropout: float) -> None:
         super().__init__()
         self.drop = nn.Dropout(dropout)
         self.encoder = nn.Embedding(vocabulary, embedding_size)
-        # torch warns about dropout with a single layer, because it applies dropout between layers.
+        # torch applies dropout between layers, and warns about dropout with a single layer.
         self.rnn = nn.LSTM(embedding_size, hidden_size, layers, dropout=dropout if layers > 1 else 0.0)
         self.decoder = nn.Linear(hidden_size, vocabulary)
         nn.init.uniform_(self.encoder.weight, -_INITIAL_RANGE, _INITIAL_RANGE)
@@ -80,9 +80,9 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     def example_inputs(
         self, workload: LanguageModelWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """Return the first words of the test split, and the state before any word.
+        """Return the first words of the test split, and the initial state.
 
-        Each of `batch_size` columns has ``benchmark.sequence_length`` words. A split that is too short is repeated.
+        Each of the `batch_size` columns has ``benchmark.sequence_length`` words. A split that is too short is repeated.
         """
         ids = load_samples(dataset, "test", store)["tokens"]
         length = workload.benchmark.sequence_length
@@ -93,9 +93,9 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     def evaluate(
         self, job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, apart: bool = False
     ) -> Quality:
-        """Compute loss and perplexity on the test split; the samples are the losses of its words, in order.
+        """Compute loss and perplexity on the test split; the samples are the losses of the words, in order.
 
-        With `apart`, each call has ``benchmark.sequence_length`` words of one stream, as in the benchmark.
+        If `apart` is true, each call has ``benchmark.sequence_length`` words of one stream, as in the benchmark.
         """
         ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
         settings, words = job.workload.evaluate, job.workload.benchmark.sequence_length if apart else None
@@ -104,7 +104,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
         if not math.isfinite(loss):
             raise MeasurementError(
                 f"the model's loss is {loss}.",
-                hint="Exclude the module that overflows (`exclude`) or use another dtype.",
+                hint="Add the module that overflows to `exclude`, or use another dtype.",
             )
         return Quality(
             metric="loss",
@@ -118,9 +118,9 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
         )
 
     def train(self, workload: LanguageModelWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-        """Train on the train split and return the weights of the epoch with the lowest loss on the valid split.
+        """Train on the train split; return the weights from the epoch with the lowest loss on the valid split.
 
-        The optimizer is Adam, and its learning rate falls to zero along half a cosine. Hidden states pass from one
+        The optimizer is Adam, with a learning rate that follows half a cosine down to zero. Hidden states pass from one
         chunk to the next, but gradients do not. See `tasks.data.training.train`.
         """
         settings = cast("TrainedCheckpoint", workload.checkpoint)
@@ -157,7 +157,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
                 epoch,
                 largest_gradient=settings.gradient_clip,
                 validate=validate,
-                hopeless=2 * math.log(max(2, dataset.vocabulary)),  # twice the loss of equal probabilities
+                hopeless=2 * math.log(max(2, dataset.vocabulary)),  # twice the loss of a uniform prediction
             )
 
         return train(make, settings, workload.name, workspace.progress)
@@ -165,7 +165,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     def fit_hint(
         self, shapes: Mapping[str, tuple[int, ...]], workload: LanguageModelWorkload, dataset: DatasetRef
     ) -> str:
-        """Compare the model's dimensions with the checkpoint's shapes, if it is a word language model."""
+        """Compare the model's dimensions with the shapes in the checkpoint of a word language model."""
         encoder, decoder = shapes.get("encoder.weight", ()), shapes.get("decoder.weight", ())
         layers = sum(key.startswith("rnn.weight_hh_l") for key in shapes)
         if len(encoder) != 2 or len(decoder) != 2 or not layers:
@@ -173,12 +173,14 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
         needed = {"embedding_size": encoder[1], "hidden_size": decoder[1], "layers": layers}
         configured = {key: getattr(workload.model, key) for key in needed}
         hints = [
-            f"set model.{key} = {value} (it is {configured[key]})"
+            f"set model.{key} = {value} (currently {configured[key]})"
             for key, value in needed.items()
             if value != configured[key]
         ]
         if (words := encoder[0]) != dataset.vocabulary:
-            hints.append(f"use the corpus that it was trained on ({words} words; this one has {dataset.vocabulary})")
+            hints.append(
+                f"use the corpus that the checkpoint was trained on ({words} words instead of {dataset.vocabulary})"
+            )
         return "To use this checkpoint, " + " and ".join(hints or ["rename its keys to the model's keys"]) + "."
 
     def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
@@ -193,13 +195,13 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
 
 
 def zero_state(spec: WordLanguageModelSpec, columns: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-    """Return the state before any word: two float32 zeros [L, B, H]."""
+    """Return the initial state: two float32 tensors of zeros, [L, B, H]."""
     shape = (spec.layers, columns, spec.hidden_size)
     return torch.zeros(shape, device=device), torch.zeros(shape, device=device)
 
 
 def batchify(ids: Tensor, columns: int) -> Tensor:
-    """Split a stream of integers [N] into parallel columns, contiguous int64 [N // columns, columns].
+    """Split a stream of integers, [N], into parallel columns: a contiguous int64 tensor, [N // columns, columns].
 
     Surplus words are dropped.
 

@@ -1,10 +1,10 @@
-"""Losses of a word language model along a stream of words, in two modes.
+"""Compute a word language model's losses along a stream of words, in one of two modes.
 
 The mode ``exact`` is the sequential procedure of the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language
-Model". It uses batch size 1 and fixed chunks, and passes the hidden state on. The stream is one segment.
-The mode ``segments`` cuts the stream into segments that run as one batch. The state at the start of a segment is
-unknown, but an LSTM forgets. So the model reads some words before the segment from a zero state, and its state becomes
-nearly the state of the sequential run.
+Model". The mode ``exact`` uses batch size 1 and chunks of fixed length, and passes the hidden state between chunks. The
+complete stream is one segment. The mode ``segments`` cuts the stream into segments that run as one batch. The state at
+the start of a segment is unknown, but an LSTM forgets its initial state. Starting from a zero state, the model first
+reads some words before the segment, and nearly reaches the sequential state.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tasks.domains.language_model import Evaluate, WordLanguageModelSpec
 from tasks.job import Progress, silent
 from tasks.outputs import Call, intra_op_threads, tensors_of
 
-# The number of columns (segments) in a lane, and of rows of logits in one call. Fewer columns make the LSTM's products
-# narrow; more columns leave fewer lanes for the cores. With fewer rows, the decoder's weights are read more often. With
-# more rows, the logits leave the cache before the loss is computed.
+# The number of columns (segments) in a lane, and the number of rows of logits in one call. Fewer columns narrow the
+# LSTM's matrix products; more columns leave fewer lanes for the cores. With fewer rows, the decoder's weights are read
+# more often. With more rows, the logits leave the cache before the loss is computed.
 _COLUMNS, _ROWS = 8, 128
 
 
@@ -37,21 +37,21 @@ def word_losses(
     *,
     words_in_call: int | None = None,
 ) -> Tensor:
-    """Compute the loss of every word of a stream except the first, in the mode of `settings`.
+    """Compute the loss of every word in a stream except the first word, in the mode that `settings` selects.
 
-    It uses as many threads as torch has in this process.
+    The computation uses as many threads as torch uses in this process.
 
     Parameters
     ----------
     ids
-        int32 or int64 [N], at least two words.
+        Word ids, int32 or int64 [N], with at least two words.
     words_in_call
         Number of words in one call, all from one column. By default, the mode determines the calls.
 
     Returns
     -------
     Tensor
-        float32 [N - 1], in nats.
+        Losses in nats, float32 [N - 1].
     """
     if len(ids) < 2:
         raise InputError("The test split has fewer than two words.", hint="Provide a longer test.txt.")
@@ -75,11 +75,11 @@ def segment_losses(
     columns: int = _COLUMNS,
     rows: int = _ROWS,
 ) -> Tensor:
-    """Compute the losses of `word_losses` in parallel segments.
+    """Compute the losses for `word_losses` in parallel segments.
 
-    The `warm_up` words before a segment only set the state. There are fewer segments if they would be shorter than
-    `warm_up`. Segments run in lanes of `columns` segments, with one thread per lane. The lanes, and so the results, do
-    not depend on the number of cores.
+    The `warm_up` words before a segment only set the state. The number of segments is reduced if segments would be
+    shorter than `warm_up`. Segments run in lanes of `columns` segments, with one thread per lane. The lanes, and
+    therefore the results, do not depend on the number of cores.
     """
     words = len(ids) - 1
     count = max(1, min(segments, words // max(warm_up, 1)))
@@ -97,7 +97,7 @@ def segment_losses(
 
 @dataclass(frozen=True)
 class _Lane:
-    """Neighbouring segments, `first` to `last` (excluded), of a stream that is padded to a multiple of `length`."""
+    """Neighbouring segments, from `first` to `last` (exclusive), of a stream padded to a multiple of `length`."""
 
     call: Call
     padded: Tensor
@@ -109,7 +109,7 @@ class _Lane:
     rows: int
 
     def losses(self, progress: Callable[[float], None]) -> Tensor:
-        """Return losses in the order of the stream; report the finished share to `progress`."""
+        """Return losses in the order of the stream; report the finished fraction to `progress`."""
         count, steps = self.last - self.first, max(1, self.rows // (self.last - self.first))
         inputs, targets = self._columns(0), self._columns(1)
         h, c = self._warm_state(steps)
@@ -128,7 +128,7 @@ class _Lane:
         return span.view(-1, self.length).t()
 
     def _warm_state(self, steps: int) -> tuple[Tensor, Tensor]:
-        """Return the states [L, segments, H] at the start of each segment; the first state of the stream is zero."""
+        """Return the state at the start of each segment, [L, segments, H]; the stream starts with a zero state."""
         starts = torch.arange(max(self.first, 1), self.last) * self.length
         h = c = torch.zeros(self.spec.layers, len(starts), self.spec.hidden_size)
         warm_up_words = self.padded[starts + torch.arange(-self.warm_up, 0).unsqueeze(1)]
@@ -149,7 +149,7 @@ def _run_lanes(lanes: Sequence[_Lane], words: int, progress: Progress) -> list[T
         progress(share * words, words, "words")
 
     def run(worker: int) -> list[Tensor]:
-        # Each thread sets inference mode for itself.
+        # Inference mode applies only to the thread that sets the mode.
         with torch.inference_mode():
             return [lane.losses(report if lane.first == 0 else lambda share: None) for lane in lanes[worker::workers]]
 

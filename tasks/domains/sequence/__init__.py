@@ -22,11 +22,11 @@ class LstmSpec(Kind):
 
 
 class Evaluate(Section):
-    """``[evaluate]``: no keys; quality is the difference from the float model's outputs."""
+    """An empty section; quality is the difference from the float model's outputs."""
 
 
 class SequenceWorkload(Workload):
-    """An LSTM on one random sequence."""
+    """An LSTM that reads one random sequence."""
 
     implementation = "tasks.domains.sequence.domain:Sequence"
     data: RandomSequence

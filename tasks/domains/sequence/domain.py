@@ -1,4 +1,4 @@
-"""The domain ``sequence``: the model and the random input of PyTorch's recipe "Dynamic Quantization".
+"""The domain ``sequence``: the model and the random input from PyTorch's recipe "Dynamic Quantization".
 
 The recipe sets the seed once and then draws the input sequence, the two hidden states and the weights, in this order.
 Therefore, the weights for a seed depend on the shape of the input.
@@ -30,7 +30,7 @@ _INPUTS = ("inputs", "h", "c")
 
 
 class DemonstrationLstm(nn.Module):
-    """One LSTM with equal input and hidden sizes, called with flat tensors."""
+    """An LSTM with equal input and hidden sizes, called with three separate tensors."""
 
     def __init__(self, dimension: int, layers: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
     open_axes: ClassVar[Axes] = {"inputs": {0: "time", 1: "batch"}, "h": {1: "batch"}, "c": {1: "batch"}}
 
     def prepare(self, workload: SequenceWorkload, workspace: Workspace) -> DatasetRef:
-        """Store float32 tensors ``inputs`` [T, B, D], ``h`` and ``c`` [L, B, D], drawn with ``data.seed``."""
+        """Store the float32 tensors ``inputs`` [T, B, D], ``h`` and ``c`` [L, B, D], drawn with ``data.seed``."""
         data, spec = workload.data, workload.model
         made_from = {
             "data": data.model_dump(mode="json"),
@@ -81,7 +81,7 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
     def example_inputs(
         self, workload: SequenceWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """Return the workload's random sequence and hidden state; further columns repeat the first columns."""
+        """Return the workload's random sequence and hidden state; additional columns repeat the first columns."""
         split = load_samples(dataset, "test", store)
         columns = torch.arange(batch_size) % workload.data.batch_size
         return {name: split[name][:, columns].contiguous() for name in _INPUTS}
@@ -97,7 +97,7 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
         if not all(map(math.isfinite, metrics.values())):
             raise MeasurementError(
                 "the model's outputs contain NaN or infinities.",
-                hint="Exclude the module that overflows (`exclude`) or use another dtype.",
+                hint="Add the module that overflows to `exclude`, or use another dtype.",
             )
         samples = {"difference": (expected - actual).abs().flatten().float()}
         return Quality(
@@ -106,14 +106,14 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
 
 
 def _draw_sequence(data: RandomSequence, spec: LstmSpec) -> dict[str, Tensor]:
-    """Draw from torch's global generator, in the recipe's order."""
+    """Draw inputs and states from torch's global generator, in the recipe's order."""
     state = (spec.layers, data.batch_size, spec.dimension)
     inputs = torch.randn(data.length, data.batch_size, spec.dimension)
     return {"inputs": inputs, "h": torch.randn(state), "c": torch.randn(state)}
 
 
 def differences(expected: Tensor, actual: Tensor) -> dict[str, float]:
-    """Return the mean absolute outputs of both, and the mean absolute difference, also in percent of the float mean."""
+    """Return the mean absolute outputs and difference, and the difference in percent of the float model's mean."""
     expected, actual = expected.double(), actual.double()
     magnitude = expected.abs().mean().item()
     difference = (expected - actual).abs().mean().item()

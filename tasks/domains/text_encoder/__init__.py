@@ -1,7 +1,7 @@
 """Text encoders: sequence classification and sentence embedding with transformers' own classes.
 
-A model is a local Hugging Face directory or a new configuration. Nothing is downloaded, and no code from a model
-directory is run.
+A model is a local Hugging Face directory or a new configuration. nightquant does not download models, and never runs
+code from a model directory.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ Pooling = Literal["mean", "cls", "max"]
 Metric = Literal["accuracy", "f1-macro", "cosine", "retrieval"]
 _OF_CLASSES = ("accuracy", "f1-macro")
 CONFIG = "config.json"
-# These keys record how a configuration was saved, and do not change the model.
+# Keys that record how a configuration was saved, and that do not affect the model.
 _IDLE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
 _MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
 _DEFAULT_CLASSES = 2  # transformers' default number of classes
 
 
 class EncoderSpec(Kind):
-    """The keys that both kinds of models share."""
+    """Keys that both kinds of models share."""
 
     task: Literal["classification", "embedding"] = "classification"
     """Whether the model returns class logits (`classification`) or one vector per text (`embedding`)."""
     pooling: Pooling = "mean"
-    """Method that combines the vectors of a text's tokens into one embedding."""
+    """Method for combining a text's token vectors into one embedding."""
     normalize: bool = False
     """Whether to scale embeddings to length 1."""
     max_length: PositiveInt | None = None
-    """Maximum number of tokens; longer texts are cut. By default the model's positions, at most 512."""
+    """Maximum number of tokens; longer texts are cut. The default is the model's number of positions, at most 512."""
     config: dict[str, JsonValue]
-    """Configuration of transformers."""
+    """Model configuration in the format of transformers."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The configuration's labels by number; () if a new model takes its labels from the data."""
+        """The configuration's labels, by class number; () if a new model takes its labels from the data."""
         if self.kind == "config" and not self.config.keys() & {"id2label", "num_labels"}:
             return ()
         return labels_of(self.config)
@@ -55,10 +55,10 @@ class EncoderSpec(Kind):
     def _is_without_code(cls, config: dict[str, JsonValue]) -> dict[str, JsonValue]:
         if "auto_map" in config:
             raise ValueError(
-                "auto_map names Python code, which is never run: use a model of one of transformers' own classes"
+                "auto_map names Python code, which is never run; use a model class that transformers includes"
             )
         if not isinstance(config.get("model_type"), str):
-            raise ValueError('model_type is missing: set it to an architecture, such as "bert"')
+            raise ValueError('model_type is missing; set model_type to an architecture, such as "bert"')
         return config
 
 
@@ -73,15 +73,15 @@ class EncoderConfig(EncoderSpec):
 class EncoderDirectory(EncoderSpec):
     """A Hugging Face directory that contains config.json, model.safetensors and tokenizer.json.
 
-    ``config`` is read from the directory. For embeddings, ``pooling`` and ``normalize`` are read from files of
-    sentence-transformers, if there are any. The same files in another directory are the same model.
+    ``config`` is read from the directory. For embeddings, ``pooling`` and ``normalize`` are read from the directory's
+    sentence-transformers files, if such files exist. The same files in another directory count as the same model.
     """
 
     kind: Literal["directory"]
     path: str = Field(default="", exclude=True)
-    """Path of the directory; a relative path starts at the workload file."""
+    """Path of the directory; a relative path starts at the folder of the workload file."""
     config: dict[str, JsonValue] = Field(default_factory=dict)
-    """Configuration of transformers, always read from the directory."""
+    """Model configuration, always read from the directory."""
 
     @model_validator(mode="before")
     @classmethod
@@ -115,23 +115,23 @@ class TrainedCheckpoint(base.TrainedCheckpoint):
 
 
 class Evaluate(Section):
-    """``[evaluate]`` sets the metric that the gate checks, and the batch size."""
+    """The ``[evaluate]`` section sets the metric that the gate checks, and the batch size."""
 
     metric: Metric | None = None
-    """Metric; by default `accuracy` for classes, `retrieval` for pairs, or else `cosine` with the float model."""
+    """Name of the metric; by default, `accuracy` for classes, `retrieval` for pairs, and otherwise `cosine`."""
     batch_size: PositiveInt = 32
-    """Texts of similar length in one call."""
+    """Number of texts, of similar length, in one call."""
 
 
 class EncoderBenchmark(SequenceBenchmark):
-    """``[benchmark]`` sets the calls that are timed."""
+    """The ``[benchmark]`` section describes the timed calls."""
 
     sequence_length: PositiveInt = 128
-    """Tokens of each text in a timed call."""
+    """Number of tokens per text in a timed call."""
 
     @property
     def longest(self) -> int:
-        """The largest number of tokens in a timed call."""
+        """The largest number of tokens per text in a timed call."""
         return max(self.sequence_length, *self.sequence_lengths, 0)
 
 
@@ -152,11 +152,11 @@ class EncoderWorkload(Workload):
     def _sections_fit_together(self) -> Self:
         classifies, data = self.model.task == "classification", self.data
         if classifies and isinstance(data, TextTable) and data.label is None:
-            raise ValueError("set data.label to the column of the classes")
+            raise ValueError("set data.label to the name of the class column")
         if (self.metric in _OF_CLASSES) != classifies:
-            raise ValueError(f'evaluate.metric "{self.metric}" does not fit model.task "{self.model.task}"')
+            raise ValueError(f'evaluate.metric "{self.metric}" is not compatible with model.task "{self.model.task}"')
         if self.metric == "retrieval" and not (isinstance(data, TextTable) and data.pair):
-            raise ValueError('evaluate.metric "retrieval" needs data.pair: set it to the column of the paired texts')
+            raise ValueError('evaluate.metric "retrieval" needs data.pair; set data.pair to the column of paired texts')
         if self.checkpoint.kind == "directory" and self.model.kind != "directory":
             raise ValueError('checkpoint.kind "directory" needs model.kind "directory"')
         if self.checkpoint.kind == "train" and not classifies:
@@ -168,7 +168,7 @@ class EncoderWorkload(Workload):
 
     @property
     def metric(self) -> Metric:
-        """``evaluate.metric``, or the default for the task and the data."""
+        """Value of ``evaluate.metric``, or the default metric for the task and the data."""
         if self.evaluate.metric is not None:
             return self.evaluate.metric
         if self.model.task == "classification":
@@ -177,7 +177,7 @@ class EncoderWorkload(Workload):
 
 
 def read_config(folder: Path) -> JsonObject:
-    """Read ``config.json``, without keys that do not change the model.
+    """Read ``config.json``, omitting keys that do not affect the model.
 
     Raises
     ------
@@ -197,13 +197,13 @@ def read_config(folder: Path) -> JsonObject:
 
 
 def is_classifier(config: Mapping[str, object]) -> bool:
-    """Return whether a configuration names a sequence classifier, and not an encoder for embeddings."""
+    """Return whether a configuration names a sequence classifier rather than an encoder for embeddings."""
     architectures = config.get("architectures")
     return isinstance(architectures, list) and any("ForSequenceClassification" in str(name) for name in architectures)
 
 
 def labels_of(config: Mapping[str, object]) -> tuple[str, ...]:
-    """Return a classifier's labels by number; unnamed labels get transformers' default names."""
+    """Return a classifier's labels in the order of class numbers; unnamed labels get transformers' default names."""
     labels, count = config.get("id2label"), config.get("num_labels")
     if isinstance(labels, Mapping):
         return tuple(str(labels[key]) for key in sorted(labels, key=int))
@@ -231,10 +231,10 @@ def read_pooling(folder: Path) -> dict[str, object]:
             pooling = _MODES.get(modes[0]) if len(modes) == 1 else name if name in _MODES.values() else None
             if pooling is None:
                 pooling_name = name or " and ".join(modes) or "not set"
-                raise InputError(f"{folder}: the pooling is {pooling_name}: use mean, cls or max")
+                raise InputError(f"{folder}: the pooling is {pooling_name}; use mean, cls or max")
             keys["pooling"] = pooling
         elif kind == "Normalize":
             keys["normalize"] = True
         elif kind != "Transformer":
-            raise InputError(f"{folder}: modules.json names {kind}: use only Transformer, Pooling and Normalize")
+            raise InputError(f"{folder}: modules.json names {kind}; use only Transformer, Pooling and Normalize")
     return keys

@@ -32,7 +32,7 @@ from tasks.refs import DatasetRef
 from tasks.results import Proposal
 from tasks.sources import code_digest
 
-_SHORTEST_BUCKET = 16  # tokens; each further bucket is twice as long
+_SHORTEST_BUCKET = 16  # number of tokens; each further bucket is twice as long
 _WARM_UP = 0.1
 _GRADIENT = 1.0
 _ALSO = {"accuracy": {"f1-macro": "f1-macro"}, "f1-macro": {"accuracy": "accuracy"}}
@@ -55,7 +55,7 @@ class Texts:
         return len(self.ids)
 
     def padded(self, rows: Sequence[int], length: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return ids and mask, int64 [B, T], of the texts in `rows`, padded to `length` or to the longest text."""
+        """Return ids and a mask, int64 [B, T], for the texts in `rows`, padded to `length` or to the longest text."""
         texts = [self.ids[row] for row in rows]
         width = length or max(map(len, texts))
         ids = torch.full((len(texts), width), self.padding)
@@ -66,15 +66,15 @@ class Texts:
         return ids, mask
 
     def batches(self, batch_size: int, *, apart: bool = False) -> Iterator[Batch]:
-        """Yield batches of texts of similar length with their classes; with `apart`, single texts without padding."""
+        """Yield batches of similarly long texts with classes or, if `apart` is true, single texts without padding."""
         groups = (([row], None) for row in range(len(self))) if apart else self.buckets(batch_size)
         for rows, length in groups:
             yield Batch(self.padded(rows, length), None if self.labels is None else self.labels[rows], len(rows), rows)
 
     def buckets(self, batch_size: int) -> Iterator[tuple[list[int], int]]:
-        """Yield rows for one batch and their padded length, shortest first; rows of one length keep their order.
+        """Yield each batch's rows and padded length, shortest first; rows of equal padded length keep their order.
 
-        There are few different lengths, because some runtimes compile for each length.
+        There are only a few padded lengths, because some runtimes compile the model for each length.
         """
         lengths = [len(self.ids[row]) for row in range(len(self))]
         longest = max(lengths)
@@ -95,7 +95,7 @@ def bucket_of(length: int, longest: int) -> int:
 
 
 def load_texts(dataset: DatasetRef, split: str, store: ArtifactStore, column: str = "input_ids") -> Texts:
-    """Read a split's texts or, from another column, their pairs."""
+    """Read a split's texts, or the paired texts from another column."""
     samples = load_samples(dataset, split, store)
     labels = samples[TARGET] if TARGET in samples.columns else None
     return Texts(samples.columns[column], samples.description.padding, labels)
@@ -134,7 +134,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
     ) -> dict[str, Tensor]:
         """Return `batch_size` rows of ``benchmark.sequence_length`` tokens without padding.
 
-        The tokens are the concatenated test texts, repeated if they are too short.
+        The tokens come from the concatenated test texts, which are repeated if necessary.
         """
         ids, length = load_texts(dataset, "test", store).ids.values, workload.benchmark.sequence_length
         positions = torch.arange(length * batch_size) % len(ids)
@@ -142,7 +142,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         return {"input_ids": rows, "attention_mask": torch.ones_like(rows)}
 
     def metric(self, workload: EncoderWorkload) -> Score:
-        """Return ``evaluate.metric``, or the default metric of the task."""
+        """Return ``evaluate.metric``, or the default metric for the task."""
         return METRICS[workload.metric]
 
     def evaluate(self, job: Job[EncoderWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
@@ -168,7 +168,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
     def _quality_of_vectors(
         self, job: Job[EncoderWorkload], call: Call, texts: Texts, workspace: Workspace, *, apart: bool
     ) -> Quality:
-        """Compute the cosine similarity to the float model's vectors and, if texts have pairs, the retrieval metric."""
+        """Compute the cosine similarity to the float model's vectors and, if required, the retrieval metric."""
         workload, size = job.workload, job.workload.evaluate.batch_size
         reference = build_encoder(workload.model, job.dataset)
         load_checkpoint(reference, job.checkpoint, workspace.store)
@@ -190,15 +190,16 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
     def calibration(
         self, job: Job[EncoderWorkload], store: ArtifactStore, batch_size: int
     ) -> Iterator[tuple[Tensor, ...]]:
-        """Yield batches of the calibration split in its order, padded to the longest text of each batch."""
+        """Yield batches of the calibration split in stored order, each padded to its longest text."""
         texts = load_texts(job.dataset, "calibration", store)
         rows = range(len(texts))
         return (texts.padded(rows[start : start + batch_size]) for start in range(0, len(texts), batch_size))
 
     def train(self, workload: EncoderWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-        """Train with AdamW; the learning rate rises over a tenth of the steps and falls to zero.
+        """Train with AdamW; the learning rate rises over a tenth of the steps, and then falls to zero.
 
-        Texts in a batch have similar lengths; the seed determines the order. See `tasks.data.training.train`.
+        Texts in a batch have similar lengths; the seed determines the order of the batches. See
+        `tasks.data.training.train`.
         """
         settings, texts = cast("TrainedCheckpoint", workload.checkpoint), load_texts(dataset, "train", workspace.store)
         labels, order = cast(Tensor, texts.labels), random.Random(settings.seed)
@@ -224,7 +225,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         return train(make, settings, workload.name, workspace.progress)
 
     def weights(self, workload: EncoderWorkload, dataset: DatasetRef) -> Weights:
-        """Return values that identify the weights in the model's directory, and a function that loads them."""
+        """Return values that identify the weights in the model's directory, and a function that loads the weights."""
         spec = cast("EncoderDirectory", workload.model)
         made_from = {
             "files": [file_digest(path) for path in directory_files(Path(spec.path))],
@@ -239,7 +240,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         return {"input_ids": (0, dataset.vocabulary - 1), "attention_mask": (0, 1)}
 
     def propose(self, workload: EncoderWorkload, workspace: Workspace) -> Proposal:
-        """Choose fewer tokens for a timed call if the model has fewer positions."""
+        """Propose a shorter sequence for timed calls if the model does not have enough positions."""
         longest = longest_text(build_blank(lambda: build_encoder(workload.model)))
         shorter = longest < workload.benchmark.sequence_length
         return Proposal(sections={"benchmark": {"sequence_length": longest}} if shorter else {})

@@ -1,4 +1,4 @@
-"""Networks of transformers' own classes that compute logits, or one vector per text, from token ids and a mask."""
+"""Networks built from transformers' classes, which compute logits or one vector per text from token ids and a mask."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from tasks.refs import DatasetRef
 
 DEFAULT_LENGTH = 512
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_TYPES = frozenset({"F64", "F32", "F16", "BF16", "I64"})  # I64: buffers of positions in old files
+_TYPES = frozenset({"F64", "F32", "F16", "BF16", "I64"})  # old files contain I64 buffers of positions
 
 
 class Encoder(nn.Module):
-    """A model of transformers that is called with ids and mask only.
+    """A transformers model that is called with only token ids and a mask.
 
-    The forward passes positions and token types to the model. Otherwise, the model would slice them from buffers, and
-    an exported model would accept only one text length. RoBERTa and similar models compute positions themselves.
+    The method `forward` passes positions and token types to the model. Otherwise, the model would slice positions and
+    token types from buffers, and an exported model would accept only one text length. RoBERTa and similar models
+    compute positions themselves.
     """
 
     def __init__(
@@ -40,10 +41,10 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         if task == "embedding" and getattr(model, "pooler", None) is not None:
-            model.register_module("pooler", None)  # embeddings do not use this layer for pretraining
+            model.register_module("pooler", None)  # embeddings do not use this layer, which is only for pretraining
         for part in model.modules():
             if hasattr(part, "loss_type"):
-                # A tracer reads every property, and transformers warns about the default of this property.
+                # Tracers read every property, and transformers warns about the default value of this property.
                 setattr(part, "loss_type", "ForSequenceClassification")  # noqa: B010 - nn.Module types it as a tensor
         self.model = model
         self.task, self.pooling, self.normalize = task, pooling, normalize
@@ -53,7 +54,7 @@ class Encoder(nn.Module):
         self.passes_positions = "position_ids" in parameters and not computes_positions
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return float32 logits [B, K] or vectors [B, H] for int64 ids and mask (0 for padding, else 1) [B, T]."""
+        """Return float32 logits [B, K] or vectors [B, H] for int64 ids and mask, [B, T]; the mask is 0 for padding."""
         optional: dict[str, Tensor] = {}
         if self.passes_types:
             optional["token_type_ids"] = torch.zeros_like(input_ids)
@@ -68,7 +69,7 @@ class Encoder(nn.Module):
         return nn.functional.normalize(vectors, dim=1) if self.normalize else vectors
 
     def _pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        # The formulas are the same as in sentence-transformers' Pooling.
+        # The formulas match the Pooling module of sentence-transformers.
         if self.pooling == "cls":
             return hidden[:, 0]
         if self.pooling == "max":
@@ -77,23 +78,24 @@ class Encoder(nn.Module):
 
 
 def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encoder:
-    """Build the network of a model section, with weights from torch's global generator.
+    """Build the network that a model section describes, with random weights from torch's global generator.
 
     Attention uses torch's ``scaled_dot_product_attention`` if transformers supports it for the architecture, and plain
-    products otherwise. Both export to every runtime, and the former is faster (docs/measured-runtimes.md has numbers).
+    matrix products otherwise. Both kinds export to every runtime, and torch's function is faster (see
+    docs/measured-runtimes.md).
 
     Raises
     ------
     ConfigurationError
-        transformers does not have the architecture, or cannot build it from this configuration.
+        transformers lacks the architecture, or cannot build the model from the configuration.
     """
     library = transformers()
     document = dict(spec.config)
     kind = str(document.pop("model_type"))
     if kind not in library.CONFIG_MAPPING:
         raise ConfigurationError(
-            f'transformers {library.__version__} has no built-in architecture "{kind}".',
-            hint="Use a built-in architecture of transformers, because code from a model directory is never run.",
+            f'transformers {library.__version__} does not include the architecture "{kind}".',
+            hint="Use an architecture that transformers includes, because code from a model directory is never run.",
         )
     if spec.kind == "config" and dataset is not None:
         document.setdefault("vocab_size", dataset.vocabulary)
@@ -113,12 +115,12 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
 
 
 def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
-    """Load the state dict of a directory with transformers, which understands the key names of older files.
+    """Load a directory's state dict with transformers, which recognizes the key names in older files.
 
     Raises
     ------
     InputError
-        The weights are missing, pickled or broken, or do not fit the configuration.
+        The weights are missing, pickled or damaged, or do not match the configuration.
     """
     folder = Path(spec.path)
     files = directory_files(folder)
@@ -145,21 +147,21 @@ def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
     if lacking:
         listed = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
         raise InputError(
-            f"{folder}: these weights of config.json's model are missing, or have another shape: {listed}.",
-            hint="If a classifier's head is missing, save the model after it was trained.",
+            f"{folder}: these weights are missing or do not match the shapes in config.json: {listed}.",
+            hint="If a classifier's head is missing, save the model after training.",
         )
     return encoder.state_dict()
 
 
 def longest_text(model: nn.Module) -> int:
-    """Return the number of a model's positions, or 512 if its positions are relative."""
+    """Return a model's number of positions, or 512 if the positions are relative."""
     limits = [
         part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1) for part in _positions(model)
     ]
     return min(limits) if limits else DEFAULT_LENGTH
 
 
-def transformers() -> Any:  # classes of the library are looked up by name, so they have no static types
+def transformers() -> Any:  # library classes are looked up by name, so static types are unavailable
     """Import transformers with downloads disabled."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers as library
@@ -176,27 +178,28 @@ def _positions(model: nn.Module) -> list[nn.Embedding]:
 
 
 def directory_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of the weights: one file, or the files that an index names.
+    """Return the safetensors files of the weights: one file, or the files that an index lists.
 
     Raises
     ------
     InputError
-        The folder contains no safetensors; pickles (``pytorch_model.bin``) are refused.
+        The folder does not contain safetensors files; pickles (``pytorch_model.bin``) are refused.
     """
     if files := weight_files(folder):
         return files
     if pickles := [name for name in _PICKLES if (folder / name).is_file()]:
         raise InputError(
-            f"{folder}: the weights are a pickle ({pickles[0]}), and pickles are never loaded.",
+            f"{folder}: the weights are in a pickle ({pickles[0]}), and nightquant never loads pickles.",
             hint="Save the model as safetensors with transformers: model.save_pretrained(folder).",
         )
     raise InputError(
-        f"{folder} does not contain model.safetensors.", hint="Save the model there: model.save_pretrained(folder)."
+        f"{folder} does not contain model.safetensors.",
+        hint="Save the model in this folder: model.save_pretrained(folder).",
     )
 
 
 def _check_weights(files: list[Path], parameters: int) -> None:
-    """Refuse files that are broken, contain non-float weights, or have fewer values than the model's `parameters`."""
+    """Refuse files that are damaged, contain non-float weights, or have fewer values than the model has parameters."""
     values, wrong = 0, []
     for path in files:
         try:
@@ -216,7 +219,7 @@ def _check_weights(files: list[Path], parameters: int) -> None:
         )
     if values < parameters:
         raise InputError(
-            f"{files[0].parent}: config.json describes a model of {parameters:,} parameters, but the files contain "
+            f"{files[0].parent}: config.json describes a model with {parameters:,} parameters, but the files contain "
             f"only {values:,} values.",
-            hint="Save the complete model. If a classifier's head is missing, save the model after it was trained.",
+            hint="Save the complete model. If a classifier's head is missing, save the model after training.",
         )

@@ -1,4 +1,4 @@
-"""Tokenize texts and number their classes, from a table or from Python's own sources."""
+"""Tokenize texts from a table or from Python's own sources, and number the classes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOKENIZER = "tokenizer.json"
 IDS, PAIRS = "input_ids", "pair_ids"
 _TRAINED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _NOT_ONE_CLASS = ("regression", "multi_label_classification")
-Splits = Mapping[str, Mapping[str, list[Any]]]  # by split: the columns "text", and "label" (names or numbers) or "pair"
+Splits = Mapping[str, Mapping[str, list[Any]]]  # columns by split: "text", and "label" (names or numbers) or "pair"
 
 
 def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef:
@@ -39,9 +39,9 @@ def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef
     Raises
     ------
     InputError
-        A file is missing or broken, lacks a column, or has labels that the model does not have.
+        A file is missing or damaged, lacks a column, or contains labels that the model lacks.
     ConfigurationError
-        The model has fewer positions than ``model.max_length``, or the benchmark needs longer texts.
+        The model has fewer positions than ``model.max_length``, or the benchmark uses texts that are too long.
     """
     data, spec = workload.data, workload.model
     made_from: dict[str, object] = {
@@ -78,7 +78,7 @@ def _from_table(path: Path, data: TextTable) -> Splits:
     for name in (data.text, data.pair):
         if name and not pa.types.is_string(table[name].type) and not pa.types.is_large_string(table[name].type):
             raise InputError(
-                f'{path}: the column "{name}" is of type {table[name].type}, not text.', hint="Use a column of texts."
+                f'{path}: the column "{name}" is of type {table[name].type}, not text.', hint="Choose a text column."
             )
     return {
         split: {kind: table[name].take(pa.array(rows)).to_pylist() for kind, name in columns.items()}
@@ -95,7 +95,7 @@ def _find_or_make(
         labels, classes = _numbered_classes(workload, splits)
         tokenizer = _tokenizer(workload, splits)
         length, configured = _length(workload, len(labels), tokenizer), workload.model.config.get("pad_token_id")
-        # If the configuration has no padding id, any id will do, because the mask hides it.
+        # If the configuration lacks a padding id, any id works, because the mask hides the padding.
         padding = tokenizer.token_to_id(_TRAINED_TOKENS[0]) or 0
         if isinstance(configured, int) and configured >= 0:
             padding = configured
@@ -114,7 +114,7 @@ def _find_or_make(
             write_split(folder, name, columns)
             done += len(split["text"])
             workspace.progress(done, total, f"texts, {cut} of them cut at {length} tokens")
-        # A bundle contains this tokenizer, so it must also pad texts.
+        # Enable padding, because bundles contain this tokenizer.
         tokenizer.enable_padding(pad_id=padding, pad_token=tokenizer.id_to_token(padding) or _TRAINED_TOKENS[0])
         tokenizer.save(str(folder / TOKENIZER))
         return Description(
@@ -131,7 +131,7 @@ def _find_or_make(
 
 
 def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[str, ...], dict[str, list[int]]]:
-    """Return the class names, from the configuration or else from the data, and the classes of each split's texts."""
+    """Return the class names, taken from the configuration or else from the data, and each split's class numbers."""
     if workload.model.task == "embedding":
         return (), {}
     data_labels = {label for split in splits.values() for label in split["label"]}
@@ -140,7 +140,7 @@ def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[
     if len(labels) < 2 or workload.model.config.get("problem_type") in _NOT_ONE_CLASS:
         raise ConfigurationError(
             "Classification needs at least two classes, and exactly one class for each text.",
-            hint="Provide such labels; regression and several labels per text are not supported.",
+            hint="Provide one class for each text; regression and several labels per text are not supported.",
         )
     numbers = {label: index for index, label in enumerate(labels)}
 
@@ -151,8 +151,8 @@ def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[
 
     if unknown := sorted(str(label) for label in data_labels if number_of(label) is None):
         raise InputError(
-            f"The model's configuration lacks labels of the data: {', '.join(unknown[:5])}"
-            f"{', …' if len(unknown) > 5 else ''}; it has {', '.join(labels[:10])}.",
+            f"The model's configuration lacks labels that occur in the data: {', '.join(unknown[:5])}"
+            f"{', …' if len(unknown) > 5 else ''}. The configuration has {', '.join(labels[:10])}.",
             hint="Add the labels to id2label in config.json, or correct the column.",
         )
     return labels, {
@@ -168,7 +168,7 @@ def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
     path = _tokenizer_file(Path(spec.path))
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the Rust code raises bare exceptions
+    except Exception as error:  # the Rust library raises plain Exception
         message = f"tokenizers cannot read {path}: {first_line(error)}."
         raise InputError(message, hint="Save the tokenizer again.") from error
     size = spec.config.get("vocab_size")
@@ -181,9 +181,9 @@ def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
-    """Train a byte-pair tokenizer with at most `vocabulary` entries that puts [CLS] before a text and [SEP] after it.
+    """Train a byte-pair tokenizer that has at most `vocabulary` entries and adds [CLS] before and [SEP] after a text.
 
-    Byte pairs are reproducible. The library's WordPiece trainer breaks ties in the order of a hash table, so that its
+    Byte-pair training is reproducible. The library's WordPiece trainer breaks ties in hash-table order, so that the
     vocabulary differs between runs.
 
     Source: Sennrich, Haddow and Birch, "Neural machine translation of rare words with subword units", 2016.
@@ -193,7 +193,9 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=list(_TRAINED_TOKENS), show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
-    _, _, begin, end = ((token, number) for number, token in enumerate(_TRAINED_TOKENS))  # the first ids, in order
+    _, _, begin, end = (
+        (token, number) for number, token in enumerate(_TRAINED_TOKENS)
+    )  # special tokens have the first ids, in order
     tokenizer.post_processor = processors.BertProcessing(end, begin)
     return tokenizer
 
@@ -204,7 +206,8 @@ def _length(workload: EncoderWorkload, classes: int, tokenizer: Tokenizer) -> in
     length, timed = workload.model.max_length or min(positions, DEFAULT_LENGTH), workload.benchmark.longest
     if length > positions:
         raise ConfigurationError(
-            f"model.max_length is {length}, but the model has only {positions} positions.", hint="Lower max_length."
+            f"model.max_length is {length}, but the model has only {positions} positions.",
+            hint="Lower model.max_length.",
         )
     if timed > length:
         raise ConfigurationError(
@@ -216,9 +219,9 @@ def _length(workload: EncoderWorkload, classes: int, tokenizer: Tokenizer) -> in
 
 def _tokenizer_file(folder: Path) -> Path:
     path = folder / TOKENIZER
-    if not path.is_file():  # older directories have only a vocabulary
+    if not path.is_file():  # older directories contain only a vocabulary
         raise InputError(
             f"{folder} does not contain {TOKENIZER}.",
-            hint="Create it with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
+            hint="Create the file with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
         )
     return path

@@ -81,7 +81,7 @@ def written(result: Result, path: Path) -> Mapping[str, object]:
 def test_a_module_gets_its_axes_its_metric_and_the_recipes_that_it_takes(folder: Path) -> None:
     done = init("--model", "tagging_model:Tagger", "--data", "tagging_model:read", "--collate", "tagging_model:pad")
     document = written(done, folder / "tagging-model.toml")
-    assert '! the data give no "calibration" split, so 40 of 40 training rows calibrate' in done.output
+    assert '! the "calibration" split is missing, so calibration uses 40 of 40 training rows' in done.output
     assert document["data"] == {
         "kind": "factory",
         "factory": "tagging_model:read",
@@ -152,7 +152,7 @@ def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(folder
     assert document["model"] == {"kind": "torchvision", "name": "resnet18", "num_classes": 3}
     assert document["checkpoint"] == {"kind": "uri", "uri": "old.pth"}
     assert document["data"] == {"kind": "image-folder", "uri": "photos", "image_size": 40, "calibration": 10}
-    assert json.loads(done.stdout)["chosen"]["data.image_size"] == "all 40 pictures are 40 x 40"
+    assert json.loads(done.stdout)["chosen"]["data.image_size"] == "all 40 images are 40 x 40"
     assert json.loads(done.stdout)["inputs"] == "images float32 [1, 3, 40, 40]"
     assert json.loads(done.stdout)["notes"] == [
         'used the weights under "state_dict"',

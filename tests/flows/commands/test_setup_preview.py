@@ -54,11 +54,11 @@ def test_a_preview_comes_back_whole_from_its_process() -> None:
 
 @pytest.mark.slow
 def test_what_is_odd_about_the_data_stands_under_their_sizes() -> None:
-    found = Preview(workload="photos", splits={"test": 2000}, data_notes=("the median picture is enlarged 7 times",))
+    found = Preview(workload="photos", splits={"test": 2000}, data_notes=("the median image is enlarged 7 times",))
     assert [line.plain for line in preview_lines(found)] == [
         "photos: fits",
         "  data      2,000 test",
-        "  ! the median picture is enlarged 7 times",
+        "  ! the median image is enlarged 7 times",
     ]
 
 

@@ -74,9 +74,9 @@ def test_a_mismatch_names_each_key_with_both_shapes_and_what_to_set(store: Artif
         "rnn.weight_ih_l0: the checkpoint has [24, 4], the workload [12, 4]",
         "4 missing:\n    rnn.bias_hh_l1 [12]\n",
         "7 of another shape or type:\n",
-        "set model.hidden_size = 6 (it is 3)",
-        "set model.layers = 1 (it is 2)",
-        "7 words; this one has 5",
+        "set model.hidden_size = 6 (currently 3)",
+        "set model.layers = 1 (currently 2)",
+        "7 words instead of 5",
     ):
         assert line in message
     assert "model.embedding_size" not in message

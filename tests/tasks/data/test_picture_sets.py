@@ -104,7 +104,7 @@ def test_a_test_image_that_is_also_among_the_training_images_is_measured_on_and_
 
     assert len(splits["test"]) == 10
     assert not set(splits["test"]) & {digest for split in SPLITS[:3] for digest in splits[split]}
-    assert dataset.notes == ("5 training pictures were left out because they are in the test split too",)
+    assert dataset.notes == ("5 training images were left out because the test split also contains them",)
 
 
 def test_training_images_that_are_all_test_images_are_counted_where_none_are_left(tmp_path, store):
@@ -112,7 +112,7 @@ def test_training_images_that_are_all_test_images_are_counted_where_none_are_lef
     pictures(root / "test", each=5)
     shutil.copytree(root / "test", root / "train")
 
-    with pytest.raises(InputError, match=r"^10 training pictures were left out because .* left for: valid"):
+    with pytest.raises(InputError, match=r"^10 training images were left out because .* left for: valid"):
         prepared(root, store)
 
 
@@ -122,7 +122,7 @@ def test_pictures_that_become_much_larger_are_noted(tmp_path, store, image_size,
     first = prepared(pictures(tmp_path / "pets", each=5), store, image_size=image_size, calibration=2)
     found = prepared(tmp_path / "pets", store, image_size=image_size, calibration=2)
 
-    said = f"the median picture is enlarged {times} times, from 10 to {image_size} pixels; check data.image_size"
+    said = f"the median image is enlarged {times} times, from 10 to {image_size} pixels; compare data.image_size"
     assert first == found
     assert [note.startswith(said) for note in found.notes] == ([True] if times else [])
 
@@ -242,7 +242,7 @@ def test_a_picture_too_long_and_thin_to_be_resized_is_left_out(tmp_path, store):
     dataset = prepared(folder, store, image_size=32, max_corrupt_share=0.1)
 
     assert sum(dataset.splits.values()) == 40
-    with pytest.raises(InputError, match=r"line\.png \(200000 x 1, resized to 32, has more than"):
+    with pytest.raises(InputError, match=r"line\.png \(200000 x 1, resized to 32, would exceed"):
         prepared(folder, store, image_size=32, max_corrupt_share=0)
 
 

@@ -82,8 +82,8 @@ def test_what_is_not_there_is_not_downloaded_without_being_asked_for(tmp_path):
     ("name", "message"),
     [
         ("FashionMINST", 'did you mean "FashionMNIST"'),
-        ("os", "no data set"),
-        ("VOCDetection", "cannot be read|no split"),
+        ("os", "does not include the data set"),
+        ("VOCDetection", "cannot be read|lacks a split"),
     ],
 )
 def test_a_wrong_name_is_refused(tmp_path, name, message):

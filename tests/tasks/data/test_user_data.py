@@ -76,7 +76,7 @@ def test_without_a_calibration_split_evenly_spaced_training_rows_calibrate(
     dataset = prepare(own(tmp_path, data={"kind": "factory", "factory": "own_code:untaken"}), store)
     assert dataset.splits == {"calibration": min(count, 256), "test": count}
     assert load_samples(dataset, "calibration", store)["rows"][:4, 0].tolist() == taken
-    said = f'the data give no "calibration" split, so {min(count, 256)} of {count} training rows calibrate'
+    said = f'the "calibration" split is missing, so calibration uses {min(count, 256)} of {count} training rows'
     assert dataset.notes == (said,)
 
 

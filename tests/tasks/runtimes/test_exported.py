@@ -99,7 +99,7 @@ def test_lengths_and_batches_may_differ_from_the_example(words: MakeJob, store: 
 
 
 @pytest.mark.parametrize(
-    ("runtime", "left"), [("onnxruntime", {}), ("openvino", {"rnn": "NNCF left this LSTM float"})], ids=EXPORTED
+    ("runtime", "left"), [("onnxruntime", {}), ("openvino", {"rnn": "NNCF left this LSTM in float"})], ids=EXPORTED
 )
 @pytest.mark.parametrize(
     ("keys", "expected"),

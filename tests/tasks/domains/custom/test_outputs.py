@@ -92,7 +92,7 @@ def test_modules_of_torch_keep_their_class() -> None:
 
 
 def test_what_is_no_tensor_is_named() -> None:
-    with pytest.raises(QuantizationError, match=r'"cache\.1" of type str, and only tensors'):
+    with pytest.raises(QuantizationError, match=r'"cache\.1" of type str, but only tensors'):
         flat(Model(lambda a, b: {"logits": a, "cache": (b, "text")}))(ROWS)
 
 
@@ -176,5 +176,5 @@ def test_the_preview_shows_the_names_and_an_unknown_one_is_refused(tmp_path: Pat
     assert found.outputs == "embedding float32 [1, 3], more.0 float32 [1, 2]"
     wrong = own(tmp_path, model=model, evaluate={"metric": "accuracy", "output": "more"})
     (problem,) = preview(wrong, Workspace(store)).problems
-    assert problem.startswith('evaluate.output: the model has no output "more"')
+    assert problem.startswith('evaluate.output: the model does not have an output "more"')
     assert "Choose one of its outputs: embedding, more.0." in problem

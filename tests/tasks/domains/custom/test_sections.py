@@ -26,10 +26,10 @@ TRAINED = {"kind": "train", "train": "own_code:train"}
             {"benchmark": {"sequence_lengths": [8]}, "data": DATA | {"axes": {"a": ["batch", "x"], "b": ["", "y"]}}},
             'sequence_axis "": expected one of x, y',
         ),
-        ({"recipe": [FLOAT, {"name": "q", "method": "qat"}]}, 'method "qat" needs a callable that trains'),
+        ({"recipe": [FLOAT, {"name": "q", "method": "qat"}]}, 'method "qat" needs a training callable'),
         (
             {"recipe": [FLOAT, {"name": "q", "method": "qat", "learning_rate": 0.1}], "checkpoint": TRAINED},
-            "remove learning_rate, because your callable trains",
+            "remove learning_rate, because your own callable trains",
         ),
     ],
 )

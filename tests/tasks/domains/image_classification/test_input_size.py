@@ -54,13 +54,13 @@ def test_squares_of_one_size_keep_it(tmp_path: Path, side: int) -> None:
     choice = chosen(tmp_path, [(side, side)] * 3, model=TORCHVISION)
     assert keys(choice) == {"image_size": side}
     assert choice is not None
-    assert choice.reason == f"all 3 pictures are {side} x {side}"
+    assert choice.reason == f"all 3 images are {side} x {side}"
 
 
 def test_a_few_pictures_of_other_sizes_change_nothing(tmp_path: Path) -> None:
     choice = chosen(tmp_path, [(32, 32)] * 38 + [(31, 40), (500, 300)])
     assert choice is not None
-    assert (choice.keys, choice.reason) == ({"image_size": 32}, "38 of 40 pictures are 32 x 32")
+    assert (choice.keys, choice.reason) == ({"image_size": 32}, "38 of 40 images are 32 x 32")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_the_pictures_size_comes_before_the_models_which_keeps_its_normalization
     transforms = {"mean": (0.5,) * 3, "std": (0.25,) * 3, "interpolation": "bicubic"}
     assert keys(choice) == {"image_size": 32, "transforms": transforms}
     assert choice is not None
-    assert choice.reason == "all 3 pictures are 32 x 32; the model's pretrained_cfg says 240"
+    assert choice.reason == "all 3 images are 32 x 32; the model's pretrained_cfg specifies 240"
     fixed = chosen(tmp_path, [(32, 32)] * 3, model=declaring(**DECLARED, fixed_input_size=True))
     assert keys(fixed)["image_size"] == 240
 
@@ -131,7 +131,7 @@ def test_published_weights_come_before_the_pictures(tmp_path: Path, checkpoint: 
     assert keys(choice) == {"image_size": 384}
     assert choice is not None
     assert "EfficientNet_V2_S_Weights.IMAGENET1K_V1" in choice.reason
-    assert choice.reason.endswith("; all 3 pictures are 32 x 32")
+    assert choice.reason.endswith("; all 3 images are 32 x 32")
 
 
 def test_damaged_pictures_are_not_counted(tmp_path: Path) -> None:
@@ -148,4 +148,4 @@ def test_of_many_pictures_some_are_opened_from_all_over_the_folder(
     assert keys(choice) == {"image_size": 32}
     same = chosen(tmp_path, [(48, 48)] * 25)
     assert same is not None
-    assert same.reason == "all 9 sampled pictures are 48 x 48"
+    assert same.reason == "all 9 sampled images are 48 x 48"

@@ -79,7 +79,7 @@ def test_a_checkpoint_that_does_not_fit_is_told_how_it_would(tmp_path: Path) -> 
     dataset = DatasetRef(kind="corpus", digest="", splits={}, vocabulary=11)
     shapes = {name: tuple(tensor.shape) for name, tensor in WordLanguageModel(9, 6, 5, 1, 0.0).state_dict().items()}
     hint = LanguageModel().fit_hint(shapes, workload, dataset)
-    assert "model.hidden_size = 5 (it is 4)" in hint
-    assert "model.layers = 1 (it is 2)" in hint
-    assert "9 words; this one has 11" in hint
+    assert "model.hidden_size = 5 (currently 4)" in hint
+    assert "model.layers = 1 (currently 2)" in hint
+    assert "9 words instead of 11" in hint
     assert LanguageModel().fit_hint({"weight": (2, 2)}, workload, dataset).startswith("Set [model]")

@@ -49,7 +49,7 @@ def renamed(folder: Path) -> None:
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config.json": (lambda folder: (folder / "config.json").unlink(), "does not contain config.json"),
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "cannot be read as JSON"),
-    "pickled weights": (as_pickle, "a pickle .*never loaded"),
+    "pickled weights": (as_pickle, "a pickle .*never loads"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "does not contain model.safetensors"),
     "code": (lambda folder: edit(folder / "config.json", auto_map={"AutoModel": "mine.Model"}), "never run"),
     "unknown architecture": (lambda folder: edit(folder / "config.json", model_type="novel"), 'architecture "novel"'),
@@ -59,10 +59,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "foreign tokenizer": (lambda folder: edit(folder / "config.json", vocab_size=9), "vocab_size in config.json is 9"),
     "no head": (headless, "head"),
     "int8": (quantized, "not a quantized model"),
-    "other names": (renamed, "weights of config.json's model are missing"),
+    "other names": (renamed, "these weights are missing or do not match"),
     "a model that is larger than its weights": (
         lambda folder: edit(folder / "config.json", vocab_size=2_000_000_000),
-        "describes a model of 32,",
+        "describes a model with 32,",
     ),
     "cut weights": (
         lambda folder: (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100]),
@@ -131,7 +131,7 @@ def test_weights_in_several_files_are_read_by_their_index(tmp_path: Path) -> Non
     assert all(torch.equal(whole[key], parts[key]) for key in whole)
     edit(folder / "model.safetensors.index.json", weight_map={"x": "../outside.safetensors"})
     save_file({"x": torch.zeros(1)}, tmp_path / "outside.safetensors")
-    with pytest.raises(NightquantError, match="names missing files"):
+    with pytest.raises(NightquantError, match="lists missing files"):
         job_of(encoder(tmp_path), store)
 
 
@@ -164,7 +164,7 @@ def test_pooling_is_as_sentence_transformers_files_say(tmp_path: Path, flag: str
     workload = encoder(tmp_path, data=data, model=model)
     assert workload.model.model_dump(include={"pooling", "normalize"}) == {"pooling": pooling, "normalize": True}
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "weightedmean"}', encoding="utf-8")
-    with pytest.raises(ValueError, match="the pooling is weightedmean: use mean, cls or max"):
+    with pytest.raises(ValueError, match="the pooling is weightedmean; use mean, cls or max"):
         encoder(tmp_path, data=data, model=model)
 
 

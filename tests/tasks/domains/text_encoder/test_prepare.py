@@ -117,16 +117,16 @@ def test_every_row_of_what_is_timed_has_as_many_real_tokens_as_asked_for(tmp_pat
 @pytest.mark.parametrize(
     ("columns", "keys", "expected"),
     [
-        ({}, {"label": "kind"}, "has no column kind"),
-        ({}, {"text": "words"}, "has no column words"),
+        ({}, {"label": "kind"}, "lacks the columns: kind"),
+        ({}, {"text": "words"}, "lacks the columns: words"),
         (
             {"label": ["mammal"] * 120},
             {},
-            "configuration lacks labels of the data: mammal; it has animal, plant",
+            "configuration lacks labels that occur in the data: mammal. The configuration has animal, plant",
         ),
-        ({"label": [7] * 120}, {}, "labels of the data: 7"),
+        ({"label": [7] * 120}, {}, "labels that occur in the data: 7"),
         ({"text": list(range(120))}, {}, "is of type int64, not text"),
-        ({"text": [None, *TEXTS[1:]]}, {}, "missing values in: text"),
+        ({"text": [None, *TEXTS[1:]]}, {}, "missing values in the columns: text"),
     ],
 )
 @pytest.mark.slow

@@ -22,9 +22,9 @@ VECTORS = {"kind": "config", "task": "embedding", "config": {"model_type": "bert
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"data": TABLE}, "set data.label to the column"),
-        ({"evaluate": {"metric": "cosine"}}, '"cosine" does not fit model.task "classification"'),
-        ({"data": TABLE, "model": VECTORS, "evaluate": {"metric": "accuracy"}}, "does not fit model.task"),
+        ({"data": TABLE}, "set data.label to the name"),
+        ({"evaluate": {"metric": "cosine"}}, '"cosine" is not compatible with model.task "classification"'),
+        ({"data": TABLE, "model": VECTORS, "evaluate": {"metric": "accuracy"}}, "is not compatible with model.task"),
         ({"data": TABLE, "model": VECTORS, "evaluate": {"metric": "retrieval"}}, '"retrieval" needs data.pair'),
         ({"model": of_config()}, 'checkpoint.kind "directory" needs model.kind "directory"'),
         ({"data": TABLE, "model": VECTORS, "checkpoint": {"kind": "train"}}, "nightquant does not train embeddings"),
