@@ -8,9 +8,9 @@ Makes each architecture small and with random weights, writes the workload file 
 candidate in a process of its own for the architecture, with limits of time and memory. timm and torchaudio are not
 installed with nightquant: install them first, or leave their families out.
 
-A cell says what became of the candidate: the largest difference of its outputs from the float model's, as a share of
-their range; "refused", whose messages follow below the table; "crashed", an error that nobody foresaw; "too slow"; or
-"-", if the method quantizes nothing that the model contains.
+A cell shows the outcome of a candidate: the largest difference of its outputs from the float model's outputs, as a
+fraction of their range; "refused", with a message below the table; "crashed" for an unforeseen error; "too slow" or
+"too large" for a candidate that exceeded a limit; or "-" if the method does not quantize any module of the model.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CARRIED_OUT = {"dynamic": RUNTIMES[:3], "static": RUNTIMES}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one candidate: "works", "refused", "crashed", "too slow" or "-", with a message."""
+    """Outcome of one candidate: "works", "refused", "crashed", "too slow", "too large" or "-", with a message."""
 
     architecture: str
     method: str

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import sys
 import tempfile
@@ -62,8 +63,11 @@ def _try(job: Job[Workload], workspace: Workspace, method: str, runtime: str) ->
 
 
 def _became(error: NightquantError) -> str:
-    """Return "crashed" for an error that nobody foresaw."""
-    return "crashed" if isinstance(error, LibraryError) else "refused"
+    """Return "crashed" for an error that nobody foresaw, unless the limit of memory is the cause."""
+    if not isinstance(error, LibraryError):
+        return "refused"
+    is_memory = isinstance(error.__cause__, MemoryError) or re.search(r"can't alloc|AllocateRaw", str(error))
+    return "too large" if is_memory else "crashed"
 
 
 def _say(method: str, runtime: str, became: str, message: str, off: float | None = None) -> None:
