@@ -34,20 +34,18 @@ class Settings(BaseSettings):
     profile: Profile = Field(
         default="standard", description="length of the benchmarks: at most 1, 5 or 15 min per workload"
     )
-    task_runner: TaskRunnerName = Field(default="threads", description="task runner that runs stages in parallel")
+    task_runner: TaskRunnerName = Field(default="threads", description="task runner that executes stages in parallel")
     workers: PositiveInt = Field(
         default_factory=lambda: min(4, os.cpu_count() or 1), description="number of stages that run at once"
     )
-    stage_timeout_s: PositiveFloat = Field(
-        default=4 * 3600.0, description="longest time that a stage may run, in seconds"
-    )
+    stage_timeout_s: PositiveFloat = Field(default=4 * 3600.0, description="maximum duration of a stage, in seconds")
     retry_wait_s: NonNegativeFloat = Field(
         default=10.0,
         description="pause before the first retry after a network or server failure, in seconds; "
         "later pauses are longer",
     )
     server_startup_timeout_s: PositiveFloat = Field(
-        default=90.0, description="longest time to wait for the command's own Prefect server to start, in seconds"
+        default=90.0, description="maximum time to wait until the command's own Prefect server starts, in seconds"
     )
     dask_address: str = Field(
         default="", description="address of the Dask scheduler; if empty, the run starts a local cluster"
@@ -72,7 +70,7 @@ class Settings(BaseSettings):
     )
     cache: str = Field(
         default="",
-        description="cache folder for a remote store; if empty, the folder `nightquant` in your cache folder",
+        description="cache folder for a remote store; if empty, the `nightquant` folder in your cache folder",
     )
 
     def signer(self) -> Signer | None:

@@ -71,7 +71,7 @@ def _choice(name: str, choices: object, meaning: str) -> Column:
 
 
 _RUN_ID = _required("run_id", TEXT, "id of the run")
-_NIGHT = _required("night", DATE, "date of the night that the run belongs to")
+_NIGHT = _required("night", DATE, "date of the night to which the run belongs")
 _WORKLOAD = _required("workload", TEXT, "name of the workload")
 _RECIPE = _required("recipe", TEXT, "name of the recipe")
 _RUNTIME = _required("runtime", TEXT, "runtime that executed the model")
@@ -93,8 +93,8 @@ RUNS = Table(
     columns=(
         _RUN_ID,
         _NIGHT,
-        _required("started_at", TIME, "when the flow started", "UTC"),
-        _required("finished_at", TIME, "when the run wrote its rows", "UTC"),
+        _required("started_at", TIME, "start time of the flow", "UTC"),
+        _required("finished_at", TIME, "time when the run wrote its rows", "UTC"),
         _choice("status", results.RunStatus, "outcome of the run; failed if any work failed"),
         _PROFILE,
         _required("workloads", INT, "number of workloads in the run", "workloads"),
@@ -105,8 +105,8 @@ RUNS = Table(
         Column("cpu", TEXT, "model of the processor"),
         Column("evidence", TEXT, "state of the host before and after each benchmark, as JSON"),
         Column("versions", TEXT, "versions of Python and of the libraries, as JSON"),
-        Column("git_commit", TEXT, "git commit of the checkout that ran; NULL if there was no checkout"),
-        Column("prefect_flow_run_id", TEXT, "id of the Prefect flow run; NULL for other runs"),
+        Column("git_commit", TEXT, "git commit of the code that ran; NULL if the code did not run from a checkout"),
+        Column("prefect_flow_run_id", TEXT, "id of the Prefect flow run; NULL if Prefect did not start the run"),
         Column("message", TEXT, "one-line outcome of the run"),
         _UNKNOWN,
     ),
@@ -126,17 +126,18 @@ MEASUREMENTS = Table(
         _choice(
             "setting",
             results.Setting,
-            "subject of the row: primary setting, another size or thread count, copy of the baseline, current bundle",
+            "subject of the row: the primary setting, another size or thread count, a copy of the baseline, or the "
+            "current bundle",
         ),
         _required("threads", INT, "number of intra-op threads", "threads"),
         _required("batch_size", INT, "number of samples in a call", "samples"),
-        _choice("status", results.Status, "outcome of the candidate; skipped if the host lacks a requirement"),
+        _choice("status", results.Status, "outcome of the candidate; skipped if the host does not meet a requirement"),
         Column("stage", TEXT, "stage that failed; NULL if no stage failed"),
         Column("error", TEXT, "reason for the failure; NULL if no stage failed"),
-        _required("measured_at", TIME, "when the row was created", "UTC"),
+        _required("measured_at", TIME, "time when the row was created", "UTC"),
         _PROFILE,
         Column("method", TEXT, "quantization method; none for a float model"),
-        Column("engine", TEXT, "quantized engine of torch; NULL if the candidate does not use an engine"),
+        Column("engine", TEXT, "torch's quantized engine; NULL if the candidate does not use an engine"),
         Column("baseline", TEXT, "candidate with which this candidate is compared, as recipe/runtime"),
         Column("is_baseline", FLAG, "whether the row is the baseline itself"),
         _FINGERPRINT,
@@ -163,27 +164,33 @@ MEASUREMENTS = Table(
         Column(
             "agreement",
             REAL,
-            "fraction of samples with equal predictions by the candidate and the baseline",
+            "fraction of samples for which the candidate and the baseline make the same prediction",
             "share",
         ),
         Column(
             "evaluation_mode",
             TEXT,
-            "evaluation mode: exact, segments or plain; with rows apart, the run evaluated one row at a time",
+            "evaluation mode: exact, segments or plain; rows apart means that the run evaluated one row at a time",
         ),
         Column("evaluation_samples", INT, "number of samples that the run evaluated (tokens for text)", "samples"),
-        Column("metrics", pa.map_(TEXT, REAL), "every number that the evaluation computed, by name"),
-        Column("latency_s", REAL, "median seconds of one call", "seconds"),
+        Column("metrics", pa.map_(TEXT, REAL), "all numbers that the evaluation computed, by name"),
+        Column("latency_s", REAL, "median seconds per call", "seconds"),
         Column("latency_q25_s", REAL, "lower quartile of the seconds per call, over blocks", "seconds"),
         Column("latency_q75_s", REAL, "upper quartile of the seconds per call, over blocks", "seconds"),
-        Column("latency_p50_s", REAL, "median seconds of single calls", "seconds"),
+        Column("latency_p50_s", REAL, "median seconds of individually timed calls", "seconds"),
         Column(
-            "latency_p90_s", REAL, "90th percentile of the seconds of single calls; NULL below 100 calls", "seconds"
+            "latency_p90_s",
+            REAL,
+            "90th percentile of the seconds of individually timed calls; NULL for fewer than 100 calls",
+            "seconds",
         ),
         Column(
-            "latency_p99_s", REAL, "99th percentile of the seconds of single calls; NULL below 1,000 calls", "seconds"
+            "latency_p99_s",
+            REAL,
+            "99th percentile of the seconds of individually timed calls; NULL for fewer than 1,000 calls",
+            "seconds",
         ),
-        Column("baseline_latency_s", REAL, "median seconds of the baseline in the same launches", "seconds"),
+        Column("baseline_latency_s", REAL, "baseline's median seconds per call in the same launches", "seconds"),
         Column("speedup", REAL, "baseline latency / candidate latency; above 1, the candidate is faster", "ratio"),
         Column("speedup_low", REAL, "lower end of the 95% interval of speedup", "ratio"),
         Column("speedup_high", REAL, "upper end of the 95% interval of speedup", "ratio"),
@@ -196,7 +203,7 @@ MEASUREMENTS = Table(
         Column(
             "verdict",
             TEXT,
-            "whether the host can show a 5% difference; inconclusive if the A/A interval is wider or excludes 1",
+            "whether the host can measure a 5% difference; inconclusive if the A/A interval is too wide or excludes 1",
             choices=get_args(results.Verdict),
         ),
         Column("aa_ratio", REAL, "latency of the baseline / latency of the baseline's copy", "ratio"),
@@ -218,16 +225,16 @@ MEASUREMENTS = Table(
             "seconds",
         ),
         Column("launches", INT, "number of fresh processes in which the candidate was timed", "launches"),
-        Column("speedup_bound_low", REAL, "lower bound of speedup that the gate uses", "ratio"),
-        Column("speedup_bound_high", REAL, "upper bound of speedup that the gate uses", "ratio"),
+        Column("speedup_bound_low", REAL, "lower bound that the gate uses for speedup", "ratio"),
+        Column("speedup_bound_high", REAL, "upper bound that the gate uses for speedup", "ratio"),
         Column(
             "over_incumbent",
             REAL,
             "latency of the current bundle / candidate latency; above 1, the candidate is faster",
             "ratio",
         ),
-        Column("over_incumbent_low", REAL, "lower bound of over_incumbent that the gate uses", "ratio"),
-        Column("over_incumbent_high", REAL, "upper bound of over_incumbent that the gate uses", "ratio"),
+        Column("over_incumbent_low", REAL, "lower bound that the gate uses for over_incumbent", "ratio"),
+        Column("over_incumbent_high", REAL, "upper bound that the gate uses for over_incumbent", "ratio"),
         Column(
             "quality_batched", REAL, "quality if a call contains several rows; see docs/quality.md", "quality_metric"
         ),
@@ -237,7 +244,7 @@ MEASUREMENTS = Table(
             TEXT,
             "versions of the kernel, Python and the libraries on the host that timed the candidate, as JSON",
         ),
-        Column("recipe_digest", TEXT, "SHA-256 of the recipe without the name and runtimes"),
+        Column("recipe_digest", TEXT, "SHA-256 of the recipe without its name and runtimes"),
         Column("source_digest", TEXT, "SHA-256 of the code that built the candidate from its inputs"),
         Column(
             "caches",
@@ -245,8 +252,8 @@ MEASUREMENTS = Table(
             "cache state (warm or cold) of the calls that the gate uses",
             choices=get_args(results.Caches),
         ),
-        Column("cold_latency_s", REAL, "median seconds of one call with cold caches", "seconds"),
-        Column("cold_baseline_latency_s", REAL, "median seconds of the baseline with cold caches", "seconds"),
+        Column("cold_latency_s", REAL, "median seconds per call with cold caches", "seconds"),
+        Column("cold_baseline_latency_s", REAL, "baseline's median seconds per call with cold caches", "seconds"),
         Column("cold_speedup", REAL, "baseline latency / candidate latency with cold caches", "ratio"),
         Column("cold_speedup_low", REAL, "lower end of the 95% interval of cold_speedup", "ratio"),
         Column("cold_speedup_high", REAL, "upper end of the 95% interval of cold_speedup", "ratio"),
@@ -258,13 +265,13 @@ MEASUREMENTS = Table(
         Column(
             "cold_over_incumbent_low",
             REAL,
-            "lower bound of cold_over_incumbent for a gate that uses cold calls",
+            "lower bound of cold_over_incumbent, for a gate that uses cold calls",
             "ratio",
         ),
         Column(
             "cold_over_incumbent_high",
             REAL,
-            "upper bound of cold_over_incumbent for a gate that uses cold calls",
+            "upper bound of cold_over_incumbent, for a gate that uses cold calls",
             "ratio",
         ),
         Column("cold_aa_ratio", REAL, "aa_ratio with cold caches", "ratio"),
@@ -275,31 +282,31 @@ MEASUREMENTS = Table(
         Column(
             "threads_used",
             REAL,
-            "number of threads that the calls keep busy; the maximum over launches",
+            "number of threads that the calls kept busy, as the maximum over all launches",
             "busy threads",
         ),
-        Column("int8_time_share", REAL, "fraction of the operators' time in operators that compute in int8", "share"),
+        Column("int8_time_share", REAL, "fraction of the operators' time spent in int8 operators", "share"),
         Column(
             "float_operators",
             TEXT,
-            "most expensive float operators, with their fractions of the time and the reasons, as JSON",
+            "most expensive float operators, with their fractions of the operator time and the reasons, as JSON",
         ),
-        Column("instructions", pa.map_(TEXT, REAL), "fraction of the time in loops of each kind of arithmetic"),
+        Column("instructions", pa.map_(TEXT, REAL), "fraction of time spent in the loops of each kind of arithmetic"),
         Column(
-            "saturation", REAL, "distance between outputs with and without saturation / the output's range", "ranges"
+            "saturation", REAL, "difference between outputs with and without saturation / the output's range", "ranges"
         ),
-        Column("doubts", TEXT, "warnings that int8 did not run as expected, as a JSON list of sentences"),
+        Column("doubts", TEXT, "warnings about the candidate's int8 computation, as a JSON list of sentences"),
         Column(
             "batch_difference",
             REAL,
-            "distance between outputs for batched and single rows / the output's range",
+            "difference between outputs for batched and single rows / the output's range",
             "ranges",
         ),
         Column("batch_changed", REAL, "fraction of rows whose predicted class changes in a batch", "share"),
         Column(
             "sequence_length",
             INT,
-            "number of steps in a call; NULL if the length is the primary setting's length",
+            "number of steps in a call; NULL in rows with the primary setting's sequence length",
             "steps",
         ),
         _UNKNOWN,
@@ -308,7 +315,8 @@ MEASUREMENTS = Table(
 
 LAYERS = Table(
     name="layers",
-    meaning="One row per run, workload, candidate and module, with the module's coverage and any computed sensitivity.",
+    meaning="One row per run, workload, candidate and module, with the module's coverage and, if computed, its "
+    "sensitivity.",
     key=("run_id", "workload", "recipe", "runtime", "module"),
     order=("night", "workload", "recipe", "module"),
     columns=(
@@ -320,11 +328,14 @@ LAYERS = Table(
         _required("type", TEXT, "type of the module"),
         _required("parameters", INT, "number of scalars in the module's parameters", "parameters"),
         _required("quantized", FLAG, "whether the module was quantized"),
-        Column("reason", TEXT, "reason why the module stayed float; NULL if the module was quantized"),
-        Column("sqnr_db", REAL, "ratio of signal to quantization noise in the module's output", "decibels"),
+        Column("reason", TEXT, "reason why the module stayed in float; NULL if the module was quantized"),
+        Column("sqnr_db", REAL, "signal-to-quantization-noise ratio of the module's output", "decibels"),
         Column("sensitivity_rank", INT, "rank of the module, 1 for the largest loss", "rank"),
         Column(
-            "kept_float_quality", REAL, "quality if this module and every worse module stay float", "quality_metric"
+            "kept_float_quality",
+            REAL,
+            "quality if this module and all modules with a larger loss stay in float",
+            "quality_metric",
         ),
         Column(
             "runtime",
@@ -347,8 +358,8 @@ PROMOTIONS = Table(
         _RECIPE,
         _RUNTIME,
         _choice("decision", results.Decision, "decision of the gate; pass if the candidate passes but is not promoted"),
-        _required("decided_at", TIME, "when the gate made the decision", "UTC"),
-        _required("objective", TEXT, "measure by which the gate chose the best passing candidate"),
+        _required("decided_at", TIME, "time when the gate made the decision", "UTC"),
+        _required("objective", TEXT, "criterion by which the gate chose the best passing candidate"),
         _required("rules", TEXT, "name, bound, measured number and outcome of each rule, as JSON"),
         _required("reason", TEXT, "one-line reason for the decision"),
         Column("bundle_version", TEXT, "version of the published bundle; NULL if the run did not publish a bundle"),
@@ -357,12 +368,14 @@ PROMOTIONS = Table(
         Column(
             "incumbent_stays",
             FLAG,
-            "whether the previously current bundle stays; NULL if no bundle was current or the outcome is unknown",
+            "whether the previously current bundle stays current; "
+            "NULL if no bundle was current or the outcome is unknown",
         ),
         Column(
             "incumbent_reason",
             TEXT,
-            "reason why the previously current bundle stays, goes or is unknown; NULL if no bundle was current",
+            "reason why the previously current bundle stays, goes or has an unknown outcome; "
+            "NULL if no bundle was current",
         ),
         _UNKNOWN,
     ),
@@ -372,7 +385,7 @@ _METRIC = _choice("metric", results.FindingMetric, "metric that changed")
 
 FINDINGS = Table(
     name="findings",
-    meaning="One row per run, workload, candidate and metric that changed since earlier nights.",
+    meaning="One row per run, workload, candidate and metric, for each change since earlier nights.",
     key=("run_id", "workload", "recipe", "runtime", "metric"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
@@ -409,14 +422,14 @@ ACKNOWLEDGEMENTS = Table(
     order=("night", "workload", "recipe", "runtime"),
     columns=(
         _required("run_id", TEXT, "id of the acknowledgement"),
-        _required("night", DATE, "night of the finding that was accepted"),
+        _required("night", DATE, "night of the accepted finding"),
         _WORKLOAD,
         _RECIPE,
         _RUNTIME,
         _METRIC,
         _required("reason", TEXT, "reason for accepting the finding"),
         _required("acknowledged_by", TEXT, "person who accepted the finding"),
-        _required("acknowledged_at", TIME, "when the finding was accepted", "UTC"),
+        _required("acknowledged_at", TIME, "time when the finding was accepted", "UTC"),
     ),
 )
 

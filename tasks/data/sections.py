@@ -28,7 +28,7 @@ class RandomSequence(Kind):
 
 
 class PydocTopics(Kind):
-    """The language reference that CPython includes, divided by topic into train, valid and test splits."""
+    """Python's language reference, included in CPython and divided by topic into train, valid and test splits."""
 
     kind: Literal["pydoc-topics"]
     seed: int = 0
@@ -72,7 +72,7 @@ class TextTable(TableFile):
     text: str
     """Name of the text column."""
     label: str | None = None
-    """Name of the class column; if the model's configuration lists labels, each class must be a label."""
+    """Name of the class column; if the model's configuration lists labels, each class must be one of these labels."""
     pair: str | None = None
     """Name of the column with paired texts for retrieval; paired texts have the same meaning."""
 
@@ -95,7 +95,7 @@ class Transforms(Section):
 
 
 class RenderedCharacters(Kind):
-    """Characters drawn in Pillow's own font with random affine transforms, contrast and noise."""
+    """Characters in Pillow's built-in font, drawn with random affine transforms, contrast and noise."""
 
     kind: Literal["rendered-characters"]
     characters: str = Field(default="ABDEFHKMRSTX", min_length=2)
@@ -141,11 +141,11 @@ class ImageFolder(Pictures):
 
     kind: Literal["image-folder"]
     uri: str
-    """Path or URL of the directory or archive; a relative path starts at the workload file."""
+    """Path or URL of the directory or archive; a relative path starts at the workload file's folder."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the archive."""
     test_share: float = Field(default=0.2, gt=0, lt=1)
-    """Fraction of the training images to use as the test split if the folder `test/` is missing."""
+    """Fraction of the training images to use as the test split if the `test/` folder is missing."""
     max_corrupt_share: float = Field(default=0.01, ge=0, le=1)
     """Maximum fraction of unreadable images, which are skipped."""
     max_bytes: PositiveInt = 64 * 1024**3
@@ -167,9 +167,9 @@ class TorchvisionDataset(Pictures):
 
 
 class FactoryData(Kind):
-    """Splits from a callable that returns a mapping from ``calibration`` and ``test`` to map-style data sets.
+    """Splits from a callable that returns a mapping with the keys ``calibration`` and ``test``.
 
-    Each item of a data set is a pair (inputs, target).
+    Each value of the mapping is a map-style data set, whose items are pairs (inputs, target).
     """
 
     kind: Literal["factory"]
@@ -191,7 +191,7 @@ class TableData(TableFile):
     """Features and a target from a Parquet, CSV or JSON Lines file."""
 
     features: tuple[str, ...] = Field(min_length=1)
-    """Names of the columns that form the input, float32 [N, F]."""
+    """Names of the columns that form the float32 input of shape [N, F]."""
     target: str
     """Name of the column to predict; integers, texts and booleans are classes, and other values are numbers."""
     standardize: bool = True

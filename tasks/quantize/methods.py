@@ -67,11 +67,11 @@ class DynamicRecipe(Recipe):
     modules: tuple[Literal["LSTM", "GRU", "Linear"], ...] = ("LSTM", "Linear")
     """Types of modules to quantize."""
     dtype: Literal["qint8", "float16"] = "qint8"
-    """Type of weights: `qint8` also quantizes activations to int8; with `float16`, activations stay float."""
+    """Type of the weights. `qint8` also quantizes activations to int8; with `float16`, activations stay in float."""
     per_channel: bool = False
     """Whether each output channel of a weight has its own scale."""
     embedding_bits: Literal[4, 8] | None = None
-    """Bits per embedding value. Without this key, embeddings stay float."""
+    """Number of bits per embedding value. Without this key, embeddings stay in float."""
 
 
 class Dynamic(Method[DynamicRecipe]):
@@ -102,7 +102,7 @@ class DynamicPerRowRecipe(Recipe):
     modules: tuple[Literal["LSTM", "Linear"], ...] = ("LSTM", "Linear")
     """Types of modules to quantize."""
     embedding_bits: Literal[8] | None = None
-    """Bits per embedding value. Without this key, embeddings stay float."""
+    """Number of bits per embedding value. Without this key, embeddings stay in float."""
 
 
 class DynamicPerRow(Method[DynamicPerRowRecipe]):
@@ -125,7 +125,7 @@ class GraphRecipe(Recipe):
     """Keys of recipes that quantize a model's complete graph."""
 
     graph: Literal["auto", "eager", "fx"] = Field(default="auto", validation_alias=AliasChoices("graph", "flow"))
-    """Graph mode of torch. `auto` uses eager mode if eager mode can express the model, otherwise FX graph mode."""
+    """Torch's graph mode. `auto` uses eager mode if it supports the model, and otherwise FX graph mode."""
     weights: Literal["per-channel", "per-tensor"] = "per-channel"
     """Granularity of the weights' scales: one scale per output channel, or one scale per weight tensor."""
 
@@ -139,7 +139,7 @@ class StaticRecipe(GraphRecipe):
 
     method: Literal["static"]
     activation_observer: Literal["min-max", "moving-average", "histogram"] = "histogram"
-    """Method that derives a range from observed values."""
+    """Method for deriving a range from observed values."""
     calibration_batches: PositiveInt = 8
     """Number of calibration batches."""
     calibration_batch_size: PositiveInt = 32
@@ -177,7 +177,7 @@ class QatRecipe(GraphRecipe):
     learning_rate: PositiveFloat = 1e-4
     """Learning rate of the optimizer."""
     freeze_observers_after: NonNegativeInt = 1
-    """Number of epochs after which ranges are frozen."""
+    """Number of epochs after which the ranges are frozen."""
     freeze_batch_norm_after: NonNegativeInt = 1
     """Number of epochs after which the statistics of batch normalization are frozen."""
     seed: int = 0

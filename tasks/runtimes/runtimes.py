@@ -93,7 +93,11 @@ class AotInductor(Runtime):
             "channel",
             reason='its int8 kernels need weights per channel: use weights = "per-channel"',
         ),
-        limit("graphs", "auto", reason='it quantizes the graph of torch.export and does not support graph = "{graph}"'),
+        limit(
+            "graphs",
+            "auto",
+            reason='it quantizes the graph that torch.export produces, and does not support graph = "{graph}"',
+        ),
         limit(
             "engine", None, "x86", "onednn", reason='its int8 kernels come from oneDNN, not from the engine "{engine}"'
         ),

@@ -67,7 +67,10 @@ class Kind(FromFile):
 
 
 class TrainedCheckpoint(Kind):
-    """Weights that are trained on first use, are deterministic for a seed, and are stored by content."""
+    """Weights that are trained on first use and stored under a content hash.
+
+    The same seed always produces the same weights.
+    """
 
     kind: Literal["train"]
     seed: int = 0
@@ -91,7 +94,7 @@ class FetchedCheckpoint(Kind):
     max_bytes: PositiveInt = 16 * 1024**3
     """Maximum size in bytes; a larger file is refused."""
     retries: NonNegativeInt = 4
-    """Maximum number of times that an interrupted download is resumed."""
+    """Maximum number of times to resume an interrupted download."""
 
 
 class SeededCheckpoint(Kind):
@@ -103,7 +106,7 @@ class SeededCheckpoint(Kind):
 
 
 class FactorySpec(Kind):
-    """Your own ``torch.nn.Module``, returned by ``package.module:callable`` for ``arguments``."""
+    """Your own ``torch.nn.Module``, which ``package.module:callable`` returns when called with ``arguments``."""
 
     kind: Literal["factory"]
     factory: Reference
@@ -117,7 +120,7 @@ class TableFile(Kind):
 
     kind: Literal["parquet", "csv", "jsonl"]
     uri: str
-    """The file; a relative path starts at the workload file's folder."""
+    """Location of the file; a relative path starts at the workload file's folder."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file."""
     max_bytes: PositiveInt = 4 * 1024**3

@@ -30,7 +30,7 @@ _QUALITY = ("quality_difference", "quality_difference_low", "quality_difference_
 
 
 class Gate(Section):
-    """Rules that a candidate must pass to be promoted; a rule without its key does not apply.
+    """Rules that a candidate must pass to be promoted; a rule applies only if its key is set.
 
     The gate compares bounds on quality and speed with the worse end of the interval.
     """
@@ -40,23 +40,23 @@ class Gate(Section):
     quality_drop: Literal["absolute", "relative"] = "absolute"
     """Unit of `max_quality_drop`: the unit of the metric, or a fraction of the baseline's quality."""
     max_quality_drop: float | None = Field(default=None, ge=0)
-    """Largest quality loss relative to the baseline, in the direction in which the metric gets worse."""
+    """Largest allowed quality loss relative to the baseline, in the direction in which the metric gets worse."""
     min_size_ratio: PositiveFloat | None = None
-    """Smallest ratio of the baseline's size to the candidate's size."""
+    """Smallest allowed ratio of the baseline's size to the candidate's size."""
     min_speedup: PositiveFloat | None = None
-    """Smallest ratio of the baseline's latency to the candidate's latency."""
+    """Smallest allowed ratio of the baseline's latency to the candidate's latency."""
     max_peak_rss_bytes: PositiveInt | None = None
-    """Largest peak memory of the candidate's process, in bytes."""
+    """Largest allowed peak memory of the candidate's process, in bytes."""
     min_coverage: float | None = Field(default=None, ge=0, le=1)
-    """Smallest fraction of the parameters that are in quantized modules."""
+    """Smallest allowed fraction of the parameters that are in quantized modules."""
     min_int8_time_share: float | None = Field(default=None, ge=0, le=1)
-    """Smallest fraction of operator time spent in int8, according to the runtime's own profiler."""
+    """Smallest allowed fraction of operator time spent in int8, according to the runtime's own profiler."""
     max_saturation: float | None = Field(default=None, ge=0, le=1)
-    """Largest output change due to saturating products, as a fraction of the output's range."""
+    """Largest allowed output change due to saturation, as a fraction of the output's range."""
     require_batch_invariance: bool = False
-    """Whether the output for a row must be the same separately and in a batch."""
+    """Whether a row must have the same output in a batch as in a separate call."""
     margin: float = Field(default=1.0, ge=1)
-    """Factor by which a candidate must be faster, or smaller if size is the objective, than the current bundle."""
+    """Factor by which a candidate must be faster (or smaller, if size is the objective) than the current bundle."""
 
 
 class RuleOutcome(BaseModel):

@@ -14,7 +14,7 @@ Engine = Literal["x86", "fbgemm", "onednn", "qnnpack"]
 
 
 class Recipe(Section):
-    """The keys that recipes of all methods share; each method adds further keys.
+    """The keys that recipes of all methods share; each method adds more keys.
 
     Validating a mapping returns an instance of its method's class.
     """
@@ -22,13 +22,13 @@ class Recipe(Section):
     name: Slug
     """Name in tables and reports, unique within the file."""
     method: str
-    """Quantization method; each method has further keys."""
+    """Quantization method; each method has additional keys."""
     runtimes: tuple[RuntimeName, ...] = Field(default=(RUNTIMES.default,), min_length=1)
     """Runtimes that execute the result; each runtime adds a candidate."""
     engine: Engine = "x86"
-    """Quantized engine of torch; float recipes and runtimes outside torch ignore this key."""
+    """Torch's quantized engine; float recipes and runtimes outside torch ignore this key."""
     exclude: tuple[str, ...] = ()
-    """Paths of modules in the model that stay float, including all submodules."""
+    """Paths of modules that stay in float, together with all their submodules."""
 
     @model_validator(mode="wrap")
     @classmethod

@@ -24,7 +24,7 @@ from tasks.workload.recipe import Recipe
 
 
 class Benchmark(Section):
-    """The settings of the timed calls; calls with warm caches and with cold caches are always timed."""
+    """Settings of the timed calls. Every run times calls with warm caches and calls with cold caches."""
 
     baseline: str = Field(
         default=f"float/{RUNTIMES.default}", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}/[a-z0-9][a-z0-9.-]{0,62}$"
@@ -35,13 +35,13 @@ class Benchmark(Section):
     batch_size: PositiveInt = 1
     """Number of rows per timed call."""
     sequence_length: PositiveInt = 25
-    """Number of steps per timed call, for models with inputs that have steps."""
+    """Number of steps per timed call, for models whose inputs have steps."""
     batch_sizes: tuple[PositiveInt, ...] = ()
-    """Further numbers of rows to time; the gate ignores these timings."""
+    """Additional batch sizes to time; the gate ignores these timings."""
     thread_counts: tuple[PositiveInt, ...] = ()
-    """Further numbers of threads to time; the gate ignores these timings."""
+    """Additional thread counts to time; the gate ignores these timings."""
     caches: Caches = "warm"
-    """Timed calls that the gate uses: `warm` for a model called in a loop, `cold` if other work runs between calls.
+    """Timed calls that the gate uses: `warm` if the model is called in a loop, `cold` if other work runs between calls.
     """
 
 
@@ -49,7 +49,7 @@ class SequenceBenchmark(Benchmark):
     """The settings of the timed calls, for a domain with inputs that have steps."""
 
     sequence_lengths: tuple[PositiveInt, ...] = ()
-    """Further numbers of steps to time; the gate ignores these timings."""
+    """Additional sequence lengths to time; the gate ignores these timings."""
 
 
 _LACKS: Mapping[Need, str] = {"calibration": "gives no calibration inputs", "fine-tuning": "does not fine-tune models"}
@@ -83,7 +83,7 @@ class Workload(Section):
     checkpoint: SerializeAsAny[Kind]
     """Weights of the float model."""
     recipe: tuple[SerializeAsAny[Recipe], ...] = Field(min_length=1)
-    """Ways to quantize the model, each with its runtimes."""
+    """Ways to quantize the model, each with one or more runtimes."""
     evaluate: SerializeAsAny[Section] = Section()
     """Settings of the quality evaluation."""
     benchmark: Benchmark = Benchmark()

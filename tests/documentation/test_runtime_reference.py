@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from typing import Any
@@ -52,7 +53,7 @@ def tables() -> Iterator[str]:
     """The tables of methods, of properties and of refused recipes."""
     runtimes = {name: RUNTIMES[name] for name in RUNTIMES}
     yield "## Methods\n"
-    yield "The table applies to default recipe values. [Refused recipes](#refused-recipes) lists the exceptions.\n"
+    yield "The table applies to recipes with default values. [Refused recipes](#refused-recipes) lists exceptions.\n"
     yield f"| method | {' | '.join(f'`{name}`' for name in runtimes)} |"
     yield f"| --- |{' --- |' * len(runtimes)}"
     for method in METHODS:
@@ -77,6 +78,8 @@ def tables() -> Iterator[str]:
 def _sentence(reason: str) -> str:
     for word, name in (("its ", "the runtime's "), ("it ", "the runtime ")):
         reason = f"{name}{reason.removeprefix(word)}" if reason.startswith(word) else reason
+    reason = re.sub(r'(?:the )?(method|engine) "([^"]+)"', r"the `\2` \1", reason)
+    reason = re.sub(r'\w+ = "[^"]+"|\b(?:torch\.export|torchscript|onnxruntime)\b', r"`\g<0>`", reason)
     return f"{reason[0].upper()}{reason[1:]}."
 
 

@@ -1,4 +1,5 @@
--- Every row of each workload's latest night. If several runs measured a candidate that night, only the last run counts.
+-- Every row of each workload's latest night. If several runs measured a candidate on that night, only the
+-- last run counts.
 -- example: select workload, recipe, runtime, setting, latency_s, verdict from latest
 --
 -- A run may be limited to some recipes, so it replaces only the candidates that it measured.

@@ -1,5 +1,5 @@
--- The outcome, reason and last measurement of each candidate on each workload's latest night. If no candidate equals
--- the current bundle, the bundle also has a row. outcomes_on(date '2026-11-21') returns one night, outcomes_on(null,
+-- The outcome, reason and last measurement of each candidate on each workload's latest night. If no candidate matches
+-- the current bundle, an additional row describes the bundle. outcomes_on(date '2026-11-21') returns one night, outcomes_on(null,
 -- nights := 30) returns the last 30 nights, and outcomes_of(['<run id>', ...]) returns the named runs.
 -- example: select workload, candidate, became, why from outcomes where setting = 'primary' order by workload, rank
 -- column candidate: name of the candidate, as recipe/runtime
@@ -11,8 +11,8 @@
 -- column deciding_speedup_low: lower end of the 95% interval of deciding_speedup
 -- column deciding_speedup_high: upper end of the 95% interval of deciding_speedup
 -- column deciding_latency_s: median seconds per call, for the calls that the gate uses
--- column resolution: noise: the distance from 1 to the farther end of the A/A interval
--- column goodness: number that the gate's objective ranks candidates by: deciding_speedup or size_ratio
+-- column resolution: size of the noise, as the distance from 1 to the farther end of the A/A interval
+-- column goodness: number by which the gate's objective ranks candidates: deciding_speedup or size_ratio
 -- column best_float: fastest float candidate on the same night and host
 -- column speedup_over_best_float: candidate's deciding_speedup / best_float's deciding_speedup
 -- column unbeaten: whether no other candidate is better in size, deciding_speedup and quality at once

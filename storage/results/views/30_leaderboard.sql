@@ -1,5 +1,5 @@
--- A summary of each workload's latest night, with the best passing candidate first. The view latest has all
--- measurements. leaderboard_on(date '2026-11-21') returns every column for that night; leaderboard_on(null) returns the
+-- A summary of each workload's latest night, with the best passing candidate first. The latest view contains
+-- all measurements. leaderboard_on(date '2026-11-21') returns every column for that night; leaderboard_on(null) returns the
 -- latest night.
 -- example: from leaderboard where workload = 'word-lm'
 -- column rank: rank in the workload, 1 for the best candidate; passing candidates come first
@@ -10,9 +10,9 @@
 -- column speedup: baseline latency / candidate latency over paired launches, rounded to three digits; above 1, the candidate is faster
 -- column interval: 95% interval of speedup, formatted as text
 -- column cold_speedup: speedup with cold caches; the workload file decides whether the gate uses warm or cold calls
--- column latency_ms: milliseconds per call: baseline median / speedup; latest has the candidate's own median
+-- column latency_ms: milliseconds per call, as the baseline's median / speedup; the latest view contains the candidate's own median
 -- column memory_mb: peak resident memory minus the resident memory before loading, in millions of bytes
--- column why: the gate's short reason (promotions has the full reason), or the failure
+-- column why: the gate's short reason, or the failure; the promotions table contains the full reason
 --
 -- In leaderboard_on, speedup_over_best_float compares a candidate with the night's fastest float candidate on the host
 -- instead of the baseline.

@@ -2,7 +2,7 @@
 -- example: select night, workload, load, waiting, stolen, troubles from conditions where troubles <> []
 -- column load: load average over the last minute before the benchmark
 -- column processors: number of processors of the host
--- column waiting: fraction of the benchmark's time in which a task waited for a processor
+-- column waiting: fraction of the benchmark's duration during which a task waited for a processor
 -- column stolen: fraction of the processors' time that other virtual machines took
 -- column troubles: names of the fractions (waiting, stolen) that are high enough to distort the measurements
 create macro internal.conditions_in(evidence) as

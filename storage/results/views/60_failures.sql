@@ -1,5 +1,5 @@
 -- Every failed candidate, latest first, with stage and reason. If several candidates fail for the same reason, only the
--- first row has the full reason; the other rows have the first line.
+-- first row contains the full reason; the other rows contain the first line of the reason.
 -- example: select night, workload, recipe, stage, error from failures limit 20
 create view failures as
 select night, run_id, workload, recipe, runtime, setting, stage,

@@ -1,8 +1,8 @@
--- The operations that each candidate of the latest night executed, with the fraction of the time in int8 and the
--- warnings that int8 did not run as expected. See docs/proof.md.
+-- The operations that each candidate of the latest night executed, with the fraction of time spent in int8 and
+-- any warnings about the int8 computation. See docs/proof.md.
 -- example: select workload, recipe, runtime, int8_time_share, instructions, doubts from executed where doubts <> ''
--- column instructions: kinds of arithmetic with their fractions of the time, in descending order
--- column dearest_float: most expensive float operator and, if known, the reason why the operator is float
+-- column instructions: kinds of arithmetic with their fractions of the run time, in descending order
+-- column dearest_float: most expensive float operator and, if known, the reason why the operator runs in float
 -- column doubts: warnings as sentences, one per line; empty if there are no warnings
 -- column unknown: reason why expected numbers are missing; NULL if no numbers are missing
 create macro internal.instructions_in_words(shares) as

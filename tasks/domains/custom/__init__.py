@@ -35,9 +35,9 @@ class TrainedByCode(FineTune, Kind):
 
     kind: Literal["train"]
     seed: int = 0
-    """Seed of torch's generator, which is also passed to the callable."""
+    """Seed for torch's random number generator and for the callable."""
     epochs: PositiveInt = 1
-    """Number of epochs, which is passed to the callable."""
+    """Number of epochs to train, passed to the callable."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -47,7 +47,7 @@ class TrainedByCode(FineTune, Kind):
 
 
 class Evaluate(FromFile):
-    """The ``[evaluate]`` section chooses the metric."""
+    """The ``[evaluate]`` section sets the metric."""
 
     metric: Annotated[str, WithJsonSchema(_METRIC)] = Field(pattern=r"^[A-Za-z_][\w.-]*(:[A-Za-z_]\w*)?$")
     """Name of a built-in metric, or `module:callable` of your own metric."""

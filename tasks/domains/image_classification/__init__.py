@@ -41,7 +41,7 @@ class TorchvisionWeights(Kind):
 
     kind: Literal["torchvision-weights"]
     weights: str
-    """Name of torchvision's enum member, such as `ResNet18_Weights.IMAGENET1K_V1`."""
+    """Name of the torchvision enum member, such as `ResNet18_Weights.IMAGENET1K_V1`."""
 
 
 class Evaluate(Section):

@@ -45,7 +45,7 @@ class Evaluate(Section):
     warm_up: PositiveInt = 32
     """Number of words to read before each segment; the losses of these words are not counted."""
     sequence_length: PositiveInt = 25
-    """Number of words per call in mode `exact`."""
+    """Number of words per call in `exact` mode."""
 
 
 class LanguageModelWorkload(Workload):

@@ -39,9 +39,9 @@ class EncoderSpec(Kind):
     normalize: bool = False
     """Whether to scale embeddings to length 1."""
     max_length: PositiveInt | None = None
-    """Maximum number of tokens; longer texts are cut. The default is the model's number of positions, at most 512."""
+    """Maximum number of tokens; longer texts are cut. The default is the model's number of positions, up to 512."""
     config: dict[str, JsonValue]
-    """Model configuration in the format of transformers."""
+    """Model configuration in the format that transformers uses."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ class Evaluate(Section):
     metric: Metric | None = None
     """Name of the metric; by default, `accuracy` for classes, `retrieval` for pairs, and otherwise `cosine`."""
     batch_size: PositiveInt = 32
-    """Number of texts, of similar length, in one call."""
+    """Number of texts of similar length in one call."""
 
 
 class EncoderBenchmark(SequenceBenchmark):

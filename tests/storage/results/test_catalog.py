@@ -70,7 +70,7 @@ def test_every_table_view_and_column_says_what_it_means(tmp_path: Path, limit: i
     assert (
         meanings["latest", "latency_s"]
         == meanings["measurements", "latency_s"]
-        == ("median seconds of one call [seconds]")
+        == ("median seconds per call [seconds]")
     )
     assert meanings["regressions", "since"] == "first night of the change"
 

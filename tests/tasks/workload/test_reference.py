@@ -67,11 +67,12 @@ class Reference:
             yield from self._section(self._at(reference), f"[{section}]")
         for name, domain in self.domains.items():
             yield f"## Domain `{name}`\n"
-            yield f"{_one_line(domain['description'])} [Sections](#sections) lists the kinds that it has.\n"
+            kinds = "[Sections](#sections) lists the kinds that each section supports."
+            yield f"{_one_line(domain['description'])} {kinds}\n"
             for section, reference in self._parts(name, domain):
                 yield from self._part(name, section, reference)
         yield "## Shared kinds\n"
-        yield "Several domains have these kinds.\n"
+        yield "Several domains support these kinds.\n"
         for reference in self.shared:
             tag = self._tags(self._at(reference))[0]
             yield f"### Kind `{tag}`\n"
@@ -115,7 +116,7 @@ class Reference:
         key = f"{name}: {', '.join([section, *self._tags(kind)[:1]])}"
         if section == "benchmark":
             yield f"### {heading}\n"
-            yield "These keys are added to [`[benchmark]`](#benchmark), or replace keys there:\n"
+            yield "In this domain, these keys add to or replace the keys of [`[benchmark]`](#benchmark):\n"
             known = self._at(self._kinds(next(iter(self.domains.values())), "benchmark")[0])["properties"]
             same = [name for name, field in kind["properties"].items() if field == known.get(name)]
             yield from self._table(kind, leave_out=same)
