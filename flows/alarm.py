@@ -197,7 +197,7 @@ def _call_block(slug: str, body: str, subject: str, payload: Mapping[str, object
     elif isinstance(block, Webhook):
         _post(block, payload)
     else:
-        raise ConfigurationError(f'The block "{slug}" is neither a notification block nor a webhook')
+        raise ConfigurationError(f'The block "{slug}" is neither a notification block nor a webhook block')
 
 
 def _post(webhook: Webhook, payload: Mapping[str, object]) -> None:

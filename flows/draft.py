@@ -65,7 +65,7 @@ def with_texts(request: Asked) -> Asked:
         The model is not a Hugging Face directory, or ``texts.csv`` already exists.
     """
     if not Path(request.model).is_dir():
-        raise ConfigurationError("--data is missing.", hint="Name your callable, a table, or a folder of images.")
+        raise ConfigurationError("--data is missing.", hint="Pass your callable, a table, or a folder of images.")
     config = read_config(Path(request.model))
     rows: list[tuple[str, ...]] = [("text",), *((f"your text number {number}",) for number in range(1, 11))]
     if is_classifier(config):
@@ -76,7 +76,7 @@ def with_texts(request: Asked) -> Asked:
         with path.open("x", encoding="utf-8", newline="") as stream:
             csv.writer(stream, lineterminator="\n").writerows(rows)
     except FileExistsError as error:
-        raise ConfigurationError(f"{path} already exists.", hint=f"To use this file, pass: --data {path}.") from error
+        raise ConfigurationError(f"{path} already exists.", hint=f"To use this file, pass: --data {path}") from error
     return replace(request, data=str(path))
 
 
@@ -97,7 +97,7 @@ def sections(request: Asked) -> JsonObject:
     if is_callable:
         return _module(request)
     raise ConfigurationError(
-        f'--model "{request.model}" is not a model that init supports{did_you_mean(request.model, names)}.',
+        f'init does not support --model "{request.model}"{did_you_mean(request.model, names)}.',
         hint="Expected module:callable, a Hugging Face directory or, for images, one of torchvision's models: "
         f"{', '.join(names)}.",
     )
@@ -132,7 +132,7 @@ def _module(request: Asked) -> JsonObject:
         data = {"kind": "factory", "factory": request.data} | ({"collate": request.collate} if request.collate else {})
     else:
         raise ConfigurationError(
-            f'--data "{request.data}" is not data that init supports.',
+            f'init does not support --data "{request.data}".',
             hint="Expected module:callable, a .csv, .jsonl or .parquet file, or a folder of images by class.",
         )
     direction = {"higher_is_better": not request.lower_is_better} if ":" in request.metric else {}
@@ -147,7 +147,9 @@ def _module(request: Asked) -> JsonObject:
 
 def _columns(request: Asked) -> dict[str, bool]:
     if not request.data.endswith(_TABLES):
-        raise ConfigurationError(f'--data "{request.data}" is not a table.', hint=f"Expected {', '.join(_TABLES)}.")
+        raise ConfigurationError(
+            f'--data "{request.data}" is not a table.', hint=f"Expected one of: {', '.join(_TABLES)}."
+        )
     from tasks.data.tables import columns_of
 
     return columns_of(Path(request.data))
@@ -156,7 +158,7 @@ def _columns(request: Asked) -> dict[str, bool]:
 def _column(request: Asked, name: str, columns: Collection[str]) -> str:
     if name not in columns:
         raise ConfigurationError(
-            f'{request.data} has no column "{name}"{did_you_mean(name, columns)}.',
+            f'{request.data} does not have a column "{name}"{did_you_mean(name, columns)}.',
             hint=f"The columns are: {', '.join(columns)}. Name the column to predict with --target COLUMN.",
         )
     return name
@@ -181,7 +183,9 @@ def _encoder(request: Asked) -> JsonObject:
     labels = {"label" if classifies else "pair": _column(request, target, columns)} if target else {}
     texts = [name for name, numbers in columns.items() if not numbers and name not in (target, "split")]
     if not texts:
-        raise ConfigurationError(f"{request.data} has no text column.", hint=f"The columns are: {', '.join(columns)}.")
+        raise ConfigurationError(
+            f"{request.data} does not have a text column.", hint=f"The columns are: {', '.join(columns)}."
+        )
     metric = "accuracy" if classifies else "retrieval" if target else "cosine"
     return {
         "domain": "text-encoder",

@@ -91,7 +91,7 @@ def run_here(request: NightlyRequest, settings: Settings, reporter: Reporter) ->
 
 
 def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
-    """Serve the deployment ``nightly-quantization/served`` from this process until it is stopped."""
+    """Serve the ``nightly-quantization/served`` deployment from this process until it is stopped."""
     refuse_namesakes("Prefect")
     try:
         schedule = Cron(cron, timezone=timezone)

@@ -42,7 +42,7 @@ _Sha256 = Annotated[str, StringConstraints(pattern=rf"^{_DIGEST.pattern}$")]
 
 def _check_relative(name: str) -> str:
     if problem := why_unsafe(name):
-        raise ValueError(f"the name {name[:80]!r} is refused: {problem}")
+        raise ValueError(f"the name {name[:80]!r} is not allowed: {problem}")
     return name
 
 
@@ -113,7 +113,7 @@ class ArtifactStore:
         if folder is None:
             raise StoreError(
                 f"The store {self.place} has no {kind} artifact {digest[:12]}.",
-                hint="The artifact was removed after the build. Run nightquant nightly again.",
+                hint="The artifact was removed after the build. Run nightquant nightly to build the artifact again.",
             )
         return folder
 
@@ -247,5 +247,8 @@ def _cached_digest(path: Path, inode: int, modified_ns: int, size: int) -> str:
 
 def _location(kind: str, digest: str) -> str:
     if not _KIND.fullmatch(kind) or not _DIGEST.fullmatch(digest):
-        raise StoreError(f"{kind[:80]!r} {digest[:80]!r} is not an artifact's name.", hint="Run nightquant nightly.")
+        raise StoreError(
+            f"{kind[:80]!r} {digest[:80]!r} is not a valid artifact name.",
+            hint="Run nightquant nightly to build the artifact again.",
+        )
     return f"artifacts/{kind}/{digest[:2]}/{digest}"

@@ -142,7 +142,9 @@ class BundleStore:
         signer, name = self.pointers.require_signer(), f"{location_of(workload, version)}/{SUMS}"
         content = self.root.read(name)
         if hashlib.sha256(content).hexdigest() != sha256sums:
-            raise BundleError(f"{self.root.uri(name)} changed while it was verified.", hint="Do not use the bundle.")
+            raise BundleError(
+                f"{self.root.uri(name)} changed while it was being verified.", hint="Do not use the bundle."
+            )
         self.root.put(f"{location_of(workload, version)}/{SIGNATURE}", signer.keys[0].sign(content))
 
         def decide(pointer: Pointer | None) -> Pointer | None:
@@ -238,7 +240,7 @@ class BundleStore:
             content, signature = self.root.read(f"{bundle}/{SUMS}"), self.root.read(f"{bundle}/{SIGNATURE}")
             return signed_sums(uri, content, signature, signer.public)
         except FileNotFoundError as error:
-            raise BundleError(f"{uri}: not signed.", hint=hint) from error
+            raise BundleError(f"{uri} is not signed.", hint=hint) from error
         except BundleError as error:
             raise BundleError(error.message, hint=hint) from error
 
@@ -249,7 +251,7 @@ class BundleStore:
         workload, version = pointer.workload, pointer.version
         if self._signed_sums(self.signer, workload, version) != pointer.sha256sums:
             uri = self.root.uri(location_of(workload, version))
-            raise BundleError(f"{uri} has changed.", hint="Do not use the bundle.")
+            raise BundleError(f"The bundle {uri} has changed.", hint="Do not use the bundle.")
         return signed(pointer, self.signer, before, datetime.now(UTC).replace(microsecond=0))
 
     def _bundles(self, prefix: str) -> Iterator[tuple[str, str]]:

@@ -150,7 +150,7 @@ def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
                 sums[location] = check_sums(copy)
         except BundleError as error:
             description = f"differs from the published bundle: {error.message.partition(': ')[2].rstrip('.')}"
-            remedy = "Do not deploy this bundle. Restore it from a copy, or run: nightquant handoff rollback"
+            remedy = "Do not deploy this bundle. Restore it from a backup, or run: nightquant handoff rollback"
             yield Problem(location, description, remedy)
     for name in pointers:
         yield from _check_pointer(bundles, name, folders, sums)
@@ -169,16 +169,16 @@ def _check_pointer(
     if pointer is None:
         return  # the pointer was removed after the listing
     if pointer.workload != workload:
-        yield Problem(name, f"belongs to {pointer.workload}, not {workload}", "Restore the file from a copy.")
+        yield Problem(name, f"belongs to {pointer.workload}, not {workload}", "Restore the file from a backup.")
     if f"{base}/{pointer.version}" not in folders:
         rollback = f"nightquant handoff rollback {workload} --to VERSION --reason …"
         description = f"names the bundle {pointer.version}, which does not exist"
-        yield Problem(name, description, f"Restore the bundle from a copy, or run: {rollback}")
+        yield Problem(name, description, f"Restore the bundle from a backup, or run: {rollback}")
     recorded = {switch.version: switch.sha256sums for switch in pointer.history} | {pointer.version: pointer.sha256sums}
     for version, digest in sorted(recorded.items()):
         if sums.get(f"{base}/{version}", digest) != digest:
             description = f"differs from the published bundle: {name} recorded another {SUMS}"
-            remedy = "Do not deploy this bundle. Restore it from a copy, or remove the folder."
+            remedy = "Do not deploy this bundle. Restore it from a backup, or remove the folder."
             yield Problem(f"{base}/{version}", description, remedy)
 
 

@@ -69,7 +69,7 @@ def collect(
     if not root.list("results") and not root.list("artifacts"):
         raise StoreError(
             f"There is no store at {root.url}: neither results nor artifacts were found.",
-            hint="Nothing was removed; name the store with --store.",
+            hint="Nothing was removed. Name the store with --store.",
         )
     now = time.time() if now is None else now
     if dry_run:

@@ -150,10 +150,15 @@ def stated(
         The threshold exceeds the number of keys, or `state` is damaged.
     """
     if threshold > len({key.public_bytes_raw() for key in keys}):
-        raise ConfigurationError(f"{threshold} signatures are required, but there are fewer public keys.")
+        raise ConfigurationError(
+            f"{threshold} signatures are required, but fewer public keys were given.",
+            hint="Give more public keys, or lower the threshold.",
+        )
     try:
         if path.stat().st_size > _LONGEST:
-            raise BundleError(f"{path} is longer than any current.json that nightquant writes.")
+            raise BundleError(
+                f"{path} is longer than any current.json that nightquant writes.", hint="Fetch the file again."
+            )
         pointer = Pointer.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a valid current.json"

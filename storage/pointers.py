@@ -78,7 +78,7 @@ class Pointers:
                     return self._remembered(after)
                 time.sleep(random.uniform(0, _PAUSE_S))
         raise ConflictError(
-            f"{self._root.uri(name)} changed {_TRIES} times during attempts to replace the file.",
+            f"{self._root.uri(name)} changed during each of {_TRIES} attempts to replace the file.",
             hint="Check which bundle is current. If the change still applies, run the command again.",
         )
 
@@ -156,8 +156,8 @@ class Pointers:
             return Pointer.model_validate_json(content)
         except ValidationError as error:
             raise StoreError(
-                f"{self._root.uri(name)} is damaged: {error.error_count()} values are wrong.",
-                hint="Restore the file from a copy, or remove the file and promote again.",
+                f"{self._root.uri(name)} is damaged: {error.error_count()} values are invalid.",
+                hint="Restore the file from a backup, or remove the file and promote a bundle again.",
             ) from error
 
 
@@ -169,9 +169,9 @@ def conflict(workload: str, pointer: Pointer | None, seen: str | None) -> Confli
         last = pointer.history[-1:]
         author = "".join(f" ({switch.action} by {switch.by}, {switch.at:%Y-%m-%d %H:%M} UTC)" for switch in last)
         now = f'The current bundle of "{workload}" is {pointer.version} now{author}'
-    was = f"while it was {seen}" if seen else "while there was none"
+    was = f"while {seen} was current" if seen else "while there was no current bundle"
     return ConflictError(
-        f"{now}, but this change was decided {was}; nothing was changed.",
+        f"{now}, but this change was decided {was}. Nothing was changed.",
         hint=f"Check the changes (nightquant handoff show {workload} --history), then decide again.",
     )
 

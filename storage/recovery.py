@@ -95,11 +95,15 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
     with BundleStore(root).opened(location) as folder:
         sums = check_sums(folder)
         if sums != missing.switch.sha256sums:
-            raise BundleError(f"{root.uri(location)} is not the published bundle.", hint="Do not use this bundle.")
+            raise BundleError(
+                f"{root.uri(location)} differs from the published bundle.", hint="Do not use this bundle."
+            )
         manifest = read_manifest(folder, sums)
     entry = find_files(root, MEASUREMENTS).file_of(missing.run_id)
     if entry is None:
-        raise StoreError(f"The measurements of run {missing.run_id} are lost.", hint="Restore the results from a copy.")
+        raise StoreError(
+            f"The measurements of run {missing.run_id} are lost.", hint="Restore the results from a backup."
+        )
     measured = [
         row
         for row in read_rows(root, entry.name).to_pylist()

@@ -91,7 +91,7 @@ def _check_http(uri: str) -> None:
     parts = urlsplit(uri)
     if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
         raise ConfigurationError(
-            f"{parts.scheme}://{parts.hostname}{parts.path}: plain HTTP is allowed only to this host.",
+            f"{parts.scheme}://{parts.hostname}{parts.path}: plain HTTP is allowed only for this host.",
             hint="Use https.",
         )
 
@@ -111,10 +111,10 @@ def _open_fsspec(uri: str, start: int) -> Iterator[Stream]:
     except ImportError as error:
         raise ConfigurationError(
             f"{scheme}:// needs a package that is not installed: {error}.",
-            hint="For s3:// install nightquant[s3]; for other schemes see fsspec's documentation.",
+            hint="For s3://, install nightquant[s3]; for other schemes, see fsspec's documentation.",
         ) from error
     except ValueError as error:
-        raise ConfigurationError(f"fsspec does not support the scheme {scheme}://: {error}.") from error
+        raise ConfigurationError(f"fsspec does not support the {scheme}:// scheme: {error}.") from error
     with _classified():
         size = file_system.size(path)
         file = file_system.open(path, "rb")

@@ -67,7 +67,7 @@ class StoreRoot(abc.ABC):
                 ) from error
         if (scheme := re.match(r"^([a-z][a-z0-9+.-]+)://", text)) and scheme[1] != "file":
             raise ConfigurationError(
-                f'The store "{text}" has the scheme {scheme[1]}://, which is not supported.',
+                f'The store "{text}" uses the {scheme[1]}:// scheme, which is not supported.',
                 hint="Use a local path or s3://bucket/prefix.",
             )
         folder = Path(text.removeprefix("file://")).expanduser().absolute()
@@ -154,8 +154,8 @@ def check_writable(place: StoreRoot | Path | str) -> None:
 def unconditional(url: str, header: str) -> StoreError:
     """Return the error for an object store that does not support conditional writes."""
     return StoreError(
-        f"The store {url} does not support `{header}` for puts.",
-        hint="Use S3, another object store with this header, or a folder. Otherwise, writers overwrite each other.",
+        f"The store {url} does not support the `{header}` header for uploads, so writers could overwrite each other.",
+        hint="Use S3, another object store that supports this header, or a folder.",
     )
 
 

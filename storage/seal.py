@@ -45,10 +45,13 @@ def check_sums(folder: Path) -> str:
     present = _regular_files(folder)
     if SUMS not in present:
         raise BundleError(
-            f"{folder}: there is no {SUMS}, so this is not a bundle.", hint="Fetch the complete bundle again."
+            f"{folder} is not a bundle, because {SUMS} is missing.", hint="Fetch the complete bundle again."
         )
     if (folder / SUMS).stat().st_size > _LONGEST:
-        raise BundleError(f"{folder}: {SUMS} is larger than {_LONGEST} bytes, the maximum that nightquant writes.")
+        raise BundleError(
+            f"{folder}: {SUMS} is larger than {_LONGEST} bytes, the maximum that nightquant writes.",
+            hint="Do not use the bundle; fetch it again.",
+        )
     content = (folder / SUMS).read_bytes()
     listed = _parse(folder, content)
     problems = [f"{name} is missing" for name in sorted(listed.keys() - present)]
@@ -75,18 +78,18 @@ def sign(folder: Path, key: Ed25519PrivateKey) -> None:
 def check_signature(folder: Path, keys: Sequence[Ed25519PublicKey], sha256sums: str) -> None:
     """Check that one of the keys signed the ``SHA256SUMS`` whose digest is `sha256sums` (see `check_sums`)."""
     if not (folder / SIGNATURE).is_file():
-        raise BundleError(f"{folder}: not signed, because {SIGNATURE} is missing.", hint="Ask for the signed bundle.")
+        raise BundleError(f"{folder} is not signed: {SIGNATURE} is missing.", hint="Ask for the signed bundle.")
     # The signed list must be the list against which the files were checked.
     if signed_sums(folder, (folder / SUMS).read_bytes(), (folder / SIGNATURE).read_bytes(), keys) != sha256sums:
-        raise BundleError(f"{folder}: {SUMS} changed while it was verified.", hint="Do not use the bundle.")
+        raise BundleError(f"{folder}: {SUMS} changed while it was being verified.", hint="Do not use the bundle.")
 
 
 def signed_sums(place: object, content: bytes, signature: bytes, keys: Sequence[Ed25519PublicKey]) -> str:
     """Check that one of the keys signed the list `content`, which was read from `place`; return the list's digest."""
     if not signers_among(keys, [signature], content):
         raise BundleError(
-            f"{place}: none of the given keys made the signature of this {SUMS}.",
-            hint="Do not use the bundle: it was changed or signed with another key.",
+            f"{place}: the signature of {SUMS} does not match any of the given keys.",
+            hint="Do not use the bundle: it was changed, or it was signed with another key.",
         )
     return hashlib.sha256(content).hexdigest()
 
@@ -95,11 +98,11 @@ def _parse(folder: Path, content: bytes) -> dict[str, str]:
     *lines, last = content.decode("latin-1").split("\n")
     matches = [match for line in lines if (match := _LINE.fullmatch(line))]
     if last or not lines or len(matches) < len(lines):
-        raise BundleError(f"{folder}: {SUMS} is damaged: it is not a list of digests and names.")
+        raise BundleError(f"{folder}: {SUMS} is damaged, because it is not a list of digests and names.")
     names = [match[2] for match in matches]
     # nightquant sorts the names and writes each name once, so that a bundle has exactly one possible list.
     if names != sorted(set(names)) or {SUMS, SIGNATURE} & set(names):
-        raise BundleError(f"{folder}: {SUMS} is damaged: its names are not sorted and unique.")
+        raise BundleError(f"{folder}: {SUMS} is damaged, because its names are not sorted and unique.")
     return {match[2]: match[1] for match in matches}
 
 
@@ -107,7 +110,7 @@ def _regular_files(folder: Path) -> set[str]:
     """Return the file names in a flat folder; refuse links, subfolders and special files without opening them."""
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode):
-            raise BundleError(f"{folder} is not a folder.", hint="Give the bundle's own folder, not a link to it.")
+            raise BundleError(f"{folder} is not a folder.", hint="Name the bundle's own folder, not a link.")
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
         raise BundleError(f"{folder}: cannot be read: {error.strerror or error}.") from error
@@ -169,7 +172,9 @@ def read_manifest(folder: Path, sha256sums: str) -> JsonObject:
 
 def changed(folder: Path, name: str) -> BundleError:
     """Return the error for a file that was replaced after the folder was checked."""
-    return BundleError(f"{folder}: {name} changed while it was read.", hint="Do not use the bundle; fetch it again.")
+    return BundleError(
+        f"{folder}: {name} changed while it was being read.", hint="Do not use the bundle; fetch it again."
+    )
 
 
 @cache

@@ -52,7 +52,7 @@ def fetch(
         yield Source(_check_local(local, sha256, max_bytes), lambda: local)
         return
     if "::" in uri:
-        raise ConfigurationError(f"{shown(uri)}: chained URIs are not allowed.", hint="Name the file itself.")
+        raise ConfigurationError(f"{shown(uri)}: chained URIs are not allowed.", hint="Use the URI of the file itself.")
     if sha256 is None:
         raise ConfigurationError(
             f"{shown(uri)} is remote, so a sha256 is required.",

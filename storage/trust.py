@@ -159,9 +159,9 @@ class Envelope(FrozenDocument):
         count = signers_among(keys, [signature.sig for signature in self.signatures], self._message())
         if count < threshold:
             raise BundleError(
-                f"The current.json of {workload} is signed with {count} of the {len(keys)} given keys, but needs "
-                f"{threshold}.",
-                hint="Do not use the file: it was changed or signed with another key.",
+                f"The current.json of {workload} is signed with {count} of the {len(keys)} given keys, but "
+                f"{threshold} signatures are required.",
+                hint="Do not use the file: it was changed, or it was signed with another key.",
             )
         try:
             return Statement.model_validate_json(self.payload)
@@ -194,7 +194,9 @@ def check_statement(
     now = datetime.now(UTC)
     content = f"The signed current.json names {statement.version} of {statement.workload}"
     if statement.workload != workload:
-        raise BundleError(f"{content}, not of {workload}.", hint="Do not use the file: it belongs to another workload.")
+        raise BundleError(
+            f"{content}, but {workload} was expected.", hint="Do not use the file: it belongs to another workload."
+        )
     if now >= statement.expires_at:
         raise BundleError(
             f"{content}, but expired at {statement.expires_at:%Y-%m-%d %H:%M} UTC.",
@@ -207,7 +209,7 @@ def check_statement(
             hint="Fetch the file again.",
         )
     if statement.version[:10] < min_version[:10]:
-        raise BundleError(f"{content}, from an earlier night than {min_version}.", hint="Fetch the file again.")
+        raise BundleError(f"{content}, but the minimum version is {min_version}.", hint="Fetch the file again.")
 
 
 def check_serial(path: Path, statement: Statement) -> None:
@@ -228,9 +230,9 @@ def check_serial(path: Path, statement: Statement) -> None:
         serial, known = seen.get(statement.workload, (0, ""))
         if statement.serial < serial or (statement.serial == serial and digest != known):
             raise BundleError(
-                f"The signed current.json of {statement.workload} has the serial {statement.serial}, but the "
-                f"serial {serial} was seen before: it is an old copy.",
-                hint=f"Do not use the file; fetch it again. The serials seen before are recorded in {path}.",
+                f"The signed current.json of {statement.workload} is an old copy: its serial is {statement.serial}, "
+                f"but serial {serial} was seen before.",
+                hint=f"Do not use the file; fetch it again. The file {path} records the serials seen before.",
             )
         seen[statement.workload] = (statement.serial, digest)
         LocalRoot(path.absolute().parent).put(path.name, (json.dumps(seen, indent=1) + "\n").encode())
@@ -243,6 +245,6 @@ def seen_in(path: Path) -> dict[str, tuple[int, str]]:
     except FileNotFoundError:
         return {}
     except ValidationError as error:
-        raise ConfigurationError(f"{path} is not a record of seen serials; restore the file from a copy.") from error
+        raise ConfigurationError(f"{path} is not a valid record of serials; restore the file from a backup.") from error
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror or error}.") from error

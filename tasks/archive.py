@@ -59,7 +59,7 @@ def open_source(
     if local is not None and local.is_dir():
         if sha256 is not None:
             raise ConfigurationError(
-                f"{shown(uri)}: sha256 applies to archives, but the URI is a directory.", hint="Remove sha256."
+                f"{shown(uri)}: sha256 applies only to archives, but the URI names a directory.", hint="Remove sha256."
             )
         yield Source("", lambda: local)
         return
@@ -86,13 +86,18 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, named: str = "") -> 
         else:
             raise InputError(f"{named}: expected a directory or a .zip, .tar, .tar.gz, .tar.bz2 or .tar.xz archive.")
     except _DAMAGED as error:
-        raise InputError(f"{named}: the archive is damaged or of an unknown kind: {error}.") from error
+        raise InputError(f"{named}: the archive is damaged or has an unknown format ({error}).") from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise InputError(f"{named}: refused, because two members are named {Path(error.filename).name}.") from error
+        raise InputError(
+            f"{named}: the archive has two members with the name {Path(error.filename).name}.",
+            hint="Repack the archive with unique names.",
+        ) from error
     except OSError as error:
         if not isinstance(error.filename, str) or str(folder) not in error.filename:
             raise InputError(f"{named}: the archive cannot be read: {error.strerror or error}.") from error
-        raise StoreError(f"{folder}: cannot be written: {error.strerror or error}.", hint="Free some space.") from error
+        raise StoreError(
+            f"{folder} cannot be written: {error.strerror or error}.", hint="Free some disk space."
+        ) from error
 
 
 class _BoundedHeader(tarfile.TarInfo):
@@ -153,7 +158,7 @@ def _extract(members: _Members, folder: Path, max_bytes: int, named: str) -> Non
             problem = problem or why_unsafe(name)
         if problem:
             raise InputError(
-                f"{named}: refused, because of the member {name!r}: {problem}.",
+                f"{named}: the archive was rejected because of the member {name!r}: {problem}.",
                 hint="Check where the archive comes from, or repack it with plain files and folders only.",
             )
         target = folder / path
@@ -165,5 +170,7 @@ def _extract(members: _Members, folder: Path, max_bytes: int, named: str) -> Non
             while piece := content.read(_PIECE):
                 left -= len(piece)
                 if left < 0:
-                    raise InputError(f"{named}: contains more than {max_bytes} bytes.", hint="Raise max_bytes.")
+                    raise InputError(
+                        f"{named}: the archive contains more than {max_bytes} bytes.", hint="Raise max_bytes."
+                    )
                 file.write(piece)

@@ -152,7 +152,7 @@ def check_compiler() -> Check:
     """Check whether torch can find a C++ compiler."""
     command = os.environ.get("CXX", "g++")
     result = shutil.which(next(iter(command.split()), ""))
-    advice = 'The runtime "aot-inductor" needs a compiler: run `apt install g++`, or set CXX to a compiler.'
+    advice = 'The "aot-inductor" runtime needs a compiler: run `apt install g++`, or set CXX to a compiler.'
     return _checked("C++ compiler", result is not None, result or f"no {command}", advice)
 
 

@@ -87,10 +87,11 @@ def generate(
     """
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ConfigurationError(
-            f"The temperature is {temperature}: expected a number above 0.", hint="Use 1.0 to sample as trained."
+            f"The temperature is {temperature}, but must be above 0.",
+            hint="Use 1.0 to sample from the model's unmodified distribution.",
         )
     if words < 0:
-        raise ConfigurationError(f"The number of words is {words}: expected 0 or more.")
+        raise ConfigurationError(f"The number of words is {words}, but must be 0 or more.")
     if not isinstance(workload, LanguageModelWorkload):
         raise ConfigurationError(
             f'Workload "{workload.name}" (domain "{workload.domain}") does not generate text.',

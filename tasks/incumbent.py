@@ -103,7 +103,7 @@ def _as_candidate(
             for name in files:
                 shutil.copyfile(folder / name, draft / name)
                 if file_digest(draft / name) != digests[name]:
-                    raise BundleError(f"{folder}: {name} changed while it was copied.")
+                    raise BundleError(f"{folder}: {name} changed while it was being copied.")
             made = Made(size_bytes=size, recipe=recipe.model_dump(mode="json"))
             (draft / DOCUMENT).write_text(made.model_dump_json(indent=1), encoding="utf-8")
     return CandidateRef(kind=KIND, digest=digest, recipe=recipe.name, runtime=runtime, size_bytes=size)

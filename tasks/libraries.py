@@ -73,7 +73,7 @@ def library_error(action: str, error: BaseException, hint: str = "") -> LibraryE
 
 def hint_for(runtime: str) -> str:
     """Return a hint about an error in a runtime's library."""
-    return f'Add the module in question to `exclude`, or remove the runtime "{runtime}" from the recipe.'
+    return f'Add the module in question to `exclude`, or remove the "{runtime}" runtime from the recipe.'
 
 
 @contextmanager

@@ -190,13 +190,13 @@ def require_installed(subject: str, distributions: Iterable[str], extra: str) ->
     if missing:
         raise UnavailableError(
             f"{subject} needs {' and '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed.",
-            hint=f"Install it: pip install 'nightquant[{extra}]'.",
+            hint=f"Run: pip install 'nightquant[{extra}]'",
         )
 
 
 def require_domain(workload: Workload) -> None:
     """Raise an `UnavailableError` if a library of the workload's domain is missing."""
-    require_installed(f'The domain "{workload.domain}"', workload.distributions, workload.extra)
+    require_installed(f'The "{workload.domain}" domain', workload.distributions, workload.extra)
 
 
 def _pressure(resource: str) -> Pressure | None:

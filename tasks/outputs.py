@@ -77,13 +77,13 @@ def finite_outputs(model: Call, examples: Mapping[str, Tensor], recipe: str) -> 
         raise
     except Exception as error:
         raise QuantizationError(
-            f'The model that recipe "{recipe}" makes cannot be run: {in_one_line(error)}.',
-            hint="Add the modules that the message names to `exclude`.",
+            f'The model from recipe "{recipe}" cannot run: {in_one_line(error)}.',
+            hint="Add the modules named in the message to `exclude`.",
         ) from error
     for index, output in enumerate(outputs):
         if not bool(torch.isfinite(output).all()):
             raise QuantizationError(
-                f'Output {index} of the model that recipe "{recipe}" makes contains NaN or infinities on real input.',
+                f'Output {index} of the model from recipe "{recipe}" contains NaN or infinities on real input.',
                 hint="Add modules to the recipe's `exclude`, or check the checkpoint.",
             )
     return outputs

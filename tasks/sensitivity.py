@@ -65,7 +65,7 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
     """
     if not METHODS[recipe.method].quantizes:
         raise ConfigurationError(
-            f'Recipe "{recipe.name}" does not quantize.', hint="Choose another recipe with --recipe."
+            f'Recipe "{recipe.name}" does not quantize any modules.', hint="Choose another recipe with --recipe."
         )
     source = model_source(job, workspace)
     spec = spec_of(recipe)

@@ -88,7 +88,7 @@ class Golden:
                 )
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise MeasurementError(
-                f"{path}: the golden inputs cannot be read: {error}.", hint="Run the night again."
+                f"{path}: the golden inputs cannot be read: {error}.", hint="Run nightquant nightly again."
             ) from error
 
 

@@ -119,7 +119,9 @@ def _load(key: str, reference: str, folder: str) -> Callable[..., object]:
     except ModuleNotFoundError as error:
         searched = " and ".join(dict.fromkeys(filter(None, (folder, str(Path.cwd())))))
         hint = f"Install the module, or put it in the workload file's folder. Searched folders: {searched}."
-        raise ConfigurationError(f'{label}: there is no module "{error.name}".', hint=_hint(error, hint)) from error
+        raise ConfigurationError(
+            f'{label}: the module "{error.name}" cannot be found.', hint=_hint(error, hint)
+        ) from error
     except Exception as error:
         cause = f"{type(error).__name__}: {str(error).rstrip('.')}.\n{_own_lines(error)}"
         hint = _hint(error, "Fix the module.")

@@ -167,7 +167,7 @@ def compare_runs(place: str, first: str, second: str) -> RunComparison:
     if not has_results(root):
         raise StoreError(
             f"The store {root.url} contains no results.",
-            hint="Run a night first (nightquant nightly), or name another store with --store.",
+            hint="Run nightquant nightly first, or name another store with --store.",
         )
     with open_catalog(root) as connection:
         before, after = (_runs_named(connection, name) for name in (first, second))
@@ -195,7 +195,8 @@ def _runs_named(connection: duckdb.DuckDBPyConnection, name: str) -> list[Row]:
     if not runs:
         known = ", ".join(f"{row['run_id']} ({row['night']})" for row in rows_of(connection, _KNOWN))
         raise ConfigurationError(
-            f'There is no run or night "{name}".', hint=f"The latest runs are: {known}. Write a night as YYYY-MM-DD."
+            f'The store contains no run or night "{name}".',
+            hint=f"The latest runs are: {known}. Write nights as YYYY-MM-DD.",
         )
     return runs
 

@@ -45,7 +45,7 @@ command.add_command(sign)
 @format_option("table", "json")
 @store_option
 def list_bundles(workload: str | None, format: str, store: str) -> None:
-    """List every bundle, or the bundles of one WORKLOAD.
+    """List all bundles, or only the bundles of WORKLOAD.
 
     \b
     Example:
@@ -128,7 +128,7 @@ def promote(workload: str, version: str, reason: str, by: str, format: str, stor
 @workload_argument
 @click.option("--to", "version", metavar="VERSION", help="Make this bundle current (default: the previous bundle).")
 @click.option(
-    "--from", "replacing", metavar="VERSION", help="Withdraw this bundle; refuse if another bundle is current."
+    "--from", "replacing", metavar="VERSION", help="Withdraw this bundle, but only if it is the current bundle."
 )
 @reason_option("Record this reason in the history.")
 @by_option
@@ -171,7 +171,7 @@ def _show_switch(pointer: Pointer, format: str) -> None:
 @format_option("text", "json")
 @store_option
 def export(workload: str, version: str | None, output: Path | None, force: bool, format: str, store: str) -> None:
-    """Write WORKLOAD's current bundle, or VERSION, to one zip file.
+    """Write WORKLOAD's current bundle, or VERSION, to a zip file.
 
     \b
     Example:

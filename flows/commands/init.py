@@ -67,11 +67,15 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 @click.option(
     "--data", default="", metavar="MODULE:CALLABLE|FILE|FOLDER", shell_complete=click.File().shell_complete,
     help="Read this data: your callable, a .csv, .jsonl or .parquet file, or a folder with one folder of images per "
-    "class. Without --data, init writes a table to fill in for a Hugging Face directory.",
+    "class. For a Hugging Face directory, you may omit --data; init then writes a table for you to fill in.",
 )  # fmt: skip
 @click.option("--target", default="", metavar="COLUMN", help="Predict this column (default for texts: label).")
 @click.option(
-    "--collate", default="", metavar="MODULE:CALLABLE", callback=_reference, help="Make batches with this callable."
+    "--collate",
+    default="",
+    metavar="MODULE:CALLABLE",
+    callback=_reference,
+    help="Collate samples into batches with this callable.",
 )
 @click.option(
     "--train", default="", metavar="MODULE:CALLABLE", callback=_reference, help="Train the model with this callable."
@@ -88,11 +92,11 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
     "--metric",
     default="",
     metavar="NAME|MODULE:CALLABLE",
-    help="Measure quality by this metric (default: a metric for the kind of targets).",
+    help="Measure quality by this metric (default: depends on the kind of targets).",
 )
 @click.option("--lower-is-better", is_flag=True, help="Treat lower values of your own metric as better.")
-@click.option("--all-keys", is_flag=True, help="Also write all other keys, as comments with their default values.")
-@click.option("-o", "--output", type=FILE, help="Write to this file (default: the model's name).")
+@click.option("--all-keys", is_flag=True, help="Also write all other keys as comments, with their default values.")
+@click.option("-o", "--output", type=FILE, help="Write the workload to this file (default: named after the model).")
 @format_option("text", "json")
 @store_option
 def command(model: str, all_keys: bool, output: Path | None, format: str, store: str, **options: Any) -> int:
@@ -120,7 +124,7 @@ def command(model: str, all_keys: bool, output: Path | None, format: str, store:
     folder = path.resolve().parent
     if not folder.is_dir():
         raise ConfigurationError(
-            f"{path} cannot be written: {folder} is not a folder.", hint="Create the folder first."
+            f"{path} cannot be written, because the folder {folder} does not exist.", hint="Create the folder first."
         )
     asked = Asked(model=model, folder=folder, **options)
     to_do = ""

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 @recipe_option
 @click.option("--words", default=1000, show_default=True, metavar="N", help="Sample this many words.")
 @click.option("--temperature", default=1.0, show_default=True, metavar="T", help="Sample at this temperature.")
-@click.option("--seed", default=0, show_default=True, metavar="N", help="Draw the words with this random seed.")
+@click.option("--seed", default=0, show_default=True, metavar="N", help="Sample the words with this random seed.")
 @click.option("-o", "--output", type=FILE, help="Write to this file instead of the terminal.")
-@click.option("--compare", is_flag=True, help="Also show text from the float model, drawn with the same seed.")
+@click.option("--compare", is_flag=True, help="Also show text from the float model, sampled with the same seed.")
 @format_option("text", "json")
 @store_option
 def generate(
@@ -64,7 +64,8 @@ def generate(
         raise ConfigurationError("With --format json, the text goes to standard output.", hint="Leave out --output.")
     if output is not None and not output.parent.is_dir():  # fail before the model is trained or sampled
         raise ConfigurationError(
-            f"{output} cannot be written: {output.parent} is not a folder.", hint="Create the folder."
+            f"{output} cannot be written, because the folder {output.parent} does not exist.",
+            hint="Create the folder first.",
         )
     chosen = _workload(workload or ("word-lm",), recipe, hint="To add the float model, use --compare.")
     recipes, texts = _recipes(chosen, recipe, compare), []
@@ -83,7 +84,7 @@ def generate(
                 click.echo(piece, file=stream, nl=False)
             click.echo(file=stream)
     if output:
-        click.echo(f"The text is in {output}.", err=True)
+        click.echo(f"The text was written to {output}.", err=True)
 
 
 @click.command()
@@ -94,7 +95,7 @@ def generate(
     default="0,1,2,4",
     show_default=True,
     metavar="K,…",
-    help='Evaluate with the K worst layers in float, for each K; "" shows only the ranking.',
+    help='Evaluate the model with the K worst layers in float, for each K; "" shows only the ranking.',
 )
 @format_option("table", "json")
 @store_option
@@ -131,7 +132,7 @@ def sensitivity(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, f
 
 def _workload(names: tuple[str, ...], recipes: tuple[str, ...], *, hint: str) -> Workload:
     if len(names) != 1 or len(recipes) > 1:
-        raise ConfigurationError("Name one workload, and at most one recipe.", hint=hint)
+        raise ConfigurationError("The command accepts one workload and at most one recipe.", hint=hint)
     (workload,) = NightlyRequest(workloads=names).load_workloads()
     return workload
 

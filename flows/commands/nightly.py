@@ -94,7 +94,9 @@ def nightly(
         os._exit(error.exit_code)
     except (Terminated, KeyboardInterrupt) as stop:
         number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
-        click.echo(f"nightquant: Stopped by {number.name}. Run again to reuse the finished artifacts.", err=True)
+        click.echo(
+            f"nightquant: Stopped by {number.name}. Repeat the command to reuse the finished artifacts.", err=True
+        )
         return 128 + number
 
 
@@ -165,7 +167,7 @@ def _show_timings(console: Console, summary: NightSummary, server_s: float) -> N
 @click.option("--cron", default="0 2 * * *", show_default=True, help="Start runs at these times, in cron notation.")
 @click.option("--timezone", default="Etc/UTC", show_default=True, help="Interpret --cron in this time zone.")
 def serve(store: str, profile: str | None, cron: str, timezone: str) -> None:
-    """Serve the deployment nightly-quantization/served from this process until you stop the command.
+    """Serve the nightly-quantization/served deployment from this process until you stop the command.
 
     This process replaces a work pool and a worker. The command requires a running Prefect server (PREFECT_API_URL),
     because the schedule must outlive the command.

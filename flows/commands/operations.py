@@ -93,7 +93,7 @@ def install(late_after: dt.timedelta, silent_after: dt.timedelta, format: str) -
 def check(
     context: click.Context, send: bool, late_after: dt.timedelta, silent_after: dt.timedelta, format: str
 ) -> None:
-    """Show whether each automation is installed, missing, disabled or outdated; exit with 1 unless all are installed.
+    """Show which automations are installed, missing, disabled or outdated; exit with code 1 unless all are installed.
 
     With --send, the exit code is also 1 if a call is not answered. Pass the same times that you passed to
     operations install.
@@ -109,7 +109,7 @@ def check(
     answered = all(call == "sent" or call.startswith("answered 2") for call in calls)
     good = set(standings.values()) == {"installed"} and answered
     if not good:
-        click.echo("Some alerts would not be sent. Run: nightquant operations install.", err=True)
+        click.echo("Some alerts will not be sent until you run: nightquant operations install", err=True)
     context.exit(0 if good else 1)
 
 
@@ -181,7 +181,7 @@ class Automations:
         self._slug = settings.notification_block
         if not (self._url or self._slug):
             raise ConfigurationError(
-                "The settings do not name a receiver of alerts.",
+                "The settings do not name a receiver for alerts.",
                 hint="Set NIGHTQUANT_WEBHOOK_URL, or set NIGHTQUANT_NOTIFICATION_BLOCK to a Prefect block.",
             )
 
@@ -254,7 +254,7 @@ class Automations:
                 targets.append((self._client.read_block_document_by_name(name, kind).id, kind))
             except ObjectNotFound as error:
                 raise ConfigurationError(
-                    f'Prefect\'s server has no block "{slug}".', hint="List the blocks: prefect block ls."
+                    f'Prefect\'s server has no block "{slug}".', hint="To list the blocks, run: prefect block ls"
                 ) from error
         return targets
 

@@ -31,8 +31,8 @@ _MEANINGS = "select column_name, comment from duckdb_columns() where table_name 
 
 @click.command(epilog=_EXAMPLE)
 @click.argument("sql", required=False)
-@click.option("--list", "list_", is_flag=True, help="List tables and views, with an example for each.")
-@click.option("-o", "--output", type=FILE, help="Write to this file.")
+@click.option("--list", "list_", is_flag=True, help="List the tables and views, with an example query for each.")
+@click.option("-o", "--output", type=FILE, help="Write the result to this file.")
 @format_option("table", "csv", "json", "markdown", "parquet")
 @store_option
 def query(sql: str | None, list_: bool, output: Path | None, format: str, store: str) -> None:
@@ -51,7 +51,7 @@ def query(sql: str | None, list_: bool, output: Path | None, format: str, store:
     if not sql:
         raise click.UsageError('The SQL query is missing. Pass a query such as "from leaderboard", or pass --list.')
     if format == "parquet" and output is None and sys.stdout.isatty():
-        raise click.UsageError("A terminal cannot show binary Parquet. Name a file with -o, or pipe the output.")
+        raise click.UsageError("A terminal cannot show binary Parquet data. Name a file with -o, or pipe the output.")
     rows = run_query(store, sql)
     chosen = click.get_current_context().get_parameter_source("format") is not ParameterSource.DEFAULT
     if chosen or output is not None or not sys.stdout.isatty():
@@ -81,7 +81,9 @@ def _write(content: bytes, output: Path | None) -> None:
 
 @click.command()
 @night_option("Report on this night (default: the latest).")
-@click.option("-o", "--output", type=FILE, default="report.html", show_default=True, help="Write to this file.")
+@click.option(
+    "-o", "--output", type=FILE, default="report.html", show_default=True, help="Write the report to this file."
+)
 @format_option("text", "json")
 @store_option
 def report(night: date | None, output: Path, format: str, store: str) -> None:

@@ -28,7 +28,7 @@ _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
 @click.command()
 @workload_option
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of workload files, for editors.")
-@click.option("--check", is_flag=True, help="Try out data, model, weights and candidates without training.")
+@click.option("--check", is_flag=True, help="Check the data, model, weights and candidates without training the model.")
 @store_option
 @format_option("table", "json")
 def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, format: str) -> int:
@@ -175,7 +175,7 @@ def doctor(context: click.Context, store: str, format: str) -> None:
     """
     from tasks.doctor import examine, trusted
 
-    checks = examine(store, on_wait=lambda: click.echo("Waiting for another benchmark on this host.", err=True))
+    checks = examine(store, on_wait=lambda: click.echo("Waiting for another benchmark on this host to end.", err=True))
     good = trusted(checks)
     if format == "json":
         print_json({"trusted": good, "checks": checks})

@@ -58,13 +58,13 @@ _STORY = "the workload's bundle, nights and layers"
 @click.command()
 @age_option(
     "--max-age",
-    help="Only check the age of the last good night; exit with code 1 if the age exceeds this limit, such as 26h.",
+    help="Check only the age of the last good night; exit with code 1 if the age exceeds this limit, such as 26h.",
 )
 @workload_option
 @click.option(
     "--prometheus",
     type=FILE,
-    help="Write only the last night's metrics for Prometheus, atomically, to this file.",
+    help="Write only the last night's Prometheus metrics to this file, atomically.",
 )
 @format_option("text", "json", "prometheus")
 @store_option
@@ -114,7 +114,7 @@ def command(
     console.print(Text.assemble(("Store  ", "bold"), shown_path(state.store)), soft_wrap=True, highlight=False)
     if state.last_run is None:
         status = "contains no results yet" if state.exists else "does not exist yet"
-        console.print(f"       The store {status}; the first run writes to the store.")
+        console.print(f"       The store {status}; the first run will write results to the store.")
     sections = {
         "Last night": marked_lines(_night(state.last_run, now)) if state.last_run else None,
         "Current": _current(state) if state.current else None,
@@ -184,15 +184,15 @@ def _steps(steps: dict[str, str], width: int) -> Text:
     required=True,
     metavar="NAME",
     shell_complete=complete_workload,
-    help="Accept regressions of this workload; repeatable.",
+    help="Accept regressions in this workload; repeatable.",
 )
-@recipes_option("Accept only regressions of this recipe; repeatable.")
+@recipes_option("Accept only regressions in this recipe; repeatable.")
 @click.option("--runtime", multiple=True, metavar="NAME", help="Accept only regressions with this runtime; repeatable.")
 @click.option(
     "--metric",
     multiple=True,
     type=click.Choice([name for name in get_args(FindingMetric) if name != "candidate"]),
-    help="Accept only regressions of this metric; repeatable.",
+    help="Accept only regressions in this metric; repeatable.",
 )
 @reason_option("Record this reason with the results.")
 @by_option

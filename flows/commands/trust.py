@@ -23,7 +23,9 @@ from tasks.bundle.verify import verify as verify_bundle
 
 def _min_version(context: click.Context, parameter: click.Parameter, value: str) -> str:
     if value and not re.fullmatch(r"\d{4}-\d{2}-\d{2}(-[0-9a-f]{12})?", value):
-        raise click.BadParameter(f"{value!r} is not a version; write a version or a date, for instance 2026-11-21")
+        raise click.BadParameter(
+            f"{value!r} is neither a version nor a date; give a version or a date, for instance 2026-11-21"
+        )
     return value
 
 
@@ -35,7 +37,7 @@ def _min_version(context: click.Context, parameter: click.Parameter, value: str)
     multiple=True,
     help="Accept signatures made with this Ed25519 key (PEM file); repeatable.",
 )
-@click.option("--workload", "-w", help="Require the bundle that the signed current.json of this workload names.")
+@click.option("--workload", "-w", help="Require the bundle that is named in this workload's signed current.json.")
 @click.option(
     "--pointer", type=FILE, help="Read this current.json (default: the file next to the bundle's folder, or in PATH)."
 )
@@ -136,7 +138,10 @@ def sign(workload: str, version: str | None, public_key: tuple[Path, ...], forma
     bundles, trusted = BundleStore(store, load_settings().signer()), public_keys(public_key)
     bundles.pointers.require_signer()
     if public_key and version:
-        raise click.UsageError("--public-key adds a signature to the current bundle. Omit VERSION.")
+        raise click.UsageError(
+            "--public-key cannot be used with VERSION, because --public-key adds a signature to the current bundle. "
+            "Omit VERSION."
+        )
     chosen = bundles.require(workload, version)
     pointer = bundles.pointer(workload)
     statement = pointer.statement(trusted) if trusted and pointer is not None else None

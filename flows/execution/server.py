@@ -47,8 +47,9 @@ class ServerGoneError(NightquantError):
 def server_gone(error: Exception) -> ServerGoneError:
     """Return an error that explains what to do after Prefect's server has stopped."""
     return ServerGoneError(
-        f"Prefect's server {os.environ.get('PREFECT_API_URL', '')} is gone: {str(error) or type(error).__name__}.",
-        hint="Start the server again and repeat the command. Recorded measurements are in the store, and finished "
+        f"Prefect's server {os.environ.get('PREFECT_API_URL', '')} stopped answering: "
+        f"{str(error) or type(error).__name__}.",
+        hint="Start the server again, and repeat the command. Recorded measurements are in the store, and finished "
         "artifacts are reused.",
     )
 

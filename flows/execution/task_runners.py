@@ -73,8 +73,8 @@ def make_task_runner(settings: Settings) -> AnyTaskRunner:
         return _dask(settings) if settings.task_runner == "dask" else _ray(settings)
     except ImportError as error:
         raise ConfigurationError(
-            f"The task runner {settings.task_runner} is not installed.",
-            hint=f"To install the task runner, run: pip install 'nightquant[{settings.task_runner}]'.",
+            f"The {settings.task_runner} task runner is not installed.",
+            hint=f"To install the task runner, run: pip install 'nightquant[{settings.task_runner}]'",
         ) from error
 
 
@@ -84,7 +84,7 @@ def refuse_namesakes(starter: str) -> None:
     for path in (Path(name) for package in ("flows", "tasks", "storage") for name in (f"{package}.py", package)):
         if path.resolve().parent != own_folder and (path.is_file() or (path / "__init__.py").is_file()):
             raise ConfigurationError(
-                f"{starter} imports from the working folder first: {path.absolute()} hides a package of nightquant.",
+                f"{starter} imports from the working folder first: {path.absolute()} hides a nightquant package.",
                 hint=f"Run nightquant from another folder, or rename {path.name}.",
             )
 

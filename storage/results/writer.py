@@ -98,9 +98,11 @@ def _layout(table: str, run_id: str, published: datetime) -> Table:
     if table not in TABLES:
         raise StoreError(f'There is no table "{table}".', hint=f"Expected one of: {', '.join(TABLES)}.")
     if not _RUN_ID.fullmatch(run_id) or run_id.startswith("compacted-"):
-        raise StoreError(f"{run_id!r} is not a valid run id.", hint="Use letters, digits, dots, dashes, underscores.")
+        raise StoreError(
+            f"{run_id!r} is not a valid run id.", hint="Use only letters, digits, dots, dashes and underscores."
+        )
     if published.tzinfo is None:
-        raise StoreError("The time of publication lacks a time zone.", hint="Pass datetime.now(UTC).")
+        raise StoreError("The publication time lacks a time zone.", hint="Pass datetime.now(UTC).")
     return TABLES[table]
 
 
@@ -173,4 +175,4 @@ def _refuse_defects(table: Table, rows: Sequence[Row], run_id: str) -> None:
 
 
 def _refused(table: Table, reason: str) -> StoreError:
-    return StoreError(f"The {table.name} rows were refused: {reason}.", hint="Nothing was written.")
+    return StoreError(f"The {table.name} rows were rejected: {reason}.", hint="Nothing was written.")

@@ -151,8 +151,8 @@ def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspa
     report = verify(folder)
     if not report.ok:
         raise BundleError(
-            f"{provenance.job.workload.name} {provenance.candidate.name} is not published: {report.problem}",
-            hint="The runtime's files do not reproduce the evaluated outputs: investigate this candidate.",
+            f"{provenance.job.workload.name} {provenance.candidate.name} was not published: {report.problem}",
+            hint="The runtime's files do not reproduce the evaluated outputs. Investigate this candidate.",
         )
 
 

@@ -100,7 +100,7 @@ def checker_source(runtime: str) -> str:
     checker = RUNTIMES[runtime].checker if runtime in RUNTIMES else ""
     if not checker:
         raise BundleError(
-            f'The bundle is for the runtime "{runtime}", which this version cannot check.',
+            f'The bundle is for the "{runtime}" runtime, which this version of nightquant cannot check.',
             hint="Verify the bundle with the nightquant version that built it, or run the bundle's verify.py.",
         )
     # Put imports inside a function, so that imports run only after the checksums match, and errors are reported.

@@ -69,7 +69,8 @@ class Preprocessing:
         short, long = sorted(image.size)
         if short < 1 or self.resize * (self.resize * long // short) > MAX_PIXELS:
             raise UnreadableError(
-                f"{image.width} x {image.height}, resized to {self.resize}, would exceed {MAX_PIXELS} pixels"
+                f"the {image.width} x {image.height} image, resized to {self.resize}, would have more than "
+                f"{MAX_PIXELS} pixels"
             )
         interpolation = v2.InterpolationMode(self.interpolation)
         with _readable():
@@ -101,7 +102,7 @@ def open_image(file: IO[bytes]) -> Image.Image:
     with _readable():
         image = Image.open(file, formats=FORMATS)
         if image.width * image.height > MAX_PIXELS:
-            raise UnreadableError(f"{image.width} x {image.height} exceeds {MAX_PIXELS} pixels")
+            raise UnreadableError(f"the {image.width} x {image.height} image has more than {MAX_PIXELS} pixels")
         image.load()
     return image
 

@@ -253,7 +253,9 @@ def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Sampl
     folder, description = store.path(dataset.kind, dataset.digest), read_description(dataset, store)
     names = [path.name.split(".")[1] for path in sorted(folder.glob(f"{split}.*.npy")) if ".shapes." not in path.name]
     if not names:
-        raise InputError(f"The data set does not contain the split {split}, only {', '.join(dataset.splits)}.")
+        raise InputError(
+            f"The data set does not contain the {split} split. Available splits: {', '.join(dataset.splits)}."
+        )
     columns = {name: _open_column(folder, split, name, description.types.get(f"{split}.{name}", "")) for name in names}
     size = description.splits["test" if split == SINGLE else split]
     samples = Samples(columns, description, size)

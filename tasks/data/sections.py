@@ -117,7 +117,9 @@ class RenderedCharacters(Kind):
     @classmethod
     def _are_different(cls, characters: str) -> str:
         if len(set(characters)) != len(characters):
-            raise ValueError(f"{characters!r} repeats a character: use each character once, because each is a class")
+            raise ValueError(
+                f"{characters!r} repeats a character: use each character once, because each character is a class"
+            )
         return characters
 
 

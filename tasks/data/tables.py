@@ -54,12 +54,13 @@ def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
         raise InputError(message, hint="Correct the file, or set data.kind to the file's format.") from error
     if lacking := [name for name in columns if name not in table.column_names]:
         raise InputError(
-            f"{path} lacks the columns: {', '.join(lacking)}.", hint=f"Choose from: {', '.join(table.column_names)}."
+            f"{path} lacks these columns: {', '.join(lacking)}.",
+            hint=f"Choose from these columns: {', '.join(table.column_names)}.",
         )
     table = table.select(columns)
     if gaps := [name for name in table.column_names if table[name].null_count]:
         raise InputError(
-            f"{path} has missing values in the columns: {', '.join(gaps)}.",
+            f"{path} has missing values in these columns: {', '.join(gaps)}.",
             hint="Fill in the values, or remove the affected rows.",
         )
     return table

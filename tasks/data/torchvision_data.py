@@ -74,7 +74,7 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None
     if data.download and "download" not in parameters:
         raise ConfigurationError(
             f'torchvision cannot download "{data.name}".',
-            hint="Put the files under data.root and set data.download = false.",
+            hint="Put the data set under data.root, and set data.download = false.",
         )
     general = {"root": data.root, "download": data.download}
     make = partial(_make, kind, data, **{name: general[name] for name in general.keys() & parameters})
@@ -89,7 +89,7 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None
         except ConfigurationError:
             continue  # this class uses another name for the split
     raise ConfigurationError(
-        f'torchvision\'s "{data.name}" lacks a split named {" or ".join(_HELD_OUT_SPLITS)}.',
+        f'torchvision\'s "{data.name}" does not have a split named {" or ".join(_HELD_OUT_SPLITS)}.',
         hint="Use another data set.",
     )
 
@@ -129,7 +129,7 @@ def _part(dataset: VisionDataset, quotas: Quotas) -> Part:
         labels = list(map(int, (dataset[index][1] for index in range(len(dataset))) if stored is None else stored))
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f'torchvision\'s "{name}" does not have one class per image.', hint="Use a data set for classification."
+            f'torchvision\'s "{name}" does not have one class per image.', hint="Use a classification data set."
         ) from error
     if not labels or min(labels) < 0:
         raise InputError(f'torchvision\'s "{name}" does not contain labelled images.', hint="Use another data set.")

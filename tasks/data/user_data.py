@@ -39,7 +39,7 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
     if not isinstance(splits, Mapping):
         raise ConfigurationError(
             f"{factory} returned {type(splits).__name__}, not a mapping.",
-            hint='Return {"calibration": …, "test": …}, and add "train" if weights are trained.',
+            hint='Return {"calibration": …, "test": …}, and add "train" if the workload trains weights.',
         )
     for split, items in splits.items():
         if not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):

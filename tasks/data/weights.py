@@ -93,7 +93,7 @@ def read_state(path: Path, shown: str = "") -> StateDict:
             raise _refusal(shown, classes)
         content = f"keys {list(loaded)[:5]}" if isinstance(loaded, Mapping) else type(loaded).__name__
         raise InputError(
-            f"{shown} does not contain a state dict, but {content}.",
+            f"{shown} contains {content}, not a state dict.",
             hint="Save a dict that maps parameter names to tensors.",
         )
     if classes:

@@ -108,12 +108,12 @@ class Domain(ABC, Generic[W, M]):
 
     def weights(self, workload: W, dataset: DatasetRef) -> Weights:
         """Return values that identify domain-specific weights, and a function that loads these weights."""
-        raise NotImplementedError(f"{workload.domain} does not support checkpoints of kind {workload.checkpoint.kind}")
+        raise NotImplementedError(f"{workload.domain} does not support checkpoint.kind {workload.checkpoint.kind!r}")
 
     def train(self, workload: W, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
         """Train reproducibly with the settings in ``[checkpoint]``; return the float32 state dict on the CPU."""
         raise ConfigurationError(
-            f'Workload "{workload.name}": domain "{workload.domain}" does not support checkpoint.kind "train".',
+            f'Workload "{workload.name}": the "{workload.domain}" domain does not support checkpoint.kind "train".',
             hint="Use another checkpoint.kind.",
         )
 

@@ -79,7 +79,7 @@ class Sampler:
         self._buffers: list[tuple[int, mmap.mmap]] = []
         # `Disassembler` decodes x86-64 only, and would assign other instructions to wrong families.
         if sys.platform != "linux" or platform.machine() != "x86_64":
-            raise UnavailableError("Instructions can be sampled only on Linux, on x86-64 processors.")
+            raise UnavailableError("Instructions can be sampled only on Linux with an x86-64 processor.")
         library = ctypes.CDLL(None, use_errno=True)
         flags = _DISABLED | _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HV | _FREQ
         fields = struct.pack("<IIQQQQQ", _SOFTWARE, _SIZE, _CPU_CLOCK, FREQUENCY_HZ, _SAMPLE_IP, 0, flags)

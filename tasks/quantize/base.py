@@ -96,7 +96,7 @@ class Converter(ABC):
 
     def train(self, spec: Spec, source: ModelSource) -> Trained:
         """Fine-tune a model, or find an earlier result; the spec must have training."""
-        raise TypeError(f'The method "{spec.recipe.method}" does not support training.')
+        raise TypeError(f'The "{spec.recipe.method}" method does not support training.')
 
 
 class Method(ABC, Generic[R]):

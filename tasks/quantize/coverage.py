@@ -100,7 +100,7 @@ class ModuleConverter(Converter):
         if not quantized or ("Embedding" in spec.layers and "Embedding" not in quantized):
             kind = "embedding" if quantized else "module"
             hint = "; ".join(in_words(coverage, named=2)) + "."
-            message = f'The recipe "{spec.recipe.name}" does not quantize any {kind} of the model.'
+            message = f'The "{spec.recipe.name}" recipe does not quantize any {kind} in the model.'
             raise QuantizationError(message, hint=hint)
         return Converted(self.skeleton(model, spec, "", source.example_inputs), "", coverage)
 

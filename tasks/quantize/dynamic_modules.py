@@ -70,7 +70,7 @@ class DynamicConverter(ModuleConverter):
             quantization.quantize_dynamic(model, qconfigs, dtype=dtype, inplace=True)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             raise QuantizationError(
-                f'The engine "{spec.engine}" does not support the recipe "{spec.recipe.name}": {first_line(error)}.',
+                f'The "{spec.engine}" engine does not support the "{spec.recipe.name}" recipe: {first_line(error)}.',
                 hint="Choose another engine: x86 and fbgemm support every dynamic recipe.",
             ) from error
         return model

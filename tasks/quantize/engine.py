@@ -107,7 +107,7 @@ def require_bfloat16(recipe: str) -> None:
     """Raise `UnavailableError` if this processor can only emulate bfloat16."""
     if not computes_bfloat16():
         raise UnavailableError(
-            f'The recipe "{recipe}" needs a processor with {" or ".join(BFLOAT16)}, but this processor has neither.',
+            f'The "{recipe}" recipe needs a processor with {" or ".join(BFLOAT16)}, but this processor has neither.',
             hint="Remove the recipe on hosts with this processor, or run nightquant on another host.",
         )
 

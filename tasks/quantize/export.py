@@ -41,7 +41,7 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
         reason = f"it would unroll its {', '.join(unrolled)} over time" if unrolled else first_line(error)
         raise QuantizationError(
             f"torch.export cannot export {type(model).__name__}: {reason}.",
-            hint="Use the runtime torchscript or onnxruntime for this model.",
+            hint="Use the torchscript or onnxruntime runtime for this model.",
         ) from error
 
 

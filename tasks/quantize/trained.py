@@ -98,7 +98,7 @@ class Int8Weight(nn.Module):
         if not isinstance(layer, _ConvNd | nn.Linear):
             raise QuantizationError(
                 f"A trained {type(layer).__name__} cannot be exported with int8 weights.",
-                hint="Add the module to the recipe's `exclude`, or use the runtime torchscript.",
+                hint="Add the module to the recipe's `exclude`, or use the torchscript runtime.",
             )
         simulated = trained.weight_fake_quant
         assert isinstance(simulated, FakeQuantizeBase)
@@ -146,7 +146,7 @@ def _round_within(module: nn.Module) -> None:
             if child.dtype == torch.qint8:
                 raise QuantizationError(
                     "Trained weights that `forward` passes to a function cannot be exported.",
-                    hint="Call the function in a separate module, or use the runtime torchscript.",
+                    hint="Call the function in a separate module, or use the torchscript runtime.",
                 )
             setattr(module, name, Rounded.learned(child))
             for key, hook in module._forward_hooks.items():

@@ -62,9 +62,10 @@ class AotMaker(Maker):
         count = int8_products(folder / MODEL)
         if count < quantized.products:
             raise QuantizationError(
-                f'The recipe "{name}" quantizes {quantized.products} products, but Inductor computes only {count} of '
-                "them in int8.",
-                hint="Exclude modules until all products run in int8, or use the runtime torchscript or onnxruntime.",
+                f'The "{name}" recipe quantizes {quantized.products} matrix products, but Inductor computes only '
+                f"{count} of them in int8.",
+                hint="Exclude modules until all matrix products run in int8, or use the torchscript or onnxruntime "
+                "runtime.",
             )
         # Fused operations round less often, which can move an int8 activation by one step. The tolerance is therefore
         # the spec's tolerance between processors.
@@ -104,7 +105,7 @@ def compile_package(program: ExportedProgram, path: Path) -> None:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise QuantizationError(
             f"Inductor cannot compile the model: {first_line(error)}.",
-            hint="Use the runtime torchscript or onnxruntime for this recipe.",
+            hint="Use the torchscript or onnxruntime runtime for this recipe.",
         ) from error
 
 

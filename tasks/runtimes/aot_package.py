@@ -91,7 +91,7 @@ def target() -> tuple[tuple[str, ...], str]:
         version = subprocess.run([*shlex.split(compiler), "--version"], capture_output=True, text=True, check=True)
     except (InvalidCxxCompiler, OSError, subprocess.CalledProcessError) as error:
         raise UnavailableError(
-            'The runtime "aot-inductor" needs a C++ compiler, but none was found.',
+            'The "aot-inductor" runtime needs a C++ compiler, but none was found.',
             hint="Install g++ (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or set the "
             "environment variable CXX to a compiler.",
         ) from error

@@ -202,7 +202,7 @@ class Runtime(ABC):
 
     def require_installed(self, name: str) -> None:
         """Raise `UnavailableError`, with the command to run, if the runtime's libraries are not installed."""
-        require_installed(f'The runtime "{name}"', self.distributions, self.extra or name)
+        require_installed(f'The "{name}" runtime', self.distributions, self.extra or name)
 
     def environment(self) -> dict[str, object]:
         """Return the versions and the host's properties that affect the files, for the candidate's digest."""

@@ -61,7 +61,7 @@ class ExportedMaker(Maker):
             int8 = self.int8_by_module(folder)
         if spec.layers and not any(int8.values()):
             raise QuantizationError(
-                f'The recipe "{spec.recipe.name}" does not quantize any module of the model.',
+                f'The "{spec.recipe.name}" recipe does not quantize any module in the model.',
                 hint=f"{self.quantizes_nothing}. Remove the runtime from the recipe.",
             )
         # A module that was folded into another module, such as a batch norm, does not have its own product.

@@ -112,7 +112,7 @@ def export(
     except Exception as error:
         raise QuantizationError(
             f"The model cannot be exported to ONNX: {first_cause(error)}.",
-            hint="Remove the ONNX-based runtimes from the recipes, or rewrite the code that the message names.",
+            hint="Remove the ONNX-based runtimes from the recipes, or rewrite the code named in the message.",
         ) from error
     exported = program.model_proto
     modules = dict(model.named_modules())

@@ -60,7 +60,7 @@ class OpenVinoMaker(ExportedMaker):
         except RuntimeError as error:
             raise QuantizationError(
                 f"OpenVINO cannot read the exported model: {str(error).strip().splitlines()[-1]}.",
-                hint="Remove the runtime openvino from this workload's recipes.",
+                hint="Remove the openvino runtime from this workload's recipes.",
             ) from error
         if spec.calibration is not None:
             model = _calibrate(model, spec, spec.calibration, excluded, source)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tasks.workload.recipe import Recipe
 
 EXPORTING = ("onnx", "onnxscript", "onnx-ir")  # distributions that exporting needs
-_OTHER_METHOD = 'it does not support method "{recipe.method}"'
+_OTHER_METHOD = 'it does not support the "{recipe.method}" method'
 _TORCHS_OWN = "memory formats and oneDNN are features of torch"
 _LIMITS = (
     limit("activations", "float", "dynamic-per-tensor", "static", reason=_OTHER_METHOD),
@@ -86,7 +86,7 @@ class AotInductor(Runtime):
             "form",
             "ordinary",
             "graph",
-            reason='it does not support method "{recipe.method}"; use torchscript or onnxruntime',
+            reason='it does not support the "{recipe.method}" method; use torchscript or onnxruntime',
         ),
         limit(
             "granularities",
@@ -99,7 +99,7 @@ class AotInductor(Runtime):
             reason='it quantizes the graph that torch.export produces, and does not support graph = "{graph}"',
         ),
         limit(
-            "engine", None, "x86", "onednn", reason='its int8 kernels come from oneDNN, not from the engine "{engine}"'
+            "engine", None, "x86", "onednn", reason='its int8 kernels come from oneDNN, not from the "{engine}" engine'
         ),
     )
     compiles = True

@@ -69,7 +69,7 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
         except Exception as error:
             raise QuantizationError(
                 f"The model cannot be traced to TorchScript: {in_one_line(error)}.",
-                hint="Rewrite the code that the message names, or remove the runtime torchscript from the recipe.",
+                hint="Rewrite the code named in the message, or remove the torchscript runtime from the recipe.",
             ) from error
         frozen: torch.jit.ScriptModule = torch.jit.freeze(traced.eval(), optimize_numerics=not exact)
         # Do not use frozen.save(path), because torch's writer aborts the process on a full disk.
@@ -92,6 +92,6 @@ def read_script(path: Path) -> nn.Module:
                 raise
             raise QuantizationError(
                 "torch cannot read the TorchScript file that it wrote, because activations exceed 1e12.",
-                hint="Check the model's weights, or remove the runtime torchscript from the recipe.",
+                hint="Check the model's weights, or remove the torchscript runtime from the recipe.",
             ) from error
     return script

@@ -39,11 +39,11 @@ def read_workload(path: Path) -> Workload:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {error}.") from error
     except RecursionError as error:
-        raise ConfigurationError(f"{path}: not valid TOML: tables or arrays are nested too deeply.") from error
+        raise ConfigurationError(f"{path} is not valid TOML: tables or arrays are nested too deeply.") from error
     except ValueError as error:  # TOMLDecodeError, or Python's error for a very long integer
-        raise ConfigurationError(f"{path}: not valid TOML: {error}.") from error
+        raise ConfigurationError(f"{path} is not valid TOML: {error}.") from error
     if too_large:
-        raise ConfigurationError(f"{path}: not valid TOML: an integer has more than 64 bits.")
+        raise ConfigurationError(f"{path} is not valid TOML: an integer has more than 64 bits.")
     return validated(path, document)
 
 

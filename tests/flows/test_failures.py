@@ -100,7 +100,7 @@ def test_a_server_that_goes_in_mid_run_and_stays_away_is_one_message_and_costs_n
     server.wait()
     code, output = _end(night)
     assert code == 1, output
-    assert "is gone" in output
+    assert "stopped answering" in output
     assert "Start the server again" in output
     assert run_query(store, "SELECT status FROM runs").to_pylist() == [{"status": "completed"}]
     rows = run_query(store, "SELECT status FROM measurements WHERE setting = 'primary'").to_pylist()

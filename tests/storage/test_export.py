@@ -74,7 +74,7 @@ def test_a_file_that_changes_its_length_while_it_is_read_is_not_exported(
         archive = export_bundle(bundle, tmp_path / "out.zip", name="word-lm")
         check_sums(unpack(archive, tmp_path / "unpacked"))
         return
-    with pytest.raises(BundleError, match=r"file-0\.bin changed while it was read"):
+    with pytest.raises(BundleError, match=r"file-0\.bin changed while it was being read"):
         export_bundle(bundle, tmp_path / "out.zip", name="word-lm")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]
 
@@ -108,7 +108,7 @@ def test_a_file_that_is_exchanged_after_it_was_checked_is_not_exported(
         return sums
 
     monkeypatch.setattr("storage.copies.check_sums", exchanged)
-    with pytest.raises(BundleError, match=f"{name} changed while it was read"):
+    with pytest.raises(BundleError, match=f"{name} changed while it was being read"):
         export_bundle(bundle, tmp_path / "out.zip", name="word-lm")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]
 

@@ -108,7 +108,7 @@ def test_sizes_that_a_zip_states_are_not_believed(target: Path, tmp_path: Path) 
 @pytest.mark.parametrize("write", [write_zip, write_tar])
 def test_a_name_that_is_file_and_folder_refuses_the_archive(write: object, target: Path, tmp_path: Path) -> None:
     assert callable(write)
-    with pytest.raises(InputError, match="two members are named"):
+    with pytest.raises(InputError, match="two members with the name"):
         extract(write(tmp_path / "archive", {"a": b"file", "a/b": b"in it"}), target, max_bytes=100)
 
 
@@ -142,7 +142,7 @@ def test_a_directory_is_used_in_place_and_has_no_sha256(tmp_path: Path) -> None:
     with open_source(tmp_path.as_uri(), tmp_path / "downloads", sha256=None, max_bytes=1) as source:
         assert source.path() == tmp_path
     with (
-        pytest.raises(ConfigurationError, match="sha256 applies to archives"),
+        pytest.raises(ConfigurationError, match="sha256 applies only to archives"),
         open_source(str(tmp_path), tmp_path, sha256="0" * 64, max_bytes=1),
     ):
         pass
@@ -154,7 +154,7 @@ def test_a_name_that_no_file_can_have_refuses_the_archive(
     write: object, name: str, target: Path, tmp_path: Path
 ) -> None:
     assert callable(write)
-    with pytest.raises(InputError, match=r"archive: refused, because of the member .*: it (is|holds)"):
+    with pytest.raises(InputError, match=r"archive: the archive was rejected because of the member .*: it (is|holds)"):
         extract(write(tmp_path / "archive", {name: b"x"}), target, max_bytes=100)
 
 
@@ -169,7 +169,7 @@ def test_a_header_that_would_fill_the_memory_is_refused_unread(
     content = b"" if is_first else plain.tobuf()
     with gzip.open(tmp_path / "archive.tar.gz", "wb") as archive:
         archive.write(content + header.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20))
-    with pytest.raises(InputError, match=r"archive is damaged .*: a header has 1099511627776 bytes"):
+    with pytest.raises(InputError, match=r"archive is damaged .*\(a header has 1099511627776 bytes\)"):
         extract(tmp_path / "archive.tar.gz", target, max_bytes=1000)
 
 

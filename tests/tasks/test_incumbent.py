@@ -140,10 +140,10 @@ def test_a_manifest_that_is_swapped_after_the_check_is_not_read(made: Made) -> N
     sums = check_sums(folder)
     assert read_manifest(folder, sums)["workload"]["name"] == "tiny"
     (folder / MANIFEST).write_text((folder / MANIFEST).read_text().replace('"tiny"', '"huge"'))
-    with pytest.raises(BundleError, match="changed while it was read"):
+    with pytest.raises(BundleError, match="changed while it was being read"):
         read_manifest(folder, sums)
     write_sums(folder)  # another bundle, which is good in itself
-    with pytest.raises(BundleError, match="changed while it was read"):
+    with pytest.raises(BundleError, match="changed while it was being read"):
         read_manifest(folder, sums)
 
 
@@ -177,7 +177,7 @@ def test_a_file_that_is_exchanged_after_it_was_checked_is_not_measured(
     monkeypatch.setattr("tasks.incumbent.listed", exchanged)
     incumbent = find_incumbent(made.job, [], Workspace(made.store))
     assert incumbent is not None
-    assert "model.ts changed while it was copied" in incumbent.fault
+    assert "model.ts changed while it was being copied" in incumbent.fault
     assert (folder / "model.ts").read_bytes() == b"exchanged"
     assert not list(made.store.root.glob("artifacts/incumbent/*/*/artifact.json"))
 

@@ -146,7 +146,7 @@ def test_what_a_library_raises_and_prints_is_one_line_of_its_candidate(
     name = kind.__name__ if kind else "TwoArgumentsError"
     assert problem == (
         f"float/torchscript, static-int8/torchscript: The candidate cannot be built: {name}: left and right: "
-        'a line below. Add the module in question to `exclude`, or remove the runtime "torchscript" from the '
+        'a line below. Add the module in question to `exclude`, or remove the "torchscript" runtime from the '
         "recipe. --debug shows the traceback."
     )
     obstacles = {each.candidate: bool(each.obstacle) for each in found.candidates}

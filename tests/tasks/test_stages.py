@@ -21,7 +21,7 @@ RECIPES = [
 ]
 PRINTED = "Traceback (most recent call last): of the library's\n"
 WHAT_TO_DO = (
-    'Add the module in question to `exclude`, or remove the runtime "{}" from the recipe. --debug shows the traceback.'
+    'Add the module in question to `exclude`, or remove the "{}" runtime from the recipe. --debug shows the traceback.'
 )
 
 

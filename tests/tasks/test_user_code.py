@@ -52,7 +52,7 @@ def test_a_module_of_the_current_folder_is_found_and_the_path_is_left_as_it_was(
 def test_a_module_that_is_not_there_is_named_with_the_folder_that_was_searched(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    with pytest.raises(ConfigurationError, match=rf'no module "nowhere".*{tmp_path}'):
+    with pytest.raises(ConfigurationError, match=rf'the module "nowhere" cannot be found.*{tmp_path}'):
         call_factory(spec("nowhere.models:network"))
 
 

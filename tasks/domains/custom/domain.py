@@ -143,7 +143,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         if name not in (known := self.output_names(job, store)):
             raise ConfigurationError(
                 f'evaluate.output: the model does not have an output "{name}"{did_you_mean(name, known)}.',
-                hint=f"Choose one of its outputs: {', '.join(known)}.",
+                hint=f"Choose one of the model's outputs: {', '.join(known)}.",
             )
         return known.index(name)
 

@@ -173,7 +173,8 @@ def training_batches(
     split = load_samples(dataset, "train", store)
     if min(len(split), batch_size) < 2:
         raise InputError(
-            f"{len(split)} training images in batches of {batch_size}: training needs a batch of at least two images.",
+            f"Training needs batches of at least two images, but {len(split)} training images are read in batches of "
+            f"{batch_size}.",
             hint="Set batch_size to 2 or more, or provide more training images.",
         )
     order = torch.randperm(len(split), generator=generator)

@@ -152,18 +152,24 @@ class EncoderWorkload(Workload):
     def _sections_fit_together(self) -> Self:
         classifies, data = self.model.task == "classification", self.data
         if classifies and isinstance(data, TextTable) and data.label is None:
-            raise ValueError("set data.label to the name of the class column")
+            raise ValueError("set data.label to the name of the column that contains the classes")
         if (self.metric in _OF_CLASSES) != classifies:
             raise ValueError(f'evaluate.metric "{self.metric}" is not compatible with model.task "{self.model.task}"')
         if self.metric == "retrieval" and not (isinstance(data, TextTable) and data.pair):
-            raise ValueError('evaluate.metric "retrieval" needs data.pair; set data.pair to the column of paired texts')
+            raise ValueError(
+                'evaluate.metric "retrieval" needs data.pair; set data.pair to the column that contains the paired '
+                "texts"
+            )
         if self.checkpoint.kind == "directory" and self.model.kind != "directory":
             raise ValueError('checkpoint.kind "directory" needs model.kind "directory"')
         if self.checkpoint.kind == "train" and not classifies:
             raise ValueError('nightquant does not train embeddings: use model.kind "directory"')
         length, limit = self.benchmark.longest, self.model.max_length
         if limit is not None and length > limit:
-            raise ValueError(f"[benchmark] times {length} tokens: use at most model.max_length = {limit}")
+            raise ValueError(
+                f"[benchmark] uses inputs of {length} tokens, but model.max_length is {limit}; use at most {limit} "
+                "tokens"
+            )
         return self
 
     @property
@@ -231,10 +237,13 @@ def read_pooling(folder: Path) -> dict[str, object]:
             pooling = _MODES.get(modes[0]) if len(modes) == 1 else name if name in _MODES.values() else None
             if pooling is None:
                 pooling_name = name or " and ".join(modes) or "not set"
-                raise InputError(f"{folder}: the pooling is {pooling_name}; use mean, cls or max")
+                raise InputError(f"{folder}: the pooling mode {pooling_name} is not supported; use mean, cls or max")
             keys["pooling"] = pooling
         elif kind == "Normalize":
             keys["normalize"] = True
         elif kind != "Transformer":
-            raise InputError(f"{folder}: modules.json names {kind}; use only Transformer, Pooling and Normalize")
+            raise InputError(
+                f"{folder}: the {kind} module in modules.json is not supported; use only Transformer, Pooling and "
+                "Normalize"
+            )
     return keys

@@ -107,7 +107,7 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
             model = auto.from_config(library.CONFIG_MAPPING[kind].from_dict(document), trust_remote_code=False)
     except Exception as error:  # a constructor can raise any exception for an invalid configuration
         raise ConfigurationError(
-            f'transformers cannot build a model for {spec.task} from model.config, model_type "{kind}": '
+            f'transformers cannot build a model for {spec.task} from model.config with model_type "{kind}": '
             f"{first_line(error)}.",
             hint="Correct config.json.",
         ) from error
@@ -189,7 +189,7 @@ def directory_files(folder: Path) -> list[Path]:
         return files
     if pickles := [name for name in _PICKLES if (folder / name).is_file()]:
         raise InputError(
-            f"{folder}: the weights are in a pickle ({pickles[0]}), and nightquant never loads pickles.",
+            f"{folder}: the weights are in a pickle file ({pickles[0]}), and nightquant never loads pickles.",
             hint="Save the model as safetensors with transformers: model.save_pretrained(folder).",
         )
     raise InputError(

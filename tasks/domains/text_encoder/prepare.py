@@ -78,7 +78,7 @@ def _from_table(path: Path, data: TextTable) -> Splits:
     for name in (data.text, data.pair):
         if name and not pa.types.is_string(table[name].type) and not pa.types.is_large_string(table[name].type):
             raise InputError(
-                f'{path}: the column "{name}" is of type {table[name].type}, not text.', hint="Choose a text column."
+                f'{path}: the column "{name}" has type {table[name].type}, not text.', hint="Choose a text column."
             )
     return {
         split: {kind: table[name].take(pa.array(rows)).to_pylist() for kind, name in columns.items()}
@@ -211,7 +211,7 @@ def _length(workload: EncoderWorkload, classes: int, tokenizer: Tokenizer) -> in
         )
     if timed > length:
         raise ConfigurationError(
-            f"[benchmark] times {timed} tokens, but texts are cut at {length} tokens.",
+            f"[benchmark] uses inputs of {timed} tokens, but texts are truncated to {length} tokens.",
             hint=f"Set sequence_length and sequence_lengths to {length} or less.",
         )
     return length

@@ -131,7 +131,7 @@ def refusing(step: str, model: str, graph: str) -> Iterator[None]:
     except Exception as error:
         raise QuantizationError(
             f"{model} cannot be {step} in {_MODES[graph]}: {_describe(error)}.",
-            hint="Add the module that the message names to `exclude`"
+            hint="Add the module named in the message to `exclude`"
             + (', or use graph = "fx".' if graph == "eager" else "."),
         ) from error
 

@@ -35,7 +35,7 @@ def run(store: Path, *arguments: str) -> Result:
 def test_the_help_of_recipe_says_that_it_limits_the_regressions() -> None:
     option = next(parameter for parameter in command.params if parameter.name == "recipe")
     assert isinstance(option, click.Option)
-    assert option.help == "Accept only regressions of this recipe; repeatable."
+    assert option.help == "Accept only regressions in this recipe; repeatable."
 
 
 @pytest.mark.slow

@@ -130,7 +130,7 @@ def test_a_table_gets_its_columns(folder: Path) -> None:
     assert document["evaluate"] == {"metric": "own_metric:worst", "higher_is_better": False}
     assert document["gate"] == strict
     refused = init("--model", "torch.nn:Linear", "--data", "table.csv", "--target", "wieght")
-    assert 'table.csv has no column "wieght" (did you mean "weight"?).' in str(refused.exception)
+    assert 'table.csv does not have a column "wieght" (did you mean "weight"?).' in str(refused.exception)
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(folder
         "converted float16 values to float32",
     ]
     refused = init("--model", "resnet81", "--checkpoint", "old.pth", "--data", "photos")
-    assert 'is not a model that init supports (did you mean "resnet18"?)' in str(refused.exception)
+    assert 'init does not support --model "resnet81" (did you mean "resnet18"?)' in str(refused.exception)
 
 
 @pytest.mark.slow
@@ -243,10 +243,10 @@ def test_an_embedding_gets_its_pairs_and_its_pooling(folder: Path) -> None:
         "pooling": "cls",
     }
     assert found["evaluate"] == {"metric": "retrieval"}
-    with pytest.raises(ConfigurationError, match=r'no column "awnser" \(did you mean "answer"\?\)'):
+    with pytest.raises(ConfigurationError, match=r'does not have a column "awnser" \(did you mean "answer"\?\)'):
         sections(Asked("bert", "texts.csv", folder, target="awnser"))
     write_table(folder, "csv", number=[1, 2])
-    with pytest.raises(ConfigurationError, match="no text column"):
+    with pytest.raises(ConfigurationError, match="does not have a text column"):
         sections(Asked("bert", "texts.csv", folder))
 
 

@@ -36,8 +36,8 @@ def test_a_workload_whose_runtime_is_not_installed_is_refused_with_the_extra(mon
     refused = CliRunner().invoke(workloads, ["--workload", "lstm-demo"])
     assert isinstance(refused.exception, ConfigurationError)
     assert str(refused.exception) == (
-        'The runtime "torchscript" needs some-runtime, which is not installed. '
-        "Install it: pip install 'nightquant[some-extra]'."
+        'The "torchscript" runtime needs some-runtime, which is not installed. '
+        "Run: pip install 'nightquant[some-extra]'"
     )
     assert CliRunner().invoke(workloads, []).exit_code == 0
 
@@ -47,8 +47,7 @@ def test_a_workload_whose_domain_is_not_installed_is_refused_with_the_extra(monk
     monkeypatch.setattr(EncoderWorkload, "distributions", ("some-library",))
     refused = CliRunner().invoke(workloads, ["--workload", "python-text"])
     assert str(refused.exception) == (
-        'The domain "text-encoder" needs some-library, which is not installed. '
-        "Install it: pip install 'nightquant[text]'."
+        "The \"text-encoder\" domain needs some-library, which is not installed. Run: pip install 'nightquant[text]'"
     )
 
 

@@ -95,7 +95,7 @@ def test_content_that_comes_back_is_restored_and_content_that_was_withdrawn_is_n
 def test_a_bundle_that_became_current_after_the_comparison_is_not_replaced(made: Made, other: Made, tmp_path: Path):
     bundles = BundleStore(tmp_path)
     first = made.package(bundles, replacing=None)
-    with pytest.raises(ConflictError, match=f"is {first.version} now.*while there was none"):
+    with pytest.raises(ConflictError, match=f"is {first.version} now.*while there was no current bundle"):
         other.package(bundles, replacing=None)
     current = bundles.pointer("tiny")
     assert current is not None

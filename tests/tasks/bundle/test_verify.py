@@ -170,9 +170,9 @@ def test_a_list_that_is_exchanged_before_its_signature_is_checked_is_refused(
     monkeypatch.setattr("tasks.bundle.verify.check_sums", exchanged)
     report = verify(folder, public)
     assert (report.ok, report.stage) == (False, "signature")
-    assert "changed while it was verified" in report.problem
+    assert "changed while it was being verified" in report.problem
 
 
 def test_what_is_wrong_with_a_signature_is_told_of_the_bundles_own_folder(published: Path, made: Made, tmp_path: Path):
     _, public = signed_bundle(made, tmp_path)
-    assert verify(published, public).problem.startswith(f"{published}: not signed")
+    assert verify(published, public).problem.startswith(f"{published} is not signed")

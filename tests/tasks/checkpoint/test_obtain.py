@@ -133,7 +133,7 @@ def test_trained_weights_are_found_again_without_training(store: ArtifactStore, 
 def test_what_cannot_be_trained_is_a_wrong_configuration(store: ArtifactStore) -> None:
     workload = workload_of("sequence", {"kind": "random-sequence"}, {"kind": "lstm"}, {"kind": "seeded"})
     trained = workload.model_copy(update={"checkpoint": TrainedCheckpoint(kind="train")})
-    with pytest.raises(ConfigurationError, match=r'domain "sequence" does not support checkpoint\.kind "train"'):
+    with pytest.raises(ConfigurationError, match=r'the "sequence" domain does not support checkpoint\.kind "train"'):
         obtain(trained, prepare(Workspace(store), workload), store)
 
 

@@ -77,9 +77,9 @@ def test_shares_are_drawn_once_for_a_seed_and_overlap_in_nothing_but_calibration
 @pytest.mark.parametrize(
     ("columns", "keys", "message"),
     [
-        (COLUMNS, {"features": ["a", "c"]}, "lacks the columns: c. Choose from: a, b, kind"),
+        (COLUMNS, {"features": ["a", "c"]}, "lacks these columns: c. Choose from these columns: a, b, kind"),
         (COLUMNS, {"features": ["a", "kind"], "target": "value"}, '"kind" of type string cannot be converted'),
-        (COLUMNS | {"b": [None] * 100}, {}, "missing values in the columns: b"),
+        (COLUMNS | {"b": [None] * 100}, {}, "missing values in these columns: b"),
         (COLUMNS | {"b": [float("nan")] * 100}, {}, '"b" contains NaN'),
         (COLUMNS | {"part": ["dev"] * 100}, {"split": "part"}, "unknown splits: dev"),
         (COLUMNS | {"part": ["train"] * 100}, {"split": "part"}, "no rows left for: test"),

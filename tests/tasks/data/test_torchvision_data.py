@@ -83,7 +83,7 @@ def test_what_is_not_there_is_not_downloaded_without_being_asked_for(tmp_path):
     [
         ("FashionMINST", 'did you mean "FashionMNIST"'),
         ("os", "does not include the data set"),
-        ("VOCDetection", "cannot be read|lacks a split"),
+        ("VOCDetection", "cannot be read|does not have a split"),
     ],
 )
 def test_a_wrong_name_is_refused(tmp_path, name, message):

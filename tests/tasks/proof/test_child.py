@@ -138,7 +138,7 @@ def test_on_an_arm_processor_the_instructions_are_unknown(
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     with intra_op_threads(1):
         report = run(ChildSpec(subjects=(sampled,), loader="", threads=1).model_dump_json())
-    assert report.unsampled == "Instructions can be sampled only on Linux, on x86-64 processors."
+    assert report.unsampled == "Instructions can be sampled only on Linux with an x86-64 processor."
     [proof] = report.proofs.values()
     assert (proof.instructions, proof.saturation) == (None, None)
 

@@ -135,5 +135,5 @@ def test_other_instructions_are_not_sampled_because_they_would_be_decoded_as_x86
     monkeypatch: pytest.MonkeyPatch, machine: str
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
-    with pytest.raises(UnavailableError, match="Linux, on x86-64 processors"):
+    with pytest.raises(UnavailableError, match="Linux with an x86-64 processor"):
         Sampler()

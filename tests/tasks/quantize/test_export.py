@@ -86,7 +86,7 @@ def test_a_wrapper_that_takes_inputs_in_any_number_is_exported_too() -> None:
 
 def test_a_layer_that_would_be_unrolled_is_refused_by_name() -> None:
     with pytest.raises(
-        QuantizationError, match=r"Recurrent: it would unroll its GRU over time\. Use the runtime torchscript"
+        QuantizationError, match=r"Recurrent: it would unroll its GRU over time\. Use the torchscript or"
     ):
         export(Recurrent(nn.GRU(4, 6)).eval(), {"steps": torch.randn(3, 2, 4)}, AXES)
 

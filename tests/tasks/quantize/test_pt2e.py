@@ -89,5 +89,5 @@ def test_a_layer_without_an_int8_kernel_is_told(source_of: MakeSource) -> None:
 def test_a_recipe_that_quantizes_nothing_is_refused(source_of: MakeSource) -> None:
     source = source_of()
     names = [name for name, module in source.float_model().named_modules() if isinstance(module, nn.Conv2d | nn.Linear)]
-    with pytest.raises(QuantizationError, match='"s" does not quantize any module of the model'):
+    with pytest.raises(QuantizationError, match='"s" recipe does not quantize any module in the model'):
         quantized(source, exclude=names)

@@ -192,11 +192,11 @@ def test_a_converted_module_that_can_be_exported_is_compiled(images: MakeJob, st
     ("keys", "reason"),
     [
         ({"method": "none", "onednn": False}, "cannot switch oneDNN off"),
-        ({"method": "dynamic"}, 'does not support method "dynamic"'),
+        ({"method": "dynamic"}, 'does not support the "dynamic" method'),
         ({"method": "qat", "weights": "per-tensor"}, "need weights per channel"),
         ({"method": "static", "weights": "per-tensor"}, "need weights per channel"),
         ({"method": "static", "graph": "fx"}, 'not support graph = "fx"'),
-        ({"method": "static", "engine": "qnnpack"}, 'not from the engine "qnnpack"'),
+        ({"method": "static", "engine": "qnnpack"}, 'not from the "qnnpack" engine'),
     ],
     ids=str,
 )
@@ -213,7 +213,7 @@ def test_products_that_silently_run_in_float_are_refused(
 ) -> None:
     monkeypatch.setitem(aot_compile.OPTIONS, "freezing", False)
     job = images(recipe("static", **STATIC, activation_observer="min-max"))
-    with pytest.raises(QuantizationError, match=r'^The recipe "tried" quantizes 5 products.* only 0 of them in int8'):
+    with pytest.raises(QuantizationError, match=r'^The "tried" recipe quantizes 5 matrix products.* only 0 of them'):
         pipeline.build(job, "tried", RUNTIME, store)
 
 

@@ -318,13 +318,13 @@ def test_a_model_that_cannot_be_exported_is_one_message(images: MakeJob, store: 
 @pytest.mark.parametrize(
     ("runtime", "keys", "reason"),
     [
-        ("onnxruntime", {"method": "cast"}, 'does not support method "cast"'),
+        ("onnxruntime", {"method": "cast"}, 'does not support the "cast" method'),
         ("onnxruntime", {"method": "dynamic", "dtype": "float16", "modules": ["Linear"]}, "float16"),
         ("onnxruntime", {"method": "dynamic", "embedding_bits": 4}, "4-bit"),
         ("onnxruntime", {"method": "none", "memory_format": "channels-last"}, "memory formats"),
         ("openvino", {"method": "none", "onednn": False}, "oneDNN"),
         ("openvino", {"method": "dynamic", "embedding_bits": 4}, "int8 only"),
-        ("openvino", {"method": "dynamic-per-row"}, 'does not support method "dynamic-per-row"'),
+        ("openvino", {"method": "dynamic-per-row"}, 'does not support the "dynamic-per-row" method'),
     ],
 )
 def test_what_a_runtime_cannot_do_is_refused_with_the_file(

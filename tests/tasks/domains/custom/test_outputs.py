@@ -177,4 +177,4 @@ def test_the_preview_shows_the_names_and_an_unknown_one_is_refused(tmp_path: Pat
     wrong = own(tmp_path, model=model, evaluate={"metric": "accuracy", "output": "more"})
     (problem,) = preview(wrong, Workspace(store)).problems
     assert problem.startswith('evaluate.output: the model does not have an output "more"')
-    assert "Choose one of its outputs: embedding, more.0." in problem
+    assert "Choose one of the model's outputs: embedding, more.0." in problem

@@ -164,7 +164,7 @@ def test_pooling_is_as_sentence_transformers_files_say(tmp_path: Path, flag: str
     workload = encoder(tmp_path, data=data, model=model)
     assert workload.model.model_dump(include={"pooling", "normalize"}) == {"pooling": pooling, "normalize": True}
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "weightedmean"}', encoding="utf-8")
-    with pytest.raises(ValueError, match="the pooling is weightedmean; use mean, cls or max"):
+    with pytest.raises(ValueError, match="the pooling mode weightedmean is not supported; use mean, cls or max"):
         encoder(tmp_path, data=data, model=model)
 
 

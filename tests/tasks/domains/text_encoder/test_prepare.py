@@ -117,16 +117,16 @@ def test_every_row_of_what_is_timed_has_as_many_real_tokens_as_asked_for(tmp_pat
 @pytest.mark.parametrize(
     ("columns", "keys", "expected"),
     [
-        ({}, {"label": "kind"}, "lacks the columns: kind"),
-        ({}, {"text": "words"}, "lacks the columns: words"),
+        ({}, {"label": "kind"}, "lacks these columns: kind"),
+        ({}, {"text": "words"}, "lacks these columns: words"),
         (
             {"label": ["mammal"] * 120},
             {},
             "configuration lacks labels that occur in the data: mammal. The configuration has animal, plant",
         ),
         ({"label": [7] * 120}, {}, "labels that occur in the data: 7"),
-        ({"text": list(range(120))}, {}, "is of type int64, not text"),
-        ({"text": [None, *TEXTS[1:]]}, {}, "missing values in the columns: text"),
+        ({"text": list(range(120))}, {}, "has type int64, not text"),
+        ({"text": [None, *TEXTS[1:]]}, {}, "missing values in these columns: text"),
     ],
 )
 @pytest.mark.slow
@@ -143,7 +143,7 @@ def test_a_table_that_does_not_fit_is_one_clear_message(
     ("changes", "expected"),
     [
         ({"model": {"kind": "directory", "path": "encoder", "max_length": 49}}, "has only 48 positions"),
-        ({"benchmark": {"sequence_length": 49}}, "times 49 tokens, but texts are cut at 48"),
+        ({"benchmark": {"sequence_length": 49}}, "inputs of 49 tokens, but texts are truncated to 48"),
     ],
 )
 @pytest.mark.slow

@@ -31,7 +31,7 @@ VECTORS = {"kind": "config", "task": "embedding", "config": {"model_type": "bert
         ({"model": {"kind": "directory"}}, "set path to the model's directory"),
         (
             {"model": {"kind": "config", "max_length": 9, "config": {"model_type": "bert"}}},
-            "use at most model.max_length",
+            "tokens, but model.max_length is",
         ),
         ({"recipe": [{"name": "tuned", "method": "qat"}]}, "which does not fine-tune models"),
     ],
@@ -78,6 +78,5 @@ def test_without_the_extra_a_workload_is_skipped_with_what_installs_it(
     with pytest.raises(UnavailableError) as refused:
         prepare(workload, ArtifactStore(tmp_path))
     assert str(refused.value) == (
-        'The domain "text-encoder" needs some-library, which is not installed. '
-        "Install it: pip install 'nightquant[text]'."
+        "The \"text-encoder\" domain needs some-library, which is not installed. Run: pip install 'nightquant[text]'"
     )
