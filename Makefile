@@ -40,7 +40,7 @@ lint: .venv/installed-dev ## Check style, types, import layers and dependencies
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/deptry flows tasks storage
-#	$(BIN)/python -m tests.prose
+	$(BIN)/python -m tests.prose
 
 format: .venv/installed-dev ## Rewrite the source in the house style
 	$(BIN)/ruff check --fix .

@@ -70,7 +70,7 @@ class LazyGroup(click.Group):
 @click.option("--debug", is_flag=True, help="Show tracebacks and Prefect's own log.")
 @click.pass_context
 def nightquant(context: click.Context, debug: bool) -> None:
-    """Every night, quantize PyTorch models to int8, measure the candidates, and publish the best candidate.
+    """Quantize PyTorch models to int8 every night, measure the candidates, and publish the best candidate.
 
     \b
     Exit codes: 0 success, 1 some work failed, 2 the request or the configuration is invalid, 3 a regression was

@@ -18,8 +18,8 @@ from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage
 from tasks.workload.workload import Workload
 
-# Kinds of contributions to a quality: an independent number per sample, 100 (right) or 0 (wrong) per sample, values of
-# a series with dependent neighbours, or the quality on resamples that all candidates share.
+# The samples' contributions to a quality are independent numbers, 100 (right) or 0 (wrong), or values of a series with
+# dependent neighbours. "resampled" means the quality on resamples that all candidates share.
 Contributions = Literal["independent", "right-or-wrong", "serial", "resampled"]
 
 

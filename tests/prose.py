@@ -46,11 +46,10 @@ RULES: dict[str, tuple[str, tuple[str, ...], str]] = {
     "told": ("write notify, report or pass", ALL, r"(?i)\btold\b"),
     "handed over": ("write published", ALL, r"(?i)\bhanded over\b"),
     "is ended": ("write is stopped, or can be deleted", ALL, r"(?i)\b(is|are|be) ended\b|\bmay go\b"),
-    "colons": ("write two sentences", ALL, r"(?<!^CODE)[;:] [^()]*[;:] "),
 }
 # Patterns of texts in which everything is right, with the reason.
-EXEMPT = {r'"[^"]+", [A-Z].*\b(19|20)\d\d\b': "a citation"}
-_END = re.compile(r"(?<!e\.g)(?<!i\.e)(?<!cf)(?<!vs)[.!?][\"')\]*]*\s+(?=[\"'(`*\[]*[A-Z0-9`])")
+EXEMPT = {r'"[^"]+", [A-Z].*\b(19|20)\d\d\b': "a citation", "^incumbent$": "the glossary's entry"}
+_END = re.compile(r"(?<!e\.g)(?<!i\.e)(?<!cf)(?<!vs)[.!?][\"')\]*]*\s+(?=[\"'(`*\[]*[A-Z0-9`]|nightquant )")
 _MESSAGE = re.compile(r"(Error|BadParameter|ClickException|Refused|Broken|echo|note|option|argument)$")
 _NAMED = ("Parameters", "Attributes", "Returns", "Yields", "Raises")
 Sentence = tuple[int, str, str]  # first line of its paragraph, kind, text
@@ -111,7 +110,8 @@ def _docstring(start: int, text: str) -> list[tuple[int, str]]:
 
 def of_page(text: str) -> Iterator[Sentence]:
     """Yield the sentences of a Markdown page's paragraphs, list items and table cells."""
-    text = re.sub(r"(?ms)^ *```.*?^ *```|<!--.*?-->|^#.*?$", lambda found: "\n" * found[0].count("\n"), text)
+    code = r"^ *```.*?^ *```|<!--.*?-->|^#.*?$|^ {4}.*?$"  # and headings; four spaces begin code in lists, too
+    text = re.sub(rf"(?ms){code}", lambda found: "\n" * found[0].count("\n"), text)
     lines: list[tuple[int, str]] = []
     for number, line in enumerate(text.splitlines(), 1):
         parts = re.split(r"(?<!\\)\||\n", re.sub(r"^\s*([-*+]|\d+\.) ", "\n", line))

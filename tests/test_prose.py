@@ -42,7 +42,6 @@ CASES = [
     ("handed over", CODE, "A bundle was handed over.", "Runtimes hand over a tensor."),
     ("is ended", CODE, "It runs until it is ended.", "A night is stopped. Nights ended early."),
     ("incumbent", PAGE, "the incumbent stays", "the current bundle stays, in `incumbent_stays`"),
-    ("colons", CODE, "One thing: two parts; three reasons.", "`flows/cli.py`: one thing; at 10:30 (that is: now)."),
 ]
 
 
