@@ -44,13 +44,13 @@ def raise_alarm(findings: Findings, settings: Settings, *, run_id: str = "") -> 
 
     After a regression, an absence or a failed check, call the configured webhook and notification block. Create a
     Prefect event for each regression, so that automations can react. Show all findings as artifacts. If a step fails,
-    the other steps continue, and the message names the missing event or artifact.
+    the other steps still run; the message then names the missing event or artifact.
     """
     changes = findings.comparison.findings
     bad = [finding for finding in changes if finding.is_bad]
     message = summary_line(findings)
     failed = _notify(settings, message, findings) if bad or findings.absences or findings.troubles else {}
-    # Leave out `troubles`, which the run's message already names.
+    # Omit `troubles`, because the run's message already lists the failed checks.
     parts = [summary_line(replace(findings, troubles={}))]
     if (changes or findings.absences) and own_server_died():
         return Raised("; ".join([*parts, "no event and no artifact in Prefect: its server died"]), failed)
@@ -79,7 +79,7 @@ def summary_line(findings: Findings) -> str:
 
 
 def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
-    """Attach the leaderboard to the current flow run as a table; attach a link to the report if a report exists."""
+    """Attach the leaderboard to the current flow run as a table; also attach a link to the report, if any."""
     if own_server_died():
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: its server died")
         return
@@ -104,7 +104,7 @@ def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
             link = "The night's report, one HTML file"
             create_link_artifact(report, link_text=report, key="report", description=link)
     except (httpx.HTTPError, PrefectException) as error:
-        # The rows are already in the store, and the flow run will report the missing server when the run ends.
+        # The rows are already in the store. When the flow run ends, it will report that the server is missing.
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
 
 
@@ -168,7 +168,7 @@ def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, s
 
 
 def _attempt(call: Callable[[], None]) -> str:
-    """Return why a call failed, or ""; name only the type of an unknown error, whose text may contain a URL."""
+    """Return why a call failed, or ``""``; return only the type of an unknown error, as its text may contain a URL."""
     try:
         call()
     except httpx.HTTPStatusError as error:

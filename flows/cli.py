@@ -12,7 +12,8 @@ from click.shell_completion import CompletionItem
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from storage.errors import NightquantError
 
-# Location and help of each subcommand. A subcommand's module is imported on use, so that ``--help`` stays fast.
+# Module, function and help text of each subcommand. A subcommand's module is imported on use, so that ``--help`` stays
+# fast.
 COMMANDS = {
     "status": ("status:command", "Show the state of the store (the default command)."),
     "nightly": ("nightly:nightly", "Quantize, evaluate, benchmark and publish tonight's candidates."),
@@ -47,7 +48,7 @@ class LazyGroup(click.Group):
 
     @staticmethod
     def load(name: str) -> click.Command:
-        """Import one of the subcommands."""
+        """Import a subcommand by its name."""
         command: click.Command = resolve_name(f"flows.commands.{COMMANDS[name][0]}")
         return command
 
@@ -92,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code; show an expected error as one message without a traceback."""
     words = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in words
-    # Accept --debug anywhere: click expects a group's option before the subcommand.
+    # Accept ``--debug`` anywhere, although click expects a group's option before the subcommand.
     ordered = (["--debug"] if debug else []) + [argument for argument in words if argument != "--debug"]
     try:
         with unwinding_on_sigterm():
@@ -109,7 +110,7 @@ def main(arguments: list[str] | None = None) -> None:
     except Terminated:
         _fail("Stopped by SIGTERM.", 143)
     except BrokenPipeError:
-        # A reader such as head has closed the pipe, which is not an error. Discard the rest of the output.
+        # It is not an error if a reader such as ``head`` closes the pipe. Discard the rest of the output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     sys.exit(code if isinstance(code, int) else 0)

@@ -25,7 +25,7 @@ _NEAREST = ("hold", "reject", "pass")
 
 
 class TextTable(Table):
-    """A table that shows its cells literally, because the name of a module may look like rich markup."""
+    """A table that shows its cells literally, because a module's name may look like rich markup."""
 
     def __init__(self, *headings: str, right: Collection[str] = (), **options: Any) -> None:
         """Add a column for each heading; align the columns in `right` to the right."""
@@ -44,13 +44,13 @@ def new_table(title: str, *headings: str, right: Collection[str] = ()) -> TextTa
 
 
 def plain_table(*headings: str, right: Collection[str] = ()) -> TextTable:
-    """Return a table without grid lines; if all headings are empty, the table does not have a header."""
+    """Return a table without grid lines; if all headings are empty, omit the header."""
     options = {"box": None, "padding": (0, 2, 0, 0), "pad_edge": False, "header_style": "dim"}
     return TextTable(*headings, right=right, show_header=any(headings), **options)
 
 
 def marked_lines(lines: Iterable[tuple[str, str | Text]], width: int = 1) -> Table:
-    """Return a table with one text per line, each after its mark; `width` is the width of the column of marks."""
+    """Return a table with one mark and one text per line; `width` is the width of the mark column."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=width)
     grid.add_column(overflow="fold")
@@ -60,12 +60,12 @@ def marked_lines(lines: Iterable[tuple[str, str | Text]], width: int = 1) -> Tab
 
 
 def faster(row: Row, prefix: str = "deciding_") -> str:
-    """Format a speed-up with half the width of its interval; the default prefix selects the gate's speed-up."""
+    """Format a speed-up with ± half its interval; the default `prefix` selects the speed-up that the gate uses."""
     return ratio_within(*(number(row, f"{prefix}speedup{end}") for end in ("", "_low", "_high")))
 
 
 def ratio_within(value: float | None, low: float | None, high: float | None) -> str:
-    """Format a ratio with half the width of its interval on a logarithmic scale, if known: ``5.43× ±3%``."""
+    """Format a ratio with ± half its interval (if known) on a logarithmic scale: ``5.43× ±3%``."""
     if value is None or not low or not high:
         return ratio(value)
     return f"{ratio(value)} ±{100 * ((high / low) ** 0.5 - 1):.0f}%"
@@ -77,7 +77,7 @@ def signed(value: float | None) -> str:
 
 
 def age(span: dt.timedelta) -> str:
-    """Format the time since an event in the largest complete unit: ``2 days ago``."""
+    """Format the time since an event in the largest complete unit, for example ``2 days ago``."""
     seconds = span.total_seconds()
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= length:
@@ -113,7 +113,7 @@ def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[Rend
     Parameters
     ----------
     outcomes, nights
-        The run's rows of the views ``outcomes`` and ``nights``.
+        The run's rows of the ``outcomes`` and ``nights`` views.
     """
     night_of = {str(row["workload"]): row for row in nights}
     primary = [row for row in outcomes if row["setting"] == "primary"]
@@ -130,7 +130,7 @@ def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[Rend
 
 
 def shown_path(path: str) -> str:
-    """Return a path in the working folder as a relative path, and any other path unchanged."""
+    """Return a path relative to the working folder if it is inside that folder; otherwise, return it unchanged."""
     here = os.getcwd() + os.sep  # noqa: PTH109 - pathlib would change a URL
     return path.removeprefix(here)
 

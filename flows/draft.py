@@ -37,7 +37,7 @@ _RECIPES: tuple[JsonObject, ...] = (
 
 @dataclass(frozen=True)
 class Asked:
-    """The user's description of a model; ``folder`` is the workload file's folder, and "" means a missing option."""
+    """A user's description of a model; ``folder`` is the workload file's folder, and ``""`` means a missing option."""
 
     model: str
     data: str
@@ -81,12 +81,12 @@ def with_texts(request: Asked) -> Asked:
 
 
 def sections(request: Asked) -> JsonObject:
-    """Return ``domain`` and the sections that describe the model and the data.
+    """Return the ``domain`` key and the sections that describe the model and the data.
 
     Raises
     ------
     ConfigurationError
-        init does not support the model or the data, or an option is missing.
+        ``init`` does not support the model or the data, or an option is missing.
     """
     names = get_args(TorchvisionModel)
     is_callable = re.match(REFERENCE, request.model) is not None
@@ -198,7 +198,7 @@ def _encoder(request: Asked) -> JsonObject:
 
 
 def whole(name: str, content: JsonObject) -> JsonObject:
-    """Complete the document with every recipe that is compatible with the domain, and with the installed runtimes."""
+    """Add every recipe that the domain supports, and the installed runtimes, to the document."""
     recipes = []
     for keys in _RECIPES:
         needs = METHODS[str(keys["method"])].needs
@@ -216,9 +216,9 @@ def whole(name: str, content: JsonObject) -> JsonObject:
 
 
 def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject, dict[str, str]]:
-    """Add limits to the quality drop and, if a quantized candidate can be small enough, to the size.
+    """Limit the quality drop and, if a quantized candidate can be small enough, the size.
 
-    Return the document, and a map from the gate's keys (``section.key``) to the reasons.
+    Return the document, and a dictionary that maps the gate's keys (``section.key``) to the reasons for their values.
     """
     gate, quality = document["gate"], f"a candidate may lose at most 1% of the baseline's {preview.metric}"
     if preview.is_percentage:

@@ -41,7 +41,7 @@ Key = tuple[str, str]  # recipe and runtime
 
 @dataclass(frozen=True)
 class Submitted:
-    """Futures of one workload's stages; the keys of ``built`` and ``evaluated`` are recipe and runtime."""
+    """Futures of one workload's stages; the keys of ``built`` and ``evaluated`` are (recipe, runtime) pairs."""
 
     workload: Workload
     store: str
@@ -114,7 +114,7 @@ def _compared(result: WorkloadResult, store: str) -> WorkloadResult:
 
 
 def _with_incumbent(result: WorkloadResult, store: str) -> WorkloadResult:
-    """Look up the current bundle; evaluate the bundle's files unless the bundle matches one of tonight's candidates.
+    """Look up the current bundle; evaluate its files unless it matches one of tonight's candidates.
 
     If the look-up fails, the current bundle is recorded as unknown, not as absent.
     """
@@ -149,7 +149,7 @@ def _evaluated(
 
 
 def _update(result: WorkloadResult, change: Callable[[CandidateResult], dict[str, object]]) -> WorkloadResult:
-    """Update each candidate with the fields that `change` returns for the candidate."""
+    """Update each candidate with the fields that `change` returns for it."""
     candidates = tuple(candidate.model_copy(update=change(candidate)) for candidate in result.candidates)
     return result.model_copy(update={"candidates": candidates})
 
@@ -161,7 +161,7 @@ def _fail_rest(result: WorkloadResult, stage: str, error: str) -> WorkloadResult
 
 
 def _with_failures(result: WorkloadResult, failure_of: Callable[[str], Failure | None]) -> WorkloadResult:
-    """Call `failure_of` with the name of each candidate and of the current bundle; record the returned failures."""
+    """Call `failure_of` with the name of each candidate and the current bundle; record failures that it returns."""
     current = result.incumbent
     if isinstance(current, Incumbent) and current.candidate is not None:
         why = current.failure or failure_of(current.candidate.name + INCUMBENT_SUFFIX)
@@ -170,9 +170,9 @@ def _with_failures(result: WorkloadResult, failure_of: Callable[[str], Failure |
 
 
 def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, list[str]]:
-    """Add the layer sensitivities of quantizing recipes; return the new result and remarks about failed studies.
+    """Add layer sensitivities for recipes that quantize; return the new result and remarks about failed studies.
 
-    If a study fails, the study's rows are missing, but the candidate's measurements are kept.
+    If a study fails, its rows are missing, but the candidate's measurements are kept.
     """
     if result.job is None:
         return result, []
@@ -231,7 +231,7 @@ def _submit_benchmark(result: WorkloadResult, settings: Settings, store: str) ->
 
 
 def _standing(result: WorkloadResult, candidate: CandidateResult) -> Literal["settled", "challenger", "defender"]:
-    """Return the candidate's role in the benchmark, from the facts that are known before timing."""
+    """Return the candidate's role in the benchmark, based on facts that are known before timing."""
     gate = result.workload.gate
     if gate.objective == "smallest" and gate.min_speedup is None:
         return "settled"
@@ -243,7 +243,7 @@ def _standing(result: WorkloadResult, candidate: CandidateResult) -> Literal["se
 
 
 def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResult]) -> WorkloadResult:
-    """Add the benchmark's results; mark each refused candidate (for example, with a wrong output) as failed.
+    """Add the benchmark's results; mark candidates that it refused (for example, for wrong output) as failed.
 
     A refusal in a secondary setting is only reported, because only the primary setting affects decisions.
     """
@@ -258,7 +258,7 @@ def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResul
 
 
 def settle(future: PrefectFuture[R], stage: str) -> R | Failure:
-    """Wait for a stage; return the stage's result or failure."""
+    """Wait for a stage; return its result or failure."""
     try:
         future.wait()
         # Prefect's annotations do not show that a failed task's result is an exception.

@@ -42,11 +42,11 @@ class Findings:
 
 
 def end_dead_runs(held: HeldStore, flow_run_id: str) -> None:
-    """Set dead flow runs to Crashed, because Prefect would otherwise show dead flow runs as running forever.
+    """Set dead flow runs to ``Crashed``, because Prefect would otherwise show them as running forever.
 
     Only runs that the store has recorded as dead are changed. If Prefect's server does not have the flow run, or the
     update fails, a later run tries again. `flow_run_id` identifies the calling flow run, which may be recorded as dead
-    if the flow run is a retry.
+    if it is a retry.
     """
     with get_client(sync_client=True) as client:
         for dead in held.dead:
@@ -76,7 +76,7 @@ def look_back(store: str, night: date, workloads: Collection[str], *, is_everyth
     Parameters
     ----------
     is_everything
-        Whether the run covers every workload and recipe, so that a workload without rows counts as missing.
+        Whether the run covers every workload and recipe; if so, a workload without rows counts as missing.
     """
     findings = Findings()
 

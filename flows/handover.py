@@ -27,7 +27,7 @@ class Handover:
     """Outcome of publishing one workload.
 
     `judgement` is None if it is unknown whether the current bundle was switched. `version` is the version that is
-    current afterwards, or "" if the version is unknown or no bundle is current. `problem` explains why a bundle was not
+    current afterwards, or ``""`` if it is unknown or no bundle is current. `problem` explains why a bundle was not
     built, judged or re-signed.
     """
 
@@ -52,7 +52,7 @@ def hand_over(
     rows
         The workload's measurements from this run.
     package
-        Function that packages a promoted candidate and replaces the given version (None: no current version).
+        Function that packages a promoted candidate and replaces the given version (None if no version is current).
     renew
         Function that re-signs a workload's version, which must still be current.
     """
@@ -71,7 +71,7 @@ def hand_over(
             outcome = judgement.not_packaged(why, bundle.version) if why else judgement.packaged(bundle.version)
             return Handover(outcome, bundle.version)
         done = _not_packaged(judgement, bundles, name, run, bundle)
-    # Re-sign the current bundle only if this run examined the bundle.
+    # Re-sign the current bundle only if this run examined it.
     if isinstance(current, Incumbent) and done.version == current.version:
         refused = attempt(f"renewing {name}", partial(renew, name, current.version))
         if refused is not None:
@@ -83,7 +83,7 @@ def hand_over(
 def _not_packaged(
     judgement: Judgement, bundles: BundleStore, workload: str, run: RunInfo, error: Exception
 ) -> Handover:
-    """Return the outcome of failed packaging; the switch may have succeeded although the store's response was lost."""
+    """Return the outcome of failed packaging; the switch may have succeeded even if the store's response was lost."""
     why = f"its bundle could not be built: {reason(error)}"
     try:
         now = bundles.pointer(workload)

@@ -12,7 +12,8 @@ from storage.results import Row, number
 from storage.results.query import open_catalog, rows_of
 
 NARROWEST = 80
-# Columns of the view ``leaderboard`` by heading. The first six columns always fit, because long names are shortened.
+# Columns of the ``leaderboard`` view, keyed by heading. The first six columns always fit, because long names are
+# shortened.
 _HEADINGS = {
     "workload": "workload",
     "candidate": "candidate",
@@ -34,7 +35,7 @@ _GAP = 2
 
 
 def leaderboard_rows(store: str, rows: Sequence[Row]) -> list[Row]:
-    """Add the columns of ``outcomes`` to rows of the view ``leaderboard``."""
+    """Add the columns of ``outcomes`` to rows of the ``leaderboard`` view."""
     with open_catalog(store) as connection:
         outcomes = rows_of(connection, "from outcomes where setting = 'primary'")
     found = {(row["workload"], row["candidate"]): row for row in outcomes}
@@ -43,9 +44,9 @@ def leaderboard_rows(store: str, rows: Sequence[Row]) -> list[Row]:
 
 
 def leaderboard_table(rows: Sequence[Row], width: int) -> tuple[Table, str]:
-    """Lay out rows of `leaderboard_rows` in at most `width` characters; `width` must be at least `NARROWEST`.
+    """Lay out rows from `leaderboard_rows` in at most `width` characters; `width` must be at least `NARROWEST`.
 
-    Return the table, and a line that lists the columns that the table does not show.
+    Return the table, and a line that lists the omitted columns.
     """
     cells = [_cells(row) for row in rows]
     widths = {heading: max(len(heading), *(len(each[heading]) for each in cells)) for heading in _HEADINGS}

@@ -42,18 +42,18 @@ class Night:
     results: list[WorkloadResult] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     promotions: dict[str, list[Row]] = field(default_factory=dict)  # decisions by workload
-    bundles: dict[str, str] = field(default_factory=dict)  # current version by workload, after the decisions
+    bundles: dict[str, str] = field(default_factory=dict)  # each workload's current version after the decisions
     kept: list[str] = field(default_factory=list)  # workloads whose bundle stays current
-    problems: dict[str, str] = field(default_factory=dict)  # reason by failed action; excludes failed candidates
+    problems: dict[str, str] = field(default_factory=dict)  # reasons by failed action, without failed candidates
     remarks: list[str] = field(default_factory=list)  # additional sentences for the run's message
-    report: str = ""  # URL of the report, after the report is written
+    report: str = ""  # URL of the report, once it is written
 
     @classmethod
     def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str, attempt: int = 1) -> Night:
         """Validate the request against the workload files and choose the run's id.
 
-        The run's id contains digits of the flow run's id, so a writer that is called again finds the existing file
-        instead of duplicating rows. A retried flow run measures again, so its run id differs.
+        The run's id contains digits of the flow run's id. If a writer is called again, it therefore finds the existing
+        file and does not duplicate rows. A retried flow run measures again, so its run id differs.
         """
         now = datetime.now(UTC)
         night = request.night or now.astimezone().date()
@@ -123,7 +123,7 @@ class Night:
         return [result.benchmark for result in self.results if result.benchmark is not None]
 
     def trouble(self) -> list[str]:
-        """Describe disturbances of the benchmarks, and the smallest difference that the benchmarks can detect."""
+        """Describe disturbances of the benchmarks, and the smallest difference that they can detect."""
         descriptions = []
         for benchmark in self.benchmarks():
             before, after = map(Evidence.model_validate_json, (benchmark.evidence_before, benchmark.evidence_after))
@@ -149,7 +149,7 @@ class Night:
         return ", ".join([*parts, *self.remarks])
 
     def run_row(self, status: RunStatus | None = None, message: str = "") -> Row:
-        """Return the run's row for the table ``runs``; the default status is the outcome so far."""
+        """Return the run's row for the ``runs`` table; the default status is the outcome so far."""
         status = status or ("failed" if self.has_failures() else "completed")
         benchmarks = self.benchmarks()
         evidence = [
@@ -187,6 +187,6 @@ def _git_commit() -> str | None:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
         command = ["git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD"]
         folder, commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    except (OSError, ValueError, KeyError, subprocess.CalledProcessError):  # not a checkout, or git is missing
+    except (OSError, ValueError, KeyError, subprocess.CalledProcessError):  # this is not a checkout, or git is missing
         return None
     return commit if project == "nightquant" and Path(folder) == root else None

@@ -62,15 +62,15 @@ def nightly_quantization(
 ) -> State[NightSummary] | State[NightRunningError]:
     """Quantize, evaluate, benchmark and publish the requested workloads.
 
-    If a workload fails, the other workloads continue. The rows contain the error, and the run ends Failed after all
-    other work has finished. If the run is cancelled, the rows of measured workloads are kept. If another run has locked
-    the store, the run is cancelled at once.
+    If a workload fails, the other workloads continue. The failed workload's rows contain the error. After all other
+    work, the run ends as ``Failed``. If the run is cancelled, the rows of measured workloads are kept. If another run
+    has locked the store, the run is cancelled at once.
     """
     began = time.perf_counter()
     invocation = current_invocation()
     overrides = request.model_dump(include={"store", "profile"}, exclude_none=True)
     settings = invocation.settings.model_copy(update=overrides)
-    # Set the folder before locking the store, because the lock of an object store is in this folder.
+    # Set the folder before locking the store, because this folder contains the lock of an object store.
     set_cache_folder(settings.cache)
     settings.signer()  # reject a wrong key now, not after hours of work
     night = Night.begin(request, settings, str(this_flow_run.id or ""), this_flow_run.run_count)
@@ -91,7 +91,7 @@ def run_here(request: NightlyRequest, settings: Settings, reporter: Reporter) ->
 
 
 def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
-    """Serve the ``nightly-quantization/served`` deployment from this process until it is stopped."""
+    """Serve the deployment ``nightly-quantization/served`` from this process until the process is stopped."""
     refuse_namesakes("Prefect")
     try:
         schedule = Cron(cron, timezone=timezone)
@@ -106,7 +106,7 @@ def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
 
 
 def _record_dead_runs(night: Night, held: HeldStore) -> None:
-    """Record unrecorded switches and unrecorded ends of earlier runs that died."""
+    """Record the switches and the ends that earlier runs did not record because they died."""
     for missing in night.attempt("looking for unrecorded switches", lambda: unrecorded_switches(night.store)) or ():
         failed = attempt(f"recording that {missing.describe()}", partial(record_switch, night.store, missing))
         result = "this run recorded that" if failed is None else f"that could not be recorded: {reason(failed)}"
@@ -149,7 +149,7 @@ def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSum
     )
     if summary.exit_code == GOOD:
         return Completed(message=summary.message, data=summary)
-    # The alert has already been sent, and an automation for the state name Failed would send a second alert.
+    # The alert has already been sent. If the state's name were ``Failed``, an automation would send a second alert.
     name = "Regressed" if summary.exit_code == REGRESSED else None
     return Failed(name=name, message=summary.message, data=summary)
 
@@ -182,7 +182,7 @@ def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
 
 
 def _hand_over(night: Night) -> None:
-    """Publish each workload's winner, and record the workload's decisions immediately afterwards."""
+    """Publish each workload's winner, and record its decisions immediately afterwards."""
     for result in night.results:
         night.attempt(f"publishing {result.workload.name}", partial(_hand_over_one, night, result))
 

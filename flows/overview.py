@@ -54,8 +54,8 @@ order by workload, goodness desc nulls last, recipe, runtime
 
 _WARNED = "from nights where run_id = $run and warning is not null order by workload"
 
-# For a store, a night is good if the run completed without a failure. For a workload, a night is good if none of the
-# workload's candidates failed.
+# For a store, a night is good if the run completed without a failure. For a workload, a night is good if none of its
+# candidates failed.
 _LAST_GOOD = "select max(finished_at) as at from runs where status = 'completed'"
 _LAST_GOOD_OF_WORKLOAD = """
 select max(finished_at) as at
@@ -96,7 +96,7 @@ class LastRun:
 
 @dataclass(frozen=True)
 class Current:
-    """A workload's current bundle, and the switch that made the bundle current."""
+    """A workload's current bundle, and the switch that made it current."""
 
     workload: str
     version: str
@@ -108,7 +108,7 @@ class Current:
 
 @dataclass(frozen=True)
 class Concern:
-    """A problem that needs attention, and the command to run next (without the option ``--store``)."""
+    """A problem that needs attention, and the command to run next (without the ``--store`` option)."""
 
     kind: str
     text: str
@@ -117,7 +117,7 @@ class Concern:
 
 @dataclass(frozen=True)
 class Overview:
-    """State of a store, shown by ``nightquant status``; ``last_run`` is None if the store lacks results."""
+    """State of a store, shown by ``nightquant status``; ``last_run`` is None if there are no results yet."""
 
     store: str
     exists: bool
@@ -159,8 +159,8 @@ def has_results(root: StoreRoot) -> bool:
 def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
     """Return the end time of a store's or a workload's last good night; return None if no night was good.
 
-    For a store, a night is good if the run completed without a failure. For a workload, a night is good if none of the
-    workload's candidates failed.
+    For a store, a night is good if the run completed without a failure. For a workload, a night is good if none of its
+    candidates failed.
 
     Raises
     ------

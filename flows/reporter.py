@@ -26,7 +26,7 @@ class Reporter:
         """Report a stage's progress."""
 
     def finished(self, label: str, seconds: float, error: str = "") -> None:
-        """Report the end of a stage, and the error if the stage failed."""
+        """Report the end of a stage, and the error if it failed."""
 
     def noted(self, text: str) -> None:
         """Report a remark about the complete run."""
@@ -55,7 +55,7 @@ class _Running:
 
 @dataclass
 class _Lines(Reporter):
-    """Reporter that prints timestamped lines when a stage begins, every 15 s, and when the stage ends."""
+    """Reporter that prints timestamped lines when a stage begins, every 15 s, and when it ends."""
 
     console: Console
     heartbeat_s: float = HEARTBEAT_S
@@ -108,7 +108,7 @@ class _Lines(Reporter):
             now = time.monotonic()
             with self._lock:
                 for label, stage in self._running.items():
-                    # Report after 80% of the heartbeat, so that pauses do not exceed the heartbeat.
+                    # Report after 80% of the heartbeat, so that pauses do not exceed it.
                     if now - stage.reported >= 0.8 * self.heartbeat_s:
                         stage.reported = now
                         self._print(f"{label}: {stage.describe(now)}")
@@ -119,7 +119,7 @@ class _Lines(Reporter):
 
 
 class _Bars(Reporter):
-    """Reporter that prints finished stages and draws a bar for each running stage; a bar pulses before any progress."""
+    """Reporter that prints finished stages and draws a bar per running stage; a bar pulses until there is progress."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

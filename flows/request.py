@@ -58,7 +58,7 @@ class NightSummary(Frozen):
     """Summary of a nightly flow run, printed by the command line.
 
     ``exit_code`` is 1 if some work failed, 3 if a regression was found and nothing failed, and 0 otherwise. Code 1
-    takes precedence because a failure may cause a regression. ``report`` is the URL of the report, "" if the report was
+    takes precedence because a failure may cause a regression. ``report`` is the URL of the report, or ``""`` if it was
     not written. ``trouble`` describes disturbances of the benchmarks. ``busy_s`` is the wall time during which at least
     one stage ran.
     """

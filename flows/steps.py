@@ -140,10 +140,10 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, store: str) -> Evaluat
 def compare(workload: Workload, baseline: Evaluation, candidates: list[Evaluation], store: str) -> list[Comparison]:
     """Compute each quality difference, its paired 95% interval, and the agreement of predictions.
 
-    Each evaluation's ``samples.safetensors`` contains ``quality``, float32 [N], whose mean is the quality, and
-    ``prediction``, int64 [N]. The kind of ``quality`` values determines how the interval is computed. The interval is
-    None if ``quality`` is missing (one random sequence is not a sample) or has a single value. Without ``prediction``,
-    the agreement is None.
+    Each evaluation's ``samples.safetensors`` contains two arrays of N values: ``quality`` (float32), whose mean is the
+    quality, and ``prediction`` (int64). The kind of ``quality`` values determines how the interval is computed. The
+    interval is None if ``quality`` is missing (one random sequence is not a sample) or has a single value. Without
+    ``prediction``, the agreement is None.
 
     Raises
     ------
@@ -157,8 +157,8 @@ def compare(workload: Workload, baseline: Evaluation, candidates: list[Evaluatio
 def find_incumbent(job: Job[Workload], candidates: list[CandidateRef], store: str) -> Incumbent | None:
     """Look up the workload's current bundle and return its files as a candidate; return None if no bundle is current.
 
-    If the bundle's files are damaged, or need a runtime that this version lacks, ``fault`` is the reason. If an error
-    is raised, the current bundle counts as unknown, not as faulty or absent.
+    If the bundle's files are damaged, or need a runtime that this version of nightquant lacks, ``fault`` contains the
+    reason. If an error is raised, the current bundle counts as unknown, not as faulty or absent.
 
     Parameters
     ----------
@@ -189,18 +189,18 @@ def benchmark(
 ) -> BenchmarkResult:
     """Time the baseline and the candidates interleaved, in new processes; run one benchmark per host at a time.
 
-    A result is never reused. The task refuses to run on a host with another `fingerprint` ("": any host).
+    Results are never reused. The task refuses to run on a host with another `fingerprint` (``""``: any host).
     """
     require_fingerprint(fingerprint)
     execution = current_execution()
-    # The benchmark enforces the limit itself, because the wait for another benchmark does not count.
+    # The benchmark enforces the limit itself, because a wait for another benchmark does not count towards it.
     limit_s = execution.settings.stage_timeout_s
     return execution.run(stages.benchmark, _label(), None, store, job, candidates, profile, limit_s)
 
 
 @_stage("package", "{provenance.job.workload.name} · {provenance.candidate.name}")
 def package(provenance: Provenance, store: str, replacing: str | None) -> BundleRef:
-    """Write the promoted candidate as a verified bundle, and make the bundle current instead of `replacing`.
+    """Write the promoted candidate as a verified bundle, and make it current instead of `replacing`.
 
     This task runs in the flow's process, because packaging does not need torch and only the flow has the signing key.
     """
@@ -213,7 +213,7 @@ def package(provenance: Provenance, store: str, replacing: str | None) -> Bundle
 
 @_stage("renew signature", "{workload}")
 def renew(workload: str, store: str, version: str) -> None:
-    """Re-sign the version that stays current, to extend its expiry; the task runs in the flow's process."""
+    """Re-sign the version that stays current, to postpone its expiry; the task runs in the flow's process."""
     execution = current_execution()
     with execution.here(_label()):
         BundleStore(store, execution.settings.signer()).renew(workload, version)
@@ -230,9 +230,9 @@ def record(run: RunInfo, tables: dict[str, list[Row]], store: str, part: str = "
 
 @_task("report", "report {run.night}")
 def report(run: RunInfo, store: str, unrecorded: Row | None = None) -> str:
-    """Write the night's report into the store as one self-contained HTML file; return the report's URL.
+    """Write the night's report into the store as one self-contained HTML file; return its URL.
 
-    `unrecorded` is the run's row for the table ``runs``, which is recorded only after every step that may fail.
+    `unrecorded` is the run's row for the ``runs`` table; the row is recorded only after every step that may fail.
     """
     root = StoreRoot.of(store)
     name = f"reports/{run.night}.html"

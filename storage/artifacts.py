@@ -86,7 +86,7 @@ class Artifact:
 
 
 class ArtifactStore:
-    """The artifacts of the store `place`; artifacts on an object store are copied to the local folder `root`.
+    """The artifacts in the store `place`; artifacts from an object store are copied to the local `root` folder.
 
     Methods raise `StoreError` if the store cannot be read or written, or if an artifact is damaged.
     """
@@ -108,7 +108,7 @@ class ArtifactStore:
         return self.root / location
 
     def path(self, kind: str, digest: str) -> Path:
-        """Return an artifact's folder; raise `StoreError` if the artifact does not exist."""
+        """Return an artifact's folder; raise `StoreError` if it does not exist."""
         folder = self.find(kind, digest)
         if folder is None:
             raise StoreError(
@@ -157,7 +157,7 @@ class ArtifactStore:
                 self._store.publish(self.root / location, location, MANIFEST)
 
     def work_folder(self, digest: str) -> Path:
-        """Create a folder for work that a later process can resume; the caller removes the folder at the end."""
+        """Create a folder for work that a later process can resume; the caller removes it at the end."""
         folder = self.root / "work" / digest
         with writing(self.root, self.root):
             folder.mkdir(parents=True, exist_ok=True)

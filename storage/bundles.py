@@ -1,6 +1,6 @@
 """Bundles under ``<root>/handoff/``: immutable folders, and a mutable ``current.json`` for each workload.
 
-A bundle is published atomically. ``current.json`` is replaced atomically, after the new current bundle exists.
+A bundle is published atomically. ``current.json`` is replaced atomically, after the new bundle has been published.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BundleStore:
         return sorted({workload for workload, _ in self._bundles("handoff")})
 
     def versions(self, workload: str) -> list[str]:
-        """Return the versions of a workload's bundles, oldest night first; [] if there are none."""
+        """Return the versions of a workload's bundles, oldest night first, or ``[]`` if there are none."""
         return sorted(version for _, version in self._bundles(location_of(workload)))
 
     def entries(self, workload: str | None = None) -> list[BundleEntry]:
@@ -89,7 +89,7 @@ class BundleStore:
         return version
 
     def draft(self) -> AbstractContextManager[Path]:
-        """Yield an empty folder for a new bundle; remove the folder afterwards unless :meth:`publish` moved it."""
+        """Yield an empty folder for a new bundle; remove it afterwards unless :meth:`publish` moved it."""
         return copies.draft(self.root)
 
     def opened(self, location: str) -> AbstractContextManager[Path]:
@@ -120,9 +120,9 @@ class BundleStore:
         return self._switch("promote", workload, version, by=by, reason=reason, replacing=replacing)
 
     def renew(self, workload: str, version: str | None = None) -> None:
-        """Renew the signature of the pointer to the current bundle, if this signer's signature has not expired.
+        """Renew the signature on the pointer to the current bundle, unless this signer's signature has expired.
 
-        Raise `ConflictError` if a bundle other than `version` has become current (None: accept any bundle).
+        Raise `ConflictError` if a bundle other than `version` has become current (None accepts any bundle).
         """
         if self.signer is None:
             return
@@ -135,9 +135,9 @@ class BundleStore:
         self.pointers.change(workload, decide)
 
     def sign(self, workload: str, version: str, sha256sums: str) -> Pointer | None:
-        """Sign a bundle's list by hand, regardless of earlier signatures; also sign the pointer to a current bundle.
+        """Sign a bundle's file list by hand, even if it is already signed; sign the pointer if the bundle is current.
 
-        `sha256sums` is the digest of the list that a person reviewed. Return None if another bundle is current.
+        `sha256sums` is the digest of the file list that a person reviewed. Return None if another bundle is current.
         """
         signer, name = self.pointers.require_signer(), f"{location_of(workload, version)}/{SUMS}"
         content = self.root.read(name)
@@ -156,7 +156,7 @@ class BundleStore:
         return self.pointers.change(workload, decide)
 
     def promote_by_hand(self, workload: str, version: str, *, by: str, reason: str) -> Pointer:
-        """Switch to any bundle, even a withdrawn bundle; raise `ConflictError` if another bundle becomes current."""
+        """Switch to any bundle, even if it was withdrawn; raise `ConflictError` if another bundle becomes current."""
         pointer = self.pointer(workload)
         self.require(workload, version)
         replacing = pointer.version if pointer else None
@@ -197,7 +197,7 @@ class BundleStore:
         def decide(pointer: Pointer | None) -> Pointer:
             before = self.pointers.last(pointer, workload, by_hand=action != "promote")
             current = pointer.version if pointer else None
-            # A roll-back must withdraw a bundle even if another process has made `version` current meanwhile.
+            # A rollback must withdraw a bundle even if another process has already made `version` current.
             is_done = version == current and (action != "rollback" or current == replacing)
             if not is_done and current != replacing:
                 raise conflict(workload, pointer, replacing)
@@ -219,7 +219,7 @@ class BundleStore:
         return self.pointers.change(workload, decide)
 
     def _check(self, location: str, folder: Path) -> str:
-        """Check a bundle or its copy in `folder`; return the digest of the bundle's list. Errors name the bundle."""
+        """Check a bundle or its copy in `folder`; return the digest of its file list. Errors name the bundle."""
         try:
             return check_sums(folder)
         except BundleError as error:
@@ -227,7 +227,7 @@ class BundleStore:
             raise BundleError(message, hint=error.hint) from error.__cause__
 
     def is_signed(self, workload: str, version: str) -> bool:
-        """Return whether the signer signed the bundle's list; return True without a signer."""
+        """Return whether the signer signed the bundle's file list; return True if there is no signer."""
         try:
             return self.signer is None or bool(self._signed_sums(self.signer, workload, version))
         except BundleError:
@@ -245,7 +245,7 @@ class BundleStore:
             raise BundleError(error.message, hint=hint) from error
 
     def _signed(self, pointer: Pointer, before: Statement | None) -> Pointer:
-        """Return the pointer with a new signed statement if there is a key; the key must have signed the bundle."""
+        """Return the pointer; if there is a signer, which must have signed the bundle, add a newly signed statement."""
         if self.signer is None:
             return pointer
         workload, version = pointer.workload, pointer.version

@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Checked:
-    """Result of a check: the numbers of checked results files and artifacts, and the problems."""
+    """Result of a check: how many results files and artifacts were checked, and which problems were found."""
 
     results_files: int
     artifacts: int
@@ -72,7 +72,7 @@ def check(root: StoreRoot | Path | str) -> Checked:
         Problem(entry.name, "is left over from a killed writer", "Run: nightquant store gc")
         for entry in leftovers(root, time.time() - _ABANDONED_S)
     ]
-    if not problems:  # damaged files make the catalog's check meaningless
+    if not problems:  # if files are damaged, a check of the catalog is meaningless
         problems += _check_catalog(root, artifacts)
     return Checked(results_files, len(artifacts), tuple(problems))
 
@@ -141,7 +141,7 @@ def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
     sums: dict[str, str] = {}
     for location, files in folders.items():
         if f"{location}/{SUMS}" not in {entry.name for entry in files}:
-            # On an object store, the list is uploaded last, so a recent folder may be an upload in progress.
+            # An object store receives ``SHA256SUMS`` last, so a recent folder may be an upload in progress.
             if root.local is not None or max(entry.modified for entry in files) < time.time() - _ABANDONED_S:
                 yield Problem(location, f"has no {SUMS}, so it is not a bundle", "Remove the folder.")
             continue

@@ -26,7 +26,7 @@ _PIECE = 1 << 20
 
 @contextmanager
 def draft(root: StoreRoot) -> Iterator[Path]:
-    """Yield an empty folder for a new bundle; remove the folder afterwards unless it was published."""
+    """Yield an empty folder for a new bundle; remove it afterwards unless it was published."""
     # Keep drafts next to the bundles, so that publishing is only a rename. An object store's drafts are in the cache.
     drafts = root.local / "handoff" / ".tmp" if root.local else cache_folder(root.url) / "drafts"
     folder = drafts / uuid.uuid4().hex
@@ -60,7 +60,7 @@ def downloaded(root: StoreRoot, location: str) -> Iterator[Path]:
 def keep_copy(root: StoreRoot, copy: Path, name: str) -> Path:
     """Move a checked copy of a bundle to a folder that all processes on this host share; return the new folder.
 
-    The bundle's content determines the folder's name. An existing folder stays, because other processes may be
+    The bundle's content determines the folder's name. An existing folder is kept, because other processes may be
     reading its files. A damaged folder is moved aside.
 
     Parameters

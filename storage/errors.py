@@ -17,13 +17,13 @@ from storage.transient import is_transient
 
 _LONGEST_LINE, _LONGEST = 2000, 20_000
 _SCHEME = r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)"
-# Match up to the last @ of the authority, because a password may contain an @.
+# Match up to the last ``@`` of the authority, because a password may contain an ``@``.
 _CREDENTIALS = re.compile(_SCHEME + r"[^\s/?#]*@")
 _QUERY = re.compile(_SCHEME + r"(?P<rest>[^\s?#'\"<>]*)[?#][^\s'\"<>]*")
 
 
 def shown(uri: str) -> str:
-    """Remove user, password and query (which may contain a signature) from each URI of a chain; keep plain paths."""
+    """Remove user, password and query (which may contain a signature) from each URI in a chain; keep plain paths."""
     without = _CREDENTIALS.sub(r"\g<scheme>", uri)
     return "::".join(_QUERY.sub(r"\g<scheme>\g<rest>", part) for part in without.split("::"))
 
@@ -39,7 +39,7 @@ def printable(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name most similar to `name`, as the end of a message; return "" if no name is similar."""
+    """Suggest the known name most similar to `name`, as the end of a message; return ``""`` if no name is similar."""
     near = get_close_matches(name, dict.fromkeys(known), 1)
     return f' (did you mean "{near[0]}"?)' if near else ""
 
@@ -76,7 +76,7 @@ class ConfigurationError(NightquantError):
 
 
 class UnavailableError(ConfigurationError):
-    """This host lacks a package or CPU instructions that a candidate needs; the run skips the candidate."""
+    """This host lacks a package or CPU instructions that a candidate needs, so the run skips it."""
 
 
 class InputError(NightquantError):
@@ -136,7 +136,7 @@ def unwritable(place: object, error: OSError) -> StoreError:
 
 @contextmanager
 def writing(place: object, folder: Path) -> Iterator[None]:
-    """Convert operating-system errors at, below or above `folder` into a `StoreError`."""
+    """Convert operating-system errors about `folder`, or about a path below or above it, into a `StoreError`."""
     try:
         yield
     except OSError as error:

@@ -54,9 +54,9 @@ def collect(
 ) -> Collected:
     """Remove artifacts that are not referenced by a bundle or by a row of the latest nights; never remove rows.
 
-    References come from bundles and from the rows of each workload's latest `keep_nights` nights. The inputs and
-    evaluation outputs of a referenced artifact are also kept, like artifacts that are younger than a day at `now`
-    (Unix time).
+    References come from bundles and from the rows of each workload's latest `keep_nights` nights. A referenced
+    artifact's inputs and evaluation outputs are also kept, and so are artifacts younger than a day at `now` (Unix
+    time).
 
     Raises
     ------
@@ -138,7 +138,7 @@ def _reachable(artifacts: list[Artifact], roots: set[str]) -> set[str]:
     while new:
         reachable |= new
         new = {digest for name in new for digest in names[name] & names.keys()} - reachable
-    # An evaluation's outputs refer to the candidate, not the reverse, so keep the outputs of reachable candidates.
+    # Evaluation outputs refer to their candidate, but not vice versa, so keep the outputs of reachable candidates.
     outputs = {item.digest for item in artifacts if item.kind == "outputs"}
     return reachable | {digest for digest in outputs & names.keys() if names[digest] & reachable}
 
@@ -157,8 +157,8 @@ def _remove_emptied_folders(root: StoreRoot, removed: Iterable[Entry]) -> None:
 
 def _remove(root: StoreRoot, artifact: Artifact) -> None:
     if root.local is not None:
-        # Rename the folder first, so that a kill never leaves an incomplete artifact. The next `store gc` removes a
-        # leftover folder.
+        # Rename the folder first, so that a killed process never leaves an incomplete artifact. The next `store gc`
+        # removes a leftover folder.
         aside = root.local / "artifacts" / ".tmp" / f"{artifact.digest[:12]}-{uuid.uuid4().hex}"
         try:
             aside.parent.mkdir(exist_ok=True)

@@ -3,9 +3,9 @@
 The kernel's lock decides which run may use a store, because the kernel releases a dead holder's lock. A record next to
 the lock only names the holder. A holder that ends normally removes its own entry.
 
-On an object store, which many hosts may use, the holder also needs a lease (Gray and Cheriton, "Leases: an efficient
-fault-tolerant mechanism for distributed file cache consistency", SOSP 1989). A running holder renews the lease with
-conditional puts of an object. A lease that is not renewed for `LEASE_S` seconds becomes free. Only the store's clock
+On an object store, which many hosts may use, the holder also needs a lease. See Gray and Cheriton, "Leases: an
+efficient fault-tolerant mechanism for distributed file cache consistency", SOSP 1989. A running holder renews the lease
+with conditional puts of an object. A lease expires if it is not renewed for `LEASE_S` seconds. Only the store's clock
 measures a lease's age, so that the hosts' clocks need not agree.
 """
 
@@ -39,7 +39,7 @@ _RENEW_S = 30.0
 
 @dataclass(frozen=True)
 class Holder:
-    """A run that locks a store; ``flow_run_id`` is Prefect's id ("" outside a flow run), and ``since`` has a time zone.
+    """A run that locks a store; ``flow_run_id`` is ``""`` outside a Prefect flow run, and ``since`` has a time zone.
 
     `hold` sets ``store``. A record in a copy of the store is ignored, because the run may use the original store.
     """
@@ -60,7 +60,7 @@ _HOLDERS = TypeAdapter(tuple[Holder, ...])
 
 
 class HeldStore:
-    """A store that this process has locked; ``dead`` lists earlier holders that died, the latest last."""
+    """A store that this process has locked; ``dead`` lists earlier holders that died, oldest first."""
 
     def __init__(self, records: LocalRoot, holder: Holder, dead: tuple[Holder, ...]) -> None:
         self._records = records
@@ -69,7 +69,7 @@ class HeldStore:
         self._write((*self.dead, holder))
 
     def forget(self, dead: Holder) -> None:
-        """Remove a dead holder from the record after the holder's run has been recorded."""
+        """Remove a dead holder from the record after its run has been recorded."""
         self.dead = tuple(holder for holder in self.dead if holder != dead)
         self._write((*self.dead, self._holder))
 
@@ -146,9 +146,9 @@ def _parsed(document: bytes, store: str) -> tuple[Holder, ...]:
 
 
 class LeasedError(Exception):
-    """Another process holds the lease; `content` is that process's record.
+    """Another process holds the lease; `content` is its record.
 
-    Without renewal, the lease ends in `left_s` seconds.
+    Without renewal, the lease expires in `left_s` seconds.
     """
 
     def __init__(self, content: bytes, left_s: float) -> None:
@@ -159,14 +159,14 @@ class LeasedError(Exception):
 
 @contextmanager
 def leased(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> Iterator[bytes]:
-    """Hold the lease `name` while the block runs; yield the record of a dead holder, or b"" if there is none.
+    """Hold the lease `name` while the block runs; yield the record of a dead holder, or ``b""`` if there is none.
 
     Parameters
     ----------
     content
         One-line record of this holder, which other processes read.
     is_over
-        Function that returns whether the holder with a given record is known to be dead, so that the lease is free.
+        Function that returns whether the holder with a given record is known to be dead; if so, the lease is free.
 
     Raises
     ------
@@ -232,6 +232,6 @@ class _Renewal(threading.Thread):
     def _renew(self) -> None:
         renewed = self._root.swap(self._name, _marked(self._content), self.etag)
         if renewed is None and (lease := self._root.stamped(self._name)) and _content(lease.content) == self._content:
-            renewed = lease.etag  # the first put succeeded, but the answer was lost and the client repeated the put
+            renewed = lease.etag  # the first put succeeded, but the response was lost, so the client repeated the put
         self.is_lost = renewed is None
         self.etag = renewed or self.etag

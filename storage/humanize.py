@@ -22,17 +22,17 @@ def duration(value: float | None) -> str:
 
 
 def size_unit(largest: float) -> tuple[str, float]:
-    """Return a unit for sizes up to `largest` bytes, and the number of bytes in the unit."""
+    """Return a unit for sizes up to `largest` bytes, and the number of bytes in it."""
     return _unit(largest, _SIZES)
 
 
 def duration_unit(largest: float) -> tuple[str, float]:
-    """Return a unit for durations up to `largest` seconds, and the unit's length in seconds."""
+    """Return a unit for durations up to `largest` seconds, and its length in seconds."""
     return _unit(largest, _DURATIONS)
 
 
 def quality_unit(metric: str) -> str:
-    """Return the unit that follows a difference in a quality metric; "" for a metric without a unit."""
+    """Return the unit that follows a difference in a quality metric, or ``""`` if there is none."""
     if metric in ("top1", "top5"):
         return " points"
     return "%" if metric.endswith("_percent") else ""
@@ -69,7 +69,7 @@ def moment(value: dt.datetime | None) -> str:
 
 
 def metric(value: float | None, name: str) -> str:
-    """Format a number in the unit of the metric `name`."""
+    """Format a number in the unit of the `name` metric."""
     return {"size_bytes": size, "speedup": ratio}.get(name, number)(value)
 
 
@@ -84,7 +84,7 @@ def name(candidate: str) -> Markup:
 
 
 def plural(count: int, noun: str) -> str:
-    """Format a count and its noun: "1 alert", "2 alerts"."""
+    """Format a count and its noun, for example ``1 alert`` or ``2 alerts``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 

@@ -83,7 +83,7 @@ class LocalRoot(StoreRoot):
             temporary.replace(target)
 
     def publish(self, folder: Path, location: str, marker: str) -> bool:
-        """Move a folder of this file system into the store: flush and rename the folder, then flush its new parent."""
+        """Move a folder on this file system into the store: flush and rename the folder, then flush its new parent."""
         final = self.local / location
         with self._writing():
             for path in folder.rglob("*"):
@@ -117,7 +117,7 @@ class LocalRoot(StoreRoot):
     def _temporary_file(self, name: str, content: bytes | Path) -> Iterator[tuple[Path, Path]]:
         """Write a complete file under a temporary name; yield the temporary path and the final path."""
         target = self.local / name
-        # Drop the final name's suffix, so that readers' globs (*.parquet) do not match an incomplete file.
+        # Drop the final name's suffix, so that readers' globs (``*.parquet``) do not match an incomplete file.
         temporary = target.with_name(f".{target.stem}-{uuid.uuid4().hex}.tmp")
         with self._writing(), ExitStack() as stack:
             make_folder(target.parent)

@@ -21,12 +21,12 @@ _HOST_FOLDERS = (Path("/run/lock"), Path("/dev/shm"), Path("/tmp"))
 def host_lock(
     name: str, *, on_wait: Callable[[], None] | None = None, folders: Sequence[Path] = _HOST_FOLDERS
 ) -> Iterator[None]:
-    """Hold the lock `name` of this host while the block runs; wait, without polling, until the lock is free.
+    """Hold the lock `name` of this host while the block runs; wait, without polling, until it is free.
 
-    The process takes the lock in each usable folder of `folders`, and thus excludes all processes that share a folder.
-    No single folder works for all users. On some systems, only root may write to ``/run/lock``. A service may have its
-    own ``/tmp`` or see all but ``/dev`` read-only. A log-out or a clean-up may remove a lock file. An abstract socket
-    belongs to a network namespace, which containers do not share. ``TMPDIR`` is ignored.
+    The process takes the lock in each usable folder of `folders`, and thus excludes all processes that use any of these
+    folders. No single folder works for all users. On some systems, only root may write to ``/run/lock``. A service may
+    have its own ``/tmp`` or may see everything except ``/dev`` as read-only. A log-out or a clean-up may remove a lock
+    file. An abstract socket belongs to a network namespace, which containers do not share. ``TMPDIR`` is ignored.
 
     The lock is not re-entrant: a process that takes the lock twice waits forever.
 
@@ -56,7 +56,7 @@ def host_lock(
 
 @contextmanager
 def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-    """Hold ``flock`` on a file and keep the file; without `wait`, raise `BlockingIOError` if the file is locked."""
+    """Hold ``flock`` on a file and keep the file; without `wait`, raise `BlockingIOError` if it is locked."""
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterato
 
 @contextmanager
 def passing_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` while the block runs, then remove the file; this lock suits work that is done once."""
+    """Hold the lock file at `path` while the block runs, then remove the file; use this lock for work done once."""
     while True:
         with path.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -94,9 +94,9 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold ``flock`` on a file that all users share; raise `OSError` if the file cannot be opened."""
+    """Hold ``flock`` on a file that all users share; raise `OSError` if it cannot be opened."""
     while True:
-        # Closing the file releases the lock, because no child process inherits the file.
+        # Closing the file releases the lock, because no child process inherits it.
         with open(path, "rb", opener=_open_shared) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,14 +106,14 @@ def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
             if _is_at(lock.fileno(), path):
                 yield
                 return
-        # The file was removed meanwhile, and another process may have locked a new file.
+        # The file was removed in the meantime, and another process may have locked a new file.
 
 
 def _open_shared(path: str, flags: int) -> int:
     """Open a file for reading, which is enough for a lock and also works for other users' files."""
     flags |= os.O_NOFOLLOW
     while True:
-        # Try without O_CREAT first, because Linux refuses to "create" another user's file in a sticky folder.
+        # Try without ``O_CREAT`` first, because Linux refuses to "create" another user's file in a sticky folder.
         with suppress(FileNotFoundError):
             return os.open(path, flags)
         with suppress(FileExistsError):  # another process created the file first

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 from s3fs import S3FileSystem
-from s3fs.core import S3_RETRYABLE_ERRORS  # some derive from neither OSError nor botocore's errors
+from s3fs.core import S3_RETRYABLE_ERRORS  # some of these errors derive from neither `OSError` nor botocore's errors
 
 from storage.errors import ConfigurationError, StoreError
 from storage.root import Entry, Stamped, StoreRoot, unconditional
@@ -48,7 +48,7 @@ class ObjectRoot(StoreRoot):
         )
 
     def exists(self, name: str) -> bool:
-        # Do not use isfile, which returns False if the store cannot be reached.
+        # Do not use ``isfile``, which returns False if the store cannot be reached.
         with self._opened() as files:
             try:
                 return bool(files.info(f"{self._prefix}/{name}")["type"] == "file")
@@ -75,7 +75,7 @@ class ObjectRoot(StoreRoot):
         return True
 
     def swap(self, name: str, content: bytes, etag: str | None) -> str | None:
-        """Replace an object whose tag is still `etag` (None: write a new object) with one conditional put."""
+        """Replace an object whose tag is still `etag` (None for a new object) with one conditional put."""
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
         with self._opened() as files:
             try:
@@ -84,14 +84,14 @@ class ObjectRoot(StoreRoot):
                 status, code = answer_of(error.__cause__ or error) or (0, "")
                 if status == HTTPStatus.NOT_IMPLEMENTED:
                     raise unconditional(self.url, "If-None-Match" if etag is None else "If-Match") from error
-                # A 404 means that the object was removed meanwhile, unless the bucket itself is missing.
+                # Status 404 means that the object has just been removed, unless the bucket itself is missing.
                 is_gone = status == HTTPStatus.NOT_FOUND and etag is not None and code != "NoSuchBucket"
                 if not is_gone and status not in (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.CONFLICT):
                     raise
         return None
 
     def stamped(self, name: str) -> Stamped | None:
-        """Read an object with its tag and age; if the object is replaced meanwhile, return the old tag."""
+        """Read an object with its tag and age; if it is replaced during the call, return the old tag."""
         bucket, _, key = f"{self._prefix}/{name}".partition("/")
         with self._opened() as files:
             try:

@@ -43,7 +43,7 @@ class Pointer(FrozenDocument):
     """Content of ``current.json``: the deployed bundle, and every switch that led to this bundle, oldest first.
 
     ``sha256sums`` is the digest of the bundle's ``SHA256SUMS``. Users rolled back from the ``withdrawn`` versions, so
-    runs never promote these versions. ``signed`` is None without a key.
+    runs never promote them. ``signed`` is None if there is no key.
     """
 
     format: Literal[1] = 1
@@ -89,7 +89,7 @@ class Pointer(FrozenDocument):
 
 
 def switched(pointer: Pointer | None, workload: str, switch: Switch) -> Pointer:
-    """Return the unsigned pointer after a switch; a roll-back withdraws the previously current version."""
+    """Return the unsigned pointer after a switch; a rollback withdraws the previously current version."""
     withdrawn: set[str] = set()
     if pointer is not None:
         left = {pointer.version} if switch.action == "rollback" else set()

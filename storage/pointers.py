@@ -50,8 +50,8 @@ class Pointers:
         ----------
         decide
             Function that receives the current pointer (None if there is none yet) and returns the pointer to write. The
-            function returns the same pointer or None to skip the write, and raises if the change no longer applies. The
-            function is called again whenever the pointer has changed meanwhile.
+            function returns the same pointer or None to skip the write, and raises an error if the change no longer
+            applies. The function is called again if the pointer changes before the new pointer is written.
 
         Raises
         ------
@@ -90,7 +90,7 @@ class Pointers:
         Raises
         ------
         ConfigurationError
-            The pointer is signed, but there is no key.
+            The pointer is signed, but a signing key is not set.
         BundleError
             The pointer was changed, has another signer, or is older than the last statement signed on this host.
         """
@@ -191,6 +191,6 @@ def _name(workload: str) -> str:
 
 
 def _has_landed(before: Pointer | None, after: Pointer, current: Pointer | None) -> bool:
-    """Return whether `current` has the switch to `after`: the write succeeded, but the response was lost."""
+    """Return whether `current` contains the switch to `after`; if so, only the response to the write was lost."""
     previous, history = (pointer.history if pointer else () for pointer in (before, after))
     return len(history) > len(previous) and current is not None and current.history[: len(history)] == history

@@ -1,6 +1,6 @@
 """Record the switches and rows that a run could not record before it died.
 
-If a run dies after a switch, ``current.json`` contains the switch, the bundle's manifest contains the reason, and the
+If a run dies after a switch, the switch is in ``current.json``. The bundle's manifest contains the reason, and the
 store contains the measurements. The next run records the missing rows from these three sources.
 """
 
@@ -35,7 +35,7 @@ def by_run(run_id: str) -> str:
 
 @dataclass(frozen=True)
 class Unrecorded:
-    """A run's unrecorded switch; `before` is the replaced version, or "" for the first switch."""
+    """A run's unrecorded switch; `before` is the replaced version, or ``""`` for the first switch."""
 
     workload: str
     run_id: str
@@ -74,7 +74,7 @@ def _run_switches(bundles: BundleStore) -> Iterator[Unrecorded]:
         before = ""
         for switch in pointer.history if pointer else ():
             match = _BY.fullmatch(switch.by)
-            # Check the version, because the file is untrusted and the version becomes part of a path.
+            # Check the version, because the file is untrusted and a path contains the version.
             if switch.action == "promote" and match and VERSION.fullmatch(switch.version):
                 yield Unrecorded(workload, match[1], switch, before)
             before = switch.version
@@ -153,7 +153,7 @@ def record_dead_run(place: StoreRoot | Path | str, dead: Holder) -> bool:
         "run_id": dead.run_id,
         "night": measured[0]["night"],
         "started_at": dead.since,
-        # At this time, the run published its measurements, so the run was still alive.
+        # The run was still alive at this time, because it published its measurements then.
         "finished_at": datetime.fromtimestamp(entry.modified, UTC),
         "status": "failed",
         "profile": measured[0]["profile"],

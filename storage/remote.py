@@ -143,7 +143,7 @@ _TIMEOUT_S = 30.0
 def with_retries(download: Callable[[], R], *, retries: int = 4, first_wait_s: float = 0.5) -> R:
     """Call a function that downloads with urllib; retry the call up to `retries` times after transient failures.
 
-    Pauses grow exponentially from `first_wait_s`. Other threads of the process must not use urllib meanwhile.
+    Pauses grow exponentially from `first_wait_s`. Other threads of the process must not use urllib during the call.
 
     Raises
     ------

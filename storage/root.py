@@ -36,7 +36,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Stamped:
-    """A file's content, an entity tag that is unique to the content, and the age in seconds by the store's clock."""
+    """A file's content, an entity tag that is unique to the content, and the age in seconds on the store's clock."""
 
     content: bytes
     etag: str
@@ -131,7 +131,7 @@ class StoreRoot(abc.ABC):
         return self.local / ".locks" if self.local else cache_folder(self.url) / "locks"
 
     def filesystem(self) -> AbstractFileSystem | None:
-        """Return the fsspec file system with which other libraries read ``s3://``; None for a local folder."""
+        """Return the fsspec file system with which other libraries read ``s3://`` URLs; None for a local folder."""
         return None
 
 
@@ -163,7 +163,7 @@ _chosen_cache = ""
 
 
 def set_cache_folder(folder: str) -> None:
-    """Set this process's folder for copies of object stores; "" restores the default."""
+    """Set this process's folder for copies of object stores; ``""`` restores the default."""
     global _chosen_cache
     _chosen_cache = folder
 
@@ -174,7 +174,7 @@ def cache_folder(url: str) -> Path:
 
 
 def cache_base() -> Path:
-    """Return the folder set by `set_cache_folder` or ``NIGHTQUANT_CACHE``, or the default in the user's cache."""
+    """Return the folder from `set_cache_folder` or ``NIGHTQUANT_CACHE``; by default, a folder in the user's cache."""
     if chosen := _chosen_cache or os.environ.get("NIGHTQUANT_CACHE"):
         return Path(chosen).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nightquant"
@@ -201,7 +201,7 @@ def make_folder(path: Path) -> None:
 
 
 def why_unsafe(name: str) -> str:
-    """Return why `name` must not be joined to a folder, or "" if the name is safe. A backslash is a separator."""
+    """Return why `name` must not be joined to a folder, or ``""`` if it is safe. A backslash counts as a separator."""
     path = PurePosixPath(name)
     if not path.parts:
         return "it is empty"

@@ -79,13 +79,13 @@ def check_signature(folder: Path, keys: Sequence[Ed25519PublicKey], sha256sums: 
     """Check that one of the keys signed the ``SHA256SUMS`` whose digest is `sha256sums` (see `check_sums`)."""
     if not (folder / SIGNATURE).is_file():
         raise BundleError(f"{folder} is not signed: {SIGNATURE} is missing.", hint="Ask for the signed bundle.")
-    # The signed list must be the list against which the files were checked.
+    # The list that was signed must be the list that was used to check the files.
     if signed_sums(folder, (folder / SUMS).read_bytes(), (folder / SIGNATURE).read_bytes(), keys) != sha256sums:
         raise BundleError(f"{folder}: {SUMS} changed while it was being verified.", hint="Do not use the bundle.")
 
 
 def signed_sums(place: object, content: bytes, signature: bytes, keys: Sequence[Ed25519PublicKey]) -> str:
-    """Check that one of the keys signed the list `content`, which was read from `place`; return the list's digest."""
+    """Check that one of the keys signed the list `content`, which was read from `place`; return its digest."""
     if not signers_among(keys, [signature], content):
         raise BundleError(
             f"{place}: the signature of {SUMS} does not match any of the given keys.",
@@ -145,7 +145,7 @@ def listed(folder: Path, sha256sums: str) -> dict[str, str]:
 
 
 def read_file(folder: Path, name: str, sha256sums: str) -> bytes:
-    """Read a checked bundle's file once; raise `BundleError` if the file does not match the list `sha256sums`."""
+    """Read a checked bundle's file once; raise `BundleError` if the list `sha256sums` does not contain its digest."""
     digests = listed(folder, sha256sums) | {SUMS: sha256sums}
     content = _read(folder, name)
     if digests.get(name) != hashlib.sha256(content).hexdigest():
@@ -161,7 +161,7 @@ def _read(folder: Path, name: str) -> bytes:
 
 
 def read_manifest(folder: Path, sha256sums: str) -> JsonObject:
-    """Read a bundle's manifest with `read_file`, and check the manifest against the schema."""
+    """Read a bundle's manifest with `read_file`, and check it against the schema."""
     try:
         document: JsonObject = json.loads(read_file(folder, MANIFEST, sha256sums))
     except (ValueError, RecursionError) as error:

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from http.client import IncompleteRead
 
 STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-# S3 reports these transient errors with the status of a bad request or a conflict.
+# S3 reports these transient errors with a status that means a bad request or a conflict.
 _CODES = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
-# Python maps these errors to neither ConnectionError nor TimeoutError.
+# Python maps these errors to neither `ConnectionError` nor `TimeoutError`.
 _ERRNOS = frozenset(
     {
         *(errno.EBUSY, errno.ESTALE, errno.ENOTCONN),
@@ -63,7 +63,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(link))
         yield link
         reason = getattr(link, "reason", None)  # urllib's URLError stores its cause in this attribute
-        # Follow suppressed contexts too, because httpcore raises "from None".
+        # Follow suppressed contexts too, because httpcore raises ``from None``.
         link = reason if isinstance(reason, BaseException) else link.__cause__ or link.__context__
 
 
@@ -85,7 +85,7 @@ def _verdict(error: BaseException) -> bool | None:
 
 
 def answer_of(error: BaseException) -> tuple[int, str] | None:
-    """Return the HTTP status and S3's error code from a server's response; None if the server did not respond."""
+    """Return the HTTP status and S3's error code from a server's response; None if it did not respond."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

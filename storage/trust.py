@@ -46,12 +46,12 @@ class Signer:
 
     @staticmethod
     def of(value: str, days: float = 30.0) -> Signer | None:
-        """Read private keys from unencrypted PEM text or from the file at a path; return None for "".
+        """Read private keys from unencrypted PEM text or from the file at a path; return None for ``""``.
 
         Raises
         ------
         ConfigurationError
-            The setting is neither PEM text nor a path with private keys; the message does not show the setting.
+            The setting is neither PEM text nor a path with private keys; the message does not show it.
         """
         if not value:
             return None
@@ -88,7 +88,7 @@ def public_keys(paths: Sequence[Path]) -> tuple[Ed25519PublicKey, ...]:
 
 
 def signers_among(keys: Sequence[Ed25519PublicKey], signatures: Sequence[bytes], message: bytes) -> int:
-    """Return how many different `keys` made at least one of the signatures."""
+    """Return how many of the `keys` made at least one signature."""
     return sum(
         any(_is_good(key, signature, message) for signature in signatures)
         for key in {key.public_bytes_raw(): key for key in keys}.values()
@@ -213,7 +213,7 @@ def check_statement(
 
 
 def check_serial(path: Path, statement: Statement) -> None:
-    """Refuse a statement older than the latest statement seen for its workload; otherwise, remember the statement.
+    """Refuse a statement older than the latest statement seen for its workload; otherwise, remember it.
 
     `path` is a small JSON file for any number of workloads; a missing file is created.
 
@@ -239,7 +239,7 @@ def check_serial(path: Path, statement: Statement) -> None:
 
 
 def seen_in(path: Path) -> dict[str, tuple[int, str]]:
-    """Return the serial and digest of each workload's latest statement, or {} if the file does not exist yet."""
+    """Return the serial and digest of each workload's latest statement, or ``{}`` if the file does not exist yet."""
     try:
         return _SEEN.validate_json(path.read_bytes())
     except FileNotFoundError:

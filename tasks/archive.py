@@ -1,4 +1,4 @@
-"""Open data sets from local folders, or from local or remote archives, which may be malicious.
+"""Open a data set from a local folder, or from a local or remote archive that may be malicious.
 
 Extraction refuses an archive that contains a path outside the target folder, a link, a device, a duplicate name, or too
 many bytes.
@@ -27,7 +27,7 @@ _PIECE = 1 << 20
 _LONGEST_HEADER = 1 << 20
 _EXTENSIONS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, b"X")
 
-# For each member: the name, the reason not to extract the member ("" if there is none), and the content (None for a
+# Name of each member, the reason not to extract the member (``""`` if there is none), and the content (``None`` for a
 # folder).
 _Members = Iterator[tuple[str, str, IO[bytes] | None]]
 
@@ -41,10 +41,10 @@ def open_source(
 ) -> Iterator[Source]:
     """Open a directory or an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz) as a folder of files.
 
-    `Source.sha256` is the archive's digest, or "" for a directory. The first call of `Source.path` downloads and
+    `Source.sha256` is the archive's digest, or ``""`` for a directory. The first call to `Source.path` downloads and
     extracts an archive. A caller that finds the digest in the store can therefore avoid the download. `downloads` is
-    the folder for downloads and, until the block ends, for extracted files. `max_bytes` limits the size of the archive,
-    and the size of the extracted files. `storage.transfer.fetch` describes the URI.
+    the folder for downloads and, until the block ends, for extracted files. `max_bytes` limits the archive's size, and
+    the total size of the extracted files. See `storage.transfer.fetch` for the allowed URIs.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def _zip_members(archive: Path) -> _Members:
             # The upper 16 bits contain the Unix permissions and file type; in archives from other systems, the upper
             # bits are 0.
             kind = stat.S_IFMT(member.external_attr >> 16)
-            if not member.filename:  # zipfile returns "" for a name that begins with NUL, and cannot open such a member
+            if not member.filename:  # zipfile returns ``""`` for a name that begins with NUL, and cannot open it
                 yield member.filename, why_unsafe(member.filename), None
             elif kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 yield member.filename, "it is a link or a device", None
@@ -154,7 +154,7 @@ def _extract(members: _Members, folder: Path, max_bytes: int, named: str) -> Non
         path = PurePosixPath(name)
         if number > MAX_MEMBERS:
             problem = f"there are more than {MAX_MEMBERS} members"
-        elif path.parts or content is not None:  # "./" is the target folder itself
+        elif path.parts or content is not None:  # ``"./"`` is the target folder itself
             problem = problem or why_unsafe(name)
         if problem:
             raise InputError(

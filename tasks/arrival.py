@@ -28,13 +28,13 @@ from tasks.workload.workload import Workload
 _CALIBRATION = 64
 _SAMPLES = (256, 1024)  # use the second size if the loss on the first sample may be due to chance
 _NAMED = 3
-_MOST_S = 60.0  # time limit for evaluating the float model on a sample, compared with an estimate from a few calls
+_MOST_S = 60.0  # maximum time to evaluate the float model on a sample, as estimated from a few calls
 _CALLS = 5
 
 
 @dataclass
 class Arrival:
-    """A comparison of candidates with the float model on equal test samples; `notes` explains skipped candidates."""
+    """Comparison of candidates with the float model on the same test samples; `notes` explains skipped comparisons."""
 
     job: Job[Workload]
     source: ModelSource
@@ -43,13 +43,13 @@ class Arrival:
     _rankings: dict[str, tuple[LayerSensitivity, ...]] = field(default_factory=dict)
 
     def sketch(self, recipe: Recipe) -> Recipe | None:
-        """Return a cheaper recipe to compare, or None if the model is untrained or too slow, or the method trains."""
+        """Return a cheaper recipe to compare, or None if the model is untrained or slow or if the method trains."""
         is_plain = METHODS[recipe.method].quantizes and recipe.sketch().method == recipe.method
         is_real = self.job.workload.checkpoint.kind not in ("train", "seeded")
         return recipe.sketch(_CALIBRATION) if is_plain and is_real and self.counts else None
 
     def loss(self, recipe: Recipe, candidate: CandidateRef) -> QualityLoss | None:
-        """Evaluate a recipe's candidate; return None if the loss is small or may be due to chance.
+        """Measure the quality loss of a recipe's candidate; return None if the loss is small or may be due to chance.
 
         Raises
         ------
@@ -92,7 +92,7 @@ class Arrival:
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """Distinct sample sizes that the float model can evaluate within `_MOST_S`."""
+        """Distinct sample sizes for which evaluating the float model takes at most `_MOST_S` seconds."""
         row_s = self._pace[0] / self.job.workload.benchmark.batch_size
         if _SAMPLES[0] * row_s > _MOST_S:
             self.notes.append(f"quality was not compared on a sample: the float model takes {row_s:.2g} s per row")
@@ -114,14 +114,14 @@ class Arrival:
         return min(durations[best]), best
 
     def _float_quality(self, count: int, recipe: Recipe, runtime: str) -> Quality | None:
-        """Evaluate the float model like a candidate; return None if the metric cannot be computed on the sample."""
+        """Measure the float model's quality; return None if the metric cannot be computed on the sample."""
         key = count, RUNTIMES[runtime].couples_rows(recipe)
         if key not in self._float:
             self._float[key] = None
             try:
                 with intra_op_threads(self._pace[1]):
                     self._float[key] = self._quality(self.source.float_model(), *key)
-            except MeasurementError as error:  # for example, the sample lacks a class that auroc needs
+            except MeasurementError as error:  # for example, the sample lacks a class that ``auroc`` needs
                 self.notes.append(f"quality was not compared on a sample: {error.message.rstrip('.')}")
         return self._float[key]
 
@@ -138,7 +138,7 @@ class Arrival:
         return DOMAINS[job.workload.domain].evaluate(job, call, self.source.workspace, apart=apart)
 
     def _ranking(self, recipe: Recipe) -> tuple[LayerSensitivity, ...]:
-        """Rank a recipe's layers; return () if torch cannot convert the model."""
+        """Rank a recipe's layers by loss; return ``()`` if torch cannot convert the model."""
         if recipe.name not in self._rankings:
             self._rankings[recipe.name] = ()
             with suppress(NightquantError), reported_as("The layers cannot be ranked"):
@@ -147,7 +147,7 @@ class Arrival:
 
 
 def _loss_of(before: Quality, after: Quality) -> tuple[float, float]:
-    """Return the loss and the lower end of its 95% interval, as fractions of the float quality, or 0 if unknown."""
+    """Return the loss and its 95% interval's lower end (0 if unknown), as fractions of the float quality."""
     samples = [quality.samples.get("quality") for quality in (before, after)]
     if not before.value or any(values is None or len(values) < 2 for values in samples):
         return 0.0, 0.0

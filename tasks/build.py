@@ -1,4 +1,4 @@
-"""Build a job's candidates: find a candidate in the store by digest, or let the runtime build and store it."""
+"""Build a job's candidates: find each candidate in the store by digest, or let its runtime build and store it."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
         architecture=architecture,
         made_from={
             "checkpoint": job.checkpoint.digest,
-            # Calibration and training depend on the samples, and every model depends on the numbers of classes or
-            # words.
+            # Calibration and training depend on the samples, and every model depends on the number of classes or words.
             "dataset": dataset.digest,
             "model": architecture.model,
             "example_inputs": workload.benchmark.model_dump(mode="json", include={"batch_size", "sequence_length"}),
@@ -64,7 +63,7 @@ def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
 
 
 def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace: Workspace) -> CandidateRef:
-    """Return a recipe's candidate for a runtime, built now or found in the store.
+    """Return a recipe's candidate for a runtime; build the candidate if the store lacks it.
 
     Raises
     ------
@@ -73,7 +72,7 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
     QuantizationError
         The recipe is not possible with this model or processor, or the quantized model computes NaN or infinities.
     LibraryError
-        A library raised another error.
+        A library raised an error of another kind.
     """
     with reported_as("The candidate cannot be built", hint_for(runtime)):
         return _find_or_build(job, recipe, runtime, workspace)

@@ -1,4 +1,4 @@
-"""Train, fetch, draw or load a workload's float weights, then check and store the weights.
+"""Train, fetch, draw or load a workload's float weights, then check and store them.
 
 Weights that do not match the workload's model are refused. The checkpoint's notes list differences that PyTorch
 accepts.
@@ -110,7 +110,7 @@ def find_or_make(
     made_from: Mapping[str, object],
     make: Callable[[], Mapping[str, Tensor]],
 ) -> CheckpointRef:
-    """Return the checkpoint with the inputs `made_from`; make, check and store a missing checkpoint.
+    """Return the checkpoint whose inputs are `made_from`; if it is missing, make, check and store it.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def find_or_make(
         state_dict = make()
     else:
         state_dict = {key: tensor.to("meta") for key, tensor in load_file(stored / WEIGHTS_FILE).items()}
-    # Check stored weights too, because the code that builds the model can change without a change of the digest. Check
+    # Check stored weights too, because the code that builds the model can change without changing the digest. Check
     # before copying, because weights that do not match may claim any size.
     fitted, notes = fit(state_dict, workload, dataset)
     if stored is None:
@@ -154,7 +154,7 @@ def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def fit(
     state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return the state dict with the model's keys, and notes about the changes; tensors are not copied.
+    """Return the state dict under the model's keys, and notes about the changes, without copying tensors.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def fit(
 
 
 def _prefix_of_wrappers(state: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> str:
-    """Return the prefix that a wrapper added to every key, such as a LightningModule's ``model.``, or ""."""
+    """Return the prefix that a wrapper added to every key, such as a LightningModule's ``model.``, or ``""``."""
     if state.keys() & model.keys():
         return ""
     *levels, _ = next(iter(state), "").split(".")
@@ -217,7 +217,7 @@ def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """Return the first lines, and the number of further lines."""
+    """Return the first lines and, if lines were left out, a line with the number of further lines."""
     rest = len(lines) - _MOST_SHOWN
     return [line[:_LONGEST_KEY] for line in lines[:_MOST_SHOWN]] + [f"and {rest} more"] * (rest > 0)
 

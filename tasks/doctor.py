@@ -63,7 +63,7 @@ def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check
 
 
 def trusted(checks: list[Check]) -> bool:
-    """Return True if no check found a problem."""
+    """Return whether the checks found no problem."""
     return all(check.status != "problem" for check in checks)
 
 
@@ -86,7 +86,7 @@ def check_ratio(ratio: Ratio) -> Check:
 
 
 def check_repeatable(aa: Ratio) -> Check:
-    """Check whether the benchmark measures a model and its copy as equally fast."""
+    """Check whether the benchmark finds a model and its copy equally fast."""
     result = f"the same model against itself: {aa.value:.3f} ({aa.low:.3f} to {aa.high:.3f})"
     advice = (
         f"Beyond ±{WIDEST:.0%}, a benchmark needs more launches to decide small differences: stop other programs, "
@@ -157,7 +157,7 @@ def check_compiler() -> Check:
 
 
 def load(subject: Subject) -> Loaded:
-    """Return the small seeded model to time: one linear layer, float or int8 depending on the subject's name."""
+    """Return the small seeded model to time: one linear layer in float or int8, depending on the subject's name."""
     import torch
 
     generator = torch.Generator().manual_seed(0)

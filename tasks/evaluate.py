@@ -1,4 +1,4 @@
-"""Evaluate a candidate's quality, and compare it with the baseline's quality on the same samples, without a cache."""
+"""Evaluate a candidate's quality, and compare it with the baseline's on the same samples; nothing is cached."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KIND = "outputs"
 
 
 def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> Evaluation:
-    """Compute a candidate's quality, and store its golden outputs and per-sample results.
+    """Compute a candidate's quality; store the candidate's golden outputs and per-sample results.
 
     Raises
     ------
@@ -68,10 +68,10 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
 
 
 def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: bool) -> tuple[Quality, Quality]:
-    """Return the quality with calls as in deployment, and the quality with several rows per call.
+    """Return two qualities: one measured with calls as in deployment, and one measured with several rows per call.
 
-    If the rows of a call do not affect each other, one batched evaluation, which is faster, gives both qualities.
-    Otherwise the first quality comes from a separate evaluation of each row (`apart`).
+    If the rows of a call do not affect each other, one batched evaluation, which is faster, measures both qualities.
+    Otherwise, each row is evaluated in a separate call (`apart`) to measure the first quality.
 
     Raises
     ------
@@ -112,9 +112,9 @@ INTERVALS: dict[Contributions, Callable[[NDArray[np.float32], NDArray[np.float32
 def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -> Comparison:
     """Return the quality difference with its paired 95% interval, and the agreement of the predictions.
 
-    Each ``samples.safetensors`` may contain ``quality``, float32 [N], and ``prediction``, int64 [N]. ``quality`` has
-    each sample's contribution to the mean, and the kind of contributions determines the interval. The interval is None
-    if ``quality`` is missing or has a single sample. The agreement is None if ``prediction`` is missing.
+    Each ``samples.safetensors`` may contain ``quality``, float32 [N], and ``prediction``, int64 [N]. ``quality``
+    contains each sample's contribution to the mean; the interval depends on the kind of contribution. The interval is
+    None if ``quality`` is missing or has a single sample. The agreement is None if ``prediction`` is missing.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Registries of nightquant's extensions: one line for each quantization method, runtime and domain.
 
-A line is a string that is imported on first use. The validation of a workload file therefore imports only the runtimes
-in the file, and does not import torch. Any layer of `tasks` can look up an extension without importing a higher layer.
-A domain's line names the class of its workloads, which names the domain's class without importing torch.
+A line names a class, which is imported on first use. Validating a workload file therefore imports only the runtimes
+that the file names, and does not import torch. Any layer of `tasks` can look up an extension without importing a higher
+layer. A domain's line names a workload class, which names the domain's class without importing torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Need = Literal["calibration", "fine-tuning"]  # features that a method may requi
 
 @dataclass(frozen=True)
 class Registry(Generic[T]):
-    """A registry of stateless classes as ``"module:class"`` by name, default first; messages call an entry ``kind``."""
+    """Registry of stateless classes (``"module:class"``) by name, default first; messages call an entry a ``kind``."""
 
     kind: str
     entries: Mapping[str, str]

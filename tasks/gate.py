@@ -26,11 +26,10 @@ def judge(
     """Return decisions about every candidate except the baseline, and about the current bundle.
 
     The gate rejects a candidate that failed or breaks a rule, and holds a candidate with an undecided rule. All other
-    candidates pass. The gate promotes the best passing candidate, by its objective, among the runtimes that can be
-    deployed. A good current bundle is replaced only by a candidate that is clearly better in one of three ways. The
-    candidate is faster in the same launches, is smaller if size is the objective, or passes a rule that is undecided
-    for the current bundle. If the current bundle could not be looked up or measured, the gate holds all passing
-    candidates.
+    candidates pass. Among the passing candidates that can be deployed, the gate promotes the best by ``objective``. A
+    good current bundle is replaced only by a candidate that is clearly better in one of three ways. The candidate is
+    faster in the same launches, is smaller if size is the objective, or passes a rule that is undecided for the current
+    bundle. If the current bundle could not be looked up or measured, the gate holds all passing candidates.
 
     Parameters
     ----------
@@ -41,7 +40,7 @@ def judge(
     withdrawn
         Candidates (``recipe/runtime``) with content that was rolled back; these candidates are never promoted.
     """
-    # Candidates that this host cannot run were not measured, so the gate does not decide about such candidates.
+    # Candidates that this host cannot run were not measured, so the gate does not decide on them.
     measured = [row for row in rows if row["workload"] == workload.name and row["status"] != "skipped"]
     tonight = {_candidate(row): row for row in measured if row["setting"] == "primary"}
     decisions = {
@@ -53,7 +52,7 @@ def judge(
             passing.remove(name)
             why = "this content was rolled back, and stays withdrawn"
             decisions[name] = explained(decisions[name], "pass", why)
-    # The name comes last, so that the order of equal candidates does not change from night to night.
+    # The name comes last in the sorting key, so that equal candidates have the same order every night.
     passing.sort(key=lambda name: (*_rank(workload.gate, tonight[name]), name))
     if incumbent is None:
         if passing:
@@ -69,14 +68,14 @@ def judge(
 
 
 def may_be_promoted(workload: Workload, row: Row) -> bool:
-    """Return whether the candidate could be promoted, so that its speed is worth measuring."""
+    """Return whether the candidate could be promoted; only in this case is the candidate's speed worth measuring."""
     outcomes = rules_on(workload.gate, row, timed=False)
     return hands_over(str(row["runtime"])) and all(rule.outcome == "passed" for rule in outcomes)
 
 
 def hands_over(runtime: str) -> bool:
     """Return whether a runtime's candidates can be deployed."""
-    # A row may name a runtime that nightquant no longer has; such a candidate is not promoted either.
+    # A row may name a runtime that nightquant no longer supports; such a candidate is not promoted either.
     return runtime in RUNTIMES and RUNTIMES[runtime].hands_over
 
 
@@ -144,14 +143,14 @@ def _replace(
 
 
 def _unmeasured(incumbent: Incumbent, current: Row | None) -> str:
-    """Return the reason if the current bundle cannot be judged, or ""."""
+    """Return the reason why the current bundle cannot be judged, or ``""``."""
     if incumbent.outdated or incumbent.fault:
         return ""
     if incumbent.failure is not None:
         return f"{incumbent.failure.stage}: {incumbent.failure.error}"
     if current is None:
         return "it was not measured"
-    # A stage may fail although the bundle is good: the process was killed, or took too long on a busy host.
+    # A stage may fail although the bundle is good, for example if the process was killed or the host was busy.
     return "" if current["status"] == "ok" else f"{text(current, 'stage')}: {text(current, 'error')}"
 
 
@@ -175,7 +174,7 @@ def _advantage(gate: Gate, row: Row, current: Row | None) -> str:
         size, before = finite(row, "size_bytes"), finite(current, "size_bytes")
         if size and before and before / size > gate.margin:
             return f"{before / size:.3g} times as small as the current bundle"
-    # The direct ratio decides about speed, because comparisons with the baseline may differ for two equal candidates. A
+    # The direct ratio decides on speed, because equally fast candidates may have different ratios to the baseline. A
     # missing number does not count against the current bundle.
     open_rules = [
         rule
@@ -207,7 +206,7 @@ def _candidate(row: Row) -> str:
 
 
 def _rank(gate: Gate, row: Row) -> tuple[float, float]:
-    """Return a sorting key by the gate's objective; smaller keys are better."""
+    """Return a sorting key for the gate's ``objective``; smaller keys are better."""
     speed, size = -(finite(row, deciding(row, "speedup")) or 0.0), finite(row, "size_bytes")
     size = math.inf if size is None else size
     return (speed, size) if gate.objective == "fastest" else (size, speed)

@@ -27,10 +27,10 @@ def sample_words(
 ) -> Iterator[str]:
     """Sample words one at a time, starting with a uniformly drawn word; each word is the model's next input.
 
-    The weights of the next word are ``exp(logits / temperature)``, as in the PyTorch tutorial "Dynamic Quantization on
-    an LSTM Word Language Model". Temperatures below 1 favour likely words; temperatures above 1 make the weights more
-    equal. Equal seeds draw equal random numbers, so that the texts of two models can be compared. `END_OF_LINE` ends a
-    line.
+    The possible next words have the weights ``exp(logits / temperature)``, as in the PyTorch tutorial "Dynamic
+    Quantization on an LSTM Word Language Model". Temperatures below 1 favour likely words; temperatures above 1 make
+    the weights more equal. Equal seeds produce equal random numbers, so that the texts of two models can be compared.
+    `END_OF_LINE` ends a line.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def word_weights(logits: Tensor, temperature: float) -> Tensor:
 
 
 def as_text(words: Iterator[str]) -> Iterator[str]:
-    """Yield words as pieces of text, with spaces between words and a new line for `END_OF_LINE`."""
+    """Yield words as pieces of text, with spaces between words and a line break for `END_OF_LINE`."""
     line_started = False
     for word in words:
         if word == END_OF_LINE:
@@ -76,7 +76,7 @@ def as_text(words: Iterator[str]) -> Iterator[str]:
 def generate(
     workload: Workload, recipe: Recipe, workspace: Workspace, *, words: int, temperature: float, seed: int
 ) -> Iterator[str]:
-    """Sample text in pieces from the workload's model with a recipe; missing artifacts are built first.
+    """Sample text in pieces from the model that a recipe produces; build missing artifacts first.
 
     The model runs in the recipe's last runtime, because workload files list the fastest runtime last.
 

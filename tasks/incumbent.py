@@ -1,4 +1,4 @@
-"""The incumbent: a workload's current bundle, which is measured together with tonight's candidates."""
+"""A workload's current bundle, which is measured together with tonight's candidates."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ KIND = "incumbent"
 
 
 def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], workspace: Workspace) -> Incumbent | None:
-    """Return the workload's current bundle as a candidate, or None if the workload does not have a bundle.
+    """Return the workload's current bundle as a candidate, or None if the workload has no current bundle.
 
-    ``fault`` is the reason if the bundle's files cannot be used, for example because they are damaged. If this function
+    If the bundle's files cannot be used, ``fault`` is the reason, for example that files are damaged. If this function
     raises an error, the bundle may still exist and be good.
 
     Parameters
@@ -75,7 +75,7 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
 
 
 def _is_bundle_fault(error: Exception) -> bool:
-    """Return whether the bundle's bytes caused an error, rather than this host or a failed read."""
+    """Return whether an error was caused by the bundle's bytes, not by this host or a failed read."""
     is_unread = isinstance(error.__cause__, OSError) and not isinstance(
         error.__cause__, FileNotFoundError | NotADirectoryError
     )
@@ -96,7 +96,7 @@ def _as_candidate(
     digest = artifact_digest(KIND, made_from)
     copy = workspace.store.find(KIND, digest)
     if copy is not None and any(file_digest(copy / name) != digests[name] for name in files):
-        # The copy is damaged, but the bundle may be good.
+        # The copy in the artifact store is damaged, but the bundle may be good.
         raise StoreError(f"{copy}: the files differ from the bundle's files.", hint="Remove the folder.")
     if copy is None:
         with workspace.store.create(KIND, digest, made_from) as draft:
@@ -118,7 +118,7 @@ def _is_same(candidate: CandidateRef, digests: Mapping[str, str], manifest: Json
 
 
 def _recorded(manifest: JsonObject, column: str) -> float | None:
-    """Return a number that was measured when the bundle was made, or None if the manifest lacks the number."""
+    """Return a number that was measured before the bundle was packaged, or None if the manifest lacks it."""
     primary = manifest["recipe"]["name"], manifest["model"]["runtime"], "primary"
     rows = (row for row in manifest["measurements"] if (row["recipe"], row["runtime"], row["setting"]) == primary)
     values = [row.get(column) for row in rows]

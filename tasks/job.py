@@ -19,7 +19,7 @@ W = TypeVar("W", bound=Workload)
 
 
 class Progress(Protocol):
-    """A callback that receives the completed work, the total and the unit; the stage's own thread calls it."""
+    """Callback that receives the completed work, the total work and the unit, and runs in the stage's own thread."""
 
     def __call__(self, done: float, total: float, unit: str = "") -> None:
         """Report the stage's progress."""
@@ -40,7 +40,7 @@ class Job(Generic[W]):
 
 @dataclass(frozen=True)
 class Workspace:
-    """The artifact store of a stage, and the callback for the stage's progress."""
+    """A stage's artifact store and progress callback."""
 
     store: ArtifactStore
     progress: Progress = silent
@@ -49,7 +49,7 @@ class Workspace:
     def alone(self, digest: str) -> Iterator[Path]:
         """Hold an artifact's lock while making the artifact; wait if another process holds the lock.
 
-        Yield a work folder from which interrupted work resumes. The folder is removed at the end, unless the block was
+        Yield a work folder in which interrupted work can resume. The folder is removed at the end, unless the block was
         interrupted, the store was not writable, or the error is transient.
 
         Raises

@@ -16,7 +16,7 @@ from tasks.workload.gate import RuleOutcome
 
 
 class GateDecision(Frozen):
-    """The gate's decision about one candidate, rule by rule; ``reason`` is a summary in one line."""
+    """The gate's decision about one candidate, rule by rule; ``reason`` is a one-line summary."""
 
     recipe: str
     runtime: str
@@ -41,10 +41,10 @@ class Standing(Frozen):
 
 
 class Judgement(Frozen):
-    """A workload's decisions, in the order of the rows.
+    """A workload's decisions, in the order of the ``measurements`` rows.
 
     ``incumbent`` is None if the workload has no current bundle. If the current bundle could not be judged, ``unknown``
-    is the reason, and no candidate is promoted; otherwise ``unknown`` is "".
+    is the reason, and no candidate is promoted; otherwise ``unknown`` is ``""``.
     """
 
     decisions: tuple[GateDecision, ...]
@@ -69,7 +69,7 @@ class Judgement(Frozen):
         return self.model_copy(update={"incumbent": standing.model_copy(update={"stays": stays, "reason": reason})})
 
     def not_packaged(self, problem: str, version: str) -> Judgement:
-        """Return the decisions if `version` ("" if none) is current instead of the promoted candidate."""
+        """Return the decisions if `version` (``""`` if none) is current instead of the promoted candidate."""
         standing, promoted = self.incumbent, self.promoted
         stays = standing is not None and standing.version == version
         if promoted is None or (standing is not None and standing.stays and stays):

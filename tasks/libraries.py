@@ -38,7 +38,7 @@ class LibraryError(NightquantError):
 def in_one_line(error: BaseException) -> str:
     """Return an error's type and message, up to the first line that does not end with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # A heading such as "Error(s) in loading state_dict for Net:" is useless without the next line.
+    # A heading such as ``Error(s) in loading state_dict for Net:`` is useless without the next line.
     end = next((number for number, line in enumerate(lines, 1) if not line.endswith(":")), len(lines))
     text = " ".join(lines[:end]).rstrip(".:")
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} …"
@@ -47,7 +47,7 @@ def in_one_line(error: BaseException) -> str:
 
 @contextmanager
 def reported_as(action: str, hint: str = "") -> Iterator[None]:
-    """Convert any error in the block to one line with the failed action, the reason, and a hint.
+    """Convert any error in the block to a one-line error with the failed action, the reason and a hint.
 
     Raises
     ------
@@ -78,11 +78,11 @@ def hint_for(runtime: str) -> str:
 
 @contextmanager
 def contained(*, passed_on: bool = False) -> Iterator[None]:
-    """Suppress the block's prints, logs and warnings, including prints by native code.
+    """Suppress the block's printed text, logs and warnings, including text that native code prints.
 
     Warnings about the user's own files are shown. If the block raises an error, the suppressed text becomes a note of
     the error. Otherwise the text is dropped, or written to standard error if `passed_on` is true. The redirection
-    affects the complete process, so only one stage may run in a process.
+    affects the complete process, so only one stage at a time may run in a process.
     """
     with tempfile.TemporaryFile() as printed:
         try:

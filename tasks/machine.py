@@ -31,8 +31,8 @@ _VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
 class Machine(Frozen):
     """The hardware, which never changes, and the environment, which changes only with upgrades.
 
-    ``product`` is the firmware's name for the host, for example a cloud's instance type, or "". ``libraries`` contains
-    the installed versions of `LIBRARIES` and of the runtimes' libraries.
+    ``product`` is the firmware's name for the host, for example a cloud's instance type, or ``""``. ``libraries``
+    contains the installed versions of `LIBRARIES` and of the runtimes' libraries.
     """
 
     cpu: str
@@ -48,7 +48,7 @@ class Machine(Frozen):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the hardware; speed ratios are comparable only on one kind of machine."""
+        """SHA-256 of the hardware; speed ratios are comparable only between machines of one kind."""
         return digest_of(self._rounded({"system", "python", "libraries"}))
 
     @property
@@ -73,7 +73,7 @@ class Machine(Frozen):
 
 
 class Pressure(Frozen):
-    """The time during which a task waited for a resource: percentage of the last 10 s, and microseconds since boot."""
+    """Time that tasks waited for a resource: as a percentage of the last 10 s, and in microseconds since boot."""
 
     some_avg10: float
     some_total_us: int
@@ -82,7 +82,7 @@ class Pressure(Frozen):
 class Evidence(Frozen):
     """The host's state at ``at_s`` (Unix time); ``host`` is the network name.
 
-    ``steal_s`` is the time since boot that the hypervisor gave to other guests, summed over processors, or None if
+    ``steal_s`` is the total processor time that the hypervisor has given to other guests since boot, or None if
     unknown, as on most virtual machines. ``proof_wall_s`` is the time spent on `tasks.proofs`.
     """
 
@@ -115,7 +115,7 @@ class Evidence(Frozen):
 def this_machine() -> Machine:
     """Describe the machine that this process runs on."""
     libraries = dict.fromkeys([*LIBRARIES, *(name for runtime in RUNTIMES for name in RUNTIMES[runtime].distributions)])
-    # Read the fields of the first processor; systems other than Linux lack the file.
+    # Read the fields of the first processor; systems other than Linux lack ``/proc/cpuinfo``.
     first = (_read("/proc/cpuinfo") or "").partition("\n\n")[0]
     info = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
     flags = (info.get("flags") or info.get("Features") or "").split()
@@ -161,7 +161,7 @@ def observe(when: Literal["before", "after"], threads: int, engines: tuple[str, 
 
 
 def affinity() -> tuple[int, ...]:
-    """Return the processors that this process may use, or () if the system does not report them."""
+    """Return the processors that this process may use, or ``()`` if the system does not report them."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 

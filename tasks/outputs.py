@@ -15,7 +15,7 @@ from tasks.libraries import in_one_line
 
 
 def training_device() -> torch.device:
-    """Return CUDA if available, or else the CPU; quantized models are always evaluated and timed on the CPU."""
+    """Return CUDA if it is available, otherwise the CPU; quantized models are always evaluated and timed on the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

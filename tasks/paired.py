@@ -1,6 +1,7 @@
 """Compute the difference between two results on the same samples, with a 95% interval.
 
-Samples stay paired, so that the common effect of difficult samples cancels. docs/quality.md compares the intervals.
+Samples stay paired, so that the common effect of difficult samples cancels out. ``docs/quality.md`` compares the
+intervals.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ RIGHT, WRONG = 100.0, 0.0
 _BLOCKS = 10
 # Number of bisections. The first interval is at most 2 wide, so more bisections would exceed double precision.
 _HALVINGS = 60
-# Count of random numbers per draw, which limits memory to tens of megabytes for any number of samples.
+# Maximum count of random numbers to draw at once, so that any number of samples needs only tens of megabytes.
 _DRAWN_AT_ONCE = 1 << 20
 
 
 class PairedDifference(NamedTuple):
-    """The mean of candidate - baseline, and the ends of its 95% interval."""
+    """Mean difference (candidate - baseline), and the ends of its 95% interval."""
 
     mean: float
     low: float
@@ -34,15 +35,15 @@ class PairedDifference(NamedTuple):
 def score_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDifference:
     """Return the score interval of the difference between two accuracies, in percentage points.
 
-    Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample design",
-    Statistics in Medicine 17, 1998. The interval contains all differences that a score test at 5% does not reject; the
-    variance is estimated under each tested difference. If both results agree on all N samples, the ends are ±z² / (N +
-    z²), because N equal samples do not prove that the results never differ.
+    See Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample
+    design", Statistics in Medicine 17, 1998. The interval contains all differences that a score test at 5% does not
+    reject; the variance is estimated under each tested difference. If both results agree on all N samples, the ends are
+    ±z² / (N + z²), because N equal samples do not prove that the results never differ.
 
     Parameters
     ----------
     baseline, candidate
-        [N]: 100 for a right answer and 0 for a wrong answer; both arrays have the same order.
+        One number per sample, [N]: 100 for a right answer or 0 for a wrong answer; both arrays have the same order.
 
     Raises
     ------
@@ -61,15 +62,15 @@ def serial_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDiffer
     """Return Student's interval of the mean difference between two series with dependent neighbours.
 
     The series is cut into ten blocks of equal length. Block means are nearly independent if the blocks are much longer
-    than the range of the dependence. Ten is the smallest number that Schmeiser, "Batch size effects in the analysis of
-    simulation output", Operations Research 30(3), 1982, recommends. With more and shorter blocks, the intervals of
-    short series are too narrow; with fewer blocks, all intervals are wider. The number of blocks is fixed, so longer
-    series have longer blocks.
+    than the range of the dependence. Schmeiser, "Batch size effects in the analysis of simulation output", Operations
+    Research 30(3), 1982, recommends at least ten blocks. With more blocks, the intervals of short series are too
+    narrow; with fewer blocks, all intervals are wider. The number of blocks is fixed, so longer series have longer
+    blocks.
 
     Parameters
     ----------
     baseline, candidate
-        [N], with N at least 2: values of the series in order, in any unit.
+        Values of the series in order, [N], in any unit; N is at least 2.
 
     Raises
     ------
@@ -98,7 +99,7 @@ def bootstrap_difference(
     Parameters
     ----------
     baseline, candidate
-        [N]: one number per sample, in any unit; both arrays have the same order.
+        One number per sample, [N], in any unit; both arrays have the same order.
     seed
         Seed for drawing samples; equal seeds give equal intervals.
 
@@ -118,15 +119,15 @@ def bootstrap_difference(
 
 
 def resampled_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDifference:
-    """Return the percentile bootstrap interval of the difference in a quality such as F1, which is not a mean.
+    """Return the percentile bootstrap interval of the difference in a quality that is not a mean, such as F1.
 
-    See Efron and Tibshirani, 1993, chapter 13. The results stay paired, because both use the same resamples. ``mean``
-    is the mean difference over the resamples, which can differ from the difference on the original samples.
+    See Efron and Tibshirani, 1993, chapter 13. The results stay paired, because both use the same resamples. ``mean``,
+    the mean difference over the resamples, can differ from the difference on the original samples.
 
     Parameters
     ----------
     baseline, candidate
-        [R]: the quality on each resample. NaN values are left out, for example from a resample that lacks a class.
+        Quality on each resample, [R]. NaN values are left out, for example from a resample that lacks a class.
 
     Raises
     ------
@@ -157,7 +158,7 @@ def _differences(baseline: ArrayLike, candidate: ArrayLike) -> NDArray[np.float6
 
 
 def _score_low(gained: int, lost: int, samples: int) -> float:
-    """Return the lower end of Tango's interval for (gained - lost) / samples, by bisection."""
+    """Find the lower end of Tango's interval for ``(gained - lost) / samples`` by bisection."""
     estimate, quantile = (gained - lost) / samples, NormalDist().inv_cdf(1 - _TAIL)
 
     def refused(difference: float) -> bool:
@@ -177,7 +178,7 @@ def _score_low(gained: int, lost: int, samples: int) -> float:
 
 
 def _resampled_means(differences: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the mean of each resample, float64 [resamples]; the cost grows with the number of distinct values."""
+    """Return the mean of each resample, float64 [resamples]; the time grows with the number of distinct values."""
     values, counts = np.unique(differences, return_counts=True)
     step = max(1, _DRAWN_AT_ONCE // len(values))
     means = []
@@ -188,7 +189,7 @@ def _resampled_means(differences: NDArray[np.float64], resamples: int, rng: np.r
 
 
 def _expanded_tail(tail: float, samples: int) -> float:
-    """Return the fraction to cut off at each end for an interval as wide as Student's interval of a normal mean."""
+    """Return the fraction to cut off at each end, so that a normal mean's interval is as wide as Student's."""
     return NormalDist().cdf(math.sqrt(samples / (samples - 1)) * student_quantile(tail, samples - 1))
 
 

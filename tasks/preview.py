@@ -60,13 +60,13 @@ class _Problems:
 def preview(workload: Workload, workspace: Workspace) -> Preview:
     """Prepare the data, build and call the model, read the model's weights, and try out every candidate.
 
-    Weights that would be trained are drawn from a seed, and static recipes then calibrate on one sample. With real
+    Weights that would be trained are drawn from a seed; in that case, static recipes calibrate on one sample. With real
     weights, static recipes calibrate on more samples, and `tasks.arrival` compares each candidate's quality with the
     float model's quality. For runtimes that compile slowly, the model is only exported. If a check finds a problem, all
     other checks still run.
     """
     problems = _Problems()
-    with redirect_stdout(sys.stderr):  # prints by the user's code must not mix with the command's output
+    with redirect_stdout(sys.stderr):  # text printed by the user's code must not mix with the command's output
         for runtime in dict.fromkeys(name for recipe in workload.recipe for name in recipe.runtimes):
             with problems.noted():
                 RUNTIMES[runtime].require_installed(runtime)
@@ -107,7 +107,7 @@ def _import_callables(workload: Workload, problems: _Problems) -> None:
 def _prepare_job(
     workload: Workload, workspace: Workspace, problems: _Problems
 ) -> tuple[DatasetRef | None, Job[Workload] | None]:
-    """Return the data set and the job (None for a failed step); draw weights that would be trained."""
+    """Return the data set and the job (None if a step failed); draw weights from a seed instead of training them."""
     untrained = workload
     if workload.checkpoint.kind == "train":
         untrained = workload.model_copy(update={"checkpoint": SeededCheckpoint(kind="seeded")})
@@ -165,7 +165,7 @@ def _candidates(
         except NightquantError as error:
             previews.append(CandidatePreview(candidate=name, obstacle=str(error)))
             problems.keep_traceback(error)
-            # A run skips candidates that this host cannot run, and missing packages were reported earlier.
+            # A run skips candidates that this host does not support. Missing packages have already been reported.
             if not isinstance(error, UnavailableError):
                 failed.setdefault(str(error), []).append(name)
     problems.messages += [f"{', '.join(names)}: {message}" for message, names in failed.items()]
@@ -188,7 +188,7 @@ def _try_candidate(job: Job[Workload], recipe: Recipe, runtime: str, arrival: Ar
 
 
 def _misfit(method: str, workload: Workload) -> str:
-    """Return the reason if a method is not compatible with a workload's domain, or ""."""
+    """Return the reason why a method is incompatible with a workload's domain, or ``""``."""
     needs = METHODS[method].needs
     lacks = [f'domain "{workload.domain}" {lack}' for need in needs if (lack := workload.lacks(need))]
     if not lacks and "fine-tuning" in needs:

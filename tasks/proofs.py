@@ -1,4 +1,4 @@
-"""The operators that candidates executed, as reported by the profilers of the runtimes, and the resulting warnings."""
+"""The operators that candidates executed, as reported by the runtimes' profilers, and the resulting warnings."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tasks.refs import Frozen, ModuleCoverage
 from tasks.workload.gate import BATCH_TOLERANCE
 
 TOP = 5
-# "convert" operators convert between int8 and float; "other" operators allocate memory or create views.
+# ``"convert"`` operators convert between int8 and float; ``"other"`` operators allocate memory or create views.
 Arithmetic = Literal["int8", "float", "convert", "other"]
 
 
 class Operator(Frozen):
-    """An operator, or all operators with one name, and its duration; ``name`` begins with the module, if known."""
+    """Duration of an operator, or of all operators with one name; ``name`` begins with the module if it is known."""
 
     name: str = ""
     type: str
@@ -27,7 +27,7 @@ class Operator(Frozen):
 
 
 class FloatOperator(Frozen):
-    """An operator that stayed float, with its fraction of the time; ``reason`` explains why its module is float."""
+    """An operator that stayed in float, with its fraction of the time; ``reason`` explains why its module is float."""
 
     name: str
     type: str
@@ -41,11 +41,11 @@ class Proof(Frozen):
     ``int8_time_share`` is the fraction of operator time spent in int8, or None if the runtime lacks a profiler.
     ``float_operators`` lists the most expensive float operators. ``instructions`` maps instruction families to
     fractions of the time, if the system allows sampling. ``saturation`` is the distance between outputs with and
-    without saturation, as a fraction of the output's range. The distance is 0 if products cannot saturate, and None if
-    unknown. ``doubts`` are warnings that int8 may not have run as intended.
+    without saturation, as a fraction of the output's range. The distance is 0 if products cannot saturate, or None if
+    it is unknown. ``doubts`` are warnings that int8 may not have run as intended.
     """
 
-    # Write NaN as NaN in JSON, because null means that the number was not measured.
+    # Write NaN to JSON as ``NaN``, because ``null`` means that the number was not measured.
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
     int8_time_share: float | None = None
@@ -56,7 +56,7 @@ class Proof(Frozen):
 
 
 class ProofReport(Frozen):
-    """Proofs by subject; ``refused`` and ``unsampled`` have the reasons for missing proofs and missing samples."""
+    """Proofs by subject; ``refused`` and ``unsampled`` explain missing proofs and missing samples."""
 
     proofs: dict[str, Proof]
     refused: dict[str, str] = Field(default={})
@@ -98,7 +98,7 @@ def most_expensive_floats(
 
 
 def doubt_about_batches(difference: float | None) -> str:
-    """Return a warning if the rows of a batch are known to affect each other, or ""."""
+    """Return a warning if the rows of a batch are known to affect each other; otherwise, return ``""``."""
     if difference is None or not BATCH_TOLERANCE < difference < math.inf:  # NaN: not comparable
         return ""
     return f"rows of a batch are not independent: outputs differ by up to {difference:.1%} of their range"

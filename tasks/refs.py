@@ -1,4 +1,4 @@
-"""References to artifacts. Only references and `tasks.results` travel between tasks, never tensors or file contents."""
+"""References to artifacts. Tasks exchange only references and `tasks.results`, never tensors or file contents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Frozen(BaseModel):
-    """A small immutable value that crosses task boundaries as JSON."""
+    """A small immutable value that is passed between tasks as JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -27,11 +27,11 @@ class ArtifactRef(Frozen):
 
 
 class DatasetRef(ArtifactRef):
-    """A prepared data set: the numbers of samples (or tokens) by split, of classes and of words, and the sample shape.
+    """A prepared data set: samples (or tokens) per split, number of classes, number of words, and sample shape.
 
-    ``calibration_digest`` is the SHA-256 of the list of calibration samples, or "". ``notes`` describe how the samples
-    were prepared, for readers of the report. ``at_most`` limits the test split to a random sample of this size; 0 means
-    the complete split.
+    ``calibration_digest`` is the SHA-256 of the list of calibration samples, or ``""``. ``notes`` describe how the
+    samples were prepared, for readers of the report. ``at_most`` limits the test split to a random sample of this size;
+    0 means the complete split.
     """
 
     splits: dict[str, int]
@@ -54,7 +54,7 @@ class CheckpointRef(ArtifactRef):
 class Architecture(Frozen):
     """A float model without weights, as its domain describes it.
 
-    ``model`` is the workload file's section about the model. ``folder`` is the workload file's folder, which is
+    ``model`` is the ``[model]`` section of the workload file. ``folder`` is the workload file's folder, which is
     searched first for the user's code.
     """
 
@@ -82,7 +82,7 @@ class ModuleCoverage(Frozen):
 class CandidateRef(ArtifactRef):
     """A candidate: the result of one recipe for one runtime, built and opened by `tasks.runtimes`.
 
-    ``size_bytes`` is the serialized size as counted by the runtime. ``graph`` is the graph mode of torch, or "" if the
+    ``size_bytes`` is the serialized size as counted by the runtime. ``graph`` is torch's graph mode, or ``""`` if the
     runtime has only one mode. ``shared`` maps kinds to digests of artifacts that several candidates share.
     ``recipe_digest`` is the digest of the recipe, and ``source_digest`` is the digest of the code that built the
     candidate.

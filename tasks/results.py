@@ -1,4 +1,4 @@
-"""Results of the stages, as small frozen values that travel between tasks; this module does not import torch.
+"""Results of the stages, as small frozen values that are passed between tasks; this module does not import torch.
 
 If a field of `Evaluation`, `Comparison`, `Timing` or `tasks.proofs.Proof` has the name of a column of ``measurements``,
 `tasks.rows` records the field in this column.
@@ -18,13 +18,14 @@ from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage
 from tasks.workload.workload import Workload
 
-# The samples' contributions to a quality are independent numbers, 100 (right) or 0 (wrong), or values of a series with
-# dependent neighbours. "resampled" means the quality on resamples that all candidates share.
+# Kinds of contributions to a quality. Each independent sample contributes a number, or 100 (right) or 0 (wrong). In a
+# series, neighbouring values are dependent. For other metrics, each resample contributes the quality, and all
+# candidates share the resamples.
 Contributions = Literal["independent", "right-or-wrong", "serial", "resampled"]
 
 
 class Proposal(Frozen):
-    """Keys by section for a drafted workload file; ``reasons`` explains the choices, by ``section.key``."""
+    """Proposed keys for a new workload file, by section; ``reasons`` explains each choice, by ``section.key``."""
 
     sections: dict[str, dict[str, object]] = Field(default_factory=dict)
     reasons: dict[str, str] = Field(default_factory=dict)
@@ -54,7 +55,7 @@ class Evaluation(Frozen):
 
 
 class Comparison(Frozen):
-    """A candidate's quality difference on the baseline's samples; difference = candidate - baseline."""
+    """A candidate's quality difference (candidate - baseline) on the samples that the baseline was evaluated on."""
 
     quality_difference: float
     quality_difference_low: float | None = None
@@ -63,9 +64,9 @@ class Comparison(Frozen):
 
 
 class LayerSensitivity(Frozen):
-    """A quantized layer's signal-to-noise ratio and rank; the layer with rank 1 loses most.
+    """A quantized layer's signal-to-noise ratio and rank; the layer with rank 1 has the largest loss.
 
-    ``kept_float_quality`` is the quality with this layer, and all layers that lose more, in float.
+    ``kept_float_quality`` is the model's quality if this layer and all layers with a larger loss stay in float.
     """
 
     recipe: str
@@ -79,13 +80,13 @@ class LayerSensitivity(Frozen):
 class Timing(Frozen):
     """The timing of one candidate in one setting; ``speedup`` = baseline's latency ÷ candidate's latency.
 
-    ``_low`` and ``_high`` are the ends of the 95% interval. The gate decides by the ``_bound_`` columns and by the ends
-    of ``over_incumbent`` (the current bundle's latency divided by the candidate's latency). ``cold_`` numbers are from
-    calls with cold caches. Percentiles are computed from single calls, and are None if too few calls were made.
-    ``block_launch``, ``block_round`` and ``block_s`` (seconds per call) are the raw samples in the order of
-    measurement; ``cold_launch`` and ``cold_s`` are the raw samples with cold caches. ``threads_used`` is the largest
-    number of threads kept busy in any launch. ``sequence_length`` is None if the setting has the primary setting's
-    length.
+    Fields with the suffixes ``_low`` and ``_high`` are the ends of the 95% interval. The gate decides by the
+    ``_bound_`` columns and by the ends of ``over_incumbent`` (the current bundle's latency divided by the candidate's
+    latency). Fields with the prefix ``cold_`` describe calls with cold caches. Percentiles are computed from single
+    calls, and are None if too few calls were made. The raw samples, in the order of measurement, are ``block_launch``,
+    ``block_round`` and ``block_s`` (seconds per call). The raw samples with cold caches are ``cold_launch`` and
+    ``cold_s``. ``threads_used`` is the largest number of threads that were kept busy in any launch. ``sequence_length``
+    is None if the setting has the primary setting's length.
     """
 
     recipe: str
@@ -138,7 +139,7 @@ class BenchmarkResult(Frozen):
     """All timings of one workload, with the A/A check and the host's state.
 
     ``refused`` maps a ``recipe/runtime`` that was not timed to the reason. ``proofs`` maps subjects to their proofs.
-    ``unknown`` maps timed subjects to the columns of ``measurements`` that lack a value, each with the reason.
+    ``unknown`` maps each timed subject to the ``measurements`` columns that lack a value, with the reasons.
     """
 
     workload: str
@@ -168,7 +169,7 @@ class BenchmarkResult(Frozen):
 
 
 class Failure(Frozen):
-    """A stage that failed for a candidate, with the error; ``skipped`` if this host cannot run the candidate."""
+    """A stage's failure for a candidate, with the error; ``skipped`` is true if this host cannot run the candidate."""
 
     stage: str
     error: str
@@ -190,7 +191,7 @@ class Incumbent(Frozen):
     """The current bundle, with the results of tonight's stages for this bundle.
 
     ``candidate`` is an artifact of the bundle's own files, or tonight's identical candidate, whose name is ``same_as``.
-    ``candidate`` is None if the files cannot be used, and ``fault`` has the reason. ``failure`` is a stage that failed
+    If the files cannot be used, ``candidate`` is None and ``fault`` is the reason. ``failure`` is a stage that failed
     although the files are good, so that quality and speed are unknown. ``made_as`` is the digest of the packaged
     candidate, and ``coverage`` is the candidate's quantized fraction. ``outdated`` is the reason if the workload's
     inputs have changed since the bundle was packaged.
@@ -209,7 +210,7 @@ class Incumbent(Frozen):
 
 
 class UnknownIncumbent(Frozen):
-    """A current bundle that could not be looked up; None means that the workload certainly lacks a bundle."""
+    """A current bundle that could not be looked up; None, in contrast, means that there is certainly no bundle."""
 
     reason: str
     version: str = ""
@@ -242,8 +243,8 @@ class QualityLoss(Frozen):
     """A candidate's significant loss on test samples; ``share`` is the lost fraction of the float model's quality.
 
     ``layers`` lose most. If ``ranks_for`` names a runtime, this runtime quantizes the model itself, but the ranking
-    comes from torch's conversion. ``exclude`` is the recipe's key that keeps the layers float, and ``share_left`` is
-    the remaining loss with this key (None if not measured).
+    comes from torch's conversion. ``exclude`` is the value of the recipe's ``exclude`` key that keeps the layers in
+    float. ``share_left`` is the remaining loss with this value (None if not measured).
     """
 
     metric: str
@@ -271,7 +272,7 @@ class QualityLoss(Frozen):
 
 
 class CandidatePreview(Frozen):
-    """The trial of a candidate: its coverage and loss, or an ``obstacle``; slow builds are ``exported_only``."""
+    """The trial of a candidate: coverage and loss, or an ``obstacle``; ``exported_only`` is true for slow builds."""
 
     candidate: str
     obstacle: str = ""
@@ -283,7 +284,7 @@ class CandidatePreview(Frozen):
 class Preview(Frozen):
     """The trial of a workload; fields are empty if ``problems`` prevented their computation.
 
-    ``methods`` and ``runtimes`` map each name to the reason if it is not compatible or not installed, or to "".
+    ``methods`` and ``runtimes`` map each name to ``""``, or to the reason why it is incompatible or not installed.
     ``tracebacks`` are for ``--debug``.
     """
 

@@ -1,4 +1,4 @@
-"""Return the rows of a run's tables, computed from the results of the stages."""
+"""Compute the rows of a run's tables from the results of the stages."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _AA = tuple(f"{caches}aa_{column}" for caches in ("", "cold_") for column in ("r
 
 
 def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime) -> list[Row]:
-    """Return a workload's rows of ``measurements`` for all candidates, even failed ones, in every setting.
+    """Return ``measurements`` rows for all candidates of a workload, including failed candidates, in every setting.
 
-    Values that the table does not accept become NULL here, because the gate must read the rows as recorded.
+    Values that the table does not accept become NULL here, because the gate must read the rows as they are recorded.
     """
     benchmark = result.benchmark
     shared: dict[str, Cell] = {}
@@ -80,7 +80,7 @@ def _proof_columns(
 
 
 def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:
-    """Return rows of ``layers``: every candidate's coverage, with the recipe's sensitivity if known."""
+    """Return rows of the ``layers`` table: every candidate's coverage, with the recipe's sensitivity if it is known."""
     sensitivity = {(ranked.recipe, ranked.module): ranked for ranked in result.sensitivities}
     rows: list[Row] = []
     for candidate in result.candidates:
@@ -104,7 +104,7 @@ def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:
 
 
 def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dict[str, Cell]:
-    """Return a candidate's columns of ``measurements`` that are known before timing."""
+    """Return the columns of a candidate's ``measurements`` row that are known before timing."""
     workload, job, failure, built = result.workload, result.job, candidate.failure, candidate.built
     # The current bundle's recipe may have been removed from the workload, or left out of this run.
     recipe = next((recipe for recipe in workload.recipe if recipe.name == candidate.recipe), None)
@@ -147,7 +147,7 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
 
 
 def _recorded(value: Frozen, *without: str) -> dict[str, Cell]:
-    """Return the fields that are columns of ``measurements``: "" as NULL, maps sorted, nested values as JSON."""
+    """Return the fields that are columns of ``measurements``: ``""`` as NULL, maps sorted, nested values as JSON."""
     cells: dict[str, Cell] = {}
     for column in MEASUREMENTS.columns:
         if column.name in type(value).model_fields.keys() - {"recipe", "runtime", *without}:

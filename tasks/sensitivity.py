@@ -33,13 +33,13 @@ from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 _BATCH_SIZE, _BATCHES = 16, 4
-# Limit for a layer without noise, because tables do not accept an infinite ratio.
+# Ratio recorded for a layer without noise, because tables do not accept an infinite ratio.
 _MAX_DB = 200.0
 _STUDIED = (1, 2, 4)
 
 
 class KeepEffect(Frozen):
-    """The quality and size with the worst ``kept`` layers in float."""
+    """The model's quality and size with the ``kept`` worst layers in float."""
 
     kept: int
     modules: tuple[str, ...]
@@ -95,7 +95,7 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
 def keep_effects(
     job: Job[Workload], recipe: Recipe, ranking: Sequence[LayerSensitivity], counts: Sequence[int], workspace: Workspace
 ) -> tuple[KeepEffect, ...]:
-    """Evaluate with the first K layers of the `ranking` in float, for each K in `counts` up to the number of layers."""
+    """Evaluate the model with the first K ranked layers in float, for each K in `counts` up to the number of layers."""
     source = model_source(job, workspace)
     float_size, float_quality = _evaluated(job, source, FloatRecipe(name="float", method="none"))
     structure = Structure.read(find_or_convert(source, spec_of(recipe)))
@@ -126,7 +126,7 @@ def keep_effects(
 
 
 def study(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
-    """Rank a recipe's layers, and evaluate with the worst 1, 2 and 4 layers in float, as a full run does."""
+    """Rank a recipe's layers, and evaluate the model with the worst 1, 2 and 4 layers in float, as a full run does."""
     ranking = sensitivity(job, recipe, workspace)
     quality = {effect.kept: effect.quality for effect in keep_effects(job, recipe, ranking, _STUDIED, workspace)}
     return tuple(layer.model_copy(update={"kept_float_quality": quality.get(layer.rank)}) for layer in ranking)
@@ -144,7 +144,8 @@ def excluding(recipe: Recipe, ranking: Sequence[LayerSensitivity], count: int) -
     """Return the recipe with the first `count` layers of the `ranking` in float."""
     changes: dict[str, object] = {"exclude": (*recipe.exclude, *(layer.module for layer in ranking[:count]))}
     if "Embedding" in spec_of(recipe).layers and not any(layer.type == "Embedding" for layer in ranking[count:]):
-        # If all embeddings stay float, remove the bit width for embeddings, because validation refuses an unused width.
+        # If all embeddings stay in float, remove the bit width for embeddings, because validation refuses an unused
+        # width.
         changes["embedding_bits"] = None
     return recipe.model_copy(update=changes)
 

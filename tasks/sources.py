@@ -1,10 +1,10 @@
 """Compute digests of code, because an artifact's digest includes the functions and constants that build the artifact.
 
-Dependencies are found in the syntax tree. For a module, the digest follows every import within the module's top-level
-package, including imports inside functions. For the user's code, the digest also follows imports from the workload
-file's folder. For a function or class, the digest follows only the definitions, constants and imports that the code
-uses. Imports for type checkers and annotations of functions are ignored. Docstrings and comments are left out, so that
-a correction does not cause a model to be trained again.
+Dependencies are found in the syntax tree. For a module, the digest covers every import within the module's top-level
+package, including imports inside functions. For the user's code, the digest also covers imports from the workload
+file's folder. For a function or class, the digest covers only the definitions, constants and imports that the code
+uses. Function annotations and imports for type checkers are ignored. Docstrings and comments are left out, so that a
+correction does not cause a model to be trained again.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def code_digest(*roots: Root) -> str:
 def model_digest(model: nn.Module, spec: Kind, *makers: Callable[..., object]) -> str:
     """Return the digest of a model's code, and of the `makers` that build the model and its inputs.
 
-    The digest covers the classes of the model's modules, except the classes of torch, because every digest includes
-    torch's version. If `spec` names a factory, the digest also covers the factory's module, including imports from the
-    same package.
+    The digest covers the classes of the model's modules, except torch's classes, because every digest includes torch's
+    version. If `spec` names a factory, the digest also covers the factory's module, including imports from the same
+    package.
     """
     classes = {type(part) for part in model.modules()}
     own = {part for part in classes if part.__module__.partition(".")[0] in _OURS}
@@ -114,7 +114,7 @@ def _bindings(path: Path, modified_ns: int) -> dict[str, ast.stmt]:
 
 
 def _used_names(tree: ast.AST) -> set[str]:
-    """Return the names that the code reads, except names in annotations of functions."""
+    """Return the names that the code reads, except names in function annotations."""
     signatures = (node for node in ast.walk(tree) if isinstance(node, ast.arg | ast.FunctionDef | ast.AsyncFunctionDef))
     annotations = (node.annotation if isinstance(node, ast.arg) else node.returns for node in signatures)
     ignored = {id(inner) for annotation in annotations if annotation is not None for inner in ast.walk(annotation)}
@@ -126,7 +126,7 @@ def _read(name: str, path: Path | None, modified_ns: int) -> tuple[str, tuple[st
     if path is None:  # compiled
         return "", ()
     tree = _relevant_tree(path.read_bytes())
-    # From libraries, include only the version, and the modules that define the model's classes.
+    # For a library, include only the version and the modules that define the model's classes.
     is_library = "site-packages" in path.parts and name.partition(".")[0] != __package__
     return _digest(tree), () if is_library else tuple(sorted(set(_imported(tree, name))))
 

@@ -1,4 +1,4 @@
-"""The stages of a run, as plain functions from references to references; implementations are imported on first use."""
+"""A run's stages, as plain functions that take and return references; implementations are imported on first use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def preview(workspace: Workspace, workload: Workload) -> Preview:
 
 
 def propose(workspace: Workspace, workload: Workload) -> Proposal:
-    """Propose keys for a workload file from data, model and weights; see `tasks.domains.base.Domain.propose`."""
+    """Propose a workload file's keys, based on data, model and weights; see `tasks.domains.base.Domain.propose`."""
     require_domain(workload)
     return DOMAINS[workload.domain].propose(workload, workspace)
 
@@ -77,7 +77,7 @@ def build(workspace: Workspace, job: Job[Workload], recipe: Recipe, runtime: str
 
 
 def evaluate(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) -> Evaluation:
-    """Compute a candidate's quality, and store its golden outputs and per-sample results.
+    """Compute a candidate's quality; store the candidate's golden outputs and per-sample results.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def evaluate(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) 
     """
     from tasks.evaluate import evaluate as evaluate_candidate
 
-    # Suppress prints by the user's metric.
+    # Suppress text that the user's metric prints.
     with reported_as("The candidate cannot be evaluated", hint_for(candidate.runtime)), contained(passed_on=True):
         return evaluate_candidate(job, candidate, workspace)
 
@@ -107,9 +107,9 @@ def compare(workspace: Workspace, baseline: Evaluation, candidates: Sequence[Eva
 
 
 def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequence[CandidateRef]) -> Incumbent | None:
-    """Return the workload's current bundle as a candidate, or None if the workload does not have a bundle.
+    """Return the workload's current bundle as a candidate, or None if the workload has no current bundle.
 
-    ``fault`` is the reason if the bundle's files cannot be used, for example because they are damaged. If this function
+    If the bundle's files cannot be used, ``fault`` is the reason, for example that files are damaged. If this function
     raises an error, the bundle may still exist and be good.
 
     Parameters
@@ -156,9 +156,9 @@ def benchmark(
     Raises
     ------
     MeasurementError
-        The baseline is missing or wrong, a launch died, or `limit_s` was reached while the primary setting was timed.
-        ``refused`` reports failures in further settings, and ``unknown`` reports failures of memory measurements or
-        proofs.
+        The baseline is missing or was refused, a launch died, or `limit_s` was reached while the primary setting was
+        timed. ``refused`` reports failures in further settings, and ``unknown`` reports failures of memory measurements
+        or proofs.
     """
     from tasks.benchmark.messages import PROFILES
     from tasks.benchmark.stage import benchmark as time_candidates

@@ -1,7 +1,7 @@
 """Write and read safetensors files, including golden files; torch is imported on first use.
 
 ``golden.safetensors`` contains a model's inputs and evaluated outputs as ``input.<name>`` and ``output.<index>``. In
-further cases, the names begin with the number of the case and a dot. The metadata lists the names of inputs, in calling
+further cases, the names begin with the case's number and a dot. The metadata lists the names of inputs, in calling
 order, and the names of outputs.
 """
 
@@ -27,7 +27,7 @@ GOLDEN, SAMPLES = "golden.safetensors", "samples.safetensors"
 INPUT, OUTPUT = "input.", "output."
 # The metadata has a single key, because safetensors writes several keys in an order that changes from run to run.
 _NAMES = "names"
-# safetensors reports system errors only as text, for example "I/O error: No space left on device (os error 28)".
+# safetensors reports system errors only as text, for example ``I/O error: No space left on device (os error 28)``.
 _NUMBER = re.compile(r"(?P<reason>[^:]*) \(os error (?P<number>\d+)\)")
 
 
@@ -51,7 +51,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[st
 
 @dataclass(frozen=True)
 class Golden:
-    """Inputs in calling order, and expected outputs; ``further`` cases have equal names but other shapes."""
+    """Inputs in calling order, and expected outputs; ``further`` cases have the same names but other shapes."""
 
     inputs: dict[str, Tensor]
     outputs: tuple[Tensor, ...] = ()
@@ -93,7 +93,7 @@ class Golden:
 
 
 def case_prefix(number: int) -> str:
-    """Return the prefix of a case's tensor names, which is "" for the first case."""
+    """Return the prefix of tensor names in a case; the prefix is ``""`` for the first case."""
     return f"{number}." if number else ""
 
 

@@ -1,4 +1,4 @@
-"""Find and call user code (first in the workload file's folder), and report errors with the user's traceback lines."""
+"""Find user code, first in the workload file's folder; call it, and report errors with the user's traceback lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LIBRARIES = (*(str(_ROOT / name) for name in _OURS), sysconfig.get_path("stdlib
 
 
 def call_factory(spec: FactorySpec) -> nn.Module:
-    """Return the model from a call of ``model.factory`` with ``model.arguments``.
+    """Call ``model.factory`` with ``model.arguments``, and return the model.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def call(key: str, reference: str, folder: str, /, *args: object, **kwargs: obje
 
 @contextmanager
 def opened(key: str, reference: str, folder: str) -> Iterator[Callable[..., object]]:
-    """Import ``module:callable``, to be called several times; see `call`."""
+    """Import ``module:callable`` for repeated calls; see `call`."""
     with importable(folder):
         function = _load(key, reference, folder)
 
@@ -95,7 +95,7 @@ def in_its_own_words(action: str, hint: str) -> Iterator[None]:
 
 @contextmanager
 def importable(folder: str) -> Iterator[None]:
-    """Search a workload file's folder and the current folder first; drop same-named modules of other folders."""
+    """Search a workload file's folder and the current folder first; drop other folders' modules with equal names."""
     has_current = "" in sys.path
     folders = dict.fromkeys(([folder] if folder else []) + ([] if has_current else [str(Path.cwd())]))
     added = [path for path in folders if path not in sys.path]
@@ -165,7 +165,7 @@ def _own_lines(error: Exception) -> str:
 
 
 def _hint(missing: str | Exception, otherwise: str) -> str:
-    """Return a hint if one of nightquant's packages hides the user's module, or else `otherwise`."""
+    """Return a hint if one of nightquant's packages hides the user's module; if not, return `otherwise`."""
     module = missing if isinstance(missing, str) else isinstance(missing, ImportError) and missing.name
     package = (module or "").partition(".")[0]
     if package not in _OURS:

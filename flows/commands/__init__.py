@@ -90,7 +90,7 @@ def complete_recipe(context: click.Context, parameter: click.Parameter, incomple
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 
-# This option passes ``store: str``: the flag's value, or else the setting.
+# This option passes ``store: str``: the flag's value, or the setting if the flag is absent.
 store_option = click.option(
     "--store",
     metavar="PATH|URL",
@@ -137,7 +137,7 @@ def reason_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - 
 
 
 def age_option(name: str, *, help: str, default: str | None = None) -> Callable[[Function], Function]:  # noqa: A002
-    """Add an option such as ``--max-age 26h``, which passes a `datetime.timedelta`, or None if the option is absent."""
+    """Add an option such as ``--max-age 26h``, which passes a `datetime.timedelta`, or None if it is absent."""
     return click.option(name, metavar="AGE", callback=_age, default=default, show_default=True, help=help)
 
 
@@ -153,7 +153,7 @@ def format_option(*formats: str) -> Callable[[Function], Function]:
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document to standard output; the document may contain models, data classes, dates and paths."""
+    """Print one JSON document to standard output; it may contain models, data classes, dates and paths."""
     click.echo(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False, default=_as_json))
 
 
@@ -170,7 +170,7 @@ def _as_json(value: object) -> object:
 
 
 def print_result(format: str, document: object, lines: Iterable[str]) -> None:
-    """Print a document as JSON with ``--format json``; otherwise, print the equivalent lines."""
+    """Print a document as JSON if `format` is ``json``; otherwise, print the equivalent lines."""
     if format == "json":
         print_json(document)
     else:
@@ -179,7 +179,7 @@ def print_result(format: str, document: object, lines: Iterable[str]) -> None:
 
 
 def store_flag(store: str) -> str:
-    """Return the ``--store`` option for a suggested command, or "" if the settings already name the store."""
+    """Return the ``--store`` option for a suggested command, or ``""`` if the settings already name the store."""
     return "" if store == load_settings().store else f" --store {store}"
 
 

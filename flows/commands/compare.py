@@ -1,4 +1,4 @@
-"""``nightquant compare``: compare the candidates of two runs, and list the changes between the runs."""
+"""``nightquant compare``: compare the candidates of two runs, and list what changed in between."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from storage.results.history import changes_between
 from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 
-# A night selects all of its runs. If several runs measured a candidate, the row of the last run is used.
+# A date selects all runs of that night. If several runs measured a candidate, the last run's row is used.
 _RUNS = """
 select run_id, night, started_at, status, profile, candidates_ok as measured, candidates_failed as failed, host,
     git_commit
@@ -49,11 +49,11 @@ _KNOWN = "select run_id, night from runs order by night desc, started_at desc li
 
 @dataclass(frozen=True)
 class Pair:
-    """A candidate with its row from each run; a row is None if the run does not include the candidate.
+    """A candidate and its row from each run; a row is None if the candidate is not in that run.
 
     ``changed`` maps changed columns to descriptions. ``times_as_fast`` is the second speed-up divided by the first, or
     None if a speed-up is missing. ``is_apart`` is true if the two 95% intervals do not overlap. ``times_as_fast`` and
-    ``is_apart`` apply to calls with the ``caches`` (cold or warm) that the second run's gate uses.
+    ``is_apart`` describe calls with cold or warm caches (``caches``), as the second run's gate requires.
     """
 
     workload: str
@@ -84,8 +84,8 @@ class RunComparison:
 def command(first: str, second: str, format: str, store: str) -> None:
     """Compare the candidates of two runs, each given by its id or its night (YYYY-MM-DD).
 
-    A night includes all of its runs. Speed-ups have 95% intervals; "intervals apart" means that two intervals do not
-    overlap.
+    A date selects all runs of that night. Speed-ups have 95% intervals; "intervals apart" means that two intervals do
+    not overlap.
 
     \b
     Example:

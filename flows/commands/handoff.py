@@ -1,4 +1,4 @@
-"""``nightquant handoff``: the commands for people who deploy bundles."""
+"""``nightquant handoff``: commands for people who deploy bundles."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ def rollback(
     """Make an earlier bundle of WORKLOAD current again.
 
     The command withdraws the replaced bundle, and later runs do not promote a withdrawn bundle. To make a withdrawn
-    bundle current again, use rollback --to or promote. With --from, the command changes nothing if another bundle has
-    become current meanwhile.
+    bundle current again, use `rollback --to` or `promote`. With --from, the command does nothing if another bundle has
+    become current in the meantime.
 
     \b
     Example:

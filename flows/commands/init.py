@@ -1,4 +1,4 @@
-"""``nightquant init``: run a model, and write a workload file for the model."""
+"""``nightquant init``: run a model, and write a workload file for it."""
 
 from __future__ import annotations
 
@@ -100,12 +100,12 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 @format_option("text", "json")
 @store_option
 def command(model: str, all_keys: bool, output: Path | None, format: str, store: str, **options: Any) -> int:
-    """Run a model on its data, and write a workload file for the model.
+    """Run a model on its data, and write a workload file for it.
 
-    The command looks for modules in the file's folder, then in the current folder. The command leaves out recipes and
-    runtimes that the model does not support, and the file gives the reasons. If you pass weights, the command lists the
-    candidates that lose quality. The command does not train the model or overwrite files. If the model, the data or the
-    weights fail a check, the command writes nothing and exits with code 2.
+    The command looks for modules in the file's folder, then in the current folder. The workload file omits recipes and
+    runtimes that the model does not support, and explains why. If you pass weights, the command lists the candidates
+    that lose quality. The command does not train the model or overwrite files. If the model, the data or the weights
+    fail a check, the command writes nothing and exits with code 2.
 
     \b
     Example:
@@ -174,16 +174,16 @@ def render(
     *,
     all_keys: bool = False,
 ) -> str:
-    """Return the text of the workload file, with the reasons for its keys as comments.
+    """Return the text of the workload file, with comments that explain why each key is set.
 
     Parameters
     ----------
     to_do
-        One line that describes the remaining work for the user.
+        One-line description of the work that the user still has to do.
     reasons
-        Reasons for choosing or omitting keys, by ``section.key``.
+        Reasons for setting or omitting keys, keyed by ``section.key``.
     all_keys
-        Whether to write the description of every key, and the remaining keys as comments with their defaults.
+        Whether to describe every key, and to write keys that are not set as comments with their defaults.
     """
     lines = [
         "# Written by `nightquant init`. To try it out after a change: nightquant workloads --workload FILE --check",
@@ -260,5 +260,5 @@ def toml(value: object) -> str:
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml, value))}]"
-    # Python's `json` escapes all control characters except this one.
+    # Python's `json` escapes all control characters except DEL (``\x7f``).
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

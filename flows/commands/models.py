@@ -51,7 +51,7 @@ def generate(
     format: str,
     store: str,
 ) -> None:
-    """Sample text from a word language model; if the store lacks the model, train and quantize it first.
+    """Sample text from a word language model; if the model is not in the store, train and quantize it first.
 
     \b
     Example:
@@ -62,7 +62,7 @@ def generate(
 
     if output is not None and format == "json":
         raise ConfigurationError("With --format json, the text goes to standard output.", hint="Leave out --output.")
-    if output is not None and not output.parent.is_dir():  # fail before the model is trained or sampled
+    if output is not None and not output.parent.is_dir():  # report the error before training or sampling
         raise ConfigurationError(
             f"{output} cannot be written, because the folder {output.parent} does not exist.",
             hint="Create the folder first.",
@@ -149,7 +149,7 @@ def _recipe(workload: Workload, names: tuple[str, ...], recipes: Sequence[Recipe
 
 
 def _recipes(workload: Workload, names: tuple[str, ...], compare: bool) -> list[Recipe]:
-    """Return the chosen recipe (float by default); to compare texts, return a float and a quantized recipe."""
+    """Return the chosen recipe (default: float) or, for a comparison of texts, a float and a quantized recipe."""
     floats = [recipe for recipe in workload.recipe if recipe.method == "none"]
     quantized = [recipe for recipe in workload.recipe if recipe.method != "none"]
     if not compare:
@@ -163,7 +163,7 @@ def _recipes(workload: Workload, names: tuple[str, ...], compare: bool) -> list[
 
 
 def _print_columns(headings: list[str], texts: list[Iterator[str]], console: Console) -> None:
-    """Print the texts side by side: word by word at a terminal, but all at once in a file."""
+    """Print the texts side by side: word by word at a terminal, but all at once if the output is a file."""
     grown = [""] * len(texts)
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
         for pieces in zip_longest(*texts, fillvalue=""):

@@ -1,4 +1,4 @@
-"""``nightquant nightly`` runs the flow once; ``nightquant serve`` runs the flow every night from one process."""
+"""``nightquant nightly`` runs the flow once; ``nightquant serve`` runs it every night from one process."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def nightly(
     request.load_workloads()
     check_writable(store)
     try:
-        # Remove the signing key from the environment, because Prefect's server and the workers do not need the key.
+        # Remove the signing key from the environment, because Prefect's server and the workers do not need it.
         with unwinding_on_sigterm(), children_inherit(NIGHTQUANT_SIGNING_KEY=None):
             return _run(request, settings, timings, as_json=format == "json")
     except ServerGoneError as error:
@@ -106,7 +106,7 @@ def _run(request: NightlyRequest, settings: Settings, timings: bool, *, as_json:
         reporter.started(_SERVER)
         with prefect_api(settings.server_startup_timeout_s, reporter.noted) as server_s:
             reporter.finished(_SERVER, server_s)
-            # Import Prefect only now, because the import reads Prefect's settings.
+            # Import Prefect only now, because Prefect reads its settings on import.
             from flows.nightly import run_here
 
             try:
@@ -152,7 +152,7 @@ def _show(console: Console, summary: NightSummary) -> None:
 
 def _show_timings(console: Console, summary: NightSummary, server_s: float) -> None:
     rest = summary.wall_s - summary.busy_s
-    # The fraction is unknown if stages ran on a cluster, because each process there measures its own times.
+    # The time outside the stages is unknown if the stages ran on a cluster, where each process measures its own times.
     split = f", of which {rest:.1f} s ({100 * rest / summary.wall_s:.1f}%) outside the stages" if summary.busy_s else ""
     text = f"[bold]Timings   [/bold]Prefect's server {server_s:.1f} s; flow {summary.wall_s:.1f} s{split}"
     if summary.benchmark_wall_s:
@@ -169,8 +169,8 @@ def _show_timings(console: Console, summary: NightSummary, server_s: float) -> N
 def serve(store: str, profile: str | None, cron: str, timezone: str) -> None:
     """Serve the nightly-quantization/served deployment from this process until you stop the command.
 
-    This process replaces a work pool and a worker. The command requires a running Prefect server (PREFECT_API_URL),
-    because the schedule must outlive the command.
+    You do not need a Prefect work pool or a worker. The command requires a running Prefect server (PREFECT_API_URL),
+    because the schedule must outlive this process.
 
     \b
     Example:

@@ -1,7 +1,7 @@
 """``nightquant operations``: install and test alerts for runs that fail or never begin.
 
 Prefect's server runs the automations, even if the run's process and worker have died. If the server itself has died,
-alerts are not sent; `nightquant status --max-age` detects this case.
+nobody is alerted; ``nightquant status --max-age`` detects such a failure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TEST = "nightquant.test"
 _BLOCK = "nightquant-operations"
 _EXECUTED, _FAILED = "prefect.automation.action.executed", "prefect.automation.action.failed"
 _RUNS = {"prefect.resource.id": "prefect.flow-run.*"}
-# Only runs of deployments need alerts: a person who starts a run at a terminal sees the result.
+# Only runs of deployments need alerts, because a person who starts a run at a terminal sees the result.
 _OF_DEPLOYMENTS = [
     {"prefect.resource.role": "flow", "prefect.resource.name": ["nightly-quantization", "compact-results"]},
     {"prefect.resource.role": "deployment"},
@@ -42,14 +42,14 @@ _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDED = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Regressed", "Crashed", "Cancelled")}
 _STARTED = {"prefect.flow-run.Running", *_ENDED}
 
-Kinds = Mapping[str, tuple[str, EventTrigger]]  # the end of a sentence about the run, and the trigger, by name
+Kinds = Mapping[str, tuple[str, EventTrigger]]  # maps an alert's name to the end of its message, and to its trigger
 
 
 @click.group()
 def command() -> None:
     """Set up alerts for runs that fail, crash, are cancelled, start late, never start or stop responding.
 
-    Prefect's server sends the alerts to the webhook and the notification block that the settings name.
+    Prefect's server sends the alerts to the webhook and the notification block that are specified in the settings.
 
     \b
     Examples:
@@ -95,8 +95,7 @@ def check(
 ) -> None:
     """Show which automations are installed, missing, disabled or outdated; exit with code 1 unless all are installed.
 
-    With --send, the exit code is also 1 if a call is not answered. Pass the same times that you passed to
-    operations install.
+    With --send, the exit code is also 1 if a call is not answered. Pass the same times as to `operations install`.
 
     \b
     Example:
@@ -168,12 +167,12 @@ def _absence(after: str, expected: set[str], within: dt.timedelta) -> EventTrigg
 
 
 class Automations:
-    """The automations on one server, with the webhook and the notification block that the settings name.
+    """The automations on one server, with the webhook and the notification block that are specified in the settings.
 
     Raises
     ------
     ConfigurationError
-        The settings name neither a webhook nor a block, or name a block that does not exist.
+        The settings specify neither a webhook nor a notification block, or specify a block that does not exist.
     """
 
     def __init__(self, client: SyncPrefectClient, settings: Settings, alerts: Kinds) -> None:
@@ -198,7 +197,7 @@ class Automations:
             self._client.create_automation(expected)
 
     def standings(self) -> dict[str, str]:
-        """Return the state of each automation by kind; all are outdated if the webhook's address is outdated."""
+        """Return the state of each automation by kind; all count as outdated if the webhook's address is outdated."""
         targets = self._targets() if self._saved_url() == self._url else []
         return {name: _standing(existing, expected) for name, expected, existing in self._automations(targets)}
 
@@ -236,7 +235,7 @@ class Automations:
             yield name, expected, self._client.read_automations_by_name(expected.name)
 
     def _saved_url(self) -> str:
-        """Return the address that the server calls; "" if no webhook is set or saved."""
+        """Return the address that the server calls, or ``""`` if no webhook is set or saved."""
         if not self._url:
             return ""
         try:

@@ -80,7 +80,7 @@ def command(
     """Show the state of the store: last night, current bundles, problems that need attention, and next steps.
 
     Without a subcommand, nightquant runs this command. The exit code is 0 in every state. With --max-age, the exit code
-    is 1 if the last night without failures is older than the given age, for the store or for any --workload.
+    is 1 if the last night without failures, of the store or of any --workload, is older than AGE.
 
     \b
     Example:

@@ -30,7 +30,7 @@ def command() -> None:
 @store_option
 @click.pass_context
 def check(context: click.Context, format: str, store: str) -> None:
-    """Read every results file and artifact, and list each problem with its remedy; exit with code 1 if any are found.
+    """Read every results file and artifact, and list problems with their remedies; exit with code 1 if there are any.
 
     \b
     Example:
@@ -90,7 +90,7 @@ def compact(format: str, store: str) -> None:
 @format_option("text", "json")
 @store_option
 def gc(keep_nights: int, dry_run: bool, format: str, store: str) -> None:
-    """Remove artifacts that neither a bundle nor the latest N nights use; exit with code 4 if a run is active.
+    """Remove artifacts that neither a bundle nor the latest N nights use; exit with code 4 during a run.
 
     \b
     Example:

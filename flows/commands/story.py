@@ -59,7 +59,7 @@ def command(workload: str | None, nights: int, format: str, store: str) -> None:
 
 
 def _table(outlines: Sequence[Outline], *, with_candidate: bool) -> Table:
-    """Return a table with one line per workload; the column of candidates, which is wide, is optional."""
+    """Return a table with one line per workload; the wide column with the candidates is optional."""
     candidate = ["candidate"] if with_candidate else []
     numbers = ("faster", "smaller")
     table = plain_table("workload", "current bundle", *numbers, "last night", *candidate, right=numbers)
@@ -163,7 +163,7 @@ def _executed(executed: Sequence[Row]) -> Iterator[object]:
 
 
 def _unknown_reason(row: Row) -> str:
-    """Return the reason if the operators that a candidate executes are unknown, or ""."""
+    """Return the reason why it is unknown which operators a candidate executes; return ``""`` if they are known."""
     if number(row, "int8_time_share") is not None or row["instructions"] or not row["unknown"]:
         return ""
     return str(row["unknown"]).partition("\n")[0]

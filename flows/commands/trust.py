@@ -68,8 +68,8 @@ def verify(
     """Verify the files, signature, manifest and model outputs of the bundle in the folder PATH.
 
     With --workload, PATH may also be the folder that contains current.json and the bundles; the command then verifies
-    the current bundle. A separate process loads the model, and only after the checksums match. Exit code 1 means a
-    refusal.
+    the current bundle. A separate process loads the model, but only after the checksums match. Exit code 1 means that
+    the bundle was refused.
 
     \b
     Example:
@@ -84,7 +84,7 @@ def verify(
     else:
         if not keys:
             raise click.UsageError("--workload requires --public-key: without a key, anyone can forge current.json.")
-        # Only a bundle's own folder contains a list of files.
+        # Only a bundle's own folder contains ``SHA256SUMS``.
         has_bundles = not (path / SUMS).exists() and (path / "current.json").exists()
         pointer = pointer or (path if has_bundles else path.absolute().parent) / "current.json"
         try:
@@ -126,9 +126,9 @@ def _lines(report: VerificationReport) -> Iterator[str]:
 def sign(workload: str, version: str | None, public_key: tuple[Path, ...], format: str, store: str) -> None:
     """Sign WORKLOAD's current bundle, or VERSION, with the key in NIGHTQUANT_SIGNING_KEY.
 
-    The command verifies the bundle and signs the bundle's list of files. If the bundle is current, the command also
-    signs current.json. Use the command for bundles that were built without a key, after a change of keys, or if a
-    signature has expired. Inspect the bundle before you sign it.
+    The command verifies the bundle and signs its list of files. If the bundle is current, the command also signs
+    current.json. Use the command if a bundle was built without a key, if the key has changed, or if a signature has
+    expired. Inspect the bundle before you sign it.
 
     \b
     Example:

@@ -144,8 +144,8 @@ _FIRST = threading.Lock()
 
 @contextmanager
 def executing(settings: Settings, reporter: Reporter) -> Iterator[Execution]:
-    """Provide an execution for this context and for threads that copy the context; stop the workers after the block."""
-    # The settings already contain the signing key, and processes that start in this block do not need the key.
+    """Provide an execution for this context and for threads that copy it; stop the workers after the block."""
+    # Processes that start in this block do not need the signing key, which the settings already contain.
     with children_inherit(NIGHTQUANT_SIGNING_KEY=None):
         execution = Execution(settings, reporter)
         token = _EXECUTION.set(execution)
@@ -172,20 +172,20 @@ def note(remark: str) -> None:
 
 @cache
 def _remote_execution() -> Execution:
-    # Python forbids daemonic processes, such as Dask's workers, to start children, which might outlive the parent.
+    # Python does not let daemonic processes, such as Dask's workers, start children that might outlive the parent.
     # However, nightquant's workers end with their parent (see `flows.execution.workers`).
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     execution = Execution(load_settings(), Reporter(), workers=1)
-    # An atexit function would run too late, because multiprocessing waits for children first.
+    # An ``atexit`` function would run too late, because multiprocessing waits for children first.
     Finalize(None, execution.workers.stop, exitpriority=100)
     return execution
 
 
 @dataclass
 class _StageProgress:
-    """Progress of a stage, shown as a Prefect artifact if the stage takes more than a few seconds.
+    """Progress of a stage, shown as a Prefect artifact if it takes more than a few seconds.
 
-    An instance copies the run context, because the thread that receives updates from the workers lacks the context.
+    An instance copies the run context, because the thread that receives updates from the workers lacks it.
     """
 
     label: str
@@ -215,6 +215,6 @@ class _StageProgress:
                 context.run(update_progress_artifact, self._artifact, percent, description=description)
         except (httpx.HTTPError, PrefectException, RuntimeError) as error:
             # A missing server must not stop this thread, which also reports progress to the terminal. A client that
-            # Prefect has closed with the task run raises RuntimeError.
+            # Prefect has closed with the task run raises `RuntimeError`.
             self._next = math.inf
             logging.getLogger(__name__).warning("%s: Prefect's UI no longer shows progress: %s", self.label, error)

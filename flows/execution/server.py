@@ -87,7 +87,7 @@ def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = lambda 
         yield time.perf_counter() - began
     finally:
         if "prefect" in sys.modules:
-            # Let Prefect's background threads finish, because without the server the threads would retry for 90 s.
+            # Let Prefect's background threads finish, because without the server they would retry for 90 s.
             for service in ("prefect.logging.handlers:APILogWorker", "prefect.events.worker:EventsWorker"):
                 resolve_name(service).drain_all(timeout=_DRAIN_S)
         if process is not None:
@@ -136,7 +136,7 @@ def check_reachable() -> None:
 def own_server_died() -> bool:
     """Return whether this command's own server has died; a call to a dead server would retry for a minute.
 
-    A configured server never counts as dead, because the server may restart.
+    A configured server never counts as dead, because it may restart.
     """
     pid = os.environ.get(_OWN_SERVER)
     try:
@@ -164,13 +164,13 @@ def _start(timeout_s: float, noted: Callable[[str], None]) -> subprocess.Popen[s
         "prefect-server-start", on_wait=lambda: noted("Waiting until another command's Prefect server has started.")
     ):
         process = subprocess.Popen(
-            # -P prevents modules in the working folder from replacing nightquant's modules.
+            # ``-P`` prevents modules in the working folder from replacing nightquant's modules.
             [sys.executable, "-P", "-m", "flows.execution.server_process"],
             env=os.environ | {"PYTHONPATH": path},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # Protect the server from Control-C, because the flow must still report its end to the server.
+            # Protect the server from Control-C, because the flow must still report its end to it.
             start_new_session=True,
         )
         try:
@@ -184,7 +184,7 @@ def _start(timeout_s: float, noted: Callable[[str], None]) -> subprocess.Popen[s
 
 
 def port_of(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[str], None]) -> str:
-    """Return the port that a server prints when the server is ready; wait longer while the server uses CPU time.
+    """Return the port that a server prints when it is ready; wait longer while the server uses CPU time.
 
     Raises
     ------

@@ -31,7 +31,7 @@ _PAUSES_S = (0.02, 0.04, 0.08, 0.16, 0.32)
 
 
 class RetryLocked:
-    """ASGI middleware that retries a write request up to five times in a second if the response is 503.
+    """ASGI middleware that retries a write request up to five times within a second if the response is 503.
 
     SQLite rejects a transaction if the database has changed since the transaction's first read. Prefect's server then
     responds with 503, and Prefect's client waits two seconds before retrying. A rejected transaction was rolled back,
@@ -58,12 +58,12 @@ class RetryLocked:
             await asyncio.sleep(pause_s)
         for message in answer:
             await send(message)
-        # The client retries after a 503. If the error were also raised, the terminal would show a traceback.
+        # The client retries after status 503. If the error were also raised, the terminal would show a traceback.
         if failure is not None and not is_locked:
             raise failure
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[list[Message], Exception | None]:
-        """Return the application's response, and the error that the application raised, or None."""
+        """Return the application's response, and the error that it raised, or None."""
         answer: list[Message] = []
 
         async def collect(message: Message) -> None:
@@ -110,7 +110,7 @@ class _Server(uvicorn.Server):
     def _stop_with_parent(self) -> None:
         sys.stdin.buffer.read()
         self.should_exit = True
-        # uvicorn cancels open requests and would log a traceback for each request.
+        # Suppress the tracebacks that uvicorn would log for open requests, which it cancels.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         # Force the exit if the server cannot shut down in time, for example because a client stays connected.
         threading.Timer(_GRACE_S, os._exit, args=(0,)).start()
@@ -121,7 +121,7 @@ def _application() -> ASGIApp:
 
 
 def main() -> None:
-    """Serve Prefect's API on a free loopback port, and write the port to standard output when the server is ready."""
+    """Serve Prefect's API on a free loopback port, and write its number to standard output when the server is ready."""
     os.environ.update(PREFECT__SERVER_EPHEMERAL="1", PREFECT__SERVER_FINAL="1", PREFECT_UI_ENABLED="0")
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(

@@ -1,4 +1,4 @@
-"""Interruption of a run: SIGTERM unwinds the run like Control-C, but the failure of one part does not stop the run.
+"""Interruption of a run: SIGTERM and Control-C unwind the run; the failure of one part does not.
 
 Prefect's exceptions are resolved by name because the command line handles signals without importing Prefect.
 """
@@ -21,14 +21,14 @@ Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 
 class Terminated(BaseException):
-    """Exception raised on SIGTERM; like `KeyboardInterrupt`, not a subclass of `Exception`."""
+    """Exception raised on SIGTERM; like `KeyboardInterrupt`, it is not a subclass of `Exception`."""
 
 
 def interruption_behind(error: BaseException) -> BaseException | None:
     """Return the interruption that caused `error`, or None.
 
     A signal handler may run in a Python function that C code has called. If the C code does not expect an exception,
-    CPython raises SystemError instead. If this SystemError counted as a failed stage, the run would continue.
+    CPython raises `SystemError` instead. If this `SystemError` counted as a failed stage, the run would continue.
     """
     interruptions = (KeyboardInterrupt, Terminated, resolve_name("prefect.exceptions:ExternalSignal"))
     seen: BaseException | None = error
@@ -40,7 +40,7 @@ def interruption_behind(error: BaseException) -> BaseException | None:
 
 
 def attempt(what: str, do: Callable[[], R]) -> R | Exception:
-    """Call `do` and return its result, or return its exception, which the caller must report; re-raise interruptions.
+    """Call `do` and return its result, or its exception for the caller to report; re-raise interruptions.
 
     If the exception is not a `NightquantError`, the traceback and the action `what` are logged.
     """
@@ -92,7 +92,7 @@ def unwinding_on_sigterm() -> AbstractContextManager[None]:
 
 
 def ignoring_interruptions() -> AbstractContextManager[None]:
-    """Ignore SIGTERM and Control-C in the block, which finishes work after an interruption."""
+    """Ignore SIGTERM and Control-C in the block, so that it can finish work after an interruption."""
     return _handling(signal.SIG_IGN, signal.SIGTERM, signal.SIGINT)
 
 
@@ -100,7 +100,7 @@ def ignoring_interruptions() -> AbstractContextManager[None]:
 def sigterm_as_interrupt() -> Iterator[None]:
     """Raise `KeyboardInterrupt` on SIGTERM; after the block, convert the interrupt to Prefect's exception.
 
-    Waiting native code, such as Ray's, propagates `KeyboardInterrupt` and drops other exceptions. If SIGTERM raised
+    Native code that waits, such as Ray's, propagates `KeyboardInterrupt` but drops other exceptions. If SIGTERM raised
     another exception, a run on a cluster would ignore SIGTERM until the benchmark ends.
     """
     received: list[int] = []

@@ -1,9 +1,9 @@
-"""Task runners (threads, Dask or Ray), and the hosts on which the task runners run benchmarks.
+"""Task runners (threads, Dask or Ray), and the hosts on which they run benchmarks.
 
-Benchmarks run only on hosts with the configured fingerprint. The task runner ``threads`` uses only this host. On a Dask
-or Ray cluster, nightquant looks up the hosts, and restricts benchmarks to hosts with the fingerprint. Workers therefore
-do not need special options, and a new worker can replace a lost worker. Across all runs, a host's lock
-(`storage.locks`) allows only one benchmark at a time.
+Benchmarks run only on hosts with the configured fingerprint. The ``threads`` task runner uses only this host. On a Dask
+or Ray cluster, nightquant looks up the hosts, and restricts benchmarks to matching hosts. Workers therefore do not need
+special options, and a new worker can replace a lost worker. A host's lock (`storage.locks`) allows only one benchmark
+at a time across all runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tasks.machine import fingerprint
 # A task that waits for its inputs occupies a thread; the workers limit how many stages run at once.
 _WAITING_THREADS = 256
 
-AnyTaskRunner = TaskRunner[Any]  # futures have the result types of the stages
+AnyTaskRunner = TaskRunner[Any]  # each future has the result type of its stage
 Pin = Callable[[], AbstractContextManager[None]]  # tasks submitted in the context run on matching hosts
 Spot = TypeVar("Spot")
 
@@ -55,7 +55,7 @@ class _ConfiguredTaskRunner(ThreadPoolTaskRunner[object]):
         return make_task_runner(load_settings())
 
 
-CLUSTERS = ("dask", "ray")  # runners that may use several hosts
+CLUSTERS = ("dask", "ray")  # task runners that may use several hosts
 CONFIGURED: AnyTaskRunner = _ConfiguredTaskRunner()
 
 
@@ -95,7 +95,7 @@ def this_host() -> Host:
 
 
 def require_fingerprint(wanted: str) -> None:
-    """Raise `MeasurementError` if this host does not have the fingerprint `wanted` ("": any fingerprint)."""
+    """Raise `MeasurementError` unless this host's fingerprint is `wanted`, or `wanted` is ``""``."""
     if wanted:
         choose([(this_host(), None)], wanted)
 
@@ -126,7 +126,7 @@ def place_benchmarks(settings: Settings) -> Pin:
 
 
 def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
-    """Return the spots on hosts with the fingerprint `wanted` ("": any); raise `MeasurementError` if none matches."""
+    """Return the spots on hosts with the fingerprint `wanted` (``""``: any); raise `MeasurementError` if none exist."""
     hosts = list(hosts)
     if chosen := tuple(spot for host, spot in hosts if wanted in ("", host.fingerprint)):
         return chosen
@@ -138,7 +138,7 @@ def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
 
 
 def _inherited(settings: Settings) -> dict[str, str]:
-    """Return environment variables for local worker processes, which do not see the command's options."""
+    """Return environment variables for local worker processes, which do not receive the command's options."""
     return {"NIGHTQUANT_WORKERS": str(settings.workers)}
 
 
@@ -203,7 +203,7 @@ def _ray_nodes() -> list[tuple[Host, _RayNode]]:
     answers = [(probe.options(num_cpus=0, label_selector=_one_of(node)).remote(), node) for node in nodes]
     hosts = []
     for answer, node in answers:
-        # Ray reports a node as alive until the node has missed heartbeats for half a minute.
+        # Ray reports a node as alive until it has missed heartbeats for half a minute.
         with suppress(ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
             hosts.append((ray.get(answer), node))
     return hosts

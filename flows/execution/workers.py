@@ -1,7 +1,7 @@
 """Worker processes that can be stopped: by a timeout, by Control-C, or by the kernel when memory runs out.
 
 A thread that runs native code cannot be interrupted, but a process can be stopped. A worker keeps torch loaded between
-stages. If a worker dies, only the worker's current stage fails.
+stages. If a worker dies, only its current stage fails.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TRY_OUT_S = 900.0
 
 @dataclass(frozen=True)
 class Finished(Generic[R]):
-    """Result of a stage, and the start and end times in seconds of the host's monotonic clock."""
+    """Result of a stage, and its start and end times in seconds on the host's monotonic clock."""
 
     value: R
     began: float
@@ -58,11 +58,11 @@ class StoppedError(MeasurementError):
 
 
 class Workers:
-    """Pool of `count` worker processes, each of which runs one stage at a time with `threads` threads of torch.
+    """Pool of `count` worker processes, each of which runs one stage at a time with `threads` torch threads.
 
-    The workers cache a remote store in the folder `cache` ("": the default folder). A thread of this process calls
-    `listener` with a stage's label, finished work, total work and unit. A ``with`` block closes the pool at the end, or
-    stops the pool on an error.
+    The workers cache a remote store in the `cache` folder (``""`` means the default folder). A thread of this process
+    calls `listener` with a stage's label, finished work, total work and unit. A ``with`` block closes the pool at the
+    end, or stops it on an error.
     """
 
     def __init__(self, count: int, threads: int, cache: str = "", listener: ProgressListener | None = None) -> None:
@@ -103,7 +103,7 @@ class Workers:
         self._pool.stop()  # type: ignore[no-untyped-call]
         self._clean_up()
         for future in tuple(self._awaited):
-            # The pool drops a stage that no worker has acknowledged, so a wait for the stage would never end.
+            # The pool drops a stage that no worker has acknowledged, so a wait for it would never end.
             future.cancel()  # type: ignore[no-untyped-call]
 
     def pause(self, seconds: float) -> bool:
@@ -118,7 +118,7 @@ class Workers:
     def run(
         self, stage: Callable[[Workspace, *Ts], R], label: str, timeout_s: float | None, store: str, *args: *Ts
     ) -> Finished[R]:
-        """Run a stage in a worker with a workspace for the store; return the stage's result and times.
+        """Run a stage in a worker with a workspace for the store; return its result and times.
 
         Messages and progress show `label`. `timeout_s` is None for a stage that enforces its own time limit.
 
@@ -197,7 +197,7 @@ def try_out(stage: Callable[[Workspace, Workload], R], workload: Workload, store
 
 
 def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, address: str, *args: *Ts) -> Finished[R]:
-    """Call a stage with an open store, and send the stage's progress to a Unix datagram socket.
+    """Call a stage with an open store, and send its progress to a Unix datagram socket.
 
     Raises
     ------
@@ -243,7 +243,7 @@ def _begin_worker(threads: int, cache: str) -> None:
     with suppress(ImportError):  # only some libraries depend on tqdm
         resolve_name("tqdm:tqdm").set_lock(threading.RLock())
     set_cache_folder(cache)
-    # Ignore Control-C, which reaches the complete process group, because the parent stops the workers.
+    # Ignore Control-C, which reaches every process in the group; the parent stops the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
 

@@ -106,7 +106,7 @@ def _section(
     return {
         "name": name,
         "outcome": outcome,
-        "current": current,  # name of the row of the current bundle after the night, or ""
+        "current": current,  # name of the row for the bundle that is current after the night, or ``""``
         "rows": rows,
         "marks": marks,
         "bounds": bounds,

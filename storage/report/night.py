@@ -41,7 +41,7 @@ class Mark:
 
     @property
     def svg(self) -> str:
-        """The mark as inline SVG; screen readers skip the mark, because the candidate's name is next to it."""
+        """The mark as inline SVG; screen readers skip it, because the candidate's name stands next to it."""
         outline = _MARKERS[self.marker]
         return (
             f'<svg class="mark" viewBox="0 0 16 16" aria-hidden="true"><path fill="{self.colour}" d="{outline}"/></svg>'
@@ -99,12 +99,12 @@ class Condition:
 
     @property
     def is_known(self) -> bool:
-        """Whether a number that can reveal a problem was recorded."""
+        """Whether any number that can reveal a problem was recorded."""
         return any(value is not None for value in (self.resolution, self.waiting, self.stolen))
 
 
 def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, list[Row]]:
-    """Return a night's rows of the view ``outcomes`` by workload, best candidate first; add ``name`` to each row."""
+    """Return a night's rows of the ``outcomes`` view by workload, best candidate first; add ``name`` to each row."""
     candidates: dict[str, list[Row]] = {}
     for row in rows_of(connection, _CANDIDATES, night=night):
         candidates.setdefault(str(row["workload"]), []).append(row)
@@ -112,7 +112,7 @@ def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict
 
 
 def outcomes_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, Row]:
-    """Return a night's rows of the view ``nights`` by workload; add the replaced bundle's candidate to each row."""
+    """Return a night's rows of the ``nights`` view by workload; add the replaced bundle's candidate to each row."""
     return {str(row["workload"]): row for row in rows_of(connection, _OUTCOMES, night=night)}
 
 
@@ -213,14 +213,14 @@ class Event:
 
 @dataclass(frozen=True)
 class History:
-    """Each candidate's rows, the oldest first, and the events of each night."""
+    """Each candidate's rows, oldest first, and the events of each night."""
 
     rows: dict[str, list[Row]]
     events: tuple[Event, ...]
 
     @property
     def nights(self) -> list[dt.date]:
-        """All nights that have rows, the oldest first."""
+        """All nights that have rows, oldest first."""
         return sorted({night_of(row) for rows in self.rows.values() for row in rows})
 
 

@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _STYLE = Path(__file__).with_name("plots.mplstyle")
-# Figure size in inches: on a phone, text in the plots is then as large as text on the page.
+# Figure size in inches, chosen so that, on a phone, text in the plots is as large as text on the page.
 _SIZE = (4.6, 3.5)
 _TAG, _DIGITS = re.compile(r"<[^>]*>"), re.compile(r"(\d\.\d\d)\d+")
 _ROOT = re.compile(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>')
-# Remove parts of matplotlib's SVG without effect: comments, metadata, duplicate ids, default styles and newlines.
+# Remove useless parts of matplotlib's SVG: comments, metadata, duplicate ids, default styles and newlines.
 _IDLE = re.compile(r'<!--.*?-->|<metadata>.*?</metadata>|(?<=<g) id="[^"]*"| ?stroke-linejoin: [a-z]+;?|\n', re.DOTALL)
 
 
 @dataclass
 class Drawing:
-    """A figure with one set of axes; ``svg`` is empty until the figure is complete."""
+    """A figure with one set of axes; ``svg`` is empty until it is complete."""
 
     figure: Figure
     axes: Axes
@@ -83,7 +83,7 @@ def plots_of(
     history: History,
     shown: Sequence[str],
 ) -> dict[str, str]:
-    """Return a workload's plots as SVG, or "" for a plot without data; `current` names the current bundle's row."""
+    """Return a workload's plots as SVG, or ``""`` for a plot without data; `current` names the current bundle's row."""
     return {
         "quality": quality_plot(f"{name}: speed-up against quality", rows, marks, bounds, current),
         "size": size_plot(f"{name}: latency against size", rows, marks, current),
@@ -94,10 +94,10 @@ def plots_of(
 def quality_plot(
     title: str, rows: Sequence[Row], marks: Mapping[str, Mark], bounds: Mapping[str, float], current: str
 ) -> str:
-    """Plot speed-up against quality difference as SVG, with 95% intervals; return "" if no candidate has both numbers.
+    """Plot speed-up against quality difference with 95% intervals; return ``""`` if no candidate has both numbers.
 
-    For every metric, better candidates are farther up and to the right. `bounds` maps the gate's rules to bounds;
-    only bounds near the candidates are drawn. A ring marks the current bundle, whose row is named `current`.
+    For every metric, better candidates are farther up and to the right. `bounds` maps the gate's rules to numbers; only
+    bounds near the candidates are drawn. A ring marks the current bundle, whose row is named `current`.
     """
     drawn = [row for row in rows if None not in (row["deciding_speedup"], row["quality_difference"])]
     if not drawn:
@@ -134,7 +134,7 @@ def quality_plot(
 
 
 def size_plot(title: str, rows: Sequence[Row], marks: Mapping[str, Mark], current: str) -> str:
-    """Plot latency with its quartiles against size as SVG; return "" if no candidate has both numbers."""
+    """Plot latency with its quartiles against size as SVG; return ``""`` if no candidate has both numbers."""
     drawn = [row for row in rows if row["size_bytes"] and row["latency_s"]]
     if not drawn:
         return ""
@@ -164,7 +164,7 @@ def size_plot(title: str, rows: Sequence[Row], marks: Mapping[str, Mark], curren
 
 
 def history_plot(title: str, history: History, names: Sequence[str], marks: Mapping[str, Mark]) -> str:
-    """Plot speed-up by night as SVG, with 95% intervals and numbered events; return "" for fewer than two nights."""
+    """Plot speed-up by night, with 95% intervals and numbered events; return SVG, or ``""`` for fewer than 2 nights."""
     nights = history.nights
     if len(nights) < 2 or not names:
         return ""
@@ -194,7 +194,7 @@ def history_plot(title: str, history: History, names: Sequence[str], marks: Mapp
 
 
 def _apart(nights: Sequence[dt.date]) -> list[dt.date]:
-    """Choose nights, starting from the last, that are far enough apart to keep their date labels from overlapping."""
+    """Choose nights, starting from the last, so far apart that their date labels do not overlap."""
     least, chosen = (nights[-1] - nights[0]) / _TICKS, [nights[-1]]
     for night in reversed(nights):
         if chosen[-1] - night >= least:

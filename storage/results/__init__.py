@@ -28,7 +28,7 @@ WAITED_SHARE, STOLEN_SHARE = 0.2, 0.02
 # If an A/A interval extends further than `WIDEST` from 1, the host is too noisy to show small differences.
 WIDEST = 0.05
 
-# A map may be given as pairs, and a datetime is also a date.
+# A mapping may be given as (key, value) pairs, and a datetime is also a date.
 Cell: TypeAlias = (
     str
     | int
@@ -53,7 +53,7 @@ def deciding(row: Row, column: str) -> str:
 
 
 def number(row: Row, column: str) -> float | None:
-    """Return the number in a column, or None if the number is missing."""
+    """Return the number in a column, or None if it is missing."""
     value = row.get(column)
     if value is None or isinstance(value, int | float):
         return value
@@ -68,7 +68,7 @@ def night_of(row: Row) -> dt.date:
 
 
 def why_unknown(row: Row, *columns: str) -> str:
-    """Return the reason why one of `columns` is unknown, or "" if the row does not record a reason."""
-    reasons: object = row.get(UNKNOWN)  # a map or pairs
+    """Return the reason why one of `columns` is unknown, or ``""`` if the row does not record a reason."""
+    reasons: object = row.get(UNKNOWN)  # a mapping or (key, value) pairs
     known = dict(reasons) if isinstance(reasons, Mapping | list | tuple) else {}
     return next((str(known[column]) for column in columns if column in known), "")

@@ -30,9 +30,9 @@ _RAW_BLOCKS = ("internal.raw_blocks", f"{_KEYS}, {', '.join(_RAW)}")
 
 
 def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> str:
-    """Build the catalog, replace the old catalog, and return the path or URL. Readers keep their open catalog.
+    """Build the catalog, replace the old catalog, and return its path or URL. Readers keep the catalog they opened.
 
-    The views in a large catalog name the files by absolute path. `open_catalog` notices if the store has moved. For
+    The views in a large catalog name the files by absolute path. `open_catalog` detects that the store has moved. For
     other clients, run ``nightquant store compact`` once after a move.
 
     On one host, callers wait for each other, so that an old catalog never replaces a newer catalog. On an object store,
@@ -86,11 +86,11 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
 
 @cache
 def _empty() -> bytes:
-    """Return an empty catalog, which builds copy because creating views is slower than inserting a night's rows."""
+    """Return an empty catalog; each build copies it, because creating views is slower than inserting a night's rows."""
     with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
         file = Path(scratch) / CATALOG
         with _changed(file) as connection:
-            connection.execute("create schema internal")  # hidden from SHOW TABLES
+            connection.execute("create schema internal")  # SHOW TABLES does not list this schema
             connection.execute("create table internal.catalog_files (table_name text, name text, bytes bigint)")
             connection.execute("create table internal.catalog_root (url text)")
             connection.execute(
@@ -149,7 +149,7 @@ def _copy_rows(
     columns: str,
     where: str = "",
 ) -> None:
-    """Fill the table `name` with the files' rows."""
+    """Fill the `name` table with the files' rows."""
     filesystem, base = arrow_files(root)
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
     # With a fixed schema, columns that an old file lacks are NULL, and each file is opened only once.
@@ -178,7 +178,7 @@ def _name_files(
     columns: str,
     where: str = "",
 ) -> None:
-    """Replace the table `name` with a view over the files."""
+    """Replace the `name` table with a view over the files."""
     connection.execute(f"drop table {name}")
     paths = ", ".join(f"'{quoted(root.uri(entry.name))}'" for entry in files)
     # Use DuckDB's type names, so that a column that all files lack is NULL with the correct type.

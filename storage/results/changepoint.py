@@ -2,11 +2,11 @@
 
 The test considers every night except the last as a possible start of a lasting change. A likelihood ratio, weighted by
 precision, compares the nights since that start with the reference. Page's CUSUM [1]_ sums the evidence for a change of
-a fixed size. This test uses the most likely size, that is, the generalized likelihood ratio [2]_ [3]_, which suits
-nights of very different precision. In its change-point form [4]_, the test does not need a separate phase to collect a
-reference. A night's variance is the variance of its interval plus the night-to-night variance of the series. The
-night-to-night variance is unknown, so the test averages over its possible values. The weights come from a prior and
-the restricted likelihood [5]_ of the reference nights. With a short history, the distribution therefore has wide tails.
+a fixed size. This test uses the most likely size (the generalized likelihood ratio [2]_ [3]_), because nights differ
+widely in precision. In its change-point form [4]_, the test does not need a separate phase to collect a reference. A
+night's variance is the variance of its interval plus the night-to-night variance of the series. The night-to-night
+variance is unknown, so the test averages over its possible values. The weights come from a prior and the restricted
+likelihood [5]_ of the reference nights. With a short history, the distribution therefore has wide tails.
 
 References
 ----------
@@ -34,9 +34,9 @@ from scipy.special import chdtri, ndtr, ndtri
 REFERENCE_NIGHTS = 30  # number of nights at the start of a series that set its reference
 LEAST_NIGHTS = 3  # minimum number of reference nights
 WINDOW = 45  # number of latest nights on which a change may have begun
-LEAST_EFFECT = 0.03  # minimum change of the logarithm
-LEAST_SIGMA = 1.0  # minimum change in a night's standard deviations; a smaller change is scatter
-ALPHA = 5e-4  # one-sided level; benchmarks/regressions.py measures the false alarms
+LEAST_EFFECT = 0.03  # minimum change in the logarithm
+LEAST_SIGMA = 1.0  # minimum change, in standard deviations of a night; a smaller change is scatter
+ALPHA = 5e-4  # one-sided level; ``benchmarks/regressions.py`` measures the false alarms
 EFFECTIVE_NIGHTS = 1.2  # minimum effective number of nights (Kish), so that one night never decides
 RESOLVED = 0.25  # a series is comparable if five nights would show a change of this size
 _DISAGREE = 1e-3
@@ -53,11 +53,11 @@ Indices = NDArray[np.intp]
 class Scan:
     """Results for all possible starts of a change; each array has one element per start.
 
-    ``starts`` contains indices of the first changed night. ``reference`` is the mean logarithm of the reference nights,
-    and ``nights`` is the number of reference nights. ``shift`` is the mean of the nights since the start, minus the
-    reference. ``p`` is the shift's one-sided p-value, or 1 if the change is too small, lasted one night, or is over.
-    ``evidence`` is the logarithm of the likelihood ratio. ``resolution`` is the smallest shift that five nights would
-    show.
+    ``starts`` contains the indices of the first changed nights. ``reference`` is the mean logarithm of the reference
+    nights, and ``nights`` is the number of reference nights. ``shift`` is the mean of the nights since the start, minus
+    the reference. ``p`` is the shift's one-sided p-value, or 1 if the change is too small, lasted one night, or is
+    over. ``evidence`` is the logarithm of the likelihood ratio. ``resolution`` is the smallest shift that five nights
+    would show.
     """
 
     starts: Indices
@@ -85,12 +85,12 @@ class Scan:
 
 
 def scan(values: Floats, sds: Floats) -> Scan | None:
-    """Compare the last nights of a series with its first nights; return None if the series is too short.
+    """Compare the last nights of a series with its first nights; return None if it is too short.
 
     Parameters
     ----------
     values
-        One number per night on a logarithmic scale, the oldest first.
+        One number per night on a logarithmic scale, oldest first.
     sds
         Standard deviation of each value, from its interval. Deviations below the series' median are raised to the
         median, because an interval from few launches is often narrow by chance.
@@ -160,5 +160,5 @@ def _is_over(x: Floats, weight: Floats, reference: Floats, shift: Floats, starts
 
 
 def _cumulated(terms: Floats) -> Floats:
-    """Return the sums over the first 0, 1, 2, … nights, as an array of shape [rows, nights + 1]."""
+    """Return the sums over the first 0, 1, 2, … nights, as an array of shape ``[rows, nights + 1]``."""
     return np.concatenate([np.zeros((len(terms), 1)), np.cumsum(terms, 1)], 1)

@@ -3,13 +3,14 @@
 A month passes through three states. Each state is reached by one atomic step, so that a killed process leaves the month
 in one of these states:
 
-1. Each run has its own file, which the catalog names and which readers' ``**/*.parquet`` matches.
-2. A ``.pq`` file for the complete month, which readers' globs do not match, is added. The next catalog names this file.
+1. Each run has its own file. The catalog lists the file, and the pattern ``**/*.parquet`` that readers use matches it.
+2. A ``.pq`` file for the complete month is added; the readers' pattern does not match it. The next catalog lists the
+   new file.
 3. At least `grace` later, unless another run has added a file, the month's folder is replaced. The new folder contains
    one ``.parquet`` file, a hard link to the ``.pq`` file. The runs' own files are then deleted.
 
-A glob therefore matches every row once. On an object store, which cannot exchange folders, a glob may miss rows for a
-moment.
+The pattern therefore matches every row once. On an object store, which cannot exchange folders, the pattern may miss
+rows for a moment.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, gra
             _drop_superseded(root, table, files)
             for month, small in files.months.items():
                 fresh = [file for file in small if file.run_id not in files.compacted_runs]
-                # Rewrite even a single run's file, because the catalog continues to name the .pq file.
+                # Rewrite even a single run's file, because the catalog continues to name the ``.pq`` file.
                 if month < open_month and fresh:
                     _write(root, table, month, files.newest.get(month), fresh)
                     written.append(f"{table.name} {month}")

@@ -1,4 +1,4 @@
-"""Meanings of all tables, views and columns, for ``--list``, docs/results.md and the catalog's comments."""
+"""Meanings of all tables, views and columns, for ``--list``, ``docs/results.md`` and the catalog's comments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMN = re.compile(r"^column (\w+): (.+)$")
 
 @dataclass(frozen=True)
 class Described:
-    """A table or view, with an example query and the meanings of columns that only the view has."""
+    """A table or view, with an example query and the meanings of columns that only a view has."""
 
     name: str
     kind: str
@@ -76,7 +76,7 @@ def _view(file: str, sql: str) -> Described:
 
 
 def _columns_of(name: str) -> dict[str, str]:
-    """Return each column's meaning, for a view from the view's file or from a table that the view reads."""
+    """Return each column's meaning; for a view, take it from the view's file or from a table that the view reads."""
     if table := TABLES.get(name):
         return _meanings(table)
     view, sql = next((view, sql) for file, sql in view_files().items() if (view := _view(file, sql)).name == name)

@@ -46,7 +46,7 @@ _LENGTHS = (None, 96, 64, 48, 40, 32, 24)  # maximum lengths of texts in a table
 def fitted(rows: pa.Table, width: int) -> bytes:
     """Format rows as text of at most `width` characters: as a table if a layout fits, otherwise as records.
 
-    Texts that are too long end with "…", and a last line explains the cuts.
+    Long texts are shortened and end with "…", and the last line explains this.
     """
     text = grid(rows)
     cuttable = [pa.types.is_string(kind) or pa.types.is_nested(kind) for kind in rows.schema.types]

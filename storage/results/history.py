@@ -1,4 +1,4 @@
-"""Read the history that a night is compared with: the candidates' earlier numbers, selected by 70_regressions.sql.
+"""Read the history that a night is compared with: the candidates' earlier numbers, selected by ``70_regressions.sql``.
 
 If a number changed, `attribute` looks for the cause: the machine, the environment or an input.
 """
@@ -79,7 +79,8 @@ class Tonight:
 class Series:
     """A number's values by night since the reference began: sizes, qualities, or mean logarithms of speed-ups.
 
-    ``sds`` contains the speed-ups' standard deviations; sizes and qualities have the last night's interval and scale.
+    ``sds`` contains the speed-ups' standard deviations; for sizes and qualities, ``low``, ``high`` and ``scale``
+    describe the last night.
     """
 
     nights: list[dt.date]
@@ -91,7 +92,7 @@ class Series:
 
 
 class History:
-    """The history for comparing `night` (None: each workload's latest night), read from an open catalog."""
+    """The history with which `night` (None: each workload's latest night) is compared, read from an open catalog."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, night: dt.date | None) -> None:
         self._connection = connection
@@ -124,7 +125,7 @@ class History:
     def inputs(self, candidates: Iterable[int]) -> list[Row]:
         """Return inputs and numbers from the measurements of `candidates` and of the current bundles, oldest first.
 
-        ``ratio`` is the speed-up's logarithm, and ``ratio_sd`` is the logarithm's standard deviation.
+        ``ratio`` is the speed-up's logarithm, and ``ratio_sd`` is its standard deviation.
         """
         return rows_of(self._connection, _INPUT_ROWS, night=self._night, candidates=list(candidates))
 
@@ -150,7 +151,7 @@ class Cause:
 def attribute(
     rows: Sequence[Row], starts: Mapping[dt.date, float], shift: float, incumbent: Sequence[Row], metric: str
 ) -> Cause:
-    """Find the cause of a number's change.
+    """Find the cause of a change in a number.
 
     Parameters
     ----------
@@ -208,7 +209,7 @@ def _moved(incumbent: Sequence[Row], since: dt.date, shift: float, metric: str) 
     return likelihood > 0 if abs(likelihood) > 1 else None
 
 
-# A digest includes the digests of the inputs, so a changed input also changes the digests that depend on the input.
+# A digest includes the digests of the inputs, so a changed input also changes the digests that depend on it.
 _INPUTS = ("data", "checkpoint", "calibration", "recipe", "source")
 _FOLLOW = {"data": ("checkpoint", "calibration")}
 
@@ -219,7 +220,7 @@ def changes_between(earlier: Sequence[Row], now: Row) -> dict[str, str]:
     Parameters
     ----------
     earlier
-        Rows with columns of ``measurements``, oldest first. An input that is NULL in a row is looked up in earlier
+        Rows with the columns of ``measurements``, oldest first. An input that is NULL in a row is looked up in earlier
         rows. Missing columns count as unknown.
     now
         The later row.

@@ -48,7 +48,7 @@ def sealed(content: bytes) -> bytes:
 
 
 def problem_of(content: bytes) -> str:
-    """Check a file against its own digest; return the problem, or "" if the digest matches."""
+    """Check a file against its own digest; return the problem, or ``""`` if the digest matches."""
     has_digest = False
     for place in _WRITTEN.finditer(content):
         has_digest = True
@@ -194,10 +194,10 @@ def check_file(root: StoreRoot, name: str) -> bytes:
 
 
 def read_rows(root: StoreRoot, name: str) -> pa.Table:
-    """Read all rows of a results file and check its checksums; raise `StoreError` if the file is damaged."""
+    """Read all rows of a results file and check its checksums; raise `StoreError` if it is damaged."""
     content = check_file(root, name)
     try:
-        # Do not use read_table, which would turn the folder name month=… into a column.
+        # Do not use ``read_table``, which would turn the folder name ``month=…`` into a column.
         return pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True).read()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise broken(root, name, error) from error

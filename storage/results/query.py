@@ -18,8 +18,8 @@ from storage.results.descriptions import quoted
 from storage.root import StoreRoot
 
 _READING = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.PRAGMA})
-# A statement's type may hide a COPY: a WITH clause may contain a COPY, and two functions run SQL from text. DuckDB
-# cannot restrict a file to reading, so a COPY could replace the catalog or a results file.
+# A statement's type may hide a COPY: a WITH clause may contain one, and two functions run SQL from text. DuckDB cannot
+# make a file read-only, so a COPY could replace the catalog or a results file.
 _HIDING = re.compile(r"\b(copy|query|json_execute_serialized_sql)\b", re.IGNORECASE)
 _EXPLAIN = re.compile(r"^\s*explain(\s+analyze|\s*\([^)]*\))?\s", re.IGNORECASE)
 
@@ -32,8 +32,8 @@ class QueryError(ConfigurationError):
 def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the store's catalog for reading; yield a connection whose settings are locked.
 
-    The connection can read only the catalog and the results files that the catalog names. If the catalog is missing or
-    names files of another store, the function builds a temporary catalog.
+    The connection can read only the catalog and the results files that it names. If the catalog is missing or names
+    files of another store, the function builds a temporary catalog.
     """
     root = StoreRoot.of(root)
     with (
@@ -123,7 +123,7 @@ def _catalog_file(root: StoreRoot, scratch: Path) -> Path:
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
-    """Attach a catalog; return the root of the files behind its views, None if there are no files, or "" if unknown."""
+    """Attach a catalog; return the root of the files behind its views: None without files, or ``""`` if unknown."""
     connection.execute(f"attach '{quoted(str(path))}' as results (read_only)")
     connection.execute("use results")
     try:
@@ -143,7 +143,7 @@ def _is_at(root: StoreRoot, place: str) -> bool:
 
 
 def _is_damage(error: duckdb.Error) -> bool:
-    # DuckDB raises the base class for a wrong checksum, and IOException for a truncated file.
+    # DuckDB raises its base error class for a wrong checksum, and ``IOException`` for a truncated file.
     return isinstance(error, duckdb.IOException) or str(error).startswith("Corrupt database file")
 
 

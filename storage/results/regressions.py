@@ -1,6 +1,6 @@
-"""Find a night's regressions: compare the candidates' numbers with references that stay until a reset.
+"""Find a night's regressions: compare the candidates' numbers with references that stay fixed until a reset.
 
-docs/regressions.md describes the rules, their sources and the measured results.
+``docs/regressions.md`` describes the rules, their sources and the measured results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage.results.history import History, Key, Series, Tonight, attribute
 from storage.results.query import open_catalog
 from storage.root import StoreRoot
 
-KNOWN_NIGHTS = 10  # number of earlier nights whose candidates are not new
+KNOWN_NIGHTS = 10  # a candidate absent from this many earlier nights is new
 LEAST_SIZE_EFFECT = 0.02  # minimum change, as a fraction of the reference
 LEAST_QUALITY_EFFECT = 0.005  # minimum change, as a fraction of the baseline's quality
 _WORSE: dict[FindingMetric, FindingKind] = {"speedup": "slower", "size_bytes": "larger"}
@@ -33,8 +33,8 @@ class Regression:
 
     ``tonight``, its interval and ``reference`` (from ``nights`` nights) are in the unit of ``metric``. ``change`` is
     the relative change since the night ``since``, or None if the reference is 0. For a candidate that appeared or
-    vanished, all numbers are None. ``cause`` contains comma-separated names from `changes_between`, or "" if the
-    cause is unknown; ``changed`` describes the cause.
+    vanished, all numbers are None. ``cause`` contains comma-separated names from `changes_between`, or ``""`` if the
+    cause is unknown; ``changed`` describes it.
     """
 
     workload: str
@@ -86,7 +86,7 @@ class NightComparison:
     nights: dict[str, dt.date] = field(default_factory=dict)
 
     def of(self, workloads: Collection[str]) -> NightComparison:
-        """Return the part of the comparison about `workloads`."""
+        """Return the part of the comparison that concerns `workloads`."""
 
         def among(names: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(name for name in names if name.partition(" ")[0] in workloads)
@@ -99,7 +99,7 @@ class NightComparison:
         )
 
     def rows(self, run_id: str, night: dt.date) -> list[Row]:
-        """Return the findings as rows of the table ``findings``."""
+        """Return the findings as rows of the ``findings`` table."""
         return [{**asdict(finding), "run_id": run_id, "night": night} for finding in self.findings]
 
 

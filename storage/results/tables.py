@@ -1,6 +1,7 @@
 """The tables' columns: the source for schemas, validation, the catalog and ``docs/results.md``.
 
-You can add a column at the end of a table; the new column is NULL in older files. Do not remove or retype a column.
+You can add a column at the end of a table; the new column is NULL in older files. Do not remove a column or change its
+type.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Column:
-    """A column; ``unit`` is "" if the values do not have a unit, and ``choices`` is () if any value is valid."""
+    """A column; ``unit`` is ``""`` if its values have no unit, and ``choices`` is ``()`` if any value is valid."""
 
     name: str
     type: pa.DataType

@@ -35,7 +35,7 @@ def array_of(column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.Da
     Raises
     ------
     ValueError
-        The column does not accept a value; the message names the value and the reason.
+        The column does not accept a value; the message names it and the reason.
     """
     try:
         array = pa.array(values, column.type)
@@ -52,7 +52,7 @@ def array_of(column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.Da
 
 
 def why_not(column: Column, *values: Cell) -> str:
-    """Return why the column does not accept a value, or "" if the column accepts all values."""
+    """Return why the column does not accept a value, or ``""`` if the column accepts all values."""
     try:
         array_of(column, values)
     except ValueError as error:
@@ -93,7 +93,7 @@ def admit(table: Table, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
             dropped.append(f"{table.name}: the row {_label(row)} is dropped: {whys}")
         else:
             complete.append(row)
-    # Compare Arrow's values, because values that differ in Python may be equal in Arrow.
+    # Compare the converted values, because values that differ in Python may be equal in Arrow.
     keys = [column for column in table.columns if column.name in table.key]
     arrays = {column.name: array_of(column, [row.get(column.name) for row in complete]) for column in keys}
     first: dict[tuple[object, ...], Row] = {}

@@ -75,7 +75,7 @@ class ResultsStore:
             raise first
 
     def _record(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str) -> list[str]:
-        """Write one table's rows; return the lines about invalid rows, or [] if the store already has the rows."""
+        """Write one table's rows; return the lines about invalid rows, or ``[]`` if the store already has the rows."""
         layout = _layout(table, run_id, published)
         _refuse_defects(layout, rows, run_id)
         accepted, lines = admit(layout, rows)
@@ -107,7 +107,7 @@ def _layout(table: str, run_id: str, published: datetime) -> Table:
 
 
 def serialized(table: Table, rows: pa.Table) -> bytes:
-    """Write rows as Parquet: zstd, dictionaries for text, byte-stream-split for floats, page checksums, a digest."""
+    """Write rows as Parquet with zstd, text dictionaries, byte-stream-split floats, page checksums and a digest."""
     leaves = [leaf for field in table.schema for leaf in _leaves(field.name, field.type)]
     text = [path for path, type_ in leaves if pa.types.is_string(type_)]
     real = [path for path, type_ in leaves if pa.types.is_floating(type_)]

@@ -1,7 +1,7 @@
-"""Child process of a measurement; `run_child` starts the process and waits for its end, and `main` is the entry point.
+"""Run measurements in child processes: `run_child` starts a process and waits for it; `main` is the entry point.
 
 The command is ``python -P -m tasks.benchmark.child MODULE SPEC OUT``. This module has few imports, so that the child
-watches its parent early.
+starts to monitor its parent early.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _THREAD_POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "
 
 @dataclass(frozen=True)
 class Limit:
-    """Deadline for child processes, `seconds` after `started_at`; if `seconds` is None, the time is unlimited."""
+    """Deadline for child processes, `seconds` after `started_at`; if `seconds` is None, there is no deadline."""
 
     seconds: float | None = None
     started_at: float = field(default_factory=time.monotonic)
@@ -51,7 +51,7 @@ class Limit:
 
 
 def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) -> Report:
-    """Call ``run`` of `module` with `spec` as JSON in a separate process; return the process's report.
+    """Call the ``run`` function in `module` with `spec` as JSON, in a separate process; return the report.
 
     The parent sleeps in the kernel until the child ends. The child never outlives the parent, because the child exits
     when its standard input closes. After an exception, the parent kills the child's process group.
@@ -74,7 +74,7 @@ def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) 
 
 
 def describe_end(code: int) -> str:
-    """Describe how a process ended without a report, and what to do; `code` is negative for a signal."""
+    """Describe how a process ended without a report, and give advice; a signal has a negative `code`."""
     if code >= 0:
         return f"ended with exit code {code} and without a report."
     return f"was killed by {signal.Signals(-code).name}. {_ADVICE.get(-code, '')}".rstrip()
@@ -86,10 +86,9 @@ def _name(module: str) -> str:
 
 
 def main(module: str, spec: str, out: str) -> None:
-    """Run `module` on the file `spec`, write the report to the file `out`, and exit at once.
+    """Run `module` on the `spec` file, write the report to the `out` file, and exit at once.
 
-    Garbage collection during the import of torch, and the interpreter's finalization, are skipped because each takes a
-    second.
+    Skip garbage collection during torch's import, and the interpreter's finalization, because each takes a second.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.disable()
@@ -112,7 +111,7 @@ def _end_with_parent() -> None:
 
 
 def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
-    # -P removes the working folder from the path, because a tasks.py in the folder would shadow this package.
+    # ``-P`` keeps the working folder off the import path, because a ``tasks.py`` in it would shadow this package.
     command = [sys.executable, "-P", "-m", __name__, module, str(folder / "spec.json"), str(folder / "out.json")]
     path = [str(Path(tasks.__path__[0]).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
@@ -133,7 +132,7 @@ def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
         ) as process,
     ):
         try:
-            # Wait in a thread, because Popen.wait polls if it has a timeout, and polling would disturb the measurement.
+            # Wait in a thread, because ``Popen.wait`` with a timeout polls, which would disturb the measurement.
             waiting = threading.Thread(target=process.wait, daemon=True)
             waiting.start()
             waiting.join(limit.left_s())

@@ -1,6 +1,6 @@
-"""Results of a benchmark for each subject: rows of times, memory, and the proof of what the subject executes.
+"""Benchmark results for each subject: times, memory, and a proof of the operators and instructions that ran.
 
-Memory and proof are measured after timing. If a value cannot be measured, the reason is recorded.
+Memory and proofs are obtained after timing. If a value cannot be measured, the reason is recorded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def timings_of(
     memory: dict[str, Memory],
     sequence_length: int | None = None,
 ) -> Iterator[Timing]:
-    """Yield one row per subject; the baseline's copy has the setting ``a/a``."""
+    """Yield one row per subject; in the row of the baseline's copy, the setting is ``a/a``."""
     warm, cold = measured.with_caches("warm"), measured.with_caches("cold")
     for name in measured.names():
         reports, blocks, calls = measured.of(name), warm.round_s(name), cold.round_s(name)
@@ -100,7 +100,7 @@ _SAMPLED = ("instructions", "saturation")
 
 @dataclass
 class Diagnosis:
-    """Memory and proofs by subject; ``unknown`` contains the reason for each missing column of ``measurements``."""
+    """Memory and proofs by subject; ``unknown`` explains missing values, by subject and ``measurements`` column."""
 
     memory: dict[str, Memory] = field(default_factory=dict)
     proofs: dict[str, Proof] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Diagnosis:
 
 
 def diagnose(session: Session, subjects: Sequence[Subject], modules: tuple[str, ...]) -> Diagnosis:
-    """Measure memory, and prove what is executed, in parallel; neither step depends on wall time."""
+    """Measure memory and make proofs in parallel, because neither step depends on wall time."""
     diagnosis, began = Diagnosis(), time.perf_counter()
     with ThreadPoolExecutor(1) as pool:
         measuring = pool.submit(look, lambda part: session.measure_memory(part, modules), subjects, session.limit)

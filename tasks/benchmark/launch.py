@@ -27,11 +27,11 @@ from tasks.machine import affinity
 from tasks.outputs import tensors_of
 from tasks.tensor_files import Golden
 
-# Largest allowed relative Euclidean distance. On the same host, only rounding differs between processes, because
-# threads share work differently or an activation rounds to the next int8 step. Rounding stays below 1e-4; a float model
-# and its int8 version differ by 1e-2 or more.
+# Largest allowed relative Euclidean distance between outputs and golden outputs. On the same host, only rounding
+# differs between processes, because threads share work differently or an activation rounds to the next int8 step.
+# Rounding stays below 1e-4; a float model and its int8 version differ by 1e-2 or more.
 TOLERANCE = 1e-3
-# Cold calls may take a quarter of the launch's other time, and therefore a fifth of the launch.
+# Cold calls may take up to a quarter of the time for the rest of the launch, which is a fifth of the complete time.
 _COLD_SHARE = 1 / 4
 
 
@@ -54,8 +54,8 @@ def run(spec_json: str) -> LaunchReport:
     torch.set_num_interop_threads(spec.threads)
     with torch.inference_mode():
         ready, refused = _load_all(spec)
-        # Without `gc.freeze`, garbage collection before a block would visit every model, which takes time and cools
-        # caches.
+        # Without `gc.freeze`, garbage collection before a block would take time to visit every model, and would evict
+        # data from caches.
         gc.freeze()
         start_s = time.monotonic() - spec.spawned_at
         subjects = {name: subject.loaded for name, subject in ready.items()}
@@ -71,7 +71,7 @@ def run(spec_json: str) -> LaunchReport:
         cold_wall_s = time.monotonic() - began
         used: dict[str, float] = {}
         for name, subject in ready.items():
-            with subject.loaded.scope():  # half a block of calls is enough
+            with subject.loaded.scope():  # half as many calls as in a block are enough
                 used[name] = threads_used(subject.loaded.call, -(-calls[name] // 2), subject.background)
     for name, threads in used.items():
         if problem := excess(threads, spec.threads):
@@ -116,7 +116,7 @@ def load_candidate(subject: Subject) -> Loaded:
 
 
 def disagreement(outputs: Sequence[Tensor], golden: Sequence[Tensor]) -> str:
-    """Describe how `outputs` differ from the golden outputs, or return ""; without `golden`, check only finiteness."""
+    """Describe how `outputs` differ from `golden`, or return ``""``; without `golden`, only check finiteness."""
     for index, output in enumerate(outputs):
         if output.is_floating_point() and not bool(torch.isfinite(output).all()):
             return f"output {index} contains NaN or infinities"

@@ -1,7 +1,8 @@
-"""Measure the peak memory of every subject, each in a process that has not loaded another model.
+"""Measure each subject's peak memory in a process that has not loaded another model.
 
 `tasks.benchmark.child` runs this module. The process imports the libraries and forks one child per subject. A child's
-resident memory therefore grows by the model and its working memory, not by imports. Linux resets a forked child's peak.
+resident memory therefore grows because of the model and its working memory, not because of imports. Linux resets the
+peak memory of a forked child.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def run(spec_json: str) -> MemoryReport:
         importlib.import_module(module)
     # Without `gc.freeze`, garbage collection in a child would touch, and therefore copy, every object of this process.
     gc.freeze()
-    # Children can run in parallel, because time is not measured, and each child counts only its own pages. Leave
-    # `threads` processors to the proof (tasks.proof.child), which runs simultaneously.
+    # Children can run in parallel, because time is not measured. Each child counts only its own pages. Leave `threads`
+    # processors for the proof (`tasks.proof.child`), which runs at the same time.
     parallel = max(1, available_cores() - spec.threads)
     results: dict[str, Memory | str] = {}
     for first in range(0, len(spec.subjects), parallel):

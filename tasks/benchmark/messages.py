@@ -1,4 +1,4 @@
-"""Requests to a benchmark's child processes, and the processes' reports: small JSON files, never models."""
+"""Requests to a benchmark's child processes, and reports from the processes, as small JSON files without models."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pydantic import Field
 from tasks.refs import Frozen
 from tasks.runtimes.base import CandidateFiles
 
-# Suffixes of subjects that would otherwise have a candidate's name.
+# Suffixes for subjects that would otherwise have the same name as a candidate.
 COPY_SUFFIX, INCUMBENT_SUFFIX = "#copy", "#incumbent"
 
 
 class Profile(Frozen):
-    """Size of a benchmark; a launch is a new process with rounds that time a block of every candidate.
+    """Size of a benchmark; a launch is a new process, in which every round times one block of calls per candidate.
 
-    Further launches follow the first ``launches`` launches until speed is decided or ``budget_s`` is spent. A block
-    takes at least ``block_s``. A warm-up takes at least ``warm_up_calls`` calls and ``warm_up_s``, or ``rewarm_s`` in
-    later launches. For percentiles, ``launches`` launches together time ``single_calls`` calls one at a time, for at
-    most ``single_s`` per candidate and launch. At most ``cold_rounds`` rounds are timed with cold caches. Further
-    settings, which do not affect decisions, get ``further_launches`` launches.
+    Further launches follow the first ``launches`` launches until every speed rule is decided or ``budget_s`` seconds
+    are spent. A block takes at least ``block_s`` seconds. A warm-up takes at least ``warm_up_calls`` calls and
+    ``warm_up_s`` seconds (``rewarm_s`` in later launches). Percentiles come from ``single_calls`` single calls in
+    ``launches`` launches, limited to ``single_s`` seconds per candidate and launch. At most ``cold_rounds`` rounds are
+    timed with cold caches. Further settings, which do not affect decisions, are timed in ``further_launches`` launches.
     """
 
     name: str
@@ -45,7 +45,7 @@ PROFILES = {
 
 
 class Subject(Frozen):
-    """Files of a timed candidate: the ``folder``, ``shared`` folders by kind, and a file of ``golden`` inputs."""
+    """Files of a timed candidate: the candidate's ``folder``, ``shared`` folders by kind, and a ``golden`` file."""
 
     name: str
     folder: str = ""
@@ -59,7 +59,7 @@ class Subject(Frozen):
 
 
 class ChildSpec(Frozen):
-    """Subjects for a child to measure; the function ``loader`` opens a subject after the import of ``modules``."""
+    """Subjects for a child to measure; the ``loader`` function opens a subject after the import of ``modules``."""
 
     subjects: tuple[Subject, ...]
     loader: str
@@ -68,7 +68,7 @@ class ChildSpec(Frozen):
 
 
 class LaunchSpec(ChildSpec):
-    """One launch, started at monotonic time ``spawned_at``; the first launch sets ``calls`` and ``cold_rounds``."""
+    """Launch request, made at monotonic time ``spawned_at``; the first launch sets ``calls`` and ``cold_rounds``."""
 
     profile: Profile
     seed: int
@@ -78,7 +78,7 @@ class LaunchSpec(ChildSpec):
 
 
 class SubjectReport(Frozen):
-    """Times of one subject in one launch, in seconds: of blocks per call, of single calls, and of cold calls."""
+    """Times of one subject in one launch, in seconds: per call in each block, per single call, and per cold call."""
 
     load_s: float
     first_call_s: float
@@ -93,8 +93,8 @@ class LaunchReport(Frozen):
     """Results of one launch; ``refused`` maps excluded subjects to reasons.
 
     All subjects were loaded at ``start_s``, timed blocks began at ``first_block_s``, and the launch ended at ``end_s``
-    (in seconds since the process started). Calls with cold caches took ``cold_wall_s``. ``modules`` lists nightquant's
-    imported modules. ``capability`` is the instruction set to which torch dispatches.
+    (in seconds since the process started). Calls with cold caches took ``cold_wall_s`` seconds. ``modules`` lists the
+    imported modules of nightquant. ``capability`` is the instruction set to which torch dispatches.
     """
 
     subjects: dict[str, SubjectReport]
@@ -113,7 +113,7 @@ class LaunchReport(Frozen):
 
 
 class Memory(Frozen):
-    """Growth of resident memory since the start of loading: after loading, and at the peak."""
+    """Growth of resident memory since loading began, measured after loading and at the peak."""
 
     rss_loaded_bytes: int
     peak_rss_bytes: int

@@ -1,7 +1,7 @@
 """Choose a launch's processors, count the threads that a subject uses, and evict data from caches.
 
-A process is pinned to as many processors as it may use threads, so additional threads must wait. Therefore, the count
-includes threads that run and threads that wait for a processor. Filling the caches with other data makes the caches
+A process that may use N threads is pinned to N processors, so additional threads must wait. Therefore, the count
+includes threads that run and threads that wait for a processor. Other data is written into the caches to make them
 cold.
 """
 
@@ -22,17 +22,17 @@ from tasks.benchmark.rounds import time_block
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _THREADS = Path("/proc/self/task")
 # After a call, thread pools spin for some milliseconds before sleeping. A thread that still runs after `_PATIENCE_S`
-# will not stop.
+# seconds will not stop.
 _SLICE_S, _PATIENCE_S = 0.005, 0.1
 # A thread that runs for less than this fraction of the busiest thread's time only dispatches work. On a busy host, such
-# a thread may wait long for a processor, but the wait is not work.
+# a thread may wait a long time for a processor, but waiting is not work.
 _LEAST_WORK = 0.1
-# Allowance for a runtime's work between calls. The clocks themselves do not need a margin.
+# Allowed factor above the thread limit, because runtimes also work between calls; the clocks are exact.
 _MARGIN = 1.1
 
 
 def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
-    """Choose up to `count` processors: one per core first, high numbers first, because low numbers serve interrupts."""
+    """Choose up to `count` processors, one per core first; prefer high numbers, because low ones serve interrupts."""
     cores: dict[str, int] = {}
     for processor in sorted(allowed, reverse=True):
         siblings = _TOPOLOGY / f"cpu{processor}" / "topology" / "thread_siblings_list"
@@ -76,7 +76,7 @@ def threads_used(call: Callable[[], object], calls: int, own: frozenset[int] = f
 
 
 def excess(used: float, threads: int) -> str:
-    """Describe the problem if `used` exceeds `threads`; otherwise, return ""."""
+    """Describe the problem if `used` exceeds `threads`; otherwise, return ``""``."""
     if used <= threads * _MARGIN:
         return ""
     return (
@@ -89,7 +89,7 @@ def _runnable() -> frozenset[int]:
     running = set()
     for folder in _folders():
         with suppress(OSError):  # the thread has ended
-            # The state follows the name, which is in parentheses and may contain any character.
+            # The thread's state follows its name, which is in parentheses and may contain any character.
             if (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] == "R":
                 running.add(int(folder.name))
     return frozenset(running - {threading.get_native_id()})
@@ -103,9 +103,9 @@ def _clocks() -> dict[int, tuple[float, float]]:
     for folder in _folders():
         with suppress(OSError):  # the thread has ended
             thread = int(folder.name)
-            # Use the clock ID of pthread_getcpuclockid, because this clock is exact; the file lags by up to a tick.
+            # Use the clock from ``pthread_getcpuclockid``, which is exact; ``schedstat`` lags by up to a tick.
             ran_s = time.clock_gettime((~thread << 3) | 6)
-            # Kernels without scheduler statistics lack this file, so only CPU time counts.
+            # Kernels without scheduler statistics lack the ``schedstat`` file, so only CPU time counts.
             waits = folder / "schedstat"
             waited_s = int(waits.read_text(encoding="ascii").split()[1]) / 1e9 if waits.is_file() else 0.0
             clocks[thread] = ran_s, waited_s
@@ -118,14 +118,14 @@ def _folders() -> list[Path]:
 
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-# Upper limit of the buffer's size. A virtual machine sees the host's entire last-level cache but has only a fraction of
-# the cache. Walking 480 MiB would take about 50 ms per call; `python -m benchmarks.cold_calls` shows that a larger
-# buffer adds little.
+# Maximum size of the eviction buffer. A virtual machine sees the host's entire last-level cache but can use only part
+# of the cache. Writing to 480 MiB would take about 50 ms per call; `python -m benchmarks.cold_calls` shows that a
+# larger buffer adds little.
 MOST_BYTES = 128 << 20
 
 
 def cache_bytes(processor: int) -> dict[int, int]:
-    """Return the sizes of a processor's data caches in bytes, by level; return {} if the sizes are unknown."""
+    """Return the sizes of a processor's data caches in bytes, by level; return ``{}`` if the sizes are unknown."""
     sizes: dict[int, int] = {}
     for index in sorted((_PROCESSORS / f"cpu{processor}" / "cache").glob("index*")):
         kind, level, size = ((index / name).read_text(encoding="ascii").strip() for name in ("type", "level", "size"))
@@ -136,14 +136,14 @@ def cache_bytes(processor: int) -> dict[int, int]:
 
 
 class Eviction:
-    """Buffer that evicts all data from processors' caches, as far as `most_bytes` allows.
+    """Buffer of at most `most_bytes` that evicts other data from the processors' caches.
 
     Parameters
     ----------
     processors
-        Processors on which the timed calls run; () if the processors are unknown.
+        Processors on which the timed calls run; ``()`` if the processors are unknown.
     most_bytes
-        Upper limit of the buffer's size.
+        Maximum size of the buffer in bytes.
 
     Attributes
     ----------
@@ -158,7 +158,7 @@ class Eviction:
         size = min(sufficient, most_bytes) if sufficient else most_bytes
         private = max((sum(size for level, size in sizes.items() if level < 3) for sizes in levels), default=0)
         self._processors = tuple(processors)
-        # Use small pages, so that walking the buffer evicts TLB entries. The first write below allocates all pages.
+        # Use small pages, so that writing to the buffer evicts TLB entries. The first write below allocates all pages.
         memory = mmap.mmap(-1, size)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
             with suppress(OSError):  # the kernel lacks huge pages
@@ -168,7 +168,7 @@ class Eviction:
         self()
 
     def __call__(self) -> None:
-        """Write to the complete buffer on the last processor, and to the private caches' part on other processors."""
+        """Write to the complete buffer on the last processor; on each other processor, fill only the private caches."""
         for processor in self._processors[:-1]:
             self._walk(self._private, {processor})
         self._walk(self.walked, set(self._processors[-1:]))

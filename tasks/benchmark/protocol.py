@@ -1,4 +1,4 @@
-"""Protocol of a benchmark: launch the same subjects repeatedly until speed is decided or the time is spent."""
+"""Benchmark protocol: launch the same subjects repeatedly until every speed rule is decided or the time is spent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tasks.proofs import ProofReport
 
 LOCK = "benchmark"  # name of the host lock that allows one benchmark at a time
 _SEED = 29592
-# Number of launches of subjects whose speed does not affect decisions.
+# Number of launches that time subjects whose speed does not affect decisions.
 _FEWEST = 2
 
 
@@ -35,9 +35,10 @@ _FEWEST = 2
 class Contest:
     """Subjects whose speed affects decisions, with warm or cold ``caches``.
 
-    The ``contenders`` may be promoted if they are at least ``min_speedup`` times as fast as the baseline (None: any
-    speed). Every launch times the contenders, which are also compared with the ``incumbent``, the deployed subject ("":
-    none). If ``fastest_wins`` is true, a contender can stay undecided if another contender is fast enough and faster.
+    The ``contenders`` may be promoted if they are at least ``min_speedup`` times as fast as the baseline (``None``
+    allows any speed). For direct comparison, every launch times the contenders and the deployed subject, ``incumbent``
+    (``""`` if there is none). If ``fastest_wins`` is true, a contender can stay undecided if another contender is fast
+    enough and faster.
     """
 
     contenders: frozenset[str] = frozenset()
@@ -64,7 +65,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Measured:
-    """All launches of one setting, with warm or cold ``caches``; ``refused`` subjects are left out."""
+    """Results of all launches in one setting, for warm or cold ``caches``; ``refused`` subjects are left out."""
 
     baseline: str
     threads: int
@@ -74,7 +75,7 @@ class Measured:
     caches: Caches = "warm"
 
     def with_caches(self, caches: Caches) -> Measured:
-        """Return a copy with the given state of the caches."""
+        """Return a copy for calls with warm or cold caches."""
         return replace(self, caches=caches)
 
     def names(self) -> list[str]:
@@ -86,23 +87,23 @@ class Measured:
         return [launch.subjects[name] for launch in self.launches if name in launch.subjects]
 
     def round_s(self, name: str) -> Array:
-        """Return the seconds per call (of a block, or of a cold call) in every round, float64 [launches, rounds]."""
+        """Return the seconds per call in every round, from blocks or cold calls, as float64 [launches, rounds]."""
         return np.array([report.round_s if self.caches == "warm" else report.cold_s for report in self.of(name)])
 
     def single_s(self, name: str) -> Array:
-        """Return the seconds of every single call, float64 [calls]."""
+        """Return the duration of every single call in seconds, as float64 [calls]."""
         return np.concatenate([np.array(report.single_s, dtype=np.float64) for report in self.of(name)])
 
     def ratio(self, name: str) -> Ratio:
-        """Return a subject's speed-up over the baseline, and the 95% interval."""
+        """Return a subject's speed-up over the baseline, with the 95% interval."""
         return Ratio(1.0, 1.0, 1.0) if name == self.baseline else self._noise.interval(self._sample(name))
 
     def bounds(self, name: str) -> Ratio:
-        """Return a subject's speed-up over the baseline, and the deciding bounds (`Noise.bounds`)."""
+        """Return a subject's speed-up over the baseline, with the bounds that the gate uses (`Noise.bounds`)."""
         return self._noise.bounds(self._sample(name), self._sample(self._copy), self.contest.comparisons)
 
     def over_incumbent(self, name: str) -> Ratio | None:
-        """Return a contender's speed-up over the incumbent, and bounds; return None if a subject was not timed."""
+        """Return a contender's speed-up over the deployed subject, with bounds; return None if either was not timed."""
         incumbent = self.contest.incumbent
         if name not in self.contest.contenders or incumbent in (name, "") or incumbent not in self.names():
             return None
@@ -110,12 +111,12 @@ class Measured:
         return self._noise.bounds(sample, self._sample(self._copy), self.contest.comparisons)
 
     def aa_ratio(self) -> Ratio:
-        """Return the ratio between the baseline and its copy."""
+        """Return the speed ratio between the baseline and its copy."""
         return self.ratio(self._copy)
 
     @property
     def timed_s(self) -> float:
-        """Total seconds in timed blocks and calls."""
+        """Total duration of timed blocks and calls in seconds."""
         return sum(launch.timed_s for launch in self.launches)
 
     @property
@@ -136,7 +137,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Session:
-    """Settings of a benchmark's measurements; ``on_launch`` gets the finished and the minimum number of launches."""
+    """Settings of a benchmark's measurements; ``on_launch`` gets the number of finished launches and the minimum."""
 
     baseline: str
     profile: Profile
@@ -151,8 +152,8 @@ class Session:
         """Time the subjects and, if `with_copy` is true, a copy of the baseline.
 
         Without a `contest`, each of the profile's launches times every subject. With a contest, only the first two
-        launches time subjects that do not affect decisions. Launches continue until the contest is decided at one of
-        `LOOKS` or the profile's time is spent. All launches count.
+        launches time subjects that do not affect decisions. Launches end when the profile's time is spent, or when the
+        contest is decided after a number of launches in `LOOKS`. All launches count.
 
         Raises
         ------
@@ -205,7 +206,7 @@ class Session:
         return run_child("tasks.benchmark.memory", self._spec(subjects, modules), MemoryReport, self.limit)
 
     def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
-        """Find out what every subject executes, in one process for all subjects.
+        """Find out which operators and instructions each subject executes, in one process for all subjects.
 
         Raises
         ------
@@ -218,7 +219,8 @@ class Session:
         return ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
 
     def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport]) -> LaunchReport:
-        # Later launches reuse the first launch's counts, so that all blocks of a subject have the same number of calls.
+        # Later launches reuse the first launch's call counts, so that all blocks of a subject have the same number of
+        # calls.
         first = earlier[0].subjects if earlier else {}
         spec = LaunchSpec(
             subjects=tuple(subjects),

@@ -47,20 +47,20 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def time_block(call: Call, calls: int) -> float:
-    """Return the total seconds of `calls` calls while the garbage collector is off."""
+    """Return the total duration of `calls` calls in seconds, with the garbage collector off."""
     with no_garbage_collection():
         return _elapsed(call, calls)
 
 
 def time_cold_call(call: Call, evict: Callable[[], None]) -> float:
-    """Call `evict`, run the timing code once to bring it into the caches, and return the seconds of one call."""
+    """Call `evict`, run the timing code once to bring it into the caches, and return the duration of one call."""
     evict()
     _elapsed(lambda: None, 1)
     return _elapsed(call, 1)
 
 
 def time_single_calls(call: Call, most: int, budget_s: float) -> list[float]:
-    """Time one to `most` single calls within `budget_s`; return the seconds of each call."""
+    """Time between one and `most` single calls within `budget_s` seconds; return each call's duration in seconds."""
     samples: list[float] = []
     with no_garbage_collection():
         end = time.perf_counter() + budget_s
@@ -80,7 +80,7 @@ def warm_up(call: Call, least_calls: int, least_s: float) -> float:
 
 
 def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: float) -> int:
-    """Warm up, and return the number of calls that last at least `block_s`; planning counts as warm-up."""
+    """Warm up, and return the number of calls that take at least `block_s` seconds; planning counts as warm-up."""
     began, half = time.perf_counter(), -(-least_calls // 2)
     calls = calls_for_block(call, block_s, warm_up(call, half, least_s / 2))
     warm_up(call, half, least_s - (time.perf_counter() - began))
@@ -88,10 +88,10 @@ def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: floa
 
 
 def calls_for_block(call: Call, least_s: float, guess_s: float) -> int:
-    """Time growing blocks to find the number of calls that last at least `least_s`.
+    """Time growing blocks to find the number of calls that take at least `least_s` seconds.
 
-    The method follows ``torch.utils.benchmark.Timer.blocked_autorange``. In contrast, the size of the first block is
-    based on `guess_s` per call, and later blocks grow by the missing time instead of tenfold.
+    The method follows ``torch.utils.benchmark.Timer.blocked_autorange``. In contrast, the first block's size is based
+    on a guess of `guess_s` seconds per call. Later blocks grow by the missing time, not tenfold.
     """
     calls = _calls_lasting(least_s, guess_s)
     while (elapsed := time_block(call, calls)) < least_s and calls < _MAX_CALLS:
@@ -147,7 +147,7 @@ def time_rounds(spec: LaunchSpec, subjects: Mapping[str, Loaded], calls: dict[st
 
 
 def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, list[float]]:
-    """Return the seconds of single calls, by subject; the baseline's copy is not timed."""
+    """Return the duration of each single call in seconds, by subject; the baseline's copy is not timed."""
     profile, single_s = spec.profile, {}
     most = -(-profile.single_calls // profile.launches)
     for name, loaded in subjects.items():
@@ -160,7 +160,7 @@ def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, 
 def time_cold_rounds(
     spec: LaunchSpec, subjects: Mapping[str, Loaded], evict: Callable[[], None], budget_s: float
 ) -> dict[str, list[float]]:
-    """Return the seconds of one cold call per round, by subject; in the first launch, `budget_s` limits the rounds."""
+    """Time one cold call per round and subject, in seconds; `budget_s` limits the rounds of the first launch."""
     cold_s: dict[str, list[float]] = {name: [] for name in subjects}
     began = time.perf_counter()
     with no_garbage_collection():

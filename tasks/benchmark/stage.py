@@ -33,8 +33,8 @@ class BenchmarkCandidate(Frozen):
     """A candidate to time, and the golden outputs that the candidate must reproduce.
 
     If ``standing`` is ``settled``, the candidate's speed does not affect decisions. The speed of a ``challenger``
-    affects the challenger's promotion. Challengers are compared with the current bundle's files (``incumbent``) or an
-    identical candidate (``defender``).
+    determines whether the challenger can be promoted. Challengers are compared with the current bundle's files
+    (``incumbent``) or an identical candidate (``defender``).
     """
 
     candidate: CandidateRef
@@ -43,7 +43,7 @@ class BenchmarkCandidate(Frozen):
 
     @property
     def name(self) -> str:
-        """Name of the candidate, ``recipe/runtime``, and a suffix for the incumbent."""
+        """Name of the candidate, ``recipe/runtime``, with a suffix if the candidate is the current bundle."""
         return self.candidate.name + (INCUMBENT_SUFFIX if self.standing == "incumbent" else "")
 
     def subject(self, workspace: Workspace) -> Subject:
@@ -60,7 +60,7 @@ class BenchmarkCandidate(Frozen):
 
 @dataclass(frozen=True)
 class Setting:
-    """Intra-op threads, samples per call, and steps per sample (None: the primary setting's value)."""
+    """Number of intra-op threads, samples per call and steps per sample (``None`` keeps the workload's number)."""
 
     threads: int
     batch_size: int
@@ -95,9 +95,9 @@ def benchmark(
     Raises
     ------
     MeasurementError
-        In the primary setting, the baseline is missing or wrong, a launch died, or `limit_s` was reached. Failures in
-        further settings are reported in ``refused``; failures of the memory measurement or the proof are reported in
-        ``unknown``.
+        In the primary setting, the baseline is missing or was refused, a launch died, or `limit_s` was reached.
+        Failures in further settings are reported in ``refused``; failures of the memory measurement or the proof are
+        reported in ``unknown``.
     """
     workload, settings = job.workload, job.workload.benchmark
     subjects = [candidate.subject(workspace) for candidate in candidates]
@@ -161,7 +161,7 @@ def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> 
 
 
 def further_settings(benchmark: Benchmark) -> list[Setting]:
-    """Combine the requested batch sizes, sequence lengths and thread counts; leave out the primary setting."""
+    """Return every combination of batch size, sequence length and thread count, except the primary setting."""
     primary = Setting(benchmark.threads, benchmark.batch_size)
     batch_sizes = benchmark.batch_sizes or (benchmark.batch_size,)
     thread_counts = benchmark.thread_counts or (benchmark.threads,)
@@ -175,7 +175,7 @@ def further_settings(benchmark: Benchmark) -> list[Setting]:
 def subjects_at(
     setting: Setting, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
 ) -> Iterator[list[Subject]]:
-    """Yield the subjects with a temporary file of inputs that have the setting's sizes, but without golden outputs."""
+    """Yield the subjects with a temporary file that contains inputs of the setting's sizes, but no golden outputs."""
     workload = setting.of(job.workload)
     if workload == job.workload:
         yield list(subjects)

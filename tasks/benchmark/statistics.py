@@ -19,14 +19,14 @@ Floats = NDArray[np.float64]
 
 # Minimum number of launches for an estimate of the correlation.
 LEAST = 5
-# Sums of squared deviations up to this value are rounding errors.
+# A sum of squared deviations up to this value is a rounding error.
 _ROUNDING = 1e-20
 _GRID = np.linspace(0, 0.95, 20)
 
 
 @dataclass(frozen=True)
 class Correction:
-    """Correction of a mean's variance for correlation between launches.
+    """Correction to a mean's variance for correlation between launches.
 
     ``inflation`` is the variance of the mean ÷ the expectation of the usual estimate s² / n. ``freedom`` is the number
     of degrees of freedom of s².
@@ -59,17 +59,17 @@ def correction_of(launches: int, correlation: float) -> Correction:
 
 
 def autocorrelation(series: Sequence[Floats]) -> float:
-    """Estimate the correlation between successive launches, which all series share; return 0 for a negative estimate.
+    """Estimate the correlation between successive launches, pooled over all series; return 0 for a negative estimate.
 
     The autocorrelation of a short series is underestimated, because the series' mean is subtracted (Marriott and Pope,
     "Bias in the estimation of autocorrelations", Biometrika 41, 1954). The function therefore returns the correlation
-    for which series of this length would show, on average, the observed autocorrelation.
+    for which series of this length would have the observed autocorrelation on average.
 
     Parameters
     ----------
     series
-        One series, float64 [launches], for each subject. Only the longest series count, if they have at least `LEAST`
-        launches.
+        One series, float64 [launches], for each subject. Only the longest series are used, and only if they have at
+        least `LEAST` launches.
     """
     launches = max(map(len, series), default=0)
     if launches < LEAST:
@@ -92,7 +92,7 @@ def _correlations(launches: int, correlation: float) -> Floats:
 
 @lru_cache
 def _expected(launches: int) -> Floats:
-    """Compute, for each correlation in the grid, the mean autocorrelation that series of this length show.
+    """Compute the mean autocorrelation of series of `launches` values for each correlation in the grid.
 
     The mean ratio between quadratic forms in normal variables is an integral over the eigenvalues of the covariance
     (Sawa, "The exact moments of the least squares estimator for the autoregressive model", Journal of Econometrics 8,
@@ -117,12 +117,12 @@ Array = NDArray[np.float64]
 
 # Numbers of launches after which a decision is allowed.
 LOOKS = (3, 5, 7, 10, 14, 20, 28, 40, 56)
-# Fraction of benchmarks with a wrong decision, in one direction, about any candidate. Later looks get a larger part of
-# the error (1 : 2 : 3 ...), because a few launches seldom decide a close case.
+# Fraction of benchmarks that decide wrongly, in one direction, on at least one candidate. Later looks are assigned
+# larger parts of the error (1 : 2 : 3 ...), because a few launches seldom decide a close case.
 ERROR = 0.01
-# Bias that one subject may have in every launch, and that additional launches do not reduce.
+# Bias that one subject may have in all launches, so that additional launches do not reduce the bias.
 STICKS = math.log(1.03)
-# Degrees of freedom that the other subjects contribute to a subject's deciding bounds. With a larger value, an
+# Degrees of freedom that the other subjects contribute to the bounds on a subject's speed. With a larger value, an
 # exceptionally noisy candidate would be promoted wrongly in more than the fraction `ERROR` of benchmarks (see
 # benchmarks.decisions).
 PRIOR = 4.0
@@ -133,7 +133,7 @@ _AGAINST_TWO, _AGAINST_ONE = 1.5, 2.0
 
 @dataclass(frozen=True)
 class Ratio:
-    """Baseline latency ÷ candidate latency (above 1: the candidate is faster), and the ends of an interval."""
+    """Baseline latency ÷ candidate latency (above 1 if the candidate is faster), with the ends of an interval."""
 
     value: float
     low: float
@@ -160,7 +160,7 @@ class Sample:
 
     @classmethod
     def against_two(cls, subject_s: Array, baseline_s: Array, copy_s: Array) -> Sample:
-        """Compare with the geometric mean of the baseline and its copy, which halves the baseline's variance."""
+        """Compare with the geometric mean of the baseline and its copy, whose variance is half the baseline's."""
         reference = (np.log(baseline_s) + np.log(copy_s)) / 2
         return cls(launch_values(reference - np.log(subject_s)), _AGAINST_TWO)
 
@@ -171,7 +171,7 @@ class Sample:
 
     @cached_property
     def squares(self) -> float:
-        """Sum of the squared deviations from the mean, in units of one subject's variance."""
+        """Sum of squared deviations from the mean, in units of one subject's variance."""
         return float(((self.logs - self.mean) ** 2).sum()) / self.variance
 
 
@@ -189,14 +189,14 @@ class Noise:
 
     @classmethod
     def pooled(cls, samples: Iterable[Sample]) -> Noise:
-        """Pool all samples of a benchmark, which come from the same launches on the same host."""
+        """Pool a benchmark's samples, all of which come from the same launches on the same host."""
         pooled = list(samples)
         freedom = sum(len(sample.logs) - 1 for sample in pooled)
         variance = sum(sample.squares for sample in pooled) / freedom if freedom else math.inf
         return cls(variance, freedom, autocorrelation([sample.logs for sample in pooled]))
 
     def interval(self, sample: Sample) -> Ratio:
-        """Return the ratio and Student's 95% interval, based on the sample's own deviation."""
+        """Return the ratio with Student's 95% interval, based on the sample's own standard deviation."""
         return Ratio.around(sample.mean, self.half_width(sample, 0.025, prior=0))
 
     def half_width(self, sample: Sample, error: float, prior: float = PRIOR) -> float:
@@ -219,11 +219,11 @@ class Noise:
         return student_quantile(1 - error, prior + correction.freedom) * math.sqrt(variance)
 
     def bounds(self, sample: Sample, copy: Sample, comparisons: int) -> Ratio:
-        """Return the ratio and bounds that hold at every look and for all comparisons simultaneously.
+        """Return the ratio with bounds that hold at every look and for all comparisons simultaneously.
 
         The error is divided among looks and comparisons (group-sequential Bonferroni). The half width is computed from
-        shrunken variances, but is at least the interval's half width. The bounds allow for a bias that additional
-        launches do not reduce: the larger of `STICKS` and the copy's deviation beyond the copy's noise.
+        shrunken variances, but is at least the half width of Student's interval. The bounds allow for a bias that
+        additional launches do not reduce: the larger of `STICKS` and the copy's deviation beyond the copy's noise.
 
         Parameters
         ----------
@@ -242,19 +242,19 @@ class Noise:
 
 
 def launch_values(logs: Array) -> Array:
-    """Reduce [launches, rounds] to one value per launch, the median over mirrored pairs, to remove linear drift."""
+    """Return each launch's median over mirrored pairs of rounds, so that linear drift cancels out."""
     pairs = [logs[:, first : first + 2].mean(axis=1) for first in range(0, logs.shape[1], 2)]
     values: Array = np.median(np.stack(pairs, axis=1), axis=1)
     return values
 
 
 def verdict_of(aa: Ratio) -> Literal["valid", "inconclusive"]:
-    """Return "inconclusive" if the interval of the A/A ratio excludes 1 or is wider than ±5%."""
+    """Return ``"inconclusive"`` if the interval of the A/A ratio excludes 1 or is wider than ±5%."""
     return "valid" if 1 - WIDEST <= aa.low <= 1 <= aa.high <= 1 + WIDEST else "inconclusive"
 
 
 def percentiles(single_s: Array) -> tuple[float | None, float | None, float | None]:
-    """Return the 50th, 90th and 99th percentiles, or None if there are fewer than 1, 100 or 1,000 single calls."""
+    """Return the 50th, 90th and 99th percentiles; each is None unless there are at least 1, 100 or 1,000 calls."""
     p50, p90, p99 = (
         float(np.quantile(single_s, share)) if len(single_s) >= least else None
         for share, least in ((0.5, 1), (0.9, 100), (0.99, 1000))

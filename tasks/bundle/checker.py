@@ -1,8 +1,8 @@
 """Verify this bundle: first the checksums of all files, then the model's outputs.
 
-Usage: python verify.py [FOLDER] [--json]. Exit code 0 means that the bundle is as published; 1 means that the bundle
-must not be deployed. This script needs Python 3.10 or later and the model's runtime. The script does not check
-SHA256SUMS.sig; MODEL_CARD.md shows how to check the signature with OpenSSL.
+Usage: ``python verify.py [FOLDER] [--json]``. Exit code 0 means that the bundle is as published; 1 means that the
+bundle must not be deployed. This script needs Python 3.10 or later and the model's runtime. The script does not check
+``SHA256SUMS.sig``; ``MODEL_CARD.md`` shows how to check the signature with OpenSSL.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ class Refused(Exception):  # noqa: N818
 
 
 def read_whole(folder: Path, expected: str = "") -> dict[str, bytes]:
-    """Read the folder's files and check the bytes against SHA256SUMS; later steps use only the returned bytes."""
+    """Read the folder's files and check the bytes against ``SHA256SUMS``; later steps use only the returned bytes."""
     files: dict[str, bytes] = {}
     for name in sorted(path.name for path in folder.iterdir()):
         # Do not follow symbolic links, and do not block on pipes.
@@ -90,7 +90,7 @@ def top_predictions(shape: list[int], dtype: str, values: bytes) -> list[int]:
 def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, float], list[bool]]:
     """Run the model on every golden case.
 
-    Return each output's largest difference from the golden output, and whether each row's top-1 prediction is the
+    Return each output's largest difference from the golden output, and whether each row's top-1 prediction matches the
     golden prediction. The second value is empty if the model does not rank classes.
     """
     manifest, golden = json.loads(files["manifest.json"]), read_tensors(files["golden.safetensors"])
@@ -106,7 +106,7 @@ def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, fl
             if (dtype, list(shape)) != right[:2]:
                 raise Refused(f"output {name} is {dtype} {tuple(shape)} instead of {right[0]} {tuple(right[1])}")
             difference = largest_difference(dtype, values, right[2])
-            if not difference <= worst[name] and worst[name] == worst[name]:  # NaN replaces any number and is kept
+            if not difference <= worst[name] and worst[name] == worst[name]:  # NaN replaces any number and then stays
                 worst[name] = difference
             if index == 0 and manifest["golden"]["chooses"]:
                 pairs = (top_predictions(list(shape), dtype, raw) for raw in (values, right[2]))
@@ -115,7 +115,7 @@ def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, fl
 
 
 def judge(files: dict[str, bytes], differences: dict[str, float], same: list[bool]) -> str:
-    """Describe how the outputs differ from the golden outputs, or return "" if the differences are tolerated."""
+    """Describe how the outputs differ from the golden outputs, or return ``""`` if the differences are tolerated."""
     for entry in json.loads(files["manifest.json"])["model"]["outputs"]:
         if not differences[entry["name"]] <= entry["tolerance"]:
             amount = f"{differences[entry['name']]:.6g}, but the tolerance is {entry['tolerance']:.6g}"

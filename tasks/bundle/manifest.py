@@ -32,7 +32,7 @@ Json = dict[str, object]
 
 @dataclass(frozen=True)
 class Provenance:
-    """Inputs of a bundle; ``measurements`` are the workload's rows from the results table ``measurements``."""
+    """Data for packaging a bundle; ``measurements`` are the workload's rows from the ``measurements`` table."""
 
     job: Job[Workload]
     candidate: CandidateRef
@@ -147,7 +147,7 @@ def _described_tensor(name: str, key: str, tensor: NDArray[np.generic]) -> Json:
 
 
 def _described(workload: Workload) -> Json:
-    # A URI may contain a password or a signed query, which must not be published with the bundle.
+    # A URI may contain a password or a signed query; neither may be published with the bundle.
     described: dict[str, Json] = workload.model_dump(mode="json", include={"model", "data", "checkpoint"})
     for section in (described["data"], described["checkpoint"]):
         if isinstance(uri := section.get("uri"), str):
@@ -167,6 +167,6 @@ def _is_known(value: object) -> bool:
 
 
 def _as_json(value: object) -> object:
-    if isinstance(value, Mapping | list):  # a map column is a mapping or a list of pairs
+    if isinstance(value, Mapping | list):  # a map column is a mapping or a list of (key, value) pairs
         return {name: number for name, number in dict(value).items() if _is_known(number)}
     return value.isoformat() if isinstance(value, date) else value

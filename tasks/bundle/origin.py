@@ -1,4 +1,4 @@
-"""A bundle's origin in formats for tools: ``provenance.intoto.json`` and ``sbom.cdx.json``.
+"""A bundle's origin in machine-readable files: ``provenance.intoto.json`` and ``sbom.cdx.json``.
 
 The first file is an in-toto statement (in-toto.io/Statement/v1) with a SLSA predicate (slsa.dev/provenance/v1). The
 second file is a CycloneDX 1.6 bill of materials for the packages installed on the host. Neither file contains a time,
@@ -27,7 +27,7 @@ BUILD_TYPE = "urn:nightquant:night:1"
 
 @dataclass(frozen=True, order=True)
 class Package:
-    """A distribution with a normalized name; ``licence`` is "" if the distribution does not name a licence.
+    """A distribution with a normalized name; ``licence`` is ``""`` if the distribution does not name one.
 
     ``expression`` is true if the licence is an SPDX expression (in newer metadata) instead of a phrase.
     """
@@ -52,7 +52,7 @@ def provenance_of(provenance: Provenance, files: Mapping[str, str], store: Artif
     Parameters
     ----------
     files
-        SHA-256 of all other files in the bundle, by name, including `SBOM`, which describes the environment.
+        SHA-256 of every other file in the bundle, by name, including the `SBOM` file, which describes the environment.
     store
         The store that contains the artifacts from which the model was built.
     """
@@ -96,7 +96,7 @@ def sbom_of(name: str, version: str, packages: Iterable[Package], python: str) -
     Parameters
     ----------
     name, version
-        Name and version of the bundle, which is the described component.
+        Name and version of the bundle that the document describes.
     packages
         The installed distributions.
     python
@@ -136,7 +136,7 @@ def _material(name: str, artifact: ArtifactRef, store: ArtifactStore) -> Json:
 
 
 def installed_packages(path: Sequence[str] | None = None) -> tuple[Package, ...]:
-    """Return importable distributions, sorted by name; if a name occurs twice, return the first distribution.
+    """Return importable distributions, sorted by name; of several with one name, return only the first.
 
     Parameters
     ----------
@@ -145,8 +145,8 @@ def installed_packages(path: Sequence[str] | None = None) -> tuple[Package, ...]
     """
     packages: dict[str, Package] = {}
     for installed in distributions() if path is None else distributions(path=list(path)):
-        # An interrupted installation leaves a folder without a name, for which importlib_metadata raises an error. When
-        # imported, importlib_metadata replaces the standard library's finder.
+        # An interrupted installation leaves a folder without a distribution name, for which ``importlib_metadata``
+        # raises an error. On import, ``importlib_metadata`` replaces the standard library's finder.
         if installed.read_text("METADATA") is None and installed.read_text("PKG-INFO") is None:
             continue
         if name := re.sub(r"[-_.]+", "-", _first(installed, "Name")).lower():
@@ -157,7 +157,7 @@ def installed_packages(path: Sequence[str] | None = None) -> tuple[Package, ...]
 
 
 def _phrase(distribution: Distribution) -> str:
-    """Return the licence from the classifiers, or the first line of the licence text."""
+    """Return the licence that the classifiers name, or otherwise the first line of the licence text."""
     classifiers = [line for line in distribution.metadata.get_all("Classifier") or () if line.startswith("License ::")]
     first = _first(distribution, "License").strip().partition("\n")[0]
     named = [line.rpartition(" :: ")[2] for line in classifiers]

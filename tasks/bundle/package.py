@@ -42,9 +42,9 @@ Outcome = Literal["published", "kept", "restored", "withdrawn"]
 class BundleRef(Frozen):
     """A bundle; ``location`` is a folder below the store's root, and ``sha256sums`` is the digest of ``SHA256SUMS``.
 
-    ``outcome`` is published (new and now current), kept (already current), or restored (an earlier bundle with the same
-    content is current again). If a user rolled back from this content, ``outcome`` is withdrawn, and the user's choice
-    stays current.
+    ``outcome`` is ``"published"`` (new and now current), ``"kept"`` (already current), or ``"restored"`` (an earlier
+    bundle with the same content is current again). If a user rolled back from this content, ``outcome`` is
+    ``"withdrawn"``, and the bundle that the user chose stays current.
     """
 
     workload: str
@@ -57,15 +57,15 @@ class BundleRef(Frozen):
 def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, replacing: str | None) -> BundleRef:
     """Publish the promoted candidate; return the bundle that is current afterwards.
 
-    A version's name consists of the night and twelve digits of the content's digest. Content that is published with the
-    required signature is not packaged again, even on another night.
+    A version's name consists of the night and twelve digits of the content's digest. Content that has been published
+    with the required signature is not packaged again, even on another night.
 
     Parameters
     ----------
     bundles
-        The store of the bundles, including the signer.
+        Store for bundles, including the signer.
     replacing
-        The version with which the candidate was compared, or None if no bundle was current.
+        Version of the bundle with which the candidate was compared, or None if no bundle was current.
 
     Raises
     ------
@@ -73,7 +73,8 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
         The candidate was not promoted, its runtime cannot be deployed, or its files do not reproduce the golden
         outputs. No bundle is published.
     ConflictError
-        Another bundle became current meanwhile and stays current. The new bundle is published, but is not current.
+        Another bundle became current in the meantime, and stays current. The new bundle is published, but is not
+        current.
     """
     workload, candidate, decision = provenance.job.workload, provenance.candidate, provenance.decision
     if decision.decision != "promote":
@@ -114,8 +115,9 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
 
 
 def content_of(job: Job[Workload], candidate: CandidateRef) -> str:
-    """Return the digits that end every version with this candidate, and that do not depend on the night."""
-    # Measurements do not count, because identical files do not need to be deployed again after new measurements.
+    """Return the digits, independent of the night, at the end of every version that contains this candidate."""
+    # Measurements do not affect the digits, because identical files do not need to be deployed again after new
+    # measurements.
     decides = {"format": 1, "workload": job.workload.name, "licence": job.workload.licence}
     return digest_of({**decides, "candidate": candidate.digest, "data": job.dataset.digest})[:12]
 
@@ -129,7 +131,7 @@ def withdrawn_contents(pointer: Pointer) -> frozenset[str]:
 def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspace, signer: Signer | None) -> None:
     """Write every file of the bundle, seal the bundle, and verify the bundle as a deploy team would."""
     store, runtime = workspace.store, provenance.candidate.runtime
-    # Copying checks the artifacts' digests, so the signed files are the files that were evaluated and timed.
+    # The artifacts' digests are checked while copying, so the signed files are those that were evaluated and timed.
     names = store.copy(provenance.candidate.kind, provenance.candidate.digest, folder, without=DOCUMENT)
     files = sorted(names, key=lambda name: (name != RUNTIMES[runtime].main_file, name))
     store.copy(provenance.evaluation.outputs.kind, provenance.evaluation.outputs.digest, folder, only=GOLDEN)
@@ -164,8 +166,8 @@ def _model_card(
     manifest: Mapping[str, object], domain: Domain[Workload, Kind], runtime: Runtime, *, signed: bool
 ) -> str:
     """Render the manifest as a readable page, without adding facts."""
-    # nightquant never renders the card's Markdown as HTML, so values are not escaped. Rows may lack columns, which
-    # ChainableUndefined allows.
+    # nightquant never renders the card's Markdown as HTML, so values are not escaped. ``ChainableUndefined`` allows
+    # rows that lack columns.
     environment = Environment(
         autoescape=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=ChainableUndefined
     )

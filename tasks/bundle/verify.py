@@ -1,7 +1,8 @@
 """Verify a bundle in any folder: the files, the signature, the manifest, and then the model's outputs.
 
 A model may be code, so the bundle is not interpreted until the checksums match and, if a key is given, the signature is
-valid. A separate process loads the model, without access to nightquant, its environment variables or its secrets.
+valid. A separate process, without access to nightquant or to nightquant's secrets and environment variables, loads the
+model.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """Result of a verification that ended at ``stage``; ``problem`` is "" if the bundle is good.
+    """Result of a verification that ended at ``stage``; ``problem`` is ``""`` if the bundle is good.
 
     ``differences`` is each output's largest absolute difference from the golden output. ``changed`` is the fraction of
     golden rows with a different top-1 prediction (None if the model does not rank classes). ``expires_at`` is the time
@@ -67,9 +68,9 @@ def verify(
     Parameters
     ----------
     keys
-        Public keys, one of which must have signed the bundle.
+        Public keys; one of the keys must verify the bundle's signature.
     statement
-        The signed statement about the current bundle, which must name this bundle and replaces the bundle's signature.
+        Signed statement about the current bundle; it must name this bundle, and it replaces the bundle's signature.
     timeout_s
         Maximum number of seconds for loading and running the model.
     """
@@ -95,7 +96,7 @@ def checker_source(runtime: str) -> str:
     Raises
     ------
     BundleError
-        The runtime does not exist in this version, or its files cannot be deployed.
+        The runtime does not exist in this version of nightquant, or its files cannot be deployed.
     """
     checker = RUNTIMES[runtime].checker if runtime in RUNTIMES else ""
     if not checker:
@@ -103,7 +104,8 @@ def checker_source(runtime: str) -> str:
             f'The bundle is for the "{runtime}" runtime, which this version of nightquant cannot check.',
             hint="Verify the bundle with the nightquant version that built it, or run the bundle's verify.py.",
         )
-    # Put imports inside a function, so that imports run only after the checksums match, and errors are reported.
+    # Put imports inside a function, so that they run only after the checksums match and so that import errors are
+    # reported.
     package, _, module = checker.rpartition(".")
     opening = textwrap.indent(files(package).joinpath(f"{module}.py").read_text(encoding="utf-8"), "    ")
     return (
@@ -135,7 +137,7 @@ def _run_model(path: Path, report: VerificationReport, runtime: str, timeout_s: 
     BundleError
         The process died or took too long.
     """
-    # Run nightquant's copy of verify.py, never the bundle's copy.
+    # Run nightquant's copy of ``verify.py``, never the bundle's copy.
     command = [sys.executable, "-I", "-W", "ignore", "-c", checker_source(runtime), str(path.absolute()), "--json"]
     command.append(f"--sums={report.sha256sums}")  # the folder may have been replaced
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}

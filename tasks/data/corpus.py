@@ -1,9 +1,9 @@
-"""Corpora of words: texts in the WikiText layout, and the language reference that CPython includes.
+"""Word corpora: texts in the WikiText layout, and the language reference that CPython includes.
 
-A corpus consists of a column of token ids for each split, and the file ``vocabulary.parquet``. A line's tokens are
-``line.split() + ["<eos>"]``, and ids are assigned in order of first appearance. NumPy looks up all words of a block in
+A corpus consists of one column of token ids per split and the file ``vocabulary.parquet``. A line's tokens are
+``line.split() + ["<eos>"]``. Ids are assigned in order of first appearance. NumPy looks up all words of a text block in
 a cache. The few percent of words that are missing from the cache are looked up in a Python dictionary. For
-measurements, see docs/tokenization.md.
+measurements, see ``docs/tokenization.md``.
 """
 
 from __future__ import annotations
@@ -41,17 +41,16 @@ BLOCK_BYTES = 256 << 10
 VOCABULARY_FILE = "vocabulary.parquet"
 _COLUMN = "tokens"
 
-# Separators that str.split() recognizes, in UTF-8: ASCII white space, U+0085, U+00A0, U+1680, U+2000 to U+200A, U+2028,
-# U+2029, U+202F, U+205F and U+3000.
+# Separators that ``str.split()`` recognizes, in UTF-8: ASCII white space, U+0085, U+00A0, U+1680, U+2000 to U+200A,
+# U+2028, U+2029, U+202F, U+205F and U+3000.
 _SPACE = b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f "
 _WIDE_SPACE = re.compile(rb"\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80")
 
 _SLOT_BITS = 20
 _KEY_BYTES = 16
-# Odd factors with well-mixed bits: 2**64 / golden ratio, and the cube of this quotient (Knuth's multiplicative
-# hashing).
+# Odd factors with well-mixed bits for Knuth's multiplicative hashing: 2**64 / golden ratio, and the quotient's cube.
 _FACTORS = tuple(np.uint64(pow(0x9E3779B97F4A7C15, power, 1 << 64)) for power in (1, 3))
-# Masks of two integers each, indexed by the number of bytes to keep.
+# Masks that consist of two integers, indexed by the number of bytes to keep.
 _MASKS = (np.tri(_KEY_BYTES + 1, _KEY_BYTES, -1, dtype=np.uint8) * 255).view(np.uint64)
 
 
@@ -81,7 +80,8 @@ def prepare_text(data: TextCorpus, workspace: Workspace) -> DatasetRef:
 def prepare_pydoc(data: PydocTopics, workspace: Workspace) -> DatasetRef:
     """Tokenize the topics in ``pydoc_data.topics``, divided into train, valid and test splits.
 
-    The same seed and the same Python version produce the same corpus. Other Python versions may contain other topics.
+    The same seed and the same Python version produce the same corpus. A different Python version may contain different
+    topics.
 
     Raises
     ------
@@ -101,9 +101,9 @@ def prepare_pydoc(data: PydocTopics, workspace: Workspace) -> DatasetRef:
 
 
 def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
-    """Return the topic names for each split; the valid and test splits each get a tenth of the text, or slightly less.
+    """Return the topic names for each split; valid and test each contain a tenth of the text, or slightly less.
 
-    The text is split by length, not by number of topics, because topic lengths differ by orders of magnitude.
+    The text is divided by length, not by number of topics, because topic lengths differ by orders of magnitude.
     """
     names = sorted(topics)
     random.Random(seed).shuffle(names)
@@ -118,7 +118,7 @@ def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
 
 
 def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
-    """Return the three texts of a corpus, found at most two levels below `folder`, in the order of tokenization.
+    """Return the paths of a corpus's three texts, at most two levels below `folder`, in tokenization order.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
 
 
 def load_vocabulary(dataset: DatasetRef, store: ArtifactStore) -> list[str]:
-    """Return the words of a corpus in the order of their ids."""
+    """Return the words of a corpus, ordered by id."""
     table = pq.read_table(store.path(dataset.kind, dataset.digest) / VOCABULARY_FILE, columns=["word"])
     return cast(list[str], table.column("word").to_pylist())
 
@@ -177,25 +177,26 @@ def _write_texts(topics: Mapping[str, str], seed: int, folder: Path) -> dict[str
 
 
 class Vocabulary:
-    """Words with their ids, assigned in order of first appearance, and their numbers of occurrences."""
+    """Words with their ids and counts; ids are assigned in order of first appearance."""
 
     def __init__(self) -> None:
         self._ids: defaultdict[bytes, int] = defaultdict(count().__next__)
         self._counts = np.zeros(0, dtype=np.int64)
-        # A direct-mapped cache: each slot contains the key and the id of the last missing word that mapped to the slot.
+        # A direct-mapped cache: each slot contains the key and the id of the latest cache miss that maps to the slot.
         self._keys = np.zeros((1 << _SLOT_BITS, 2), dtype=np.uint64)
         self._cached_ids = np.zeros(1 << _SLOT_BITS, dtype=np.int32)
-        # A word of zero bytes has the same key as an empty slot and maps to the first slot, so fill the first slot.
+        # A word of NUL bytes maps to the first slot and has the key of an empty slot, so the first slot must not be
+        # empty.
         self._keys[0] = 1
 
     def encode(self, text: bytes) -> npt.NDArray[np.int32]:
-        r"""Return the ids of all words and line ends, int32 [tokens]; each new word gets the next id.
+        r"""Return the ids of all words and line endings, int32 [tokens]; each new word gets the next id.
 
-        The text consists of complete words in UTF-8, and may mix the line ends ``\n``, ``\r\n`` and ``\r``.
+        The text consists of complete words in UTF-8, and may mix the line endings ``\n``, ``\r\n`` and ``\r``.
         """
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        # A word begins after white space, and ends where the next word begins.
+        # A word's span begins after white space, and ends where the next word begins.
         text = b" " + text.replace(b"\n", b" <eos> ") + b" ."
         starts = _find_words(text)
         begins, ends = starts[:-1], starts[1:]
@@ -208,7 +209,7 @@ class Vocabulary:
         spans = zip(begins[missing].tolist(), ends[missing].tolist(), strict=True)
         words = [text[begin:end].rstrip(_SPACE) for begin, end in spans]
         if _WIDE_SPACE.search(b" ".join(words)):
-            # Words with non-ASCII white space never enter the cache, so searching the missing words is enough.
+            # Words with non-ASCII white space never enter the cache, so it is enough to search the cache misses.
             return self.encode(_WIDE_SPACE.sub(b" ", text[:-1]))
         ids[missing] = [self._ids[word] for word in words]
         short = missing[(ends - begins)[missing] <= _KEY_BYTES]
@@ -221,7 +222,7 @@ class Vocabulary:
         return len(self._ids)
 
     def table(self) -> pa.Table:
-        """Return the words in the order of their ids, as a table of word (string), id (int32) and count (int64)."""
+        """Return a table with the columns ``word`` (string), ``id`` (int32) and ``count`` (int64), ordered by id."""
         ids = np.arange(len(self._ids), dtype=np.int32)
         words = pa.array(list(self._ids), pa.string())
         return pa.table({"word": words, "id": pa.array(ids), "count": pa.array(self._counts)})
@@ -230,12 +231,12 @@ class Vocabulary:
 def tokenize(
     texts: Mapping[str, Path], folder: Path, *, block_bytes: int = BLOCK_BYTES, progress: Progress = silent
 ) -> tuple[dict[str, int], int]:
-    """Write each text's column ``tokens`` (int32), and ``vocabulary.parquet`` (word, id, count), into a folder.
+    """Write each text's ``tokens`` column (int32), and ``vocabulary.parquet`` (word, id, count), into a folder.
 
     The texts are read in the given order, line by line with universal newlines. A line's tokens are ``line.split() +
-    ["<eos>"]``, and a word's id is the number of distinct words that precede the word. Memory use depends on the
-    vocabulary, not on the length of the texts. Return the number of tokens in each split, and the number of distinct
-    words.
+    ["<eos>"]``. A word's id is the number of distinct words that precede the word. Memory use depends on the size of
+    the vocabulary, not on the length of the texts. Return the number of tokens in each split, and the number of
+    distinct words.
 
     Raises
     ------
@@ -258,7 +259,7 @@ def tokenize(
 
 
 def read_blocks(path: Path, block_bytes: int) -> Iterator[bytes]:
-    r"""Yield a text in blocks that never end inside a word or inside ``\r\n``; add a missing final line end.
+    r"""Yield a text in blocks that never end inside a word or inside ``\r\n``; add a missing final newline.
 
     Raises
     ------
@@ -303,7 +304,7 @@ def _find_words(text: bytes) -> npt.NDArray[np.int64]:
 
 
 def _keys(text: bytes, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Return the first 16 bytes of each word and its trailing white space, padded with zeros, as uint64 [words, 2].
+    """Return each word's first 16 bytes, including trailing white space, padded with zeros, as uint64 [words, 2].
 
     If a word has at most 15 bytes, its key contains white space and is unique. Longer words with the same first 16
     bytes have the same key.

@@ -20,13 +20,13 @@ from tasks.results import Contributions
 
 @dataclass(frozen=True)
 class Quality:
-    """The result of evaluating `count` samples: the gate's metric, and all computed metrics by name.
+    """The result of evaluating `count` samples: the gate's metric, and all computed metrics, keyed by name.
 
-    ``samples`` contains the available per-sample results for paired comparisons. ``quality``, float32 [N], contains
-    contributions whose mean is the value; ``prediction``, int64 [N], contains predicted classes. ``contributions`` is
-    the kind of ``quality``, and determines how the interval of a difference is computed. For the kind ``resampled``,
-    ``quality`` contains the metric for R resamples, float64 [R]. ``mode`` names the evaluation procedure, such as
-    ``rows apart``.
+    ``samples`` contains the available per-sample results for paired comparisons. The ``quality`` tensor, float32 [N],
+    contains contributions whose mean is the metric; ``prediction``, int64 [N], contains predicted classes.
+    ``contributions`` names the kind of contributions, which determines how the interval of a quality difference is
+    computed. For the ``resampled`` kind, ``quality`` contains the metric for R resamples, float64 [R]. ``mode`` names
+    the evaluation procedure, such as ``rows apart``.
     """
 
     metric: str
@@ -69,7 +69,7 @@ def evaluate_batches(
     apart
         Whether each batch contains a single row.
     also
-        Further metrics to compute from the same outputs: a mapping from result names to metric names.
+        Additional metrics to compute from the same outputs: a mapping from result names to metric names.
     classes
         Minimum number of logits per row; 0 disables the check.
 
@@ -95,7 +95,7 @@ def evaluate_batches(
 def outputs_in_order(
     call: Call, batches: Iterable[Batch], total: int, progress: Progress = silent, unit: str = "samples"
 ) -> Tensor:
-    """Call a model on all batches; return the model's first outputs, [N, …], in the order of the samples."""
+    """Call a model on all batches; return the first output for every sample, [N, …], in sample order."""
     results = BatchResults()
     for batch, outputs in _with_outputs(call, batches, total, progress, unit):
         results.batches.append({"output": outputs.clone()})  # a runtime may reuse its output buffers
@@ -104,7 +104,7 @@ def outputs_in_order(
 
 
 def as_quality(metric: Score, scored: Mapping[str, Scored], count: int, *, apart: bool) -> Quality:
-    """Create a `Quality` from scored metrics, keyed by name; `metric` is the gate's metric.
+    """Create a `Quality` from scored metrics, which are keyed by name; `metric` is the gate's metric.
 
     Raises
     ------
@@ -131,13 +131,13 @@ def as_quality(metric: Score, scored: Mapping[str, Scored], count: int, *, apart
 
 
 def perplexity_metric(loss: float) -> dict[str, float]:
-    """Return the metric ``perplexity`` for a loss in nats, or {} if the perplexity is infinite."""
+    """Return the ``perplexity`` metric for a loss in nats, or ``{}`` if the perplexity is infinite."""
     value = perplexity(loss)
     return {"perplexity": value} if math.isfinite(value) else {}
 
 
 def checked_outputs(result: object, rows: int) -> Tensor:
-    """Return a model's first output after checking the output's values and number of rows.
+    """Return a model's first output after checking its values and its number of rows.
 
     Raises
     ------

@@ -25,7 +25,7 @@ _BLANK = 0
 
 
 def predicted(outputs: Tensor) -> Tensor:
-    """Return classes, int64 [B], for logits [B, K]; a positive single logit, [B] or [B, 1], means class 1."""
+    """Return classes, int64 [B], for logits [B, K]; a single logit, [B] or [B, 1], means class 1 if it is positive."""
     single = _single_column(outputs)
     if single is not None:
         return (single > 0).long()
@@ -38,7 +38,7 @@ def predicted(outputs: Tensor) -> Tensor:
 
 
 def scores(outputs: Tensor) -> Tensor:
-    """Return scores for class 1, [B]: the single logit, or the second logit minus the first logit."""
+    """Return scores for class 1, [B]: either the single logit, or the second logit minus the first."""
     single = _single_column(outputs)
     if single is not None:
         return single
@@ -60,10 +60,10 @@ def macro_f1(prediction: NDArray[np.generic], target: NDArray[np.generic], weigh
 
 
 def area_under_roc(score: NDArray[np.generic], target: NDArray[np.generic], weights: NDArray[np.int64]) -> float:
-    """Return the probability that a row of class 1 scores higher than a row of class 0; a tie counts as half.
+    """Return the probability that a row of class 1 scores higher than a row of class 0; ties count as half.
 
-    The probability is Mann and Whitney's U divided by the number of pairs. If all rows with non-zero weights have the
-    same class, the result is NaN.
+    The probability is Mann and Whitney's U divided by the number of pairs. The metric is NaN if all rows with non-zero
+    weights have the same class.
     """
     values, place = np.unique(score, return_inverse=True)
     positive = np.bincount(place, weights * (target == 1), len(values))
@@ -112,19 +112,19 @@ def reciprocal_ranks(queries: Tensor, answers: Tensor) -> Tensor:
     Answers are ranked by cosine similarity. Only strictly more similar answers rank above the query's own answer.
     """
     similarity = normalize(queries.double(), dim=1) @ normalize(answers.double(), dim=1).T
-    # The vectors of equal texts can differ by rounding errors.
+    # The vectors of identical texts can differ because of rounding errors.
     ahead = (similarity > similarity.diagonal().unsqueeze(1) + 1e-9).sum(1)
     return 1.0 / (1 + ahead).double()
 
 
 def _losses(outputs: Tensor, target: Tensor) -> Tensor:
-    """Return the mean cross-entropy of each row's targets, ignoring targets of -100."""
+    """Return the mean cross-entropy of each row's targets, ignoring targets equal to ``-100``."""
     sums, counts = _loss_parts(outputs, target).unbind(1)
     return sums / counts.clamp(min=1)
 
 
 def _loss_parts(outputs: Tensor, target: Tensor) -> Tensor:
-    """Return each row's sum of cross-entropies and number of targets, float64 [B, 2], ignoring targets of -100."""
+    """Return each row's total cross-entropy and number of targets, float64 [B, 2], ignoring targets equal to -100."""
     expected = outputs.shape[:1] + outputs.shape[2:]
     if outputs.dim() < 2 or target.shape != expected or target.is_floating_point():
         raise MeasurementError(
@@ -165,13 +165,13 @@ def _single_column(outputs: Tensor) -> Tensor | None:
 
 
 def word_errors(outputs: Tensor, target: Tensor) -> Tensor:
-    """Return the number of edits and the number of target words in each row, float64 [B, 2].
+    """Return the number of edits and the number of target words for each row, float64 [B, 2].
 
     Parameters
     ----------
     outputs
         Word ids, int64 [B, T], padded with negative ids; or CTC logits, float [B, K, T], with class 0 as the blank. CTC
-        decoding takes the best class at each step, and removes repeats and blanks. Source: Graves et al.,
+        decoding takes the best class at each step, and removes repetitions and blanks. Source: Graves et al.,
         "Connectionist temporal classification", 2006 (best path decoding).
     target
         Word ids, int64 [B, L], padded with negative ids.

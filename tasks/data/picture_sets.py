@@ -1,4 +1,4 @@
-"""Divide existing images into splits, and read folders and archives with one folder per class."""
+"""Divide existing images into splits, and read folders and archives that contain one folder per class."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tasks.sources import code_digest
 _SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _SPLITS: dict[str, Split] = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 _NAMED = 5
-_MUCH_LARGER = 2  # images that are enlarged by this factor look blurred
-# The digest excludes the location of the images, and settings that `Preprocessing` already contains.
+_MUCH_LARGER = 2  # images enlarged by this factor look blurred
+# The digest excludes the images' location, and the settings that `Preprocessing` already contains.
 _NOT_CONTENT = {"uri", "sha256", "max_bytes", "root", "download", "transforms", "image_size"}
 
 Quotas = Mapping[Split, int | None]
@@ -46,8 +46,8 @@ Quotas = Mapping[Split, int | None]
 class Part:
     """Images for one or more splits.
 
-    ``read(i)`` returns the i-th image or raises `UnreadableError`. ``quotas`` are filled in order with readable images
-    that are not duplicates; None stands for all remaining images.
+    ``read(i)`` returns the i-th image or raises `UnreadableError`. The ``quotas`` are filled in order with readable
+    images that are not duplicates. The quota ``None`` takes all remaining images.
     """
 
     names: Sequence[str]
@@ -57,7 +57,7 @@ class Part:
 
 
 def training_quotas(size: int, shares: Mapping[Split, float], calibration: int) -> Quotas:
-    """Return the quotas that divide `size` training images among the splits in `shares`, calibration and training."""
+    """Return quotas that divide `size` training images among ``train``, ``calibration`` and the splits in `shares`."""
     return {
         **{split: max(1, round(share * size)) for split, share in shares.items()},
         "calibration": calibration,
@@ -72,10 +72,10 @@ def prepare_pictures(
     open_parts: Callable[[], tuple[Sequence[str], Sequence[Part]]],
     workspace: Workspace,
 ) -> DatasetRef:
-    """Find the data set in the store, or write the images of all parts to the store.
+    """Find the data set in the store, or create the data set from the images of all parts.
 
-    `content` identifies the images and the code that reads the images. `open_parts` returns the class names, and the
-    parts in reading order.
+    `content` identifies the images and the code that reads them. `open_parts` returns the class names, and the parts in
+    reading order.
 
     Raises
     ------
@@ -117,9 +117,9 @@ def prepare_pictures(
 def _add_all(
     writer: PictureWriter, parts: Sequence[Part], geometry: Preprocessing, seed: int, progress: Progress
 ) -> tuple[list[int], dict[str, str]]:
-    """Add the images of each part to the part's splits.
+    """Add each part's images to the splits in the part's quotas.
 
-    Return the length of each image's shorter side in pixels, and the names of unreadable images with reasons.
+    Return each image's shorter side in pixels, and a mapping from unreadable images' names to reasons.
     """
     total, done = sum(len(part.names) for part in parts), 0
     sides: list[int] = []
@@ -144,7 +144,7 @@ def _add_all(
 
 
 def _enlargement_note(sides: Sequence[int], resize: int) -> tuple[str, ...]:
-    """Return a note if the median image is greatly enlarged, because weights are rarely trained on enlarged images."""
+    """Return a note if the median image is greatly enlarged; weights are rarely trained on enlarged images."""
     median = statistics.median_low(sides) if sides else resize
     if resize < _MUCH_LARGER * median:
         return ()
@@ -158,8 +158,8 @@ def stratified_order(labels: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
     """Return a permutation of 0…N-1, int64 [N], in which all sections have nearly the same class proportions.
 
     Within a class, the order is random. The k-th of a class's n samples gets a random position in the k-th of n equal
-    sections. Therefore, consecutive sections can serve as splits, even if some samples are unusable. Equal seeds
-    produce equal permutations.
+    sections. Therefore, consecutive sections can serve as splits, even if some samples are unusable. The same seed
+    produces the same permutation.
     """
     rng = np.random.default_rng(seed)
     classes = np.asarray(labels, dtype=np.int64)
@@ -172,7 +172,7 @@ def stratified_order(labels: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Class names by label, and (file, label) pairs by split; the files of a folder without splits are all "train"."""
+    """Class names by label, and (file, label) pairs by split; without split folders, all files are in ``train``."""
 
     root: Path
     classes: tuple[str, ...]
@@ -182,14 +182,14 @@ class Layout:
 def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
     """Decode, resize and split the images in a directory or an archive.
 
-    If the test or valid folder is missing, a fraction of the training images replaces the folder's images. Calibration
-    images are always taken from the training images.
+    If there is no test or valid folder, a fraction of the training images is used instead. Calibration images are
+    always taken from the training images.
     """
     downloads = workspace.store.root / "downloads"
     with open_source(
         data.uri, downloads, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress
     ) as source:
-        # An archive is extracted only if the store does not contain the archive's data set.
+        # Extract an archive only if the store does not contain its data set.
         layout = None if source.sha256 else find_layout(source.path(), as_shown(data.uri))
         content = {"archive": source.sha256, "code": code_digest(__name__)}
         if layout:  # the digest covers names and bytes, so a changed image results in a new data set
@@ -236,7 +236,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """Return the image files in a folder and its subfolders, recognized by suffix."""
+    """Return all files with an image suffix in a folder and its subfolders."""
     return sorted(
         file
         for file in folder.rglob("*")
@@ -245,7 +245,7 @@ def pictures_in(folder: Path) -> list[Path]:
 
 
 def _parts(layout: Layout, data: ImageFolder) -> list[Part]:
-    """Return the parts, with training images last so that duplicates of test and valid images stay out of training."""
+    """Return the parts, training images last, so that duplicates of test and valid images are not used for training."""
 
     def read(split: Split, index: int) -> Image.Image:
         with layout.files[split][index][0].open("rb") as stream:

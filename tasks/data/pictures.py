@@ -1,4 +1,4 @@
-"""Decode and resize untrusted images, and write the images as samples without duplicates."""
+"""Decode and resize untrusted images, and write them as samples without duplicates."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from tasks.data.samples import TARGET, ColumnWriter, Description, find_or_write
 from tasks.refs import DatasetRef
 
 Split = Literal["train", "calibration", "valid", "test"]
-# The order in which splits are filled. A repeated image stays only in the first split, so that test images are never
-# training images.
+# The order in which splits are filled. A duplicate image is kept only in the first of these splits, so that test images
+# are never training images.
 FILL_ORDER: tuple[Split, ...] = ("test", "valid", "calibration", "train")
 Pixels = npt.NDArray[np.uint8]
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-# A file of a few kilobytes may unpack to gigabytes. Resizing an image of 64 megapixels needs a quarter of a gigabyte.
+# A file of a few kilobytes may unpack to gigabytes. Resizing a 64-megapixel image needs a quarter of a gigabyte of
+# memory.
 MAX_PIXELS = 64_000_000
 _COLUMN = "images"
 # Errors that Pillow raises for damaged files, depending on the format and the damage.
@@ -37,7 +38,7 @@ _DAMAGED = (OSError, SyntaxError, ValueError, EOFError, OverflowError, struct.er
 
 
 class UnreadableError(Exception):
-    """An error for an image that cannot be used and is left out of the data set."""
+    """The error for an image that cannot be used and is therefore left out of the data set."""
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def _readable() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Settings for resizing an image's shorter side, cropping the middle, and later normalizing values in 0…1."""
+    """Settings for resizing an image's shorter side, cropping the center, and later normalizing the values (0…1)."""
 
     resize: int
     crop: int
@@ -80,7 +81,7 @@ class Preprocessing:
 
 
 def picture_size(file: Path) -> tuple[int, int]:
-    """Read an image's width and height without decoding the image.
+    """Read an image's width and height without decoding its pixels.
 
     Raises
     ------
@@ -112,7 +113,7 @@ class PictureWriter:
 
     def __init__(self, folder: Path, shape: tuple[int, int, int], stack: ExitStack) -> None:
         self.labels: dict[Split, list[int]] = {split: [] for split in FILL_ORDER}
-        # Number of omitted duplicates, by the split of the stored image and the split of the duplicate.
+        # Number of omitted duplicates, keyed by the split of the image that was kept and the split of the duplicate.
         self.repeated: Counter[tuple[Split, Split]] = Counter()
         self._folder = folder
         self._split_of: dict[bytes, Split] = {}

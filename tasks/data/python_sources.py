@@ -1,4 +1,4 @@
-"""Built-in texts for classification: comments, docstrings, error messages and code from Python's standard library."""
+"""The built-in task that classifies texts from Python's standard library as comment, docstring, message or code."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _MOST_PER_FILE = 40  # maximum number of texts per class and file, so that a lar
 
 
 def library_files() -> dict[str, Path]:
-    """Return the library's source files, sorted and keyed by relative path."""
+    """Return the standard library's source files, keyed and sorted by relative path."""
     root = Path(sysconfig.get_path("stdlib"))
     files = {path.relative_to(root): path for path in sorted(root.rglob("*.py"))}
     return {str(name): path for name, path in files.items() if not _LEFT_OUT & set(name.parts)}
 
 
 def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
-    """Return texts with their classes for each split.
+    """Return each split's texts with their classes.
 
-    ``data.seed`` determines the split of each module or package of the library. No two splits contain the same text.
+    ``data.seed`` determines to which split each library module or package belongs. No two splits contain the same text.
     Classes are equally frequent if there are enough texts.
 
     Raises
     ------
     ConfigurationError
-        The standard library of this Python contains too few texts.
+        This Python's standard library contains too few texts.
     """
     units: dict[str, list[Path]] = {}
     for name, path in library_files().items():
@@ -69,7 +69,7 @@ def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
 def _draw(names: list[str], units: Mapping[str, list[Path]], count: int, used: set[str], seed: int) -> list[Sample]:
     """Take modules from the end of `names` until every class has `count` texts; return the texts in random order.
 
-    Surplus texts from the last modules are dropped, and texts in `used` are skipped.
+    Drop surplus texts from the last modules, and skip texts in `used`.
     """
     by_class: dict[str, list[Sample]] = {label: [] for label in CLASSES}
     while names and (short := [label for label, samples in by_class.items() if len(samples) < count]):

@@ -1,4 +1,4 @@
-"""A labelled image set that is generated locally: randomly distorted characters in Pillow's own font."""
+"""A labelled image set that is generated locally: randomly distorted characters in Pillow's built-in font."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.outputs import intra_op_threads
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
-# Draw characters on a larger canvas before reducing their size, so that edges stay smooth in the affine transform.
+# Draw and transform characters on a larger canvas before reducing their size, so that edges stay smooth.
 _OVERSAMPLING = 2
 
 
@@ -35,7 +35,7 @@ def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetR
     def fill(writer: PictureWriter) -> Description:
         sizes = data.model_dump(include={"train", "calibration", "valid", "test"})
         total, done = sum(sizes.values()), 0
-        with intra_op_threads(1):  # a second thread would slow down work on such small images
+        with intra_op_threads(1):  # for such small images, a second thread would slow down the work
             glyphs = [glyph(character, data.image_size) for character in data.characters]
             for number, split in enumerate(FILL_ORDER):
                 rng, added = np.random.default_rng([data.seed, number]), 0
@@ -50,7 +50,7 @@ def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetR
 
 
 def glyph(character: str, side: int) -> torch.Tensor:
-    """Draw a character in the middle of a black square, float32 [1, S, S], with values in 0…1 and S = 2 x `side`."""
+    """Draw a character in the middle of a black square, float32 [1, S, S], with values from 0 to 1; S = 2 x `side`."""
     canvas = _OVERSAMPLING * side
     image = Image.new("L", (canvas, canvas))
     font = ImageFont.load_default(size=round(0.8 * canvas))

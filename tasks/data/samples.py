@@ -1,9 +1,9 @@
 """Data sets, stored as artifacts so that every host uses the same samples.
 
-An artifact of kind ``samples`` contains ``samples.json`` (`Description`) and, for each column of a split, a NumPy file
-``<split>.<column>.npy``. A ragged column, such as texts or padded batches, has records of different shapes. The
-column's file contains the values of all records; ``<split>.<column>.shapes.npy`` contains the records' shapes, int64
-[records, axes].
+An artifact of the ``samples`` kind contains ``samples.json`` (`Description`) and, for each column of a split, the NumPy
+file ``<split>.<column>.npy``. In a ragged column, such as a column of texts or padded batches, records have different
+shapes. A ragged column's file contains the values of all records; ``<split>.<column>.shapes.npy`` contains the records'
+shapes, int64 [records, axes].
 
 Splits are memory-mapped and read as batches of tensors.
 """
@@ -30,38 +30,38 @@ from tasks.refs import DatasetRef, Frozen
 
 KIND = "samples"
 DESCRIPTION = "samples.json"
-TARGET = "row-target"  # column of the targets; the hyphen prevents a clash with input names, which are identifiers
+TARGET = "row-target"  # name of the target column; the hyphen prevents a clash with input names, which are identifiers
 SINGLE = "test-rows"  # the test split in batches of one row, for data with a collate function
-_TOKENS_PER_SAMPLE = 16  # number of tokens in a stream that count as one sample
-_STORED_TYPES = {1: torch.uint8, 2: torch.int16}  # substitutes for types that NumPy lacks, by size in bytes
+_TOKENS_PER_SAMPLE = 16  # number of stream tokens that count as one sample
+_STORED_TYPES = {1: torch.uint8, 2: torch.int16}  # substitutes for types that NumPy lacks, keyed by size in bytes
 
 
 class Description(Frozen):
-    """The contents of the file ``samples.json``."""
+    """The contents of ``samples.json``."""
 
-    splits: dict[str, int]  # number of samples, or of tokens in a corpus, by split
-    inputs: tuple[str, ...] = ()  # columns that the model takes as inputs, in calling order
-    types: dict[str, str] = Field(default_factory=dict)  # torch types that NumPy lacks, by ``split.column``
+    splits: dict[str, int]  # number of samples (for a corpus, tokens), keyed by split
+    inputs: tuple[str, ...] = ()  # columns that the model takes as inputs, in argument order
+    types: dict[str, str] = Field(default_factory=dict)  # torch types that NumPy lacks, keyed by ``split.column``
     collated: bool = False  # whether the records are batches from a collate function
-    classes: tuple[str, ...] = ()  # class names, in the order of class numbers
+    classes: tuple[str, ...] = ()  # class names, indexed by class number
     vocabulary: int = 0  # number of token ids; 0 if the inputs are not tokens
     sample_shape: tuple[int, ...] = ()  # shape of a sample, without the batch axis
-    # Images are scaled to 0…1 and normalized by channel when they are read. Tables are standardized when they are
+    # Images are scaled to 0…1 and normalized per channel when they are read. Tables are standardized before they are
     # stored.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     features: tuple[str, ...] = ()  # names of a table's feature columns
     max_length: int = 0  # maximum length of texts, in tokens
-    padding: int = 0  # token id for padding texts
+    padding: int = 0  # id of the token that pads texts
     cut: int = 0  # number of texts that were cut to the maximum length
     skipped: tuple[str, ...] = ()  # names of images that could not be read
     duplicates: int = 0  # number of duplicate images that were left out
-    notes: tuple[str, ...] = ()  # notes for the user about the preparation of the samples
-    calibration_digest: str = ""  # SHA-256 of the calibration split's files; "" if the split is missing
+    notes: tuple[str, ...] = ()  # notes for the user about how the samples were prepared
+    calibration_digest: str = ""  # SHA-256 of the calibration split's files; ``""`` if the split is missing
 
 
 class ColumnWriter:
-    """A context manager for appending rows of equal shape to a NumPy file whose final length is unknown."""
+    """A context manager that appends rows of equal shape to a NumPy file whose final length is unknown."""
 
     def __init__(self, folder: Path, split: str, column: str, dtype: str, shape: tuple[int, ...] = ()) -> None:
         self.length = 0
@@ -78,7 +78,8 @@ class ColumnWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # NumPy pads the header to let the first axis grow, so the final header is as long as the first header.
+        # NumPy pads the header so that the first axis can grow; therefore, the final header is as long as the first
+        # one.
         self._stream.seek(0)
         self._write_header()
         self._stream.close()
@@ -112,7 +113,7 @@ def read_description(dataset: DatasetRef, store: ArtifactStore) -> Description:
 
 
 def write_split(folder: Path, split: str, columns: Mapping[str, Tensor | Sequence[Tensor]]) -> dict[str, str]:
-    """Write a split's columns (tensors, or sequences of records if ragged); return entries for `Description.types`."""
+    """Write a split's columns: tensors, or sequences of ragged records; return entries for `Description.types`."""
     types = {}
     for name, column in columns.items():
         values = column
@@ -149,7 +150,7 @@ class Column:
         return self.values[self._starts[index] : self._starts[index + 1]].view(self.shapes[index])
 
     def take(self, rows: Tensor) -> Column:
-        """Copy the rows with the given numbers, int64 [M], into a new column."""
+        """Copy the rows with the given indices, int64 [M], into a new column."""
         if self.shapes is None:
             return Column(self.values[rows])
         numbers = rows.tolist()
@@ -163,7 +164,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Batch:
-    """Positional inputs and the targets of some samples; ``rows`` contains sample numbers if the order differs."""
+    """Positional inputs and targets of some samples.
+
+    If the samples are not in stored order, ``rows`` contains the sample indices.
+    """
 
     inputs: tuple[Tensor, ...]
     target: Tensor | None
@@ -197,7 +201,7 @@ class Samples:
         Parameters
         ----------
         rows
-            Sample numbers, int64 [M], in the desired order. By default, all samples are read without copying.
+            Sample indices, int64 [M], in the desired order. By default, all samples are read without copying.
         """
         names = self.description.inputs
         if self.description.collated:
@@ -213,10 +217,10 @@ class Samples:
             yield Batch(inputs, None if target is None else target[batch_rows], len(inputs[0]))
 
     def draw(self, count: int) -> Samples:
-        """Draw `count` samples reproducibly, or return all samples if the split is not larger.
+        """Draw `count` samples reproducibly, or return all samples if the split contains at most `count`.
 
-        From a stream of tokens, the first `_TOKENS_PER_SAMPLE` × `count` tokens are taken. Batches from a collate
-        function are not divided, so the result can have more than `count` rows.
+        From a stream of tokens, take the first `_TOKENS_PER_SAMPLE` × `count` tokens. Batches from a collate function
+        are not divided, so the result can have more than `count` rows.
         """
         records, is_stream = len(next(iter(self.columns.values()))), self.columns.keys() == {"tokens"}
         size = math.ceil(records * count * (_TOKENS_PER_SAMPLE if is_stream else 1) / self.size)
@@ -230,7 +234,7 @@ class Samples:
         return replace(self, columns=columns, size=size)
 
     def _normalized(self, values: Tensor) -> Tensor:
-        """Normalize images, uint8 [B, C, H, W], to float32 ``(value / 255 - mean) / std``; return other data as is."""
+        """Normalize images, uint8 [B, C, H, W], to float32 ``(value / 255 - mean) / std``; do not change other data."""
         if values.dtype != torch.uint8 or not self.description.mean:
             return values
         mean, std = (

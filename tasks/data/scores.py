@@ -23,13 +23,13 @@ Weighted = Callable[[NDArray[np.generic], NDArray[np.generic], NDArray[np.int64]
 
 @dataclass
 class BatchResults:
-    """A score's named tensors for each batch; ``rows`` contains sample numbers if the order differs."""
+    """One score's tensors for each batch, by name; ``rows`` contains the sample indices if samples are not in order."""
 
     batches: list[dict[str, Tensor]] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
 
     def joined(self, name: str) -> Tensor | None:
-        """Join a tensor's batches in the order of the samples; return None if it is missing or if shapes differ."""
+        """Join a tensor's batches in sample order; return ``None`` if the tensor is missing or its shapes differ."""
         parts = [batch[name] for batch in self.batches if name in batch]
         if len({tuple(part.shape[1:]) for part in parts}) != 1:
             return None
@@ -45,7 +45,7 @@ class BatchResults:
 
 @dataclass(frozen=True)
 class Scored:
-    """A metric's value, with per-sample results for comparisons and the kind of contributions."""
+    """A metric's value, the per-sample results for comparisons, and the kind of contributions."""
 
     value: float
     samples: dict[str, Tensor]
@@ -75,9 +75,10 @@ class Score(ABC):
 
 @dataclass(frozen=True)
 class RowScore(Score):
-    """A mean over rows; ``rows`` returns float [B] for B rows, each 0 or ``scale`` if the metric is a fraction.
+    """A mean of one value per row; the ``rows`` function returns the values of B rows, float [B].
 
-    If ``prediction`` is set, comparisons use the predictions instead of the outputs.
+    If the metric is a fraction, each value is 0 or ``scale``. If ``prediction`` is set, comparisons use the predictions
+    instead of the outputs.
     """
 
     rows: Rows
@@ -105,17 +106,17 @@ class RowScore(Score):
         quality = results.complete("quality")
         optional = {name: results.joined(name) for name in ("prediction", "output")}
         samples = {"quality": quality.float()} | {name: t for name, t in optional.items() if t is not None}
-        # A fraction is computed as the scaled mean of zeros and ones, because such a mean is exact.
+        # Compute a fraction as the scaled mean of zeros and ones, because such a mean is exact.
         mean = self.scale * (quality / self.scale).mean(dtype=torch.float64).item()
         return Scored(mean, samples, self.contributions)
 
 
 @dataclass(frozen=True)
 class SetScore(Score):
-    """A metric of a complete data set, such as macro F1; ``reduce`` maps the outputs of B rows to [B].
+    """A metric for a complete data set, such as macro F1; ``reduce`` maps the outputs for B rows to a tensor [B].
 
-    ``value`` computes the metric from the reduced outputs, the classes and the row weights, all [N]. The samples
-    contain the reduced outputs under the name ``reduced_name``.
+    The ``value`` function computes the metric from the reduced outputs, the classes and the row weights, all [N]. The
+    samples contain the reduced outputs under the name ``reduced_name``.
     """
 
     reduce: Callable[[Tensor], Tensor]
@@ -163,17 +164,17 @@ class RatioScore(Score):
 
 @dataclass(frozen=True)
 class OwnScore(Score):
-    """A user's metric, ``module:callable``, called with all rows, or batch by batch if the batches differ in shape."""
+    """A user's metric (``module:callable``), called with all rows, or batch by batch if the batches differ in shape."""
 
     reference: str
     folder: str
 
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return the outputs and targets for the final call of the metric."""
+        """Return the outputs and targets for the final call to the metric."""
         return {"output": outputs.clone(), "target": target}
 
     def conclude(self, results: BatchResults) -> Scored:
-        """Call the metric; if the metric returns one number for all rows, also call the metric with resamples."""
+        """Call the metric; if it returns one number for all rows, call it again for each resample."""
         with opened("evaluate.metric", self.reference, self.folder) as metric:
 
             def values(outputs: Tensor, target: Tensor) -> Tensor:
@@ -213,7 +214,7 @@ class OwnScore(Score):
 def resampled(value: Callable[[NDArray[np.int64]], float], samples: int) -> Tensor:
     """Compute a metric for `RESAMPLES` resamples of the rows, float64 [R]; all candidates use the same resamples.
 
-    The function `value` computes the metric from the drawn row numbers, int64 [N].
+    The `value` function computes the metric from the drawn row indices, int64 [N].
     """
     rng = np.random.default_rng(0)
     return torch.tensor([value(rng.integers(samples, size=samples)) for _ in range(RESAMPLES)], dtype=torch.float64)
@@ -229,5 +230,5 @@ def require_classes(guess: Tensor, target: Tensor) -> None:
 
 
 def describe_target(target: Tensor) -> str:
-    """Return a description of targets for an error message."""
+    """Describe targets for an error message."""
     return f"targets of shape {list(target.shape)}, {str(target.dtype).removeprefix('torch.')}"

@@ -12,7 +12,7 @@ from tasks.workload.base import Kind, Reference, Section, Sha256, TableFile
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "hamming", "box"]
 # Metrics for models of any kind, implemented in `tasks.data.metrics.METRICS`.
 Metric = Literal["accuracy", "top5", "f1-macro", "auroc", "loss", "mse", "mae", "perplexity", "wer"]
-BATCH = "batch"  # name of the row axis in data.axes
+BATCH = "batch"  # name of the row axis in ``data.axes``
 
 
 class RandomSequence(Kind):
@@ -40,7 +40,7 @@ class TextCorpus(Kind):
 
     kind: Literal["text"]
     uri: str
-    """Path or URL of a directory, or of a .zip or .tar.gz archive."""
+    """Path or URL of a directory, or of a `.zip` or `.tar.gz` archive."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the archive."""
     max_bytes: PositiveInt = 4 * 1024**3
@@ -50,7 +50,7 @@ class TextCorpus(Kind):
 class PythonSources(Kind):
     """Comments, docstrings, error messages and code from Python's standard library, for classification.
 
-    All texts from a module or package are in the same split.
+    All texts from one library module or package are in the same split.
     """
 
     kind: Literal["python-sources"]
@@ -74,7 +74,7 @@ class TextTable(TableFile):
     label: str | None = None
     """Name of the class column; if the model's configuration lists labels, each class must be one of these labels."""
     pair: str | None = None
-    """Name of the column with paired texts for retrieval; paired texts have the same meaning."""
+    """Name of the column of paired texts for retrieval; the two texts of a pair have the same meaning."""
 
 
 class Transforms(Section):
@@ -111,7 +111,7 @@ class RenderedCharacters(Kind):
     test: PositiveInt = 1024
     """Number of images for evaluation."""
     seed: int = 0
-    """Seed of the images; equal seeds produce equal images."""
+    """Seed for drawing the images; the same seed produces the same images."""
 
     @field_validator("characters")
     @classmethod
@@ -149,7 +149,7 @@ class ImageFolder(Pictures):
     test_share: float = Field(default=0.2, gt=0, lt=1)
     """Fraction of the training images to use as the test split if the `test/` folder is missing."""
     max_corrupt_share: float = Field(default=0.01, ge=0, le=1)
-    """Maximum fraction of unreadable images, which are skipped."""
+    """Maximum fraction of unreadable images; unreadable images are skipped."""
     max_bytes: PositiveInt = 64 * 1024**3
     """Maximum size in bytes; larger archives are refused."""
 
@@ -159,7 +159,7 @@ class TorchvisionDataset(Pictures):
 
     kind: Literal["torchvision"]
     name: str
-    """Name of the class in `torchvision.datasets`."""
+    """Name of the data set's class in `torchvision.datasets`."""
     root: str
     """Folder that contains the data set's files."""
     download: bool = False
@@ -171,7 +171,7 @@ class TorchvisionDataset(Pictures):
 class FactoryData(Kind):
     """Splits from a callable that returns a mapping with the keys ``calibration`` and ``test``.
 
-    Each value of the mapping is a map-style data set, whose items are pairs (inputs, target).
+    Each value of the mapping is a map-style data set, whose items are (inputs, target) pairs.
     """
 
     kind: Literal["factory"]
@@ -186,14 +186,14 @@ class FactoryData(Kind):
     files: tuple[str, ...] = ()
     """Files that the callable reads, relative to the workload file; if a file changes, the data is prepared again."""
     axes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Axis names for each input, with "" for an axis of constant length; by default, axis 0 is `batch`."""
+    """Axis names for each input, with `""` for an axis of constant length; by default, axis 0 is `batch`."""
 
 
 class TableData(TableFile):
     """Features and a target from a Parquet, CSV or JSON Lines file."""
 
     features: tuple[str, ...] = Field(min_length=1)
-    """Names of the columns that form the float32 input of shape [N, F]."""
+    """Names of the columns that form the float32 input of shape `[N, F]`."""
     target: str
     """Name of the column to predict; integers, texts and booleans are classes, and other values are numbers."""
     standardize: bool = True

@@ -24,7 +24,7 @@ from tasks.sources import code_digest
 from tasks.workload.base import TableFile
 
 SPLITS = ("train", "valid", "calibration", "test")
-# Keys that do not affect the content of the data set.
+# Keys that do not affect the data set's content.
 NOT_CONTENT = {"uri", "sha256", "max_bytes"}
 _SCHEMAS: Mapping[str, Callable[[Path], pa.Schema]] = {
     ".parquet": pq.read_schema,
@@ -39,12 +39,12 @@ _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
 
 
 def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
-    """Read the named columns and, if `data.split` is set, the column of splits.
+    """Read the named columns and, if `data.split` is set, the split column.
 
     Raises
     ------
     InputError
-        The file is not a table of the kind `data.kind`, lacks a column, or has missing values.
+        The file does not have the format that ``data.kind`` names, lacks a column, or has missing values.
     """
     columns = list(dict.fromkeys([*names, *([data.split] if data.split else [])]))
     try:
@@ -67,7 +67,7 @@ def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
 
 
 def columns_of(path: Path) -> dict[str, bool]:
-    """Return, by column name, whether each column contains numbers; the suffix of `path` determines the format.
+    """Return whether each column contains numbers, keyed by name; the suffix of `path` determines the format.
 
     Raises
     ------
@@ -83,12 +83,12 @@ def columns_of(path: Path) -> dict[str, bool]:
 
 
 def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np.int64]]:
-    """Return the row numbers of each split.
+    """Return the row indices of each split.
 
     Raises
     ------
     InputError
-        The column of splits contains an unknown split, or the train, calibration or test split is empty.
+        The split column contains an unknown split, or the train, calibration or test split is empty.
     """
     if data.split:
         names = np.array([str(value) for value in table[data.split].to_pylist()])
@@ -178,7 +178,7 @@ def _numbers(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> npt.
 
 
 def _target(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Return targets, [N], and class names; targets are float32 for floats, or else int64 numbers or class numbers."""
+    """Return targets, [N], and class names; floats become float32, integers int64, and other values class indices."""
     if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         return torch.from_numpy(_numbers(column, name).astype(np.float32)), ()
     if pa.types.is_integer(column.type):

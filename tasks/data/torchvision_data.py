@@ -35,14 +35,14 @@ _HELD_OUT_SPLITS = ("test", "val", "valid")
 def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
     """Resize and split a labelled image set from torchvision.
 
-    The set's held-out part (``train=False``, or the split "test" or "val") becomes the test split. If the set lacks a
-    held-out part, the test split is the fraction ``valid_share`` of all samples. Valid and calibration samples come
-    from the training part.
+    The data set's held-out part (``train=False``, or the ``test``, ``val`` or ``valid`` split) becomes the test split.
+    If there is no held-out part, the test split is the fraction ``valid_share`` of all samples. Valid and calibration
+    samples come from the training part.
 
     Raises
     ------
     ConfigurationError
-        The class does not exist, cannot be downloaded, or does not provide one label for each image.
+        The data set does not exist, cannot be downloaded, or does not provide one label for each image.
     InputError
         The data is damaged, or is missing from ``data.root`` and cannot be downloaded.
     """
@@ -63,7 +63,7 @@ def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, works
 
 
 def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None]:
-    """Open the training part and the held-out part; return None for a held-out part that the class lacks."""
+    """Open the training part and the held-out part; return ``None`` instead of a missing held-out part."""
     kind = getattr(torchvision.datasets, data.name, None)
     if not (inspect.isclass(kind) and issubclass(kind, VisionDataset)):
         suggestion = did_you_mean(data.name, torchvision.datasets.__all__)

@@ -1,4 +1,4 @@
-"""The reproducible training loop, and the values that a domain provides for fine-tuning."""
+"""The reproducible training loop, and the components that a domain provides for fine-tuning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.outputs import intra_op_threads, training_device
 from tasks.workload.base import TrainedCheckpoint
 
 # The last bits of a sum depend on the number of threads. With one thread, the weights do not depend on the number of
-# cores, and other workloads can train on the remaining cores.
+# cores. Other workloads can train on the remaining cores.
 THREADS = 1
 
 
@@ -23,7 +23,7 @@ THREADS = 1
 class Training:
     """Components that a domain provides for training.
 
-    For each step, ``epoch`` yields the finished fraction of the epoch and the step's loss. The weights come from the
+    For each step, ``epoch`` yields the completed fraction of the epoch and the step's loss. The weights come from the
     last epoch or, if ``validate`` is set, from the epoch with the lowest validation loss. A loss of at least
     ``hopeless`` after an epoch counts as divergence. Gradients are clipped to the norm ``largest_gradient``.
     """
@@ -88,7 +88,7 @@ class FineTuning:
     """Batches, a loss and a score for the caller's training loop.
 
     ``batches`` yields one epoch of positional inputs with targets, and takes random numbers only from the given CPU
-    generator. ``loss`` computes the scalar to minimize from training-mode outputs and targets. ``validate`` computes a
+    generator. From training-mode outputs and targets, ``loss`` computes the scalar to minimize. ``validate`` computes a
     score (higher is better) and the mean loss on the valid split, with the model in evaluation mode.
     """
 

@@ -19,9 +19,9 @@ from tasks.sources import code_digest, user_digest
 from tasks.user_code import call, in_its_own_words
 
 _STORED = ("calibration", "test")
-_CALIBRATION = 256  # number of training rows to use if the calibration split is missing
+_CALIBRATION = 256  # number of training rows for calibration if the calibration split is missing
 
-Items = Sequence[object]  # a map-style data set of pairs (inputs, target)
+Items = Sequence[object]  # a map-style data set of (inputs, target) pairs
 
 
 def load_splits(data: FactoryData) -> Mapping[str, Items]:
@@ -30,7 +30,7 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
     Raises
     ------
     ConfigurationError
-        The factory fails, or does not return a mapping from splits to data sets.
+        The factory fails, or does not return a mapping from split names to data sets.
     InputError
         A required split is missing or empty.
     """
@@ -73,7 +73,7 @@ def _with_calibration(splits: Mapping[str, Items]) -> tuple[Mapping[str, Items],
 
 
 def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -> DatasetRef:
-    """Find the calibration and test splits in the store, or prepare the splits.
+    """Find the calibration and test splits in the store, or create them.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
 
 
 def forward_parameters(model: nn.Module) -> list[str]:
-    """Return the names of forward's positional parameters; ``*name`` stands for any number of inputs."""
+    """Return the names of ``forward``'s positional parameters; ``*name`` stands for any number of inputs."""
     return [
         f"*{parameter.name}" if parameter.kind is Parameter.VAR_POSITIONAL else parameter.name
         for parameter in signature(model.forward).parameters.values()
@@ -128,7 +128,7 @@ def forward_parameters(model: nn.Module) -> list[str]:
 
 
 def first_input(model: nn.Module) -> str:
-    """Return the name of forward's first input; raise `ConfigurationError` unless forward takes an input."""
+    """Return the name of ``forward``'s first input; raise `ConfigurationError` if there is no input."""
     parameters = forward_parameters(model)
     if not parameters:
         raise ConfigurationError(
@@ -184,7 +184,7 @@ def _pair(item: object, source: str) -> tuple[object, object]:
 
 
 def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dict[str, Tensor]:
-    """Return the inputs, keyed by the names of forward's parameters and in the order of the parameters."""
+    """Return the inputs keyed by the names of ``forward``'s parameters, in parameter order."""
     if isinstance(inputs, Mapping):
         by_name = {str(name): value for name, value in inputs.items()}
         unknown = [name for name in by_name if name not in parameters]

@@ -1,4 +1,4 @@
-"""Files that contain a model's weights: a single file, or the files of a folder or an index."""
+"""Files that contain a model's weights: a single file, or several files that a folder contains or an index lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WEIGHTS, _INDEX = "model.safetensors", ".index.json"
 def weight_files(path: Path) -> list[Path]:
     """Return the files that contain the weights: `path` itself, or the files that a folder contains or an index lists.
 
-    An index is a file ``….index.json`` in the format of transformers. The list is empty if a folder contains neither
+    An index is an ``….index.json`` file in transformers' format. The list is empty if a folder contains neither
     ``model.safetensors`` nor its index.
 
     Raises
@@ -49,12 +49,12 @@ def weight_files(path: Path) -> list[Path]:
 def fetch_weights(settings: FetchedCheckpoint, workspace: Workspace) -> Iterator[Source]:
     """Yield the source of the files that ``checkpoint.uri`` names; for a single file, see `storage.transfer.fetch`.
 
-    Several files must be local; the source then has one digest for all files.
+    If there are several files, they must be local, and the source has one digest for all of them.
 
     Raises
     ------
     ConfigurationError
-        The URI is not allowed, or ``sha256`` is missing for a remote file or set for several files.
+        The URI is not allowed, or ``sha256`` is missing for a remote file, or is set for several files.
     InputError
         A file is unavailable or too large, or has an unexpected SHA-256.
     StoreError

@@ -26,7 +26,7 @@ from tasks.workload.base import FetchedCheckpoint
 WEIGHTS_FILE = "weights.safetensors"
 
 # Keys under which training scripts save the state dict, alongside values such as the optimizer state. Averaged weights
-# come first, because a script that saves both kinds of weights publishes the averaged weights.
+# come first, because scripts that save both averaged and other weights publish the averaged weights.
 _LEVELS = (
     "state_dict_ema",
     "ema_state_dict",
@@ -41,7 +41,7 @@ _LEVELS = (
     "net",
 )
 _DEEPEST = 4  # limit the nesting depth, because a dict can contain itself
-_AVERAGED = "n_averaged"  # counter that torch.optim.swa_utils.AveragedModel saves alongside ``module.…`` keys
+_AVERAGED = "n_averaged"  # counter that ``torch.optim.swa_utils.AveragedModel`` saves alongside ``module.…`` keys
 _MOST_NAMED, _MOST_CLASSES = 3, 100
 _allowing = threading.Lock()  # all threads share torch's list of allowed classes
 
@@ -49,8 +49,8 @@ _allowing = threading.Lock()  # all threads share torch's list of allowed classe
 class StateDict(dict[str, Tensor]):
     """A state dict that was read from a file.
 
-    ``versions`` contains the versions of the saved modules by name, from PyTorch's ``_metadata``. ``notes`` describes
-    how the file's content was changed.
+    ``versions`` maps module names to the versions in PyTorch's ``_metadata``. ``notes`` describes how the file's
+    content was changed.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], versions: Mapping[str, int], notes: Sequence[str]) -> None:
@@ -117,13 +117,14 @@ def read_state(path: Path, shown: str = "") -> StateDict:
 
 
 def _read_file(path: Path, shown: str) -> tuple[object, list[str]]:
-    """Return the content of a file, and the names of the classes whose objects became placeholders."""
+    """Return a file's content, and the names of the classes whose objects became placeholders."""
     classes: list[str] = []
     try:
-        # Pass a stream, because torch would derive the format of a path from the suffix.
+        # Pass a stream, because torch would derive the format from a path's suffix.
         with path.open("rb") as stream:
             start = stream.read(9)
-            # A safetensors file starts with the length of its JSON header, and the header starts with a brace.
+            # A safetensors file starts with the length of its JSON header, followed by the header, which starts with a
+            # brace.
             is_safetensors = start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000
             if start.startswith(b"PK") and zipfile.is_zipfile(stream):
                 _check_plain_zip(stream)
@@ -167,17 +168,17 @@ def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Ten
 
 
 def load_checkpoint(model: nn.Module, checkpoint: CheckpointRef, store: ArtifactStore) -> None:
-    """Load a checkpoint in the store into its model.
+    """Load a checkpoint from the store into its model.
 
-    The store's files lack the versions of module layouts, without which torchvision's MNASNet refuses a state dict.
-    The files have the current layout, so the model's own versions apply.
+    Stored checkpoints lack the versions of module layouts, without which torchvision's MNASNet refuses a state dict.
+    Stored checkpoints have the current layout, so the model's own versions apply.
 
     Raises
     ------
     StoreError
         The checkpoint is missing or damaged.
     """
-    state = model.state_dict()  # has an attribute with the versions
+    state = model.state_dict()  # the state dict has an attribute with the module versions
     state.clear()
     state.update(load_state(checkpoint, store))
     model.load_state_dict(state)
@@ -192,13 +193,13 @@ def build_blank(make: Callable[[], nn.Module]) -> nn.Module:
         with torch.device("meta"):
             return make()
     except Exception:  # noqa: BLE001 - building on the CPU raises the error again, unless meta caused the error
-        # A constructor may read tensor values, for example with torch.linspace(…).tolist() for stochastic depth.
+        # A constructor may read tensor values, for example with ``torch.linspace(…).tolist()`` for stochastic depth.
         with torch.random.fork_rng(devices=[]):
             return make()
 
 
 def _check_plain_zip(stream: IO[bytes]) -> None:
-    """Refuse a compressed zip file, because torch.load would unpack any size in memory; torch.save never compresses."""
+    """Refuse a compressed zip file, which ``torch.load`` would unpack to any size; ``torch.save`` never compresses."""
     with zipfile.ZipFile(stream) as archive:
         if any(part.filename.endswith("/constants.pkl") for part in archive.infolist()):
             raise ValueError("the file is a TorchScript program")
@@ -215,7 +216,7 @@ def _load(stream: IO[bytes], classes: Sequence[str]) -> object:
 
 
 def _find(loaded: object, depth: int = _DEEPEST) -> StateDict | None:
-    """Return the state dict inside the levels of a training script; if there are several, return the largest."""
+    """Return the largest state dict within the nesting levels that a training script may add."""
     if not isinstance(loaded, Mapping) or not depth:
         return None
     if loaded and all(isinstance(key, str) and isinstance(item, Tensor) for key, item in loaded.items()):
@@ -245,7 +246,7 @@ def _listed(classes: Sequence[str]) -> str:
 
 
 def _versions(state: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the module versions from the ``_metadata`` of a state dict; ignore invalid metadata."""
+    """Return the module versions from a state dict's ``_metadata``; ignore invalid metadata."""
     metadata = getattr(state, "_metadata", None)
     entries = metadata.items() if isinstance(metadata, Mapping) else ()
     versions = {name: entry.get("version") for name, entry in entries if isinstance(entry, Mapping)}

@@ -30,7 +30,7 @@ from tasks.workload.workload import Workload
 
 W = TypeVar("W", bound=Workload)
 M = TypeVar("M", bound=Kind)
-Axes = Mapping[str, Mapping[int, str]]  # axis names, by input name and axis number
+Axes = Mapping[str, Mapping[int, str]]  # axis names, keyed by input name and axis number
 Weights = tuple[Mapping[str, object], Callable[[], Mapping[str, Tensor]]]
 PREPROCESSING = "preprocessing.json"
 
@@ -38,11 +38,11 @@ PREPROCESSING = "preprocessing.json"
 class Domain(ABC, Generic[W, M]):
     """A kind of work, with workloads of class `W` and model sections of class `M`.
 
-    A domain supports `calibration` or `fine_tuning` if its workload class lists this capability in ``gives``.
+    A domain supports `calibration` or `fine_tuning` if its workload class lists the capability in ``gives``.
     """
 
-    outputs: ClassVar[tuple[str, ...]] = ()  # names of a model's first outputs; later outputs are numbered
-    open_axes: ClassVar[Axes] = {}  # variable axes in every workload; see `axes`
+    outputs: ClassVar[tuple[str, ...]] = ()  # names of a model's first outputs; further outputs are numbered
+    open_axes: ClassVar[Axes] = {}  # axes that are variable in every workload; see `axes`
     usage: ClassVar[str] = ""  # Jinja template for code that creates inputs from a bundle's files
 
     @abstractmethod
@@ -56,7 +56,7 @@ class Domain(ABC, Generic[W, M]):
     def example_inputs(
         self, workload: W, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """Return real inputs by name, in calling order, for timing, tracing and golden cases.
+        """Return real inputs, keyed by name in argument order, for timing, tracing and golden cases.
 
         The inputs are the first samples of the test split. A split that is too small is repeated.
         """
@@ -71,8 +71,8 @@ class Domain(ABC, Generic[W, M]):
         Parameters
         ----------
         apart
-            Whether to call the model with one row at a time, because the result for a row depends on the other rows in
-            the call. By default, the batch size is chosen for speed.
+            Whether to call the model with one row at a time, for example because a row's result depends on the other
+            rows in the call. By default, the batch size is chosen for speed.
 
         Raises
         ------
@@ -81,7 +81,7 @@ class Domain(ABC, Generic[W, M]):
         """
 
     def metric(self, workload: W) -> Score | None:
-        """Return the metric that the gate checks, or None if the metric is not registered."""
+        """Return the metric that the gate checks, or ``None`` if the metric is not registered."""
         return None
 
     def axes(self, workload: W, examples: Mapping[str, Tensor]) -> Axes:
@@ -89,7 +89,7 @@ class Domain(ABC, Generic[W, M]):
         return self.open_axes
 
     def output_names(self, job: Job[W], store: ArtifactStore) -> tuple[str, ...]:
-        """Return the names of a model's first outputs; later outputs are numbered."""
+        """Return the names of a model's first outputs; further outputs are numbered."""
         return self.outputs
 
     def chooses(self, workload: W) -> bool:
@@ -130,7 +130,7 @@ class Domain(ABC, Generic[W, M]):
         return "Set [model] to the model that the checkpoint was created for, or use another checkpoint."
 
     def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
-        """Return the smallest and largest allowed values of inputs that contain indices, by input name."""
+        """Return the smallest and largest allowed values of inputs that contain indices, keyed by input name."""
         return {}
 
     def propose(self, workload: W, workspace: Workspace) -> Proposal:
@@ -138,11 +138,11 @@ class Domain(ABC, Generic[W, M]):
         return Proposal()
 
     def write_resources(self, job: Job[W], store: ArtifactStore, folder: Path) -> dict[str, str]:
-        """Write files that describe inputs and outputs into a bundle; return the file names by purpose."""
+        """Write files that describe inputs and outputs into a bundle; return a mapping from purposes to file names."""
         return {}
 
 
 def write_preprocessing(document: Mapping[str, object], folder: Path) -> dict[str, str]:
-    """Write ``preprocessing.json`` into a bundle; return the file name by purpose."""
+    """Write ``preprocessing.json`` into a bundle; return a dictionary that maps the file's purpose to its name."""
     (folder / PREPROCESSING).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="ascii")
     return {"preprocessing": PREPROCESSING}

@@ -1,1 +1,1 @@
-"""The proof of what a candidate executes, and golden cases for other processors."""
+"""Proofs of the code that candidates ran, and golden cases for other processors."""

@@ -1,7 +1,7 @@
-"""Find out what every candidate of a workload executes; `tasks.benchmark.child` runs this module as a process.
+"""Record the operators and instructions that candidates execute, in a process run by `tasks.benchmark.child`.
 
 Each candidate runs briefly under the runtime's profiler, which names operators, and under the sampler, which finds
-instructions. The coverage lists converted modules; warnings report where the execution contradicts the coverage.
+instructions. The coverage lists converted modules; warnings report contradictions between execution and coverage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tasks.tensor_files import Golden
 
 _PROFILED_S, _SAMPLED_S = 0.1, 0.2
 _MOST_CALLS, _DISASSEMBLED = 200, 400
-# A family below this fraction of the samples occurs only at the edges of the kernels.
+# An instruction family with less than this fraction of the samples occurs only at the edges of kernels.
 _NOTICED = 0.02
 
 _PRODUCT = re.compile(r"conv(?!ert)|addmm|linear|gemm|fullyconnected|lstm|gru|rnn|matmul", re.IGNORECASE)
@@ -44,7 +44,7 @@ _FOLDED = re.compile(r"batch_?norm", re.IGNORECASE)
 
 
 def run(spec_json: str) -> ProofReport:
-    """Prove what each subject of a `ChildSpec` executes; report the reason for each subject without a proof."""
+    """Make a proof for each subject of a `ChildSpec`; report the reason for each subject without a proof."""
     spec = ChildSpec.model_validate_json(spec_json)
     if allowed := affinity():
         with suppress(OSError):  # some sandboxes forbid this call
@@ -111,14 +111,14 @@ def count_families(sampler: Sampler, call: Callable[[], object]) -> Counter[Fami
     while time.perf_counter() < until:
         call()
     counters = sampler.stop()
-    # Use only some samples, because disassembling is slow. The error of a fraction is at most 5 percentage points.
+    # Use only some samples, because disassembling is slow. The error of each fraction is at most 5 percentage points.
     return Disassembler().families(counters[:: 1 + len(counters) // _DISASSEMBLED])
 
 
 def _saturation(
     opened: Opened, reference: Callable[[], Opened | None], inputs: Sequence[Tensor], families: Mapping[str, float]
 ) -> float | None:
-    """Return the outputs' distance from the reference, as a fraction of the range; 0 if products cannot saturate."""
+    """Return the outputs' distance from the reference, as a fraction of the range, or 0 if products cannot saturate."""
     if not SATURATING & families.keys():
         return 0.0 if INT8 & families.keys() else None
     exact = reference()
@@ -134,9 +134,9 @@ def doubts_about(
     saturation: float | None,
     saturation_noticed: float = 0.0,
 ) -> Iterator[str]:
-    """Yield warnings, as sentences without full stops; skip a float candidate.
+    """Yield warnings, as sentences without full stops, about a quantized candidate.
 
-    `saturation_noticed` is the distance from the reference, as a fraction of the range, that occurs without saturation.
+    `saturation_noticed` is the distance from the reference that occurs without saturation, as a fraction of the range.
     """
     if not any(module.quantized for module in coverage):
         return

@@ -1,4 +1,4 @@
-"""Golden cases: real inputs and a candidate's outputs, and a test of whether a batch's rows are independent.
+"""Golden cases (real inputs with a candidate's outputs), and a test of whether the rows of a batch are independent.
 
 The first case contains the timed inputs. Further cases have the shapes of calls in deployment: single samples (with a
 nonzero state if the model is stateful) and a small batch.
@@ -26,9 +26,9 @@ _STEPS = 3
 
 @dataclass(frozen=True)
 class Batching:
-    """Difference between a batch's outputs and its rows' separate outputs, as a fraction of the output's range.
+    """Difference between outputs for a batch and outputs for its separate rows, as a fraction of the output's range.
 
-    ``changed`` is the fraction of rows with a different top-1 prediction; None if the model does not rank classes.
+    ``changed`` is the fraction of rows with a different top-1 prediction, or None if the model does not rank classes.
     """
 
     difference: float
@@ -38,7 +38,7 @@ class Batching:
 def golden_cases(job: Job[Workload], call: Call, workspace: Workspace) -> tuple[Golden, Batching | None]:
     """Call a candidate on the golden inputs: the timed inputs, single samples, and a batch of some samples.
 
-    If inputs lack the axis ``batch``, the only case is the timed case, and the second value is None.
+    If inputs lack the ``batch`` axis, the only case is the timed case, and the second return value is None.
     """
     workload, domain, store = job.workload, DOMAINS[job.workload.domain], workspace.store
     inputs = domain.example_inputs(workload, job.dataset, store, workload.benchmark.batch_size)
@@ -64,7 +64,7 @@ def batching(singles: Sequence[Golden], together: Sequence[Tensor], *, chooses: 
     for index, joint in enumerate(together):
         separate = [single.outputs[index] for single in singles]
         axis = _joined_axis(separate[0], joint)
-        if axis is None:  # the output describes the batch, not its rows
+        if axis is None:  # this output describes the batch as a whole
             continue
         rows = torch.cat(separate, axis)
         difference = worst(difference, distance(rows, joint))
@@ -90,7 +90,7 @@ def _with_later_state(
 
 def _rows(batch: Mapping[str, Tensor], rows: Mapping[str, int], start: int, count: int) -> dict[str, Tensor]:
     cut = {name: values.narrow(rows[name], start, count) if name in rows else values for name, values in batch.items()}
-    # Copy, because tensors that share memory cannot be saved in one file.
+    # Copy the tensors, because tensors that share memory cannot be saved in one file.
     return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in cut.items()}
 
 

@@ -1,9 +1,9 @@
 """Sample executed instructions by reading the threads' program counters several thousand times per second.
 
-Kernel names show what should run; instructions show what ran, even in generated code. The Linux kernel's event
-``cpu-clock`` (perf_event_open(2)) provides the program counters. The event does not need a hardware counter, so
-sampling works in virtual machines. Only code in user space is sampled. The instructions of the innermost loop around a
-program counter determine the counter's family.
+Kernel names show which code should run; instructions show which code ran, even if it was generated. The Linux kernel's
+``cpu-clock`` event (``perf_event_open(2)``) provides the program counters. The event does not need a hardware counter,
+so sampling works in virtual machines. Only code in user space is sampled. The instructions of the innermost loop around
+a program counter determine the counter's family.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Family = Literal[
 ]  # fmt: skip
 FAMILIES: tuple[Family, ...] = get_args(Family)
 INT8: frozenset[Family] = frozenset({"amx-int8", "vnni", "avx2-int8", "avx2-int16"})
-# Families whose sums of two 8-bit products saturate at 16 bits (VPMADDUBSW).
+# Families whose sums of two 8-bit products saturate at 16 bits (``VPMADDUBSW``).
 SATURATING: frozenset[Family] = frozenset({"avx2-int8"})
 
-_LONGEST = 6000  # limit in bytes for a loop; generated kernels unroll loops heavily
+_LONGEST = 6000  # maximum size of a loop in bytes; generated kernels unroll loops heavily
 _MNEMONICS: dict[Family, tuple[str, ...]] = {
     "amx-bfloat16": ("tdpbf16",),
     "amx-int8": ("tdpbusd",),
@@ -57,7 +57,8 @@ _LONGEST_INSTRUCTION = 15
 
 FREQUENCY_HZ = 5000
 _PERF_EVENT_OPEN = 298  # number of the system call on x86-64
-# Constants from <linux/perf_event.h>: struct perf_event_attr, the ring buffer's control page, and sample records.
+# Constants from ``<linux/perf_event.h>``: ``struct perf_event_attr``, the ring buffer's control page, and sample
+# records.
 _SOFTWARE, _CPU_CLOCK, _SAMPLE_IP, _RECORD_SAMPLE = 1, 0, 1, 9
 _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV, _FREQ = (1 << bit for bit in (0, 1, 5, 6, 10))
 _ENABLE, _DISABLE = 0x2400, 0x2401
@@ -67,7 +68,7 @@ _PAGES = 256  # a power of two; enough for ten seconds at 16 bytes per sample
 
 
 class Sampler:
-    """Sampler of this process's threads, including later threads, between `start` and `stop`.
+    """Sampler of this process's threads, including threads that start later, between `start` and `stop`.
 
     Raises
     ------
@@ -77,7 +78,7 @@ class Sampler:
 
     def __init__(self) -> None:
         self._buffers: list[tuple[int, mmap.mmap]] = []
-        # `Disassembler` decodes x86-64 only, and would assign other instructions to wrong families.
+        # `Disassembler` decodes x86-64 only, and would assign other instructions to the wrong families.
         if sys.platform != "linux" or platform.machine() != "x86_64":
             raise UnavailableError("Instructions can be sampled only on Linux with an x86-64 processor.")
         library = ctypes.CDLL(None, use_errno=True)
@@ -119,7 +120,7 @@ class Disassembler:
         self._executable = list(_executable_ranges())
 
     def families(self, counters: Iterable[int]) -> Counter[Family]:
-        """Count the program counters of each family."""
+        """Count the program counters in each instruction family."""
         families: Counter[Family] = Counter()
         for counter, count in Counter(counters).items():
             families[self._family(counter)] += count
@@ -159,7 +160,7 @@ class Disassembler:
 
 
 def _unknown(code: bytes) -> tuple[str, int] | None:
-    """Return the name and length of an AMX, AVX-VNNI or bfloat16 instruction; None for other instructions."""
+    """Return the name and length of an AMX, AVX-VNNI or bfloat16 instruction; return None for others."""
     code = code.ljust(_LONGEST_INSTRUCTION, b"\0")
     if code[0] == 0xC4 and code[1] & 0x1F == 2 and not code[2] & 0x84 and code[3] in _AMX:
         return _AMX[code[3]], 4 + _operand_bytes(code[4:])

@@ -1,4 +1,4 @@
-"""Base classes of quantization methods. A method turns recipes into specs, and names a `Converter`.
+"""Base classes of quantization methods. A method turns recipes into specs, and names a `Converter` to apply them.
 
 A method's module does not import torch, because validating a workload file imports this module. The method's converter,
 which needs torch, is imported on demand.
@@ -30,7 +30,7 @@ R = TypeVar("R", bound=Recipe)
 
 @dataclass(frozen=True)
 class Converted:
-    """A converted model in evaluation mode, with the graph mode of the conversion ("" if the method has only one)."""
+    """A converted model in evaluation mode, and the graph mode used to convert it ("" if the method has only one)."""
 
     model: nn.Module
     graph: str
@@ -39,16 +39,16 @@ class Converted:
 
 @dataclass(frozen=True)
 class Quantized(Converted):
-    """A model to compile; in the compiled model, ``products`` convolutions and matrix products must run in int8."""
+    """A model to compile; ``products`` is the number of convolutions and matrix products that must run in int8."""
 
     products: int = 0
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A fine-tuned model that eager torch can run and that exporters accept, with the graph mode of the training.
+    """A fine-tuned model that eager torch can run and that exporters accept, and the graph mode used to train it.
 
-    ``paths`` maps each module's path to the module's path in the float model. ``folded`` maps the path of each folded
+    ``paths`` maps the path of each module to its path in the float model. ``folded`` maps the path of each folded
     module, such as a batch norm, to the path of the module into which it was folded.
     """
 
@@ -59,11 +59,11 @@ class Trained:
 
 
 class Converter(ABC):
-    """A converter, which applies a method's specs to torch modules."""
+    """An object that applies a method's specs to torch modules."""
 
     @abstractmethod
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize a float model in evaluation mode; this may change the model.
+        """Quantize a float model in evaluation mode, possibly in place.
 
         Raises
         ------
@@ -73,19 +73,19 @@ class Converter(ABC):
 
     @abstractmethod
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
-        """Give a model the structure of a converted model, with arbitrary parameters and without data.
+        """Give a model the structure of a converted model, with arbitrary parameters; calibration data is not needed.
 
-        The caller loads saved tensors into this structure. Quantized models can therefore be stored without a pickle.
+        The caller then loads saved tensors into the model, so that quantized models can be stored without a pickle.
         """
 
     def pack(self, model: nn.Module) -> nn.Module:
-        """Arrange a model's loaded weights in the order that the kernels need; the state dict may become empty."""
+        """Arrange a model's loaded weights in the order that the kernels need, which may empty the state dict."""
         return model
 
     def library(self, workspace: Workspace) -> Path | None:
-        """Find or compile the operators that converted models call; return None if torch provides all operators.
+        """Find or compile the library of operators that converted models call; return None if torch provides them all.
 
-        The library is stored with the converted module, and loaded before the module is opened.
+        The library is stored with the converted module, and is loaded before the module is opened.
 
         Raises
         ------
@@ -95,7 +95,7 @@ class Converter(ABC):
         return None
 
     def train(self, spec: Spec, source: ModelSource) -> Trained:
-        """Fine-tune a model, or find an earlier result; the spec must have training."""
+        """Fine-tune a model, or find an earlier result; the spec must contain training settings."""
         raise TypeError(f'The "{spec.recipe.method}" method does not support training.')
 
 
@@ -103,9 +103,9 @@ class Method(ABC, Generic[R]):
     """A way to quantize torch modules."""
 
     recipe: ClassVar[type[Recipe]]  # pydantic model of the method's recipes
-    converts: ClassVar[str]  # "module:class" of the method's `Converter`
-    quantizes: ClassVar[bool] = True  # whether quantized layers can be compared with float layers
-    needs: ClassVar[tuple[Need, ...]] = ()  # data that a domain must provide besides a float model
+    converts: ClassVar[str]  # import path of the method's `Converter`, ``module:class``
+    quantizes: ClassVar[bool] = True  # whether quantized layers can be compared with the float layers
+    needs: ClassVar[tuple[Need, ...]] = ()  # data that a domain must provide in addition to a float model
 
     @abstractmethod
     def spec(self, recipe: R) -> Spec:

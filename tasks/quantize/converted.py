@@ -1,4 +1,4 @@
-"""A recipe's converted torch module: an artifact that the torch runtimes share, stored without a pickle."""
+"""A recipe's converted torch module, an artifact without a pickle that all torch runtimes share."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Structure(Frozen):
         Raises
         ------
         QuantizationError
-            This version of nightquant cannot read the folder's structure.
+            This version of nightquant cannot read the structure stored in the folder.
         """
         try:
             return cls.model_validate_json((folder / STRUCTURE).read_text(encoding="utf-8"))
@@ -73,12 +73,12 @@ class Structure(Frozen):
 
 
 def find_or_convert(source: ModelSource, spec: Spec) -> Path:
-    """Apply a spec to a torch module, or find an earlier result; return the artifact's folder, named by the digest.
+    """Apply a spec to a torch module, or find an earlier result; return the artifact's folder, named after the digest.
 
     Raises
     ------
     QuantizationError
-        The spec cannot be applied to this model or on this processor, or the result returns NaN or infinity.
+        The spec cannot be applied to this model or on this processor, or the converted model returns NaN or infinity.
     """
     library = converter_of(spec).library(source.workspace)
     made_from = {
@@ -121,12 +121,12 @@ def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], fraction: fl
 
 
 def exactness(spec: Spec) -> float:
-    """Return the tolerance for outputs after saving; the tolerance is 0 unless saving may fold batch norms."""
+    """Return the tolerance for a saved model's outputs, which is 0 unless saving may fold batch norms."""
     return 0.0 if spec.engine is not None else spec.tolerance
 
 
 def is_close(left: Tensor, right: Tensor, fraction: float) -> bool:
-    """Return whether two tensors differ by at most `fraction` of the range of `left`; return False for NaN."""
+    """Return whether two tensors differ by at most `fraction` of the range of `left`; return False if one has NaN."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     low, high = left.double().aminmax()

@@ -1,4 +1,4 @@
-"""Coverage: which modules with their own parameters are quantized, and why the rest stay float.
+"""Coverage: which modules with parameters of their own are quantized, and why the others stay in float.
 
 `ModuleConverter` is the base class of converters for specs that name module types.
 """
@@ -20,7 +20,7 @@ from tasks.refs import ModuleCoverage
 
 
 def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
-    """Return the float model's modules that have their own parameters, in order, marked as not quantized."""
+    """Return the float model's modules that have parameters of their own, in model order, marked as not quantized."""
     leaves = (
         ModuleCoverage(
             module=name,
@@ -34,7 +34,7 @@ def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
 
 
 def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage], str]) -> tuple[ModuleCoverage, ...]:
-    """Add a reason to each leaf: `why_float` returns why the leaf stayed float, or "" for a quantized leaf."""
+    """Add the result of `why_float` to each leaf: the reason why it stayed in float, or "" if it was quantized."""
     return tuple(
         leaf.model_copy(update={"quantized": not reason, "reason": reason})
         for leaf, reason in ((leaf, why_float(leaf)) for leaf in leaves)
@@ -42,7 +42,7 @@ def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage]
 
 
 def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str]:
-    """Yield a line for each reason why modules stay float; the line lists up to `named` modules."""
+    """Yield one line for each reason why modules stay in float; each line lists up to `named` modules."""
     floats = sorted((module for module in coverage if not module.quantized), key=lambda module: module.reason)
     for reason, modules in groupby(floats, key=lambda module: module.reason):
         names = [f"{module.module or 'the model'} ({module.type})" for module in modules]
@@ -51,7 +51,7 @@ def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str
 
 
 def unnamed(kind: str) -> str:
-    """Return the reason for a float module: the recipe does not name the module's type."""
+    """Return the reason why a module stays in float if the recipe does not name its type."""
     return f"the recipe does not name the type {kind}"
 
 
@@ -75,25 +75,25 @@ def excluded_modules(model: nn.Module, exclude: Collection[str]) -> frozenset[st
 
 
 def is_within(path: str, modules: Iterable[str]) -> bool:
-    """Return whether the module `path` is in `modules`, or inside a module in `modules`."""
+    """Return whether the module at `path` is one of `modules` or is inside one of them."""
     return any(f"{path}.".startswith(f"{module}.") for module in modules)
 
 
 class ModuleConverter(Converter):
-    """A converter that does not need data; it replaces modules of the spec's types, except excluded modules."""
+    """A converter that replaces the modules of the spec's types, except excluded modules, and does not need data."""
 
-    subclass: ClassVar[str]  # reason why a subclass of a named type stays float, worded to follow "which"
+    subclass: ClassVar[str]  # reason why a subclass of a named type stays in float, worded to follow "which"
 
     @abstractmethod
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Return why a module of a named type lacks a kernel, or "" if the module has a kernel."""
+        """Return why a module of a named type lacks a kernel, or "" if it has one."""
 
     @abstractmethod
     def replace(self, model: nn.Module, paths: Collection[str], spec: Spec) -> nn.Module:
-        """Quantize the modules at `paths`, whose weights may have any values."""
+        """Quantize the modules at `paths`; their weights may be arbitrary."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize a float model; raise `QuantizationError` if no module, or no requested embedding, was quantized."""
+        """Quantize a float model; raise `QuantizationError` if no module or no requested embedding was quantized."""
         reasons = self._why_float(model, spec)
         coverage = cover(leaves_of(model), lambda leaf: reasons[leaf.module])
         quantized = {leaf.type for leaf in coverage if leaf.quantized}

@@ -18,11 +18,11 @@ _ops = torch.ops.quantized
 
 
 class FourBitEmbedding(nn.Module):
-    """An embedding whose rows store two values per byte, then a scale and an offset in float16.
+    """An embedding whose rows store two values per byte, followed by a scale and an offset in float16.
 
     ``quantize_dynamic`` puts a 4-bit weight into an 8-bit module, which reads rows of the wrong width. PyTorch's 4-bit
-    module (``quint4x2``) works, but TorchScript cannot load the weight that TorchScript saved. The embedding-bag
-    operator avoids both problems, because its weight is a plain byte tensor. Every bag has one index.
+    module (``quint4x2``) works, but TorchScript cannot reload the weight that it saved. The embedding-bag operator
+    avoids both problems, because its weight is a plain byte tensor. Each bag contains one index.
     """
 
     packed: Tensor
@@ -32,7 +32,7 @@ class FourBitEmbedding(nn.Module):
         self.register_buffer("packed", packed)
 
     def forward(self, indices: Tensor) -> Tensor:
-        """Look up the rows of int64 indices; return float32 with one more axis."""
+        """Look up the rows for int64 indices; return a float32 tensor that has one more axis."""
         rows: Tensor = _ops.embedding_bag_4bit_rowwise_offsets(self.packed, indices.reshape(-1, 1))
         return rows.reshape(indices.shape + rows.shape[1:])
 
@@ -43,7 +43,7 @@ class DynamicConverter(ModuleConverter):
     subclass = "torch does not convert"
 
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Return why a recurrent layer or an embedding lacks a kernel, or "" if the module has a kernel."""
+        """Return why a recurrent layer or an embedding lacks a kernel, or "" if it has one."""
         if isinstance(module, nn.RNNBase) and (not module.bias or module.proj_size):
             return "torch has no dynamic kernel for recurrent layers without bias or with projections"
         if isinstance(module, nn.Embedding) and _has_four_bits(spec) and module.embedding_dim % 2:

@@ -13,12 +13,12 @@ from storage.errors import QuantizationError, UnavailableError
 from tasks.machine import this_machine
 from tasks.quantize.spec import Spec
 
-# torch repeats these warnings for every call of a deprecated function.
+# torch repeats these warnings on every call to a deprecated function.
 _DEPRECATIONS = (
     r"(?s)torch\.quantize_per_tensor, torch\.quantize_per_channel and other quantized tensor creation functions.*",
     r"(?s).*torch\.ao\.quantization is deprecated.*",
     r"(?s)Please use quant_min and quant_max to specify the range for observers.*",
-    # torch warns about onednn without VNNI, although nightquant then keeps one bit free (`saturates`).
+    # Without VNNI, torch warns about ``onednn``, although nightquant then keeps one bit free (`saturates`).
     r"(?s)Default qconfig of oneDNN backend with reduce_range of false.*",
     r"(?s).*`?torch\.jit\.\w+`? is (not supported|deprecated).*",
 )
@@ -26,10 +26,10 @@ _DEPRECATIONS = (
 
 @contextmanager
 def quantized_engine(name: str) -> Iterator[None]:
-    """Run the block with the quantized engine `name`, then restore the previous engine.
+    """Run the block with the quantized engine that `name` specifies, then restore the previous engine.
 
-    Convert, load and call a model inside this block. Each engine packs weights in its own layout, and some operators
-    read the setting at run time.
+    Convert, load and call a model inside the same block, because each engine packs weights in its own layout. Some
+    operators also read the current engine at run time.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def quantized_engine(name: str) -> Iterator[None]:
 
 @contextmanager
 def running(spec: Spec) -> Iterator[None]:
-    """Run the block with the spec's quantized engine, or with the spec's oneDNN setting if there is no engine."""
+    """Run the block with the spec's quantized engine or, if the spec has no engine, with the spec's oneDNN setting."""
     if spec.engine is not None:
         with quantized_engine(spec.engine):
             yield
@@ -69,9 +69,9 @@ def running(spec: Spec) -> Iterator[None]:
 def saturates(engine: str) -> bool:
     """Return whether an engine's sums of products saturate in this process if factors use all 8 bits.
 
-    Only onednn's sums saturate: without VNNI, onednn's kernels add pairs of products in 16 bits. The function computes
-    the largest sum, because CPUID does not show the effect of the environment variable ``ONEDNN_MAX_CPU_ISA``. The
-    function uses plain tensors, because torch's quantized tensors are deprecated.
+    Only ``onednn`` saturates: without VNNI, its kernels add pairs of products in 16 bits. The function computes the
+    largest sum, because CPUID does not show the effect of the ``ONEDNN_MAX_CPU_ISA`` environment variable. The function
+    uses plain tensors, because torch's quantized tensors are deprecated.
     """
     if engine != "onednn" or engine not in torch.backends.quantized.supported_engines:
         return False
@@ -114,7 +114,7 @@ def require_bfloat16(recipe: str) -> None:
 
 @contextmanager
 def without_deprecations() -> Iterator[None]:
-    """Silence torch's deprecation warnings in the block; only one thread at a time may use such a block."""
+    """Silence torch's deprecation warnings in the block; only one thread at a time may be in such a block."""
     with warnings.catch_warnings():
         for message in _DEPRECATIONS:
             warnings.filterwarnings("ignore", message=message)
@@ -124,6 +124,6 @@ def without_deprecations() -> Iterator[None]:
 
 @cache
 def _trigger_tensor_deprecation() -> None:
-    # torch emits this warning once per process. Trigger the warning here, because opening a TorchScript file would
-    # bypass Python's filters.
+    # torch emits its warning about quantized tensors once per process. Trigger the warning here, because it would
+    # bypass Python's warning filters when a TorchScript file is opened.
     torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.qint8)

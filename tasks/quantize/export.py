@@ -14,19 +14,19 @@ from storage.errors import QuantizationError, first_line
 
 
 def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> ExportedProgram:
-    """Export a model in evaluation mode; this replaces the model's LSTMs with `OneDnnLstm` in place.
+    """Export a model in evaluation mode, after replacing its LSTMs in place with `OneDnnLstm`.
 
     Parameters
     ----------
     examples
-        Example inputs by name, in calling order.
+        Example inputs by name, in argument order.
     axes
         Input axes that may have any length of at least 1 (`ModelSource.axes`).
 
     Raises
     ------
     QuantizationError
-        The model's control flow depends on values, or on the length of an open axis.
+        The model's control flow depends on tensor values, or on the length of an open axis.
     """
     replace_lstms(model)
     shapes = open_shapes(model, examples, axes)
@@ -46,7 +46,7 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
 
 
 def opened(examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> dict[str, Tensor]:
-    """Repeat examples along open axes of length 1, because torch.export would fix the length of these axes."""
+    """Repeat examples along open axes of length 1, because torch.export would otherwise fix the axes' length."""
     repeated = dict(examples)
     for name, named in axes.items():
         for axis in named:
@@ -58,7 +58,7 @@ def opened(examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
 def open_shapes(
     model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
 ) -> tuple[object, ...]:
-    """Return torch.export's ``dynamic_shapes`` for a model that is called with the examples."""
+    """Return the ``dynamic_shapes`` argument of torch.export for a model that is called with the examples."""
     lengths = {axis: Dim(axis, min=1) for named in axes.values() for axis in named.values()}
     shapes: tuple[object, ...] = tuple(
         {axis: lengths[length] for axis, length in axes.get(name, {}).items()} for name in examples
@@ -71,8 +71,8 @@ def open_shapes(
 class OneDnnLstm(nn.Module):
     """An LSTM that calls oneDNN's kernel once for each layer and direction.
 
-    torch.export keeps kernel calls for any number of time steps, but unrolls `nn.LSTM`. On a CPU with oneDNN, `nn.LSTM`
-    also calls oneDNN's kernel, so both modules compute equal numbers.
+    torch.export keeps these kernel calls for any number of time steps, but unrolls `nn.LSTM`. On a CPU with oneDNN,
+    `nn.LSTM` also calls oneDNN's kernel, so both modules return the same numbers.
     """
 
     def __init__(self, lstm: nn.LSTM) -> None:
@@ -82,7 +82,7 @@ class OneDnnLstm(nn.Module):
     def forward(
         self, inputs: Tensor, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Return outputs [T, B, D·H] (or batch first) and the states h and c [D·L, B, H], as `nn.LSTM` does."""
+        """Return what `nn.LSTM` returns: outputs [T, B, D·H] (or [B, T, D·H]) and the states h and c [D·L, B, H]."""
         lstm = self.lstm
         steps = inputs.transpose(0, 1) if lstm.batch_first else inputs
         if state is None:
@@ -107,7 +107,8 @@ class OneDnnLstm(nn.Module):
         if not lstm.bias:
             weights += [steps.new_zeros(4 * lstm.hidden_size)] * 2
         backwards = lstm.bidirectional and index % 2 == 1
-        # In ideep, 2 means LSTM. The last arguments mean: one layer, with bias, one direction, time first, no training.
+        # In ideep, mode 2 is LSTM. The last arguments mean one layer, with bias, one direction, time first, no
+        # training.
         output, last_h, last_c, _ = torch.ops.aten.mkldnn_rnn_layer(
             steps, *weights, h, c, backwards, [], 2, lstm.hidden_size, 1, True, False, False, False
         )
@@ -115,7 +116,7 @@ class OneDnnLstm(nn.Module):
 
 
 def replace_lstms(model: nn.Module) -> None:
-    """Replace every LSTM without projections with `OneDnnLstm`."""
+    """Replace every LSTM that does not have projections with a `OneDnnLstm`."""
     for path, module in list(model.named_modules()):
         if path and type(module) is nn.LSTM and not module.proj_size:
             model.set_submodule(path, OneDnnLstm(module))

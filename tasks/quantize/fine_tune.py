@@ -1,8 +1,8 @@
 """Quantization-aware training: fine-tune a prepared model once, and store the result for all runtimes.
 
 The method follows Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
-Inference" (2018). Training uses fake quantization, and freezes ranges and batch norms' statistics towards the end.
-The last epochs then adapt the weights to the converted model's arithmetic.
+Inference" (2018). Training uses fake quantization, and freezes the ranges and the batch-norm statistics towards the
+end. The last epochs then adapt the weights to the converted model's arithmetic.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FIRST_RANGES_BATCHES = 8
 
 @dataclass
 class TrainingState:
-    """State between two epochs: the number of completed epochs, and the best epoch's score, loss and state dict."""
+    """Training state between epochs: number of completed epochs, and score, loss and state dict of the best epoch."""
 
     epochs: int = 0
     score: float = -math.inf
@@ -84,7 +84,7 @@ class TrainingState:
 
 
 def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Module:
-    """Train a model prepared with fake quantization, or load the result of identical earlier training.
+    """Train a model prepared with fake quantization, or load the result of an identical earlier training run.
 
     Return the model on the CPU in evaluation mode, with the weights and ranges of the best epoch.
 
@@ -97,7 +97,7 @@ def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Modul
     """
     training, recipe, data, workspace = spec.training, spec.recipe, source.fine_tuning, source.workspace
     assert training is not None
-    assert data is not None  # checked when the workload file was validated
+    assert data is not None  # the workload's validation requires this data
     tuning = data(training.batch_size)
     own = tuning if isinstance(tuning, OwnTraining) else None
     device, store = torch.device("cpu") if own else training_device(), workspace.store
@@ -135,11 +135,11 @@ def fine_tune(
     device: torch.device,
     progress: Progress,
 ) -> dict[str, Tensor]:
-    """Train a prepared model; return the state dict of the best epoch, on the CPU.
+    """Train a prepared model; return the state dict of the best epoch, with tensors on the CPU.
 
     The best epoch has the highest score or, among equal scores, the lowest loss. With the same kind of processor and
-    number of threads, equal seeds give equal results, even if the process was killed between epochs. After each epoch,
-    the training state is saved in `work`. The first batches in `calibration` set the initial ranges.
+    number of threads, equal seeds give equal results, even if training is interrupted and resumes after an epoch. After
+    each epoch, the training state is saved in `work`. The first batches in `calibration` set the initial ranges.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def _loss_of(
     try:
         return tuning.loss(model(*(tensor.to(device) for tensor in inputs)), target.to(device))
     except RuntimeError as error:
-        # Fake quantization raises this error for infinite weights.
+        # Fake quantization raises this error if weights are infinite.
         if "`zero_point` must be between" not in str(error):
             raise
         return torch.tensor(math.nan)
@@ -195,7 +195,7 @@ def _loss_of(
 def _train_by_callable(
     model: nn.Module, recipe: str, training: Training, tuning: OwnTraining, progress: Progress
 ) -> dict[str, Tensor]:
-    """Train with the user's callable, and call it again after ranges or statistics are frozen."""
+    """Train with the user's callable, which is called again each time ranges or statistics are frozen."""
     frozen = (
         min(after, training.epochs) for after in (training.freeze_observers_after, training.freeze_batch_norm_after)
     )

@@ -3,9 +3,9 @@
 `Int8Linear` and `Int8Lstm` call the operators in `tasks.quantize.native`. A module's state dict has plain int8
 matrices; `pack` replaces these matrices with weights in the kernels' order.
 
-Packed weights are one tensor of bytes. An int8 matrix [N, K] is padded with zeros to multiples of 16 and 64, and stored
-as unsigned bytes [N / 16][K / 4][16][4]. Each byte is a weight plus 128. The bytes of float32 vectors [N] follow the
-matrix. The order is the same on every processor.
+Packed weights are one tensor of bytes. An int8 matrix ``[N, K]`` is padded with zeros to multiples of 16 and 64, and
+stored as unsigned bytes ``[N / 16][K / 4][16][4]``. Each byte is a weight plus 128. The bytes of the float32 vectors
+``[N]`` follow the matrix. The byte order is the same on every processor.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tasks.quantize.operators import find_or_compile, operators
 from tasks.quantize.spec import Spec
 
 _CHANNELS, _FEATURES, _GATES = 16, 64, 4
-_IN_FRONT = 48  # must equal kInFront in native/operators.cpp
-# Sums of products of int8 values and bytes must not overflow int32.
+_IN_FRONT = 48  # must equal ``kInFront`` in native/operators.cpp
+# Products of int8 values and bytes are summed in int32, which must not overflow.
 MOST_FEATURES = (1 << 31) // (127 * 255) // _FEATURES * _FEATURES
 
 
 class QuantizedMatrix(NamedTuple):
-    """Weights as ``values * scale``, int8 [N, K] and float32 [N], with one row per output channel."""
+    """Weights as ``values * scale`` (int8 [N, K] and float32 [N]), with one row per output channel."""
 
     values: Tensor
     scale: Tensor
@@ -47,7 +47,7 @@ def quantize_rows(weight: Tensor) -> QuantizedMatrix:
 
 
 class _Packable(nn.Module):
-    """A module that has plain buffers before packing, and only the buffer `packed` afterwards."""
+    """A module that has plain buffers before packing, and only the `packed` buffer afterwards."""
 
     packed: Tensor | None
 
@@ -76,7 +76,7 @@ def align_for_aot_inductor(model: nn.Module) -> None:
 
 
 class Int8Linear(_Packable):
-    """A quantized linear layer with the buffers ``weight`` int8 [N, K], ``scale`` and ``bias`` float32 [N]."""
+    """A quantized linear layer with the buffers ``weight`` (int8 [N, K]), ``scale`` and ``bias`` (float32 [N])."""
 
     weight: Tensor
     scale: Tensor
@@ -108,7 +108,7 @@ class Int8Lstm(_Packable):
     """A quantized, unidirectional LSTM without projections, with the interface of `torch.nn.LSTM`.
 
     Each layer ``n`` has the int8 matrices ``weight_ih_ln`` [4H, I] and ``weight_hh_ln`` [4H, H], with gates in torch's
-    order. The float32 vectors [4H] are ``scale_ih_ln``, ``scale_hh_ln``, and ``bias_ln``, the sum of both biases.
+    order. The float32 vectors [4H] are ``scale_ih_ln``, ``scale_hh_ln`` and ``bias_ln`` (the sum of both biases).
     """
 
     def __init__(self, lstm: nn.LSTM) -> None:
@@ -174,7 +174,7 @@ class Int8Embedding(nn.Module):
         self.register_buffer("scale", rows.scale.unsqueeze(1))
 
     def forward(self, indices: Tensor) -> Tensor:
-        """Look up the rows of integer indices; return float32 with one more axis."""
+        """Look up the rows for integer indices; return a float32 tensor that has one more axis."""
         return functional.embedding(indices, self.weight) * functional.embedding(indices, self.scale)
 
 
@@ -184,7 +184,7 @@ class PerRowConverter(ModuleConverter):
     subclass = "may compute something else"
 
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Return why an LSTM, an embedding or a wide layer lacks a kernel."""
+        """Return why an LSTM, an embedding or a wide layer lacks a kernel, or "" if it has one."""
         match module:
             case nn.LSTM(bidirectional=True):
                 return "there is no kernel for bidirectional LSTMs"

@@ -1,4 +1,4 @@
-"""The quantization methods, with the keys and the specs of their recipes."""
+"""The quantization methods, and the keys and specs of their recipes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class FloatRecipe(Recipe):
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     """Memory format of images and convolutions."""
     onednn: bool = True
-    """Whether to use oneDNN's kernels. Single steps of recurrent layers are faster without these kernels. The setting
+    """Whether to use oneDNN's kernels. Single steps of recurrent layers are faster without oneDNN. The setting
     applies to the calling process; model files do not contain it.
     """
 
 
 class Float(Method[FloatRecipe]):
-    """A method that leaves every module float."""
+    """A method that leaves every module in float."""
 
     recipe = FloatRecipe
     quantizes = False
@@ -81,7 +81,10 @@ class Dynamic(Method[DynamicRecipe]):
     converts = "tasks.quantize.dynamic_modules:DynamicConverter"
 
     def spec(self, recipe: DynamicRecipe) -> Spec:
-        """Return a spec for the named types; activations share an int8 range per call, or stay float with float16."""
+        """Return a spec for the named types.
+
+        All rows of a call share each activation's int8 range. With ``float16``, activations stay in float.
+        """
         granularity: Literal["channel", "tensor"] = "channel" if recipe.per_channel else "tensor"
         if recipe.dtype == "float16":
             layer = Layer("float16", granularity, "float")
@@ -90,7 +93,7 @@ class Dynamic(Method[DynamicRecipe]):
         layers: dict[str, Layer] = dict.fromkeys(map(str, recipe.modules), layer)
         if recipe.embedding_bits is not None:
             layers["Embedding"] = Layer("int4" if recipe.embedding_bits == 4 else "int8", "channel", layer.activations)
-        # The rounding errors of float16 are far smaller than the rounding errors of int8.
+        # Rounding errors are far smaller in float16 than in int8.
         tolerance = 1e-2 if recipe.dtype == "float16" and recipe.embedding_bits is None else 5e-2
         return Spec(recipe=recipe, layers=layers, engine=recipe.engine, tolerance=tolerance)
 
@@ -114,7 +117,7 @@ class DynamicPerRow(Method[DynamicPerRowRecipe]):
     def spec(self, recipe: DynamicPerRowRecipe) -> Spec:
         """Return a spec for operators that compute the same numbers on every processor.
 
-        Preceding float modules may round differently, which can move a quantized value by one step.
+        Preceding float modules may round differently on each processor, which can move a quantized value by one step.
         """
         types = (*recipe.modules, *(["Embedding"] if recipe.embedding_bits else []))
         layers = dict.fromkeys(types, Layer("int8", "channel", "dynamic-per-row"))
@@ -130,7 +133,7 @@ class GraphRecipe(Recipe):
     """Granularity of the weights' scales: one scale per output channel, or one scale per weight tensor."""
 
     def layers(self) -> dict[str, Layer]:
-        """Return int8 settings for every type that has a kernel."""
+        """Return int8 settings for every module type that has a kernel."""
         return {EVERY: Layer("int8", "channel" if self.weights == "per-channel" else "tensor", "static")}
 
 
@@ -170,7 +173,7 @@ class QatRecipe(GraphRecipe):
 
     method: Literal["qat"]
     epochs: PositiveInt = 2
-    """Number of passes over the train split."""
+    """Number of passes over the `train` split."""
     # Batch normalization cannot train on a single image.
     batch_size: int = Field(default=32, ge=2)
     """Number of samples per training step."""
@@ -184,7 +187,7 @@ class QatRecipe(GraphRecipe):
     """Seed for the order of the samples."""
 
     def sketch(self, samples: int = 1) -> StaticRecipe:
-        """Return a static recipe for the same modules."""
+        """Return a static recipe that quantizes the same modules."""
         common = self.model_dump(include=set(GraphRecipe.model_fields) - {"method"})
         return StaticRecipe(method="static", **common).sketch(samples)
 

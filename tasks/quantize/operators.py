@@ -29,26 +29,26 @@ _SOURCES = Path(__file__).parent / "native"
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = (
     "-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden",
-    # Some processors lack fused multiply-adds, and every instruction set must compute the same numbers.
+    # Some processors lack fused multiply-adds, but every instruction set must compute the same numbers.
     "-ffp-contract=off",
-    # errno and floating-point traps prevent vectorization and are not needed.
+    # ``errno`` and floating-point traps prevent vectorization and are not needed.
     "-fno-math-errno", "-fno-trapping-math",
 )  # fmt: skip
 _FLAGS_HERE = ("-fopenmp",) if sys.platform == "linux" else ()  # without OpenMP, loops run on one thread
 
 
 def namespace() -> str:
-    """Return the namespace of the current sources' operators: ``torch.ops.<namespace>.linear`` and ``.lstm``."""
+    """Return the namespace of the current operators, as in ``torch.ops.<namespace>.linear`` and ``.lstm``."""
     return f"nightquant_{digest_of({'sources': _sources(), 'flags': list(_FLAGS)})[:12]}"
 
 
 def operators() -> torch._ops._OpNamespace:
-    """Return the operators of the current sources.
+    """Return the operators compiled from the current sources.
 
     Raises
     ------
     QuantizationError
-        The operators' library is not loaded.
+        The operator library is not loaded.
     """
     name = namespace()
     if not is_loaded(name):
@@ -58,12 +58,12 @@ def operators() -> torch._ops._OpNamespace:
 
 
 def is_loaded(name: str) -> bool:
-    """Return whether the library `name` is loaded; every library has the operator ``linear``."""
+    """Return whether the library `name` is loaded; every library has the ``linear`` operator."""
     return hasattr(getattr(torch.ops, name), "linear")
 
 
 def load_libraries(folder: Path) -> None:
-    """Load the operator libraries in a folder, except libraries that are already loaded from any folder."""
+    """Load the operator libraries in a folder, except libraries already loaded from this or another folder."""
     for library in sorted(folder.glob(f"*{SUFFIX}")):
         if not is_loaded(library.stem):
             torch.ops.load_library(library)  # type: ignore[no-untyped-call]
@@ -107,7 +107,7 @@ def _compile(compiler: str, name: str, library: Path) -> None:
         work = Path(folder)
         _run([compiler, "-c", *_FLAGS, *_FLAGS_HERE, *defined, *sources], work)
         objects = [path.name for path in sorted(work.glob("*.o"))]
-        # Link without -fopenmp, because torch includes an OpenMP library, whose threads follow torch's settings.
+        # Link without ``-fopenmp``, because torch includes an OpenMP library whose threads follow torch's settings.
         undefined = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
         libraries = [f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10"]
         _run([compiler, "-shared", *undefined, *objects, "-o", str(library), *libraries], work)

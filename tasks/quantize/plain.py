@@ -16,15 +16,15 @@ from tasks.quantize.spec import Spec
 
 
 class ChannelsLast(nn.Module):
-    """A model whose weights and image inputs (with four axes) are stored with channels last."""
+    """A model whose weights and images (inputs with four axes) are stored with channels last."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        # Declare the type, because torch's stubs have `memory_format` only for tensors.
+        # Declare the type, because torch's type stubs accept `memory_format` only for tensors.
         self.model: nn.Module = model.to(memory_format=torch.channels_last)
 
     def forward(self, *inputs: Tensor) -> object:
-        """Convert image inputs to the memory format, and call the model."""
+        """Convert images to the memory format, and call the model."""
         return self.model(
             *(item.contiguous(memory_format=torch.channels_last) if item.dim() == 4 else item for item in inputs)
         )

@@ -48,12 +48,13 @@ def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
     Raises
     ------
     QuantizationError
-        The model cannot be exported, has non-finite values or lacks suitable modules, or there are no samples.
+        The model cannot be exported, has non-finite values or lacks suitable modules, or calibration samples are
+        missing.
     """
     model, calibration = source.float_model(), spec.calibration
     assert calibration is not None
     refuse_non_finite_state(model)
-    excluded_modules(model, spec.recipe.exclude)  # refuse unknown names before the export
+    excluded_modules(model, spec.recipe.exclude)  # reject unknown names before exporting
     graph = export(model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
     folded = dict(_batch_norms(graph))
@@ -86,7 +87,7 @@ def _covered(
     folded: Mapping[str, str],
     paths: Mapping[str, str] = MappingProxyType({}),
 ) -> Quantized:
-    """Add coverage and the number of int8 products; `paths` maps module paths to paths in the float model."""
+    """Determine coverage and count the int8 products; `paths` maps module paths to paths in the float model."""
     model = source.float_model()
     excluded = excluded_modules(model, spec.recipe.exclude)
     products = [
@@ -129,7 +130,7 @@ def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQ
 
 
 def _batch_norms(graph: fx.GraphModule) -> Iterator[tuple[str, str]]:
-    """Yield the path of each batch norm that directly follows a product, and the path of this product."""
+    """Yield the path of each batch norm that directly follows a product, and the path of that product."""
     for node in graph.graph.nodes:
         if node.target is _aten.batch_norm.default and node.args[0].target in _PRODUCTS:
             yield _path(node), _path(node.args[0])

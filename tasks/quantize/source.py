@@ -23,14 +23,14 @@ from tasks.refs import Architecture
 class ModelSource:
     """A float model with its data, in a form that does not depend on the domain."""
 
-    name: str  # name of the workload, for messages
+    name: str  # name of the workload, for use in messages
     float_model: Callable[[], nn.Module]  # function that returns a new model in evaluation mode, with trained weights
-    example_inputs: Mapping[str, Tensor]  # the benchmark's inputs by name, in calling order
-    axes: Mapping[str, Mapping[int, str]]  # the inputs' open axes, with the names of the axes' lengths
-    architecture: Architecture  # description that rebuilds the float model without weights
-    made_from: Mapping[str, object]  # everything that determines the fields above, for digests
+    example_inputs: Mapping[str, Tensor]  # the benchmark's inputs by name, in argument order
+    axes: Mapping[str, Mapping[int, str]]  # open axes of the inputs, with a name for each axis's length
+    architecture: Architecture  # description from which the float model can be rebuilt without weights
+    made_from: Mapping[str, object]  # everything that determines the fields above, for use in digests
     workspace: Workspace
-    # The last two fields are functions of the batch size, or None if the domain does not provide the data.
+    # The last two fields are functions of the batch size, or are None if the domain does not provide the data.
     calibration: partial[Iterator[tuple[Tensor, ...]]] | None = None  # representative positional inputs, in fixed order
     fine_tuning: partial[FineTuning | OwnTraining] | None = None
 

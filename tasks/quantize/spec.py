@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from tasks.extensions import METHODS
 from tasks.workload.recipe import Engine, Recipe
 
-EVERY = "*"  # used in place of a type's name for every type that has a kernel
+EVERY = "*"  # replaces a type's name and stands for every type that has a kernel
 
 Weights = Literal["int8", "int4", "float16", "bfloat16"]
 Granularity = Literal["tensor", "channel"]
@@ -35,7 +35,7 @@ Property = Literal[
 
 @dataclass(frozen=True)
 class Layer:
-    """Settings to quantize modules of a type: the weights, the granularity of scales, and the activations."""
+    """Settings for quantizing modules of a type: the weights, the granularity of scales, and the activations."""
 
     weights: Weights
     granularity: Granularity
@@ -44,7 +44,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Settings to find static ranges: an observer sees `batches` batches of `batch_size` samples."""
+    """Settings for finding static ranges: an observer sees `batches` batches of `batch_size` samples."""
 
     observer: Observer
     batches: int
@@ -53,9 +53,9 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Training:
-    """Settings to fine-tune a model; ``seed`` determines the order of samples.
+    """Settings for fine-tuning a model; ``seed`` determines the order of samples.
 
-    Ranges and the statistics of batch normalization are frozen after the given numbers of epochs.
+    Ranges and batch-norm statistics are frozen after the given numbers of epochs.
     """
 
     epochs: int
@@ -70,29 +70,29 @@ class Training:
 class Spec:
     """A description of how to quantize a float model.
 
-    ``tolerance`` limits the difference of outputs between processors, as a fraction of the outputs' range. In int8,
-    rounding can move an activation by one of 256 steps (128 without VNNI), and such differences add up.
+    ``tolerance`` is the allowed difference between two processors' outputs, as a fraction of the outputs' range. In
+    int8, rounding can move an activation by one of 256 steps (128 without VNNI), and such differences add up.
     """
 
-    recipe: Recipe  # the recipe of this spec
-    layers: Mapping[str, Layer] = field(default_factory=dict)  # settings by type name; other types stay float
+    recipe: Recipe  # recipe that the spec describes
+    layers: Mapping[str, Layer] = field(default_factory=dict)  # settings by type name; other types stay in float
     calibration: Calibration | None = None  # settings to find static ranges in data; None if training finds the ranges
     training: Training | None = None  # settings to fine-tune weights and static ranges
     arithmetic: Literal["float32", "bfloat16"] = "float32"  # type in which float modules compute
     engine: Engine | None = None  # engine whose kernels run the converted module; None for an ordinary module
-    operators: Literal["torch", "own"] = "torch"  # operators that the converted module calls; "own" needs a library
+    operators: Literal["torch", "own"] = "torch"  # operators that the converted module calls; ``"own"`` needs a library
     graph: Literal["auto", "eager", "fx"] = "auto"  # mode in which torch converts the model's graph
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     onednn: bool = True
     tolerance: float = 5e-2
 
     def content(self) -> dict[str, object]:
-        """Return everything that determines the quantized model, for a digest."""
+        """Return everything that determines the quantized model, for use in a digest."""
         return {**asdict(self), "recipe": self.recipe.content()}
 
     @property
     def form(self) -> Literal["ordinary", "graph", "modules"]:
-        """Part of the model that torch's quantized kernels compute: none ("ordinary"), the graph, or some modules."""
+        """Part of the model that uses torch's quantized kernels: none (``"ordinary"``), the graph, or some modules."""
         if self.engine is None:
             return "ordinary"
         return "graph" if EVERY in self.layers else "modules"
@@ -109,7 +109,7 @@ class Spec:
 
     @property
     def activations(self) -> frozenset[Activations]:
-        """Ways in which quantized modules treat activations."""
+        """Ways in which quantized modules quantize activations."""
         return frozenset(layer.activations for layer in self.layers.values())
 
     @property
@@ -124,7 +124,7 @@ class Spec:
 
     @property
     def why_float(self) -> str:
-        """Reason why every module stays float, or "" if the spec quantizes modules."""
+        """Reason why every module stays in float, or "" if the spec quantizes modules."""
         if self.layers:
             return ""
         return "a float recipe" if self.arithmetic == "float32" else "a cast does not quantize"
@@ -133,7 +133,7 @@ class Spec:
 class Limit(NamedTuple):
     """Values of a spec's property that a runtime supports, and the reason why other values are not supported.
 
-    ``reason`` is a format string for the spec's attributes.
+    ``reason`` is a format string that can contain the spec's attributes.
     """
 
     of: Property
@@ -152,7 +152,7 @@ def spec_of(recipe: Recipe) -> Spec:
 
 
 def obstacle(spec: Spec, limits: Iterable[Limit]) -> str:
-    """Return why a runtime with these limits does not support a spec, or "" if the runtime supports the spec."""
+    """Return why a runtime with these limits does not support a spec, or "" if it does."""
     for bound in limits:
         required = getattr(spec, bound.of)
         if not (required if isinstance(required, frozenset) else {required}) <= bound.values:

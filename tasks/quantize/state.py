@@ -35,7 +35,7 @@ def flatten_state(state: Mapping[str, object]) -> dict[str, Tensor]:
 
 def load_flat_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Load tensors into a module of the same structure, and pack the parameters for the current engine."""
-    # Do not copy this dict, because its attribute with the versions of the modules' layouts would be lost.
+    # Do not copy this dict, because the copy would lose the attribute with the modules' layout versions.
     state = module.state_dict()
     for name, value in list(state.items()):
         rebuilt = _rebuild(value, name, tensors)
@@ -79,10 +79,10 @@ def _flatten(value: object, name: str, tensors: dict[str, Tensor]) -> None:
 
 
 def _rebuild(like: object, name: str, tensors: Mapping[str, Tensor]) -> object:
-    """Return the value `name` in the form of `like`, the corresponding value of the new module."""
+    """Rebuild the value `name` from `tensors` in the form of `like`, the corresponding value of the new module."""
     match like:
         case Tensor(is_quantized=False):
-            # For a layer without a bias, only QNNPACK packs a bias, which is zero.
+            # Only QNNPACK packs a bias (of zeros) for a layer that does not have one.
             is_missing_bias = name not in tensors and torch.backends.quantized.engine == "qnnpack" and not like.any()
             return like if is_missing_bias else tensors[name]
         case Tensor():
@@ -134,7 +134,7 @@ def _pack_cell(
 _PACKINGS: dict[str, tuple[Callable[[ScriptObject], Parts], Callable[..., object]]] = {
     "LinearPackedParamsBase": (_unpack_state, _pack_linear),
     "CellParamsBase": (_unpack_state, _pack_cell),
-    # This class includes Conv1d, which torch computes on images with one row.
+    # This class is also used for Conv1d, which torch computes on images with one row.
     "Conv2dPackedParamsBase": (partial(_unpack_convolution, "conv2d"), _ops.conv2d_prepack),
     "Conv3dPackedParamsBase": (partial(_unpack_convolution, "conv3d"), _ops.conv3d_prepack),
 }

@@ -2,8 +2,8 @@
 
 The quantize and dequantize operators are in torch's namespace ``quantized_decomposed``. Inductor fuses quantize, float
 and dequantize operators into oneDNN's int8 kernels. The ONNX export contains QuantizeLinear and DequantizeLinear, which
-ONNX Runtime and OpenVINO fuse. A model is trained once, and all runtimes use the int8 weights and ranges of torch's
-kernels.
+ONNX Runtime and OpenVINO fuse. A model is trained once, and all runtimes use the same int8 weights and ranges as
+torch's kernels.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class QatConverter(GraphConverter):
     """A converter that fine-tunes with simulated quantization."""
 
     def show_data(self, prepared: nn.Module, spec: Spec, source: ModelSource) -> None:
-        """Fine-tune on a GPU if available, otherwise on the CPU; resume after the last complete epoch."""
+        """Fine-tune on a GPU if one is available, otherwise on the CPU; resume after the last complete epoch."""
         fine_tuned(prepared, spec, source)
 
     def train(self, spec: Spec, source: ModelSource) -> Trained:
@@ -76,7 +76,7 @@ class Rounded(nn.Module):
 
     @classmethod
     def learned(cls, simulated: FakeQuantizeBase) -> Self:
-        """Create a module with the final range of training."""
+        """Create a module with the range at the end of training."""
         scale, zero_point = simulated.calculate_qparams()  # type: ignore[no-untyped-call]
         return cls(float(scale), int(zero_point))
 
@@ -165,7 +165,7 @@ def _round_result(module: nn.Module, inputs: object, result: Tensor) -> Tensor:
 
 
 def _float_paths(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield each module's path, and the module's path in the float model, which lacks the added borders."""
+    """Yield the path of each module, and its path in the float model, which lacks the added borders."""
     paths: dict[str, str] = {}
     for path, _ in model.named_modules():
         above, _, last = path.rpartition(".")
@@ -175,11 +175,11 @@ def _float_paths(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def round_passed_values(model: nn.Module, consumers: Iterable[nn.Module], inputs: Iterable[Tensor]) -> None:
-    """Add rounding to an eager-mode model: after modules without their own range and before the products `consumers`.
+    """Add rounding to an eager-mode model: after modules without a range of their own, and before `consumers`.
 
     In eager mode, pooling and similar kernels take and return bytes with the same range, and reshaping keeps the range.
-    The model does not state this range, but exporters need it. The function replaces a product's `before` with a
-    `Rounded`. A module that is called with several ranges is not changed.
+    The model does not state this range, but exporters need it. The function replaces the `before` attribute of a
+    product with a `Rounded`. A module whose calls have different ranges is left unchanged.
     """
     consumers, origins_of = set(consumers), defaultdict[nn.Module, set[Rounded | None]](set)
     follow = _Follow()
@@ -224,7 +224,7 @@ class _Follow(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        # The keys are weak references to tensors. The type is Any, because torch's dictionary has no type hints.
+        # The keys are weak references to tensors. The type is Any, because torch's dictionary lacks type hints.
         self.origins: Any = WeakIdKeyDictionary()
         self.rounded: Any = WeakIdKeyDictionary()
 

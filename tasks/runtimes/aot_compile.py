@@ -33,7 +33,7 @@ OPTIONS: dict[str, object] = {
     "cpp.march": "",
     # Without this option, the package would always use the number of threads that was set during compilation.
     "cpp.dynamic_threads": True,
-    # Inductor would write precompiled headers to the shared folder, even with a private cache.
+    # Inductor would write precompiled headers to a shared folder, even with a private cache.
     "aot_inductor.precompile_headers": False,
 }
 _INT8_PRODUCT = re.compile(rb"aoti_torch_cpu__q(?:conv|linear)\w*\(")
@@ -48,13 +48,13 @@ class AotMaker(Maker):
         return instruction_set() | {"instructions": list(instructions), "compiler": compiler}
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
-        """Find or build the converted module, except for a spec with an engine, whose modules cannot be exported."""
+        """Find or build the converted module, unless the spec has an engine; modules for engines cannot be exported."""
         return {KIND: find_or_convert(source, spec).name} if spec.engine is None else {}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Quantize or convert, compile, and compare the outputs; the size is the total size of all files."""
+        """Quantize or convert a model, compile it, and compare outputs. The candidate's size includes all files."""
         name = spec.recipe.name
-        # Delete each cache immediately: a cache is as large as its model, and a killed worker would leave all caches.
+        # Delete each cache immediately, because it is as large as its model and a killed worker would leave all caches.
         with quiet(), tempfile.TemporaryDirectory(prefix=TEMPORARY) as cache_folder, own_cache(cache_folder):
             quantized = _quantized(source, spec, folder)
             before = finite_outputs(quantized.model, source.example_inputs, name)
@@ -68,7 +68,7 @@ class AotMaker(Maker):
                 "runtime.",
             )
         # Fused operations round less often, which can move an int8 activation by one step. The tolerance is therefore
-        # the spec's tolerance between processors.
+        # the difference that the spec allows between processors.
         after = finite_outputs(open_package(folder / MODEL), source.example_inputs, name)
         refuse_other(before, after, spec.tolerance, spec, "compiling with Inductor")
         size_bytes = sum(path.stat().st_size for path in (folder / MODEL, *folder.glob(f"*{SUFFIX}")))

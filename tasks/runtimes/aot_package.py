@@ -36,7 +36,7 @@ _CACHE, TEMPORARY = "TORCHINDUCTOR_CACHE_DIR", "nightquant-inductor-"
 
 
 class AotOpener(Opener):
-    """An opener of compiled packages."""
+    """An opener for compiled packages."""
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Load the package; its loops and oneDNN's kernels use torch's intra-op threads."""
@@ -47,7 +47,7 @@ class AotOpener(Opener):
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
     ) -> list[Operator]:
-        """Profile with torch's and oneDNN's profilers; the remaining time belongs to the package's own loops."""
+        """Profile with torch's and oneDNN's profilers, and attribute the remaining time to the package's own loops."""
         return profile_torch(partial(opened.call, *inputs), calls)
 
 
@@ -55,7 +55,7 @@ def open_package(path: Path) -> Call:
     """Load a package as a callable that takes tensors.
 
     When loading a package, torch runs the compiler to warn about packages for other processors. The callable uses the
-    loader directly, because torch's Python wrapper parses descriptions of inputs and outputs in every call.
+    loader directly, because torch's Python wrapper parses descriptions of inputs and outputs on every call.
     """
     with quiet(), own_cache(_kept_folder()):
         loader = torch._inductor.aoti_load_package(str(path)).loader
@@ -97,14 +97,14 @@ def target() -> tuple[tuple[str, ...], str]:
         ) from error
     with quiet(), own_cache(_kept_folder()):
         flags = pick_vec_isa().build_arch_flags().split()
-    # The compiler's flags -mavx512vnni and -mamx-tile correspond to Linux's names avx512_vnni and amx_tile.
+    # The compiler flags ``-mavx512vnni`` and ``-mamx-tile`` correspond to Linux's ``avx512_vnni`` and ``amx_tile``.
     names = {f"-m{word.replace('_', '')}": word for word in processor()}
     needed = (names.get(f"-m{flag[2:].replace('-', '')}", "") for flag in flags)
     return tuple(dict.fromkeys(filter(None, needed))), version.stdout.splitlines()[0]
 
 
 def processor() -> frozenset[str]:
-    """Return every word of /proc/cpuinfo, including the names of the processor's instruction sets."""
+    """Return every word of ``/proc/cpuinfo``, including the names of the processor's instruction sets."""
     return frozenset(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
 
 
@@ -112,8 +112,8 @@ def processor() -> frozenset[str]:
 def own_cache(folder: str) -> Iterator[None]:
     """Let Inductor compile in the private `folder`, unless the user has set another folder.
 
-    Inductor's default folder has a known path in the shared /tmp, where other users could put code that Inductor runs.
-    PyTorch writes the default path into the environment when the folder is first needed.
+    Inductor's default folder has a known path in the shared ``/tmp``, where other users could put code that Inductor
+    runs. PyTorch writes the default path into an environment variable when the folder is first needed.
     """
     before = os.environ.get(_CACHE)
     if before not in (None, default_cache_dir()):
@@ -127,7 +127,7 @@ def own_cache(folder: str) -> Iterator[None]:
 
 
 def _kept_folder() -> str:
-    """Return the user's folder for the results of compiler checks, which take up to half a minute."""
+    """Return the current user's folder for the results of compiler checks, which take up to half a minute."""
     try:
         folder = cache_base() / "inductor"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

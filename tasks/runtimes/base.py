@@ -1,7 +1,8 @@
 """Base class of runtimes. A runtime declares the specs that it supports, and names its maker, opener and checker.
 
 A runtime's module does not import large libraries, because validating a workload file imports this module. The maker
-and the opener are imported separately and on demand: a benchmark's process must not load the tools that build files.
+and the opener are imported separately and on demand, because a benchmark's process must not load the tools that build
+files.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
     from tasks.quantize.source import ModelSource
 
 DOCUMENT = "candidate.json"
-_WITH_AVX2 = ("x86", "fbgemm", "onednn")  # engines that need AVX2, and choose faster kernels at run time
+_WITH_AVX2 = ("x86", "fbgemm", "onednn")  # engines that need AVX2 and that choose faster kernels at run time
 
 
 @dataclass(frozen=True)
 class CandidateFiles:
-    """A candidate in the store: the candidate's own folder, and the folders of shared artifacts by kind."""
+    """A candidate in the store: its own folder, and the folders of shared artifacts, keyed by kind."""
 
     folder: Path
     shared: Mapping[str, Path]
@@ -61,7 +62,7 @@ class CandidateFiles:
         Raises
         ------
         QuantizationError
-            This version of nightquant cannot read a candidate from the folder.
+            This version of nightquant cannot read the candidate in the folder.
         """
         try:
             return Made.model_validate_json((self.folder / DOCUMENT).read_text(encoding="utf-8"))
@@ -75,7 +76,7 @@ class CandidateFiles:
 class Made(Frozen):
     """Properties of a candidate, stored as ``candidate.json`` next to the runtime's files.
 
-    ``size_bytes`` is the serialized size, as counted by the runtime; ``recipe`` is the recipe as JSON.
+    ``size_bytes`` is the serialized size, as counted by the runtime; ``recipe`` is the candidate's recipe as JSON.
     """
 
     size_bytes: int
@@ -88,8 +89,8 @@ class Made(Frozen):
 class Opened:
     """A candidate that is ready to be called.
 
-    ``scope`` prepares the process for calls: for example, it sets the quantized engine. A scope surrounds many calls
-    and is not timed. Calling the object itself enters the scope for one call.
+    ``scope`` prepares the process for calls, for example by setting the quantized engine. One scope surrounds many
+    calls, and entering the scope is not timed. Calling the object itself enters the scope for that call only.
     """
 
     call: Call
@@ -102,14 +103,14 @@ class Opened:
 
 
 class Maker(ABC):
-    """A maker, which builds a runtime's files."""
+    """An object that builds a runtime's files."""
 
     def environment(self) -> dict[str, object]:
         """Return properties of this host that affect the files, except the versions of distributions."""
         return {}
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
-        """Find or build the artifacts that runtimes share; return the artifacts' digests by kind."""
+        """Find or build the artifacts that runtimes share; return their digests, keyed by kind."""
         return {}
 
     @abstractmethod
@@ -124,7 +125,7 @@ class Maker(ABC):
 
 
 class Opener(ABC):
-    """An opener, which opens the files that a `Maker` wrote."""
+    """An object that opens the files that a `Maker` wrote."""
 
     @abstractmethod
     def open(self, files: CandidateFiles, threads: int) -> Opened:
@@ -133,14 +134,14 @@ class Opener(ABC):
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
     ) -> list[Operator]:
-        """Profile the operators in `calls` calls with the runtime's profiler; return [] if there is no profiler.
+        """Profile the operators in `calls` calls with the runtime's profiler; return ``[]`` if there is no profiler.
 
-        `opened` is the result of `open`; a profiler that must be enabled before opening opens the files again.
+        `opened` is the result of `open`. If the profiler must be enabled before opening, the files are opened again.
         """
         return []
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Open the same quantized model with kernels that do not saturate; return None if such kernels do not exist."""
+        """Open the quantized model with kernels that do not saturate; return None if such kernels do not exist."""
         return None
 
 
@@ -148,14 +149,14 @@ class Runtime(ABC):
     """A way to execute models.
 
     Candidates of a runtime without a ``checker`` are measured, but never promoted. A checker is a module that defines
-    ``open_model(files, manifest)``, which opens a bundle's files and returns a function from tensors to tensors. A
-    tensor is a tuple: the dtype's name, the shape, and the values as bytes in C order. The checker's text is copied
-    into the bundle's ``verify.py``, so the checker must not import nightquant. ``usage`` is a Jinja template for Python
-    code that opens a bundle's files; the variable ``m`` is the manifest.
+    ``open_model(files, manifest)``, which opens a bundle's files and returns a function from tensors to tensors. In a
+    checker, a tensor is a tuple: the dtype's name, the shape, and the values as bytes in C order. The checker's text is
+    copied into the bundle's ``verify.py``, so the checker must not import nightquant. ``usage`` is a Jinja template for
+    Python code that opens a bundle's files; the variable ``m`` is the manifest.
     """
 
-    makes: ClassVar[str]  # "module:class" of the `Maker`
-    opens: ClassVar[str]  # "module:class" of the `Opener`
+    makes: ClassVar[str]  # import path of the `Maker`, ``module:class``
+    opens: ClassVar[str]  # import path of the `Opener`, ``module:class``
     checker: ClassVar[str] = ""  # "module"
     limits: ClassVar[tuple[Limit, ...]] = ()  # limits of the supported specs
     extra: ClassVar[str] = ""  # nightquant's extra that installs the runtime, or "" for a runtime without an extra
@@ -166,9 +167,9 @@ class Runtime(ABC):
     main_file: ClassVar[str] = ""  # the file that a program opens, if a bundle has several files
     usage: ClassVar[str] = ""
     caution: ClassVar[str] = ""  # a warning for users who open the files
-    not_reproducible: ClassVar[dict[str, str]] = {}  # by file name, why rebuilding the file gives different bytes
-    # Tolerated difference from the reference, as a fraction of the range. Without saturation, the difference from
-    # torch's reference, which rounds in other places, is up to 0.015 (python -m benchmarks.proof).
+    not_reproducible: ClassVar[dict[str, str]] = {}  # by file name, the reason why a rebuilt file differs
+    # Tolerated difference from the reference, as a fraction of the outputs' range. Without saturation, the difference
+    # from torch's reference, which rounds in other places, is up to 0.015 (``python -m benchmarks.proof``).
     saturation_noticed: ClassVar[float] = 0.02
 
     def maker(self) -> Maker:
@@ -185,7 +186,7 @@ class Runtime(ABC):
         return bool(self.checker)
 
     def obstacle(self, recipe: Recipe) -> str:
-        """Return why the runtime does not support a recipe, or "" if the runtime supports the recipe."""
+        """Return why the runtime does not support a recipe, or "" if it does."""
         return obstacle(spec_of(recipe), self.limits)
 
     def engine(self, recipe: Recipe) -> str | None:
@@ -193,7 +194,7 @@ class Runtime(ABC):
         return spec_of(recipe).engine if self.runs_engine else None
 
     def required_instructions(self, recipe: Recipe) -> list[str]:
-        """Return the instruction sets that the files need to run."""
+        """Return the instruction sets that are required to run the files."""
         return ["avx2"] if self.engine(recipe) in _WITH_AVX2 else []
 
     def couples_rows(self, recipe: Recipe) -> bool:
@@ -201,7 +202,7 @@ class Runtime(ABC):
         return self.rounds_per_call and spec_of(recipe).couples_rows
 
     def require_installed(self, name: str) -> None:
-        """Raise `UnavailableError`, with the command to run, if the runtime's libraries are not installed."""
+        """Raise `UnavailableError`, with the install command, if the runtime's libraries are not installed."""
         require_installed(f'The "{name}" runtime', self.distributions, self.extra or name)
 
     def environment(self) -> dict[str, object]:

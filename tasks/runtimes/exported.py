@@ -27,8 +27,8 @@ class ExportedMaker(Maker):
 
     opener: ClassVar[type[Opener]]
     files: ClassVar[tuple[str, ...]]  # files that `quantize` writes
-    left_float: ClassVar[str]  # reason, with ``{type}``, for a module that the tools leave float
-    quantizes_nothing: ClassVar[str]  # beginning of the hint if the tools leave all modules float
+    left_float: ClassVar[str]  # reason why the tools leave a module in float; contains ``{type}``
+    quantizes_nothing: ClassVar[str]  # beginning of the hint if the tools leave all modules in float
 
     @abstractmethod
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
@@ -36,10 +36,10 @@ class ExportedMaker(Maker):
 
     @abstractmethod
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
-        """Yield each product's module path, and whether the product's weights are int8."""
+        """Yield the module path of each product, and whether the product's weights are int8."""
 
     def int8_by_module(self, folder: Path) -> dict[str, bool]:
-        """Return, for each module with products, whether all the products have int8 weights."""
+        """Return, by module path, whether all products of the module have int8 weights."""
         modules: dict[str, bool] = {}
         for path, is_int8 in self.products(folder):
             modules[path] = is_int8 and modules.get(path, True)
@@ -49,11 +49,11 @@ class ExportedMaker(Maker):
         """Raise `QuantizationError` if the outputs for the example inputs are wrong."""
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
-        """Find or export the float or fine-tuned model."""
+        """Export the float or fine-tuned model, or find an earlier export."""
         return {KIND: find_or_export(source, spec).name}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Quantize the exported model; the size is the total size of all files."""
+        """Quantize the exported model. The candidate's size is the total size of its files."""
         model, exported = source.float_model(), find_or_export(source, spec)
         excluded = excluded_modules(model, spec.recipe.exclude)
         with quiet():

@@ -15,7 +15,7 @@ def open_model(files: dict[str, bytes], manifest: dict[str, Any]) -> Callable[[l
         session = onnxruntime.InferenceSession(
             files[manifest["model"]["file"]],
             providers=["CPUExecutionProvider"],
-            disabled_optimizers=["WeightBiasQuantization"],  # this optimizer quantizes layers that must stay float
+            disabled_optimizers=["WeightBiasQuantization"],  # this optimizer quantizes layers that must stay in float
         )
     except Exception as error:
         made_with = manifest["versions"].get("onnxruntime")

@@ -41,10 +41,10 @@ op: Any = opset20
 
 
 def find_or_export(source: ModelSource, spec: Spec) -> Path:
-    """Export the float model, or find an earlier export; return the artifact's folder, named by the digest.
+    """Export the float model, or find an earlier export; return the artifact's folder, which is named after the digest.
 
     For a spec with training, export the fine-tuned model with int8 weights, QuantizeLinear and DequantizeLinear. The
-    axes that the domain declares stay open; all other axes have the lengths of the example inputs.
+    axes that the domain declares as open stay open; all other axes have the lengths of the example inputs.
 
     Raises
     ------
@@ -84,10 +84,10 @@ def export(
     axes: Mapping[str, Mapping[int, str]],
     paths: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[ModelProto, dict[str, str]]:
-    """Export a model in evaluation mode, with nodes named after their modules and without paths of this host.
+    """Export a model in evaluation mode, with nodes named after their modules and without paths from this host.
 
-    For a model with wrapped modules, `paths` maps the modules' paths to paths in the export. The second result maps
-    each folded batch norm to the module into which it was folded.
+    For a model with wrapped modules, `paths` maps the modules' paths to paths in the export. The second return value
+    maps each folded batch norm to the module into which it was folded.
 
     Raises
     ------
@@ -107,7 +107,8 @@ def export(
                 verbose=False,
             )
             assert program is not None
-            # Fold constants, because weights computed in the graph, such as LSTM weights, would not belong to a module.
+            # Fold constants, because weights computed in the graph, such as LSTM weights, would otherwise not belong to
+            # a module.
             optimize_ir(program.model, input_size_limit=LARGEST_BYTES, output_size_limit=LARGEST_BYTES)
     except Exception as error:
         raise QuantizationError(
@@ -127,7 +128,7 @@ def export(
                 folded[paths.get(path, path)] = paths.get(owner, owner)
                 path = owner
         node.name = f"{paths.get(path, path)}/{node.name}"
-        del node.metadata_props[:]  # contains source code and paths of this host
+        del node.metadata_props[:]  # contains source code and paths from this host
     graph = exported.graph
     for described in (exported, graph, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
         del described.metadata_props[:]
@@ -157,15 +158,15 @@ def lstm(
     Parameters
     ----------
     inputs
-        [T, B, I], or [B, T, I] if `batch_first`.
+        Tensor [T, B, I], or [B, T, I] if `batch_first`.
     state
-        h and c, each [L * D, B, H] for L layers and D directions.
+        States h and c, each [L * D, B, H] for L layers and D directions.
     weights
-        For each layer and direction: input and recurrent weights, then both biases if `has_biases`.
+        For each layer and direction, the input and recurrent weights, followed by both biases if `has_biases`.
 
     Returns
     -------
-    Outputs [T, B, D * H] (or batch first), and h and c after the last step.
+    Outputs [T, B, D * H] (or [B, T, D * H]), and h and c after the last step.
     """
     directions = 2 if bidirectional else 1
     per_direction = len(weights) // (num_layers * directions)
@@ -202,7 +203,7 @@ def lstm(
 
 
 def _reordered(gates: Value) -> Value:
-    """Change torch's order of gates (input, forget, cell, output) to ONNX's order (input, output, forget, cell)."""
+    """Change the order of gates from torch's (input, forget, cell, output) to ONNX's (input, output, forget, cell)."""
     size, axis = int(gates.shape[0]) // 4, op.Constant(value_ints=[0])
     input_gate, forget, cell, output = (
         op.Slice(gates, op.Constant(value_ints=[index * size]), op.Constant(value_ints=[(index + 1) * size]), axis)

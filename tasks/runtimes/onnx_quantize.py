@@ -21,9 +21,9 @@ from tasks.quantize.spec import EVERY, Calibration, Spec
 from tasks.runtimes.exported import ExportedMaker, module_of
 from tasks.runtimes.onnx_session import MODEL, OnnxOpener
 
-# ONNX operators with dynamic int8 kernels, by the type of the torch module.
+# ONNX operators with dynamic int8 kernels, keyed by the type of the torch module.
 DYNAMIC_OPERATORS = {"Linear": ("MatMul", "Gemm"), "LSTM": ("LSTM",), "Embedding": ("Gather",)}
-# Operators with weights, and the index of their weight input.
+# Operators with weights, and the index of each operator's weight input.
 _WEIGHTS = {"Conv": 1, "ConvTranspose": 1, "MatMul": 1, "Gemm": 1, "LSTM": 1, "GRU": 1, "RNN": 1, "Gather": 0}
 _INT8_OPERATORS = frozenset({"MatMulInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "ConvInteger"})
 _INT8 = frozenset({onnx.TensorProto.INT8, onnx.TensorProto.UINT8})
@@ -48,7 +48,7 @@ class OnnxMaker(ExportedMaker):
         return {"vnni": this_machine().has_vnni}
 
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
-        """Quantize dynamically or statically, or copy a float or fine-tuned model."""
+        """Quantize a model dynamically or statically, or copy a float or fine-tuned model."""
         target, proto = folder / MODEL, onnx.load(exported)
         left_out = [node.name for node in proto.graph.node if module_of(node.name) in excluded]
         if spec.calibration is not None:
@@ -59,14 +59,14 @@ class OnnxMaker(ExportedMaker):
             shutil.copyfile(exported, target)
 
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
-        """Read the products from the file."""
+        """Read the products from the ONNX file."""
         graph = onnx.load(folder / MODEL).graph
         int8 = {tensor.name for tensor in graph.initializer if tensor.data_type in _INT8}
         int8 |= {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
         for node in graph.node:
             if (
                 node.op_type == "Transpose" and node.input[0] in int8
-            ):  # weights of a Linear layer with several input rows
+            ):  # weights of a Linear layer whose inputs have several rows
                 int8.update(node.output)
             elif node.op_type in _INT8_OPERATORS:
                 yield module_of(node.name), True
@@ -105,9 +105,9 @@ def _quantize_statically(
 ) -> None:
     """Quantize weights and activations to int8, with QuantizeLinear and DequantizeLinear around float operators.
 
-    Ranges come from calibration batches, of which one is in memory at a time. Ranges span the minimum and maximum, a
-    moving average of both, or all but 0.001% of the values (``histogram``). If an activation's values are too similar
-    for a histogram, every range spans the minimum and maximum.
+    Ranges come from calibration batches, only one of which is in memory at a time. Depending on the observer, a range
+    spans the minimum and maximum, their moving averages, or all but 0.001% of the values (``histogram``). If an
+    activation's values are too similar for a histogram, every range spans the minimum and maximum.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def _quantize_statically(
     try:
         tensors_range = ranges(calibration.observer)
     except ValueError as error:
-        # NumPy cannot compute a histogram of values that differ only in the last bits, as some do in MobileBERT.
+        # NumPy cannot compute a histogram of values that differ only in the last bits, as some values in MobileBERT do.
         if "Too many bins" not in str(error):
             raise
         tensors_range = ranges("min-max")
@@ -155,10 +155,11 @@ def _quantize_statically(
 
 
 def _rename_ambiguous_constants(graph: onnx.GraphProto) -> None:
-    """Rename, in place, every constant whose name plus digits is the name of another tensor.
+    """Rename in place every constant whose name, followed by digits, is the name of another tensor.
 
-    The tools copy a shared bias for each node, and compare the copy's name only with constants. If an activation has
-    the name ``val_124``, a copy of ``val_12`` could therefore replace this activation (onnxruntime issue 24705).
+    The tools copy a shared bias for each node, and compare the copy's name only with the names of constants. If an
+    activation has the name ``val_124``, a copy of ``val_12`` could therefore replace this activation (onnxruntime issue
+    24705).
     """
     nodes = list(_nodes(graph))
     taken = {described.name for described in (*graph.input, *graph.initializer)}

@@ -19,11 +19,11 @@ from tasks.runtimes.base import CandidateFiles, Opened, Opener
 MODEL = "model.onnx"
 # This optimizer quantizes a float weight between DequantizeLinear and QuantizeLinear, even in excluded layers.
 _DISABLED = ["WeightBiasQuantization"]
-_KERNEL = "_kernel_time"  # suffix of profile events for an operator's own work
+_KERNEL = "_kernel_time"  # suffix of profile events for the work of an operator itself
 
 
 class OnnxOpener(Opener):
-    """An opener of ONNX files."""
+    """An opener for ONNX files."""
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Start a session with `threads` threads, which do not spin between calls."""
@@ -60,7 +60,7 @@ def _session(files: CandidateFiles, options: SessionOptions) -> InferenceSession
 def _options(threads: int) -> SessionOptions:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    # Threads that spin after a call would take processor time from the next timed subject.
+    # Threads that spin after a call would take processor time from the next timed model.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.log_severity_level = 3  # errors
     return options

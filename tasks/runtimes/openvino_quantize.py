@@ -36,7 +36,8 @@ _BETWEEN = frozenset(
      "Split"}
 )  # fmt: skip
 _FURTHEST = 4  # largest number of operations between an LSTM and an operation that still has the module's name
-# Fraction of an output's range. Rounding differences add up in deep models, but garbage differs by a larger fraction.
+# Maximum difference, as a fraction of an output's range. Rounding differences add up in deep models, but garbage
+# differs by a larger fraction.
 _GARBAGE_FRACTION = 0.3
 _ESTIMATORS = {"min-max": "MINMAX", "moving-average": "MEAN_MINMAX", "histogram": "MEAN_QUANTILE"}
 
@@ -50,11 +51,11 @@ class OpenVinoMaker(ExportedMaker):
     quantizes_nothing = "NNCF has no int8 form for the layers in this recipe"
 
     def environment(self) -> dict[str, object]:
-        """Return whether weights use all bits (VNNI), and whether float operators may compute in bfloat16."""
+        """Return whether weights use all bits (with VNNI), and whether float operators may compute in bfloat16."""
         return {"vnni": this_machine().has_vnni, "bfloat16": computes_bfloat16()}
 
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
-        """Calibrate or compress; raise `UnavailableError` if the recipe needs bfloat16 but the processor lacks it."""
+        """Calibrate or compress a model; raise `UnavailableError` if required bfloat16 instructions are missing."""
         try:
             model = openvino.Core().read_model(exported)
         except RuntimeError as error:
@@ -68,7 +69,7 @@ class OpenVinoMaker(ExportedMaker):
             model = _compress(model, frozenset(spec.layers), excluded)
         elif spec.arithmetic == "bfloat16":
             require_bfloat16(spec.recipe.name)
-        # Float operators of a quantized model may compute in bfloat16; a float model must not.
+        # Float operators of a quantized model may compute in bfloat16; the operators of a float model must not.
         is_float = not (spec.layers or spec.arithmetic == "bfloat16") or not computes_bfloat16()
         model.set_rt_info("f32" if is_float else "bf16", PRECISION)
         openvino.save_model(model, folder / MODEL, compress_to_fp16=False)
@@ -79,7 +80,7 @@ class OpenVinoMaker(ExportedMaker):
             yield _module(node), any(constant.get_element_type().size == 1 for constant in _weights(node))
 
     def refuse(self, outputs: Sequence[Tensor], spec: Spec, source: ModelSource) -> None:
-        """Raise `QuantizationError` if the outputs are far from the trained model's outputs.
+        """Raise `QuantizationError` if the outputs differ too much from the trained model's outputs.
 
         OpenVINO 2026.4 returns zeros if a Linear layer's inputs have several rows per sample and a zero point.
         """
@@ -112,7 +113,7 @@ def _calibrate(
     estimator = getattr(ranges.RangeEstimatorParametersSet, _ESTIMATORS[calibration.observer])
     advanced = parameters.AdvancedQuantizationParameters(
         # Without VNNI, 16-bit sums of products saturate unless weights keep one bit free. By default, NNCF keeps one
-        # bit free only in the first layer, but on every processor.
+        # bit free on every processor, but only in the first layer.
         overflow_fix=None if this_machine().has_vnni else parameters.OverflowFix.ENABLE,
         activations_range_estimator_params=estimator,
         weights_quantization_params=parameters.QuantizationParameters(

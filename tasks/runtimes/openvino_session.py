@@ -18,9 +18,9 @@ from tasks.proofs import Arithmetic, Operator, typical
 from tasks.runtimes.base import CandidateFiles, Opened, Opener
 
 MODEL, WEIGHTS = "model.xml", "model.bin"
-PRECISION = ["nightquant", "precision"]  # path in the IR to the precision of float operators
-_COMPRESSED = "FullyConnectedCompressed"  # kernels are named after the output's type, although weights are int8
-_SHAPES = 4  # compiled shapes to keep; an evaluation has a few shapes, a benchmark has one
+PRECISION = ["nightquant", "precision"]  # path of the entry in the IR that sets the precision of float operators
+_COMPRESSED = "FullyConnectedCompressed"  # kernels are named after the output's type, even if weights are int8
+_SHAPES = 4  # number of compiled shapes to keep; an evaluation has a few, and a benchmark has one
 
 
 class OpenVinoOpener(Opener):
@@ -68,7 +68,8 @@ def _arithmetic(node: ProfilingInfo) -> Arithmetic:
 def _rounds_activations(opened: Opened, path: Path, threads: int, inputs: Sequence[Tensor]) -> bool:
     """Return whether products with compressed weights round activations to int8 on this processor.
 
-    Performance counts do not show rounding. If products round, turning the rounding off changes the outputs.
+    Performance counts do not show rounding. If products round activations, the outputs change when rounding is turned
+    off.
     """
     plain = open_ir(path, threads, DYNAMIC_QUANTIZATION_GROUP_SIZE=0)
     return not all(map(torch.equal, tensors_of(opened(*inputs)), plain(*inputs)))
@@ -83,7 +84,7 @@ def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Ten
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
         request, outputs = compiled_for(*(tuple(tensor.shape) for tensor in inputs))
-        # Do not pass the arrays to `infer`, because its checks of types and names take as long as a small operator.
+        # Do not pass the arrays to `infer`, because its type and name checks take as long as a small operator.
         arrays = [tensor.contiguous().numpy() for tensor in inputs]
         for index, array in enumerate(arrays):
             request.set_input_tensor(index, openvino.Tensor(array, shared_memory=True))
@@ -101,7 +102,7 @@ def _compile(path: Path, threads: int, shapes: Sequence[tuple[int, ...]], **more
     settings = {
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,
-        "ENABLE_CPU_PINNING": False,  # the process is already pinned
+        "ENABLE_CPU_PINNING": False,  # the process is already pinned to cores
         "INFERENCE_PRECISION_HINT": model.get_rt_info(PRECISION).astype(str),
     }
     with signal_stack_kept():
@@ -121,7 +122,7 @@ def signal_stack_kept() -> Iterator[None]:
 
     When OpenVINO's CPU plugin is loaded, it replaces the stack on which Python's signal handlers run. When the plugin
     is unloaded, it restores the previous stack. If two plugins overlap, the second plugin restores the first plugin's
-    stack, which is already freed. The next signal then ends the process with SIGSEGV, so SIGTERM cannot stop a stage
+    stack, which is already freed. The next signal then kills the process with SIGSEGV, so SIGTERM cannot stop a stage
     worker cleanly. OpenVINO 2026.4 has this bug.
     """
     libc = ctypes.CDLL(None)

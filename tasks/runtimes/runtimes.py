@@ -70,7 +70,7 @@ with torch.inference_mode():
 
 
 class AotInductor(Runtime):
-    """The exported model, compiled ahead of time; a method or torchao's PT2E may have quantized the model.
+    """The exported model, which a method or torchao's PT2E may have quantized, compiled ahead of time.
 
     This runtime uses neither TorchScript nor ``torch.ao.quantization``, because PyTorch has deprecated both.
     """
@@ -146,7 +146,7 @@ class OnnxRuntime(Runtime):
         limit("arithmetic", "float32", reason=_OTHER_METHOD),
         limit("weights", "int8", reason="its kernels support neither float16 weights nor 4-bit embeddings"),
     )
-    saturation_noticed = 1e-3  # the reference rounds in the same places
+    saturation_noticed = 1e-3  # ONNX Runtime's reference rounds in the same places
     usage = """\
 import onnxruntime
 
@@ -161,7 +161,7 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
 
 
 class OpenVino(Runtime):
-    """OpenVINO's IR of the exported file, quantized with NNCF.
+    """The exported file as OpenVINO IR, quantized with NNCF.
 
     The precision is always set, because OpenVINO computes float models in bfloat16 by default on some processors.
     """
@@ -173,7 +173,7 @@ class OpenVino(Runtime):
     main_file = "model.xml"
     distributions = ("openvino", "nncf", *EXPORTING)
     limits = (*_LIMITS, limit("weights", "int8", reason="NNCF compresses weights to int8 only"))
-    rounds_per_call = False  # if only weights are int8, activations stay float
+    rounds_per_call = False  # if only weights are int8, activations stay in float
     usage = """\
 import openvino
 

@@ -31,7 +31,8 @@ from tasks.runtimes.base import CandidateFiles, Made, Maker, Opened, Opener
 _EXACT = "qnnpack"
 _INT8 = re.compile(r"quantized::|aten::quantized_|onednn::q|nightquant_\w+::")
 _CONVERT = re.compile(r"aten::(?:quantize_per|dequantize|_choose_qparams|choose_qparams)|quantized_decomposed::")
-# These operators inspect or allocate tensors, or return views. All remaining operators compute in float.
+# These operators inspect or allocate tensors, or return views. All operators that no pattern here matches compute in
+# float.
 _OTHER = re.compile(
     r"forward$|aten::(?:_?empty|view|select|narrow|as_strided|slice|unbind|reshape|_reshape|to$|item|_local_scalar|"
     r"detach|transpose|t$|expand|permute|squeeze|unsqueeze|chunk|split|q_|qscheme|alias|result_type|resolve)"
@@ -55,7 +56,7 @@ class EagerMaker(Maker):
 
 
 class EagerOpener(Opener):
-    """An opener of the converted module; subclasses open other files."""
+    """An opener for the converted module; subclasses open other files."""
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Load the module, packed for the spec's engine."""
@@ -74,7 +75,7 @@ class EagerOpener(Opener):
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
         """Open the converted module with QNNPACK, whose kernels add products in 32 bits on every processor.
 
-        QNNPACK does not round in the same places as the other engines.
+        QNNPACK and the other engines round in different places.
         """
         if files.spec().engine is None or _EXACT not in torch.backends.quantized.supported_engines:
             return None
@@ -119,7 +120,7 @@ def _arithmetic(name: str) -> Arithmetic:
 
 
 def _profile_onednn(call: Callable[[], object], calls: int) -> list[Operator]:
-    """Read each primitive's type, implementation, tensors and milliseconds from oneDNN's log on standard output."""
+    """Read each primitive's type, implementation, tensors and duration from oneDNN's log on standard output."""
     with tempfile.TemporaryFile() as file:
         onednn = torch.backends.mkldnn
         with _standard_output_to(file.fileno()), onednn.verbose(onednn.VERBOSE_ON):  # type: ignore[no-untyped-call]
@@ -148,7 +149,7 @@ def _primitive(line: str) -> Operator | None:
 
 @contextmanager
 def _standard_output_to(descriptor: int) -> Iterator[None]:
-    """Redirect standard output, including the output of C code, to a file; the process only runs a measurement."""
+    """Redirect standard output, including the output of C code, to a file; this process does nothing but measure."""
     library = ctypes.CDLL(None)
     sys.stdout.flush()
     library.fflush(None)

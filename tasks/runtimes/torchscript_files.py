@@ -1,4 +1,4 @@
-"""Trace converted modules to TorchScript files, and open these files."""
+"""Trace converted modules to TorchScript files, and open them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ScriptMaker(EagerMaker):
     """A maker that traces the converted module."""
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Trace, freeze and save the module; the size is the file's size."""
+        """Trace, freeze and save the module; the candidate's size is the size of the file."""
         converted, script = find_or_convert(source, spec), folder / MODEL
         with running(spec):
             model = open_converted(converted)
@@ -39,7 +39,7 @@ class ScriptMaker(EagerMaker):
 
 
 class ScriptOpener(EagerOpener):
-    """An opener of TorchScript files."""
+    """An opener for TorchScript files."""
 
     def load(self, files: CandidateFiles) -> Call:
         """Load the file."""
@@ -50,7 +50,7 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
     """Trace, freeze and save a model.
 
     With `exact`, the operations do not change, and outputs equal the model's outputs bit for bit. Otherwise, freezing
-    may fold float operations, such as a batch norm into a convolution, which is faster but rounds differently.
+    may fold float operations, for example a batch norm into a convolution; the result is faster but rounds differently.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
                 hint="Rewrite the code named in the message, or remove the torchscript runtime from the recipe.",
             ) from error
         frozen: torch.jit.ScriptModule = torch.jit.freeze(traced.eval(), optimize_numerics=not exact)
-        # Do not use frozen.save(path), because torch's writer aborts the process on a full disk.
+        # Do not use ``frozen.save(path)``, because torch's writer aborts the process on a full disk.
         path.write_bytes(frozen.save_to_buffer())
 
 
@@ -82,7 +82,8 @@ def read_script(path: Path) -> nn.Module:
     Raises
     ------
     QuantizationError
-        torch cannot read the file, because torch wrote a scale of 1e10 or more without a decimal point.
+        torch cannot read the file, because it contains a scale of 1e10 or more, which torch writes without a decimal
+        point.
     """
     with without_deprecations():
         try:

@@ -31,7 +31,7 @@ def read_workload(path: Path) -> Workload:
     Raises
     ------
     ConfigurationError
-        The file cannot be read, is not TOML, or contains a wrong key, type, recipe or reference.
+        The file cannot be read, is not valid TOML, or contains a wrong key, type, recipe or reference.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -40,7 +40,7 @@ def read_workload(path: Path) -> Workload:
         raise ConfigurationError(f"{path}: cannot be read: {error}.") from error
     except RecursionError as error:
         raise ConfigurationError(f"{path} is not valid TOML: tables or arrays are nested too deeply.") from error
-    except ValueError as error:  # TOMLDecodeError, or Python's error for a very long integer
+    except ValueError as error:  # ``TOMLDecodeError``, or Python's error for a very long integer
         raise ConfigurationError(f"{path} is not valid TOML: {error}.") from error
     if too_large:
         raise ConfigurationError(f"{path} is not valid TOML: an integer has more than 64 bits.")
@@ -48,7 +48,7 @@ def read_workload(path: Path) -> Workload:
 
 
 def validated(path: Path, document: JsonObject) -> Workload:
-    """Validate the content of a workload file, which does not have to exist; `document` is not changed.
+    """Validate the content of a workload file; the file does not have to exist, and `document` is not changed.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def explain(path: Path, document: JsonObject, error: ValidationError) -> str:
 
 
 def _proposal(document: JsonObject, kind: str, place: Sequence[str | int], value: object, context: JsonObject) -> str:
-    """Return a hint with a similar key, kind or word for a problem that pydantic reports, or ""."""
+    """Return a hint with a similar key, kind or word for a problem that pydantic reports, or ``""``."""
     match kind:
         case "extra_forbidden":
             return did_you_mean(str(place[-1]), _keys_at(document, place[:-1]))
@@ -164,7 +164,7 @@ _DEFINITIONS = "#/$defs/"
 
 
 def workload_schema() -> JsonObject:
-    """Return the JSON Schema of workload files: ``domain`` determines the sections, ``kind`` or ``method`` the keys."""
+    """Return the JSON Schema of workload files: the keys depend on ``domain``, ``kind`` and ``method``."""
     workloads = {name: DOMAINS.workload(name) for name in DOMAINS}
     recipes = {name: METHODS[name].recipe for name in METHODS}
     models: list[type[BaseModel]] = [*workloads.values(), *recipes.values()]
@@ -197,7 +197,7 @@ def workload_schema() -> JsonObject:
 
 
 def _describe(properties: JsonObject, base: type[BaseModel]) -> None:
-    """Add the base's descriptions of keys that a class narrows, because pydantic does not inherit descriptions."""
+    """Add the base's descriptions of keys that a subclass narrows, because pydantic does not inherit descriptions."""
     for name, field in base.model_fields.items():
         properties[name].setdefault("description", field.description)
 

@@ -20,7 +20,7 @@ from pydantic import (
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
 _MOST_TEXT = 10_000
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-# A callable in the user's code, as package.module:callable.
+# A callable in the user's code, written as ``package.module:callable``.
 REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 Reference = Annotated[str, StringConstraints(pattern=REFERENCE)]
 
@@ -42,7 +42,7 @@ class Section(BaseModel):
 
 
 class FromFile(Section):
-    """A section that stores the folder of its file, which is searched first for the user's code.
+    """A section that stores its file's folder, which is searched first for the user's code.
 
     The folder is not part of the content or the digest, so that a workload does not change if its file is moved.
     """
@@ -56,12 +56,12 @@ class FromFile(Section):
 
     @property
     def folder(self) -> str:
-        """Absolute path of the folder; "" if the section was not read from a file."""
+        """Absolute path of the folder, or ``""`` if the section was not read from a file."""
         return self._folder
 
 
 class Kind(FromFile):
-    """A section with a ``kind``, which selects the section's other keys."""
+    """A section with a ``kind`` key, which determines the section's other keys."""
 
     kind: str
 

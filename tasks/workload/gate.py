@@ -1,8 +1,8 @@
-"""The keys of ``[gate]``, and the gate's rules, which check a row of the ``measurements`` table.
+"""The keys of ``[gate]``, and the gate's rules for a row of the ``measurements`` table.
 
 Each rule is a key of `Gate` and an entry of `RULES`. For a number with an interval, a candidate passes if the worse end
-satisfies the rule, and fails if the better end does not. Otherwise the candidate is held, because an undecided rule
-does not justify a rejection.
+satisfies the rule, and fails if the better end violates the rule. Otherwise the candidate is held, because an undecided
+rule does not justify a rejection.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 from storage.results import Row, caches_of, deciding, number, why_unknown
 from tasks.workload.base import Section
 
-# Fraction of the output's range. Shared activation ranges cause differences of about 3e-3; float rounding causes
-# smaller differences.
+# Largest tolerated difference, as a fraction of the output's range. Shared activation ranges cause differences of about
+# 3e-3; float rounding causes smaller differences.
 BATCH_TOLERANCE = 1e-4
 
 _BATCH_NOTE = "distance between batched and separate outputs, as a fraction of the output's range"
@@ -32,7 +32,7 @@ _QUALITY = ("quality_difference", "quality_difference_low", "quality_difference_
 class Gate(Section):
     """Rules that a candidate must pass to be promoted; a rule applies only if its key is set.
 
-    The gate compares bounds on quality and speed with the worse end of the interval.
+    The gate compares bounds on quality and speed with the interval's worse end.
     """
 
     objective: Literal["fastest", "smallest"] = "fastest"
@@ -40,19 +40,19 @@ class Gate(Section):
     quality_drop: Literal["absolute", "relative"] = "absolute"
     """Unit of `max_quality_drop`: the unit of the metric, or a fraction of the baseline's quality."""
     max_quality_drop: float | None = Field(default=None, ge=0)
-    """Largest allowed quality loss relative to the baseline, in the direction in which the metric gets worse."""
+    """Maximum allowed quality loss relative to the baseline; an increase is a loss if lower values are better."""
     min_size_ratio: PositiveFloat | None = None
-    """Smallest allowed ratio of the baseline's size to the candidate's size."""
+    """Minimum required ratio of the baseline's size to the candidate's size."""
     min_speedup: PositiveFloat | None = None
-    """Smallest allowed ratio of the baseline's latency to the candidate's latency."""
+    """Minimum required ratio of the baseline's latency to the candidate's latency."""
     max_peak_rss_bytes: PositiveInt | None = None
-    """Largest allowed peak memory of the candidate's process, in bytes."""
+    """Maximum allowed peak memory of the candidate's process, in bytes."""
     min_coverage: float | None = Field(default=None, ge=0, le=1)
-    """Smallest allowed fraction of the parameters that are in quantized modules."""
+    """Minimum required fraction of the parameters that are in quantized modules."""
     min_int8_time_share: float | None = Field(default=None, ge=0, le=1)
-    """Smallest allowed fraction of operator time spent in int8, according to the runtime's own profiler."""
+    """Minimum required fraction of operator time spent in int8, according to the runtime's own profiler."""
     max_saturation: float | None = Field(default=None, ge=0, le=1)
-    """Largest allowed output change due to saturation, as a fraction of the output's range."""
+    """Maximum allowed output change due to saturation, as a fraction of the output's range."""
     require_batch_invariance: bool = False
     """Whether a row must have the same output in a batch as in a separate call."""
     margin: float = Field(default=1.0, ge=1)
@@ -60,9 +60,9 @@ class Gate(Section):
 
 
 class RuleOutcome(BaseModel):
-    """The outcome of one rule: the rule's bound, the deciding number (None if unknown) and a note.
+    """The outcome of one rule: the rule's bound, the deciding number (None if it is unknown) and a note.
 
-    ``held`` means that the rule is undecided: the number is missing, or the interval contains the bound.
+    The ``held`` outcome means that the rule is undecided: the number is missing, or the interval contains the bound.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -97,7 +97,7 @@ def _digits(value: float | str, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Seen:
-    """A row's values for a rule: the ends of an interval, lower end first, or why they are ``unknown``."""
+    """A row's values for a rule: the ends of an interval, lower end first, or the reason why they are ``unknown``."""
 
     ends: tuple[float | None, float | None]
     note: str = ""
@@ -108,9 +108,9 @@ class Seen:
 class Rule:
     """A rule of the gate; `Gate` has a key of the same name, except for ``max_batch_difference``.
 
-    ``direction`` is "at least" for a minimum and "at most" for a maximum. ``words`` and ``unit`` describe the bounded
-    quantity for users. ``see`` extracts the quantity from a row. ``is_timed`` is true if only timing provides the
-    quantity.
+    ``direction`` is ``"at least"`` for a minimum and ``"at most"`` for a maximum. ``words`` and ``unit`` describe the
+    bounded quantity for users. ``see`` extracts the quantity from a row. ``is_timed`` is true if only timing provides
+    the quantity.
     """
 
     name: str
@@ -138,18 +138,18 @@ class Rule:
         sign = 1 if self.direction == "at least" else -1
         worse, better = (low, high) if self.direction == "at least" else (-high, -low)
         outcome: Outcome = "passed" if worse >= sign * bound else "failed" if better < sign * bound else "held"
-        # The end that decided; for an undecided rule, the worse end.
+        # The interval's end that decided the rule; for an undecided rule, the worse end.
         decides = sign * (better if outcome == "failed" else worse)
         return RuleOutcome(name=self.name, bound=float(bound), seen=decides, outcome=outcome, note=seen.note)
 
 
 def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, ...]:
-    """Check a row against every rule of the gate; a failed candidate breaks only a rule named "status".
+    """Check a row against every rule of the gate; a failed candidate breaks only the ``status`` rule.
 
     Parameters
     ----------
     timed
-        Whether the candidate has been timed; if False, rules that need timing are left out.
+        Whether the candidate has been timed; if not, rules that need timing are left out.
     """
     if row["status"] != "ok":
         why = f"{text(row, 'stage') or 'a stage'}: {text(row, 'error') or 'no reason was recorded'}"
@@ -224,7 +224,7 @@ def _instructions(row: Row) -> str:
     return f"it computes with {names}"
 
 
-# The rules, in the order of reports.
+# The rules, in the order in which reports list them.
 RULES: dict[str, Rule] = {
     rule.name: rule
     for rule in (

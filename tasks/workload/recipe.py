@@ -1,4 +1,4 @@
-"""The section ``[[recipe]]``: a quantization method, and the runtimes for the result."""
+"""The ``[[recipe]]`` section: a quantization method, and the runtimes for the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Engine = Literal["x86", "fbgemm", "onednn", "qnnpack"]
 class Recipe(Section):
     """The keys that recipes of all methods share; each method adds more keys.
 
-    Validating a mapping returns an instance of its method's class.
+    Validating a mapping returns an instance of the class for the recipe's method.
     """
 
     name: Slug
@@ -26,7 +26,7 @@ class Recipe(Section):
     runtimes: tuple[RuntimeName, ...] = Field(default=(RUNTIMES.default,), min_length=1)
     """Runtimes that execute the result; each runtime adds a candidate."""
     engine: Engine = "x86"
-    """Torch's quantized engine; float recipes and runtimes outside torch ignore this key."""
+    """Torch's quantized engine; float recipes and runtimes other than torch's ignore this key."""
     exclude: tuple[str, ...] = ()
     """Paths of modules that stay in float, together with all their submodules."""
 
@@ -54,7 +54,7 @@ class Recipe(Section):
         return self
 
     def sketch(self, samples: int = 1) -> Recipe:
-        """Return a cheaper recipe with equal float modules and `samples` calibration samples, without training."""
+        """Return a cheaper recipe with the same float modules and `samples` calibration samples, without training."""
         return self
 
     def content(self) -> dict[str, object]:

@@ -58,12 +58,12 @@ _LACKS: Mapping[Need, str] = {"calibration": "gives no calibration inputs", "fin
 class Workload(Section):
     """A model, its checkpoint, data set, metric, benchmark settings, recipes and gate.
 
-    Validating a mapping returns an instance of its domain's class, which has its own types of sections.
+    Validating a mapping returns an instance of the domain's class, in which the sections have their own types.
     """
 
-    implementation: ClassVar[str] = ""  # "module:class" of the `tasks.domains.base.Domain`
+    implementation: ClassVar[str] = ""  # ``"module:class"`` of the `tasks.domains.base.Domain`
     gives: ClassVar[tuple[Need, ...]] = ()  # features that the domain offers to methods, in addition to a float model
-    extra: ClassVar[str] = ""  # the nightquant extra that installs the domain's libraries, or ""
+    extra: ClassVar[str] = ""  # the nightquant extra that installs the domain's libraries, or ``""``
     distributions: ClassVar[tuple[str, ...]] = ()  # libraries that the domain needs
 
     schema_version: Literal[1]
@@ -119,11 +119,11 @@ class Workload(Section):
 
     @classmethod
     def lacks(cls, need: Need) -> str:
-        """Return the reason if the domain lacks a feature that a method needs, or ""."""
+        """Return the reason if the domain lacks a feature that a method needs, or ``""``."""
         return "" if need in cls.gives else _LACKS[need]
 
     def cannot_tune(self) -> str:
-        """Return the reason if this workload's models, unlike other models in the domain, cannot be tuned, or ""."""
+        """Return the reason if this workload's models, unlike others in the domain, cannot be tuned, or ``""``."""
         return ""
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Workload sections of the domain ``custom``: the user's own module, data and metric."""
+"""Workload sections of the ``custom`` domain: the user's own module, data and metric."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Evaluate(FromFile):
     """The ``[evaluate]`` section sets the metric."""
 
     metric: Annotated[str, WithJsonSchema(_METRIC)] = Field(pattern=r"^[A-Za-z_][\w.-]*(:[A-Za-z_]\w*)?$")
-    """Name of a built-in metric, or `module:callable` of your own metric."""
+    """Name of a built-in metric, or `module:callable` for your own metric."""
     higher_is_better: bool | None = None
     """Whether higher values of your own metric are better."""
     unit: str = ""
@@ -112,7 +112,7 @@ class CustomWorkload(Workload):
 
     @property
     def steps(self) -> str:
-        """Name of the axis whose length is ``sequence_length``; "" if the axis is unknown."""
+        """Name of the axis whose length is ``sequence_length``; ``""`` if the axis is unknown."""
         return self.benchmark.sequence_axis or (self._lengths[0] if len(self._lengths) == 1 else "")
 
     @property
@@ -136,9 +136,9 @@ class CustomWorkload(Workload):
 
     @property
     def training(self) -> FineTune | None:
-        """The callable that quantization-aware training calls, with its arguments."""
+        """The callable for quantization-aware training, and its arguments."""
         return self.fine_tune or (self.checkpoint if isinstance(self.checkpoint, TrainedByCode) else None)
 
     def cannot_tune(self) -> str:
-        """Return a message if the workload does not name a training callable, or else ""."""
+        """Return a message if the workload does not name a training callable; otherwise, return ``""``."""
         return "" if self.training else "[fine_tune] train is not set"

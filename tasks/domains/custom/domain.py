@@ -1,4 +1,4 @@
-"""The domain ``custom``: models of any kind, with the user's own module, data, metric and training."""
+"""The ``custom`` domain: models of any kind, with the user's own module, data, metric and training."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
     """The domain ``custom``."""
 
     def prepare(self, workload: CustomWorkload, workspace: Workspace) -> DatasetRef:
-        """Prepare the splits from the user's code or from a table; inputs are named after forward's parameters."""
+        """Prepare the splits from the user's code or from a table; inputs are named after ``forward``'s parameters."""
         data, model = workload.data, build_blank(lambda: call_factory(workload.model))
         if isinstance(data, FactoryData):
             return prepare_factory(data, model, workspace)
@@ -78,10 +78,10 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
     def example_inputs(
         self, workload: CustomWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """Return the first rows of the test split; a first batch that is too short is repeated.
+        """Return the first rows of the test split; if the first batch is too short, repeat its rows.
 
-        If ``benchmark.sequence_length`` is set, prefer the first batch with exactly this number of steps. If no batch
-        matches, cut the shortest batch with more steps, or else repeat the longest batch.
+        If ``benchmark.sequence_length`` is set, prefer the first batch with exactly that many steps. If no batch
+        matches, cut the shortest batch with more steps. If all batches have fewer steps, repeat the longest batch.
         """
         split = load_test(dataset, store, apart=batch_size == 1)
         names, axes = split.description.inputs, open_axes(workload.axes, split.description.inputs)
@@ -128,7 +128,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return quality
 
     def output_names(self, job: Job[CustomWorkload], store: ArtifactStore) -> tuple[str, ...]:
-        """Return the names that the model's own forward gives to its outputs."""
+        """Return the names that the model's own ``forward`` gives to its outputs."""
         return names(self._structure(job, store))
 
     def _structure(self, job: Job[CustomWorkload], store: ArtifactStore) -> object:
@@ -150,9 +150,9 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
     def train(self, workload: CustomWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
         """Call ``checkpoint.train(model, splits, seed=…, epochs=…, **arguments)``.
 
-        Return the state dict that the callable returns, or else the model's state dict. `splits` contains the factory's
-        data sets, or a `TensorDataset` for each split of a table. Raise `ConfigurationError` if the callable fails or
-        returns an unsupported type.
+        Return the callable's result or, if the callable returns ``None`` or a module, the state dict of the model.
+        `splits` contains the factory's data sets, or a `TensorDataset` for each split of a table. Raise
+        `ConfigurationError` if the callable fails or returns an unsupported type.
         """
         settings = cast("TrainedByCode", workload.checkpoint)
         splits = _splits(workload, dataset, workspace.store)
@@ -205,7 +205,7 @@ def _seeded(seed: int) -> Iterator[None]:
 def _trained(
     key: str, settings: FineTune, model: nn.Module, splits: Mapping[str, object], seed: int, epochs: int
 ) -> Mapping[str, Tensor]:
-    """Call the user's ``train``, which the workload's `key` names; return the state dict."""
+    """Call the user's training callable, which the workload names in `key`; return the state dict."""
     result = call_user(
         key, settings.train, settings.folder, model, splits, seed=seed, epochs=epochs, **settings.arguments
     )
@@ -233,7 +233,7 @@ def _distance(batch: Mapping[str, Tensor], axes: Axes, name: str, length: int) -
 
 
 def open_axes(names: Mapping[str, tuple[str, ...]], inputs: tuple[str, ...]) -> Axes:
-    """Return the names in ``data.axes`` by axis number; by default, the first axis of each input is the row axis."""
+    """Return the names in ``data.axes``, keyed by axis; by default, the first axis of each input is the row axis."""
     if not names:
         return {name: {0: BATCH} for name in inputs}
     return {name: {axis: length for axis, length in enumerate(names.get(name, ())) if length} for name in inputs}
@@ -249,7 +249,7 @@ def metric_for(dataset: DatasetRef, store: ArtifactStore) -> str:
 
 
 def axes_of(dataset: DatasetRef, store: ArtifactStore) -> dict[str, list[str]]:
-    """Return ``data.axes`` for batches from a collate function; return {} if items are stacked along axis 0.
+    """Return ``data.axes`` for batches from a collate function; return ``{}`` if items are stacked along axis 0.
 
     Axes get the same name if their lengths are equal in every batch.
     """

@@ -1,7 +1,7 @@
-"""Flatten the outputs of models whose forward returns a dictionary, a dataclass or nested tuples.
+"""Flatten the outputs of models whose ``forward`` returns a dictionary, a dataclass or nested tuples.
 
 Runtimes return a tensor or a tuple of tensors. For a model with nested outputs, `flat` substitutes a class whose
-forward returns a tuple. The model's modules and their names stay the same.
+``forward`` returns a tuple. The model's modules and their names stay the same.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from storage.errors import QuantizationError
 
 
 def flat(model: nn.Module) -> nn.Module:
-    """Change a model in place so that forward returns a flat tuple of the outputs in the original order.
+    """Change a model in place so that ``forward`` returns a flat tuple of the outputs in the original order.
 
-    Tensors, and tuples and lists of tensors, are returned unchanged. Modules of torch itself do not change, because
-    quantization recognizes such modules by class.
+    A tensor, or a tuple or list of tensors, is returned unchanged. Quantization recognizes torch's own modules by
+    class, so these modules do not change.
     """
     own = type(model)
     if own.__module__.partition(".")[0] == "torch":
@@ -82,7 +82,7 @@ def _is_container(value: object) -> bool:
 
 
 def _parts(container: object) -> list[tuple[str, object]]:
-    """Return a container's values with their names, omitting None in dataclasses and mappings."""
+    """Return a container's values with their names, omitting ``None`` in dataclasses and mappings."""
     if is_dataclass(container):
         parts = [(field.name, getattr(container, field.name)) for field in fields(container)]
         return [(name, value) for name, value in parts if value is not None]
@@ -107,7 +107,7 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _restored(structure: object, leaves: Iterator[object]) -> object:
-    """Return a copy of the structure that contains `leaves`."""
+    """Return a copy of the structure with `leaves` as its values."""
     if not _is_container(structure):
         return next(leaves)
     parts = {name: _restored(part, leaves) for name, part in _parts(structure)}

@@ -1,4 +1,4 @@
-"""Workload sections of the domain ``image-classification``."""
+"""Workload sections of the ``image-classification`` domain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The domain ``image-classification``: image data sets, accuracy, and training on shifted images."""
+"""The ``image-classification`` domain: image data sets, accuracy, and training on shifted images."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         return train(make, settings, workload.name, workspace.progress)
 
     def fine_tuning(self, job: Job[ImageWorkload], store: ArtifactStore, batch_size: int) -> FineTuning:
-        """Return cross-entropy for the train split, and top-1 accuracy, between 0 and 1, for the valid split."""
+        """Return shuffled batches, a cross-entropy loss, and top-1 accuracy (from 0 to 1) as the validation score."""
 
         def validate(model: nn.Module, device: torch.device) -> tuple[float, float]:
             split = load_samples(job.dataset, "valid", store)
@@ -139,7 +139,7 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         return propose_keys(workload, workspace)
 
     def write_resources(self, job: Job[ImageWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
-        """Write ``preprocessing.json`` with the size, channels, transforms, normalization and class names."""
+        """Write ``preprocessing.json`` with the image size, channels, transforms, normalization and class names."""
         description, data = read_description(job.dataset, store), job.workload.data
         channels, height, width = job.dataset.sample_shape
         document = {
@@ -161,14 +161,14 @@ def training_batches(
 ) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
     """Yield one epoch of shuffled batches from the train split, with each image shifted randomly.
 
-    A shift by at most 1/16 of the side preserves every label, but a flip could change a character's label. A final
-    batch of one sample is dropped, because batch normalization needs several samples. Each epoch advances the state of
-    the CPU generator `generator`, so that epochs differ.
+    A shift by at most 1/16 of the side length preserves every label, but a flip could change a character's label. A
+    final batch of one sample is dropped, because batch normalization needs several samples. Each epoch advances the
+    state of `generator`, a CPU generator, so that epochs differ.
 
     Raises
     ------
     InputError
-        No batch contains two images.
+        No batch would contain at least two images.
     """
     split = load_samples(dataset, "train", store)
     if min(len(split), batch_size) < 2:
@@ -196,7 +196,7 @@ def _shifted_positions(count: int, side: int, generator: torch.Generator) -> Ten
 def one_cycle(
     optimizer: torch.optim.Optimizer, learning_rate: float, steps: int
 ) -> torch.optim.lr_scheduler.OneCycleLR:
-    """Return a schedule that rises to `learning_rate` over a quarter of the steps, and then falls to nearly zero."""
+    """Return a schedule that rises to `learning_rate` over a quarter of the steps and then falls to nearly zero."""
     # In a cycle of four steps, the learning rate does not rise, so OneCycleLR would divide by zero.
     total = max(_SHORTEST_CYCLE, steps + 1)
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=total, pct_start=0.25)

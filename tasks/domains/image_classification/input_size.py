@@ -1,12 +1,12 @@
-"""Choose keys for an image workload, with reasons, for ``nightquant init``.
+"""Choose keys for an image workload, and explain the choices, for ``nightquant init``.
 
 The first rule that applies determines the image size and the normalization:
 
 1. For weights that torchvision publishes, use the published transforms.
-2. If nearly all images are squares of one size, at most 224 pixels, use this size.
+2. If nearly all images are squares of one size, at most 224 pixels, use that size.
 3. For a model with a ``pretrained_cfg``, such as a timm model, use the values in ``pretrained_cfg``.
-4. For other small images, use the median of the shorter sides, rounded to a multiple of 32.
-5. For larger images, use the transforms of torchvision's weights for the model, or crop 224 pixels out of 256.
+4. For other small images, use the median of their shorter sides, rounded to a multiple of 32.
+5. For larger images, use the transforms of the model's torchvision weights, or crop 224 pixels out of 256.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from tasks.workload.base import FactorySpec, FetchedCheckpoint, Kind
 _CALIBRATION_SHARE = 4  # at most one image in four is used for calibration
 _OPENED = 10_000  # limit the number of images whose sizes are read, because reading 10,000 sizes takes a second
 _NEARLY_ALL = 0.95
-_MULTIPLE = 32  # torchvision's models reduce an image's sides by this factor
+_MULTIPLE = 32  # torchvision's models divide the side lengths of an image by this factor
 _PHOTOGRAPH = 224
 _DEFAULTS = Preprocessing(256, _PHOTOGRAPH, Transforms().mean, Transforms().std)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Preprocessing for images, and the reason for this choice."""
+    """The chosen preprocessing for images, and the reason for choosing it."""
 
     geometry: Preprocessing
     reason: str
 
     @property
     def keys(self) -> dict[str, object]:
-        """Keys of ``[data]`` that describe this preprocessing, without default values."""
+        """Keys of ``[data]`` that describe the preprocessing; default values are omitted."""
         geometry = self.geometry
         transforms: dict[str, object] = {"resize": geometry.resize} if geometry.resize != geometry.crop else {}
         if (geometry.mean, geometry.std) != (_DEFAULTS.mean, _DEFAULTS.std):
@@ -77,13 +77,13 @@ class _Declared(BaseModel):
         return self.input_size[-1]
 
     def geometry(self, side: int, resize: int) -> Preprocessing:
-        """Return the model's preprocessing for the given image sizes."""
+        """Return the model's preprocessing for the given crop and resize sizes."""
         known = self.interpolation in get_args(Interpolation)
         return Preprocessing(resize, side, self.mean, self.std, self.interpolation if known else "bicubic")
 
 
 def choose_transforms(workload: ImageWorkload, pictures: Sequence[Path]) -> Choice | None:
-    """Choose size and normalization by the first rule that applies; return None if all images are unreadable."""
+    """Choose the size and normalization by the first rule that applies; return ``None`` if no image is readable."""
     step = math.ceil(len(pictures) / _OPENED)
     sizes = Counter(_sizes(pictures[:: step or 1]))
     if not sizes:
@@ -123,7 +123,7 @@ def _choice_from_weights(checkpoint: Kind) -> Choice | None:
 
 
 def _declared_by(spec: Kind) -> _Declared | None:
-    """Return the preprocessing that a user's model declares, or None; torchvision's models declare nothing."""
+    """Return the preprocessing that a user's model declares, or ``None``; torchvision's models do not declare it."""
     if not isinstance(spec, FactorySpec):
         return None
     model = build_blank(lambda: call_factory(spec))
@@ -166,7 +166,7 @@ def _published_as(file: str) -> WeightsEnum | None:
 
 
 def propose_keys(workload: ImageWorkload, workspace: Workspace) -> Proposal:
-    """Choose the image size and calibration for an image folder, and read the number of outputs from the checkpoint."""
+    """Choose the image size and calibration size for image folders; read the number of outputs from the checkpoint."""
     sections: dict[str, dict[str, object]] = {"data": {}, "model": {}}
     reasons: dict[str, str] = {}
     data = workload.data

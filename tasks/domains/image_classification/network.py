@@ -19,9 +19,9 @@ from tasks.user_code import call_factory
 from tasks.workload.base import FactorySpec
 
 _REGISTERED = "quantized_"
-# The auxiliary heads of GoogLeNet and Inception v3 are left out, because only training uses them. Both models normalize
-# images again, as their published weights require. If nightquant trains the weights, they adapt to the second
-# normalization.
+# The auxiliary heads of GoogLeNet and Inception v3 are left out, because only training uses them. GoogLeNet and
+# Inception v3 normalize images again, as their published weights require. If nightquant trains the weights, they adapt
+# to the second normalization.
 _WITH_HEADS = {"aux_logits": False, "transform_input": True, "init_weights": True}
 _SPECIAL = {"googlenet": _WITH_HEADS, "inception_v3": _WITH_HEADS}
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
@@ -97,7 +97,7 @@ def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
 def preprocessing(workload: ImageWorkload, data: Pictures) -> Preprocessing:
     """Return the preprocessing that ``[data.transforms]`` describes.
 
-    ``crop`` defaults to ``image_size``, and ``resize`` defaults to ``crop``. The preset "weights" uses the transforms
+    ``crop`` defaults to ``image_size``, and ``resize`` defaults to ``crop``. The ``weights`` preset uses the transforms
     of the weights in ``[checkpoint]``, except for sizes that the workload file sets.
 
     Raises
@@ -143,7 +143,7 @@ def _preset(workload: ImageWorkload) -> Preprocessing:
 
 
 def preset_of(weights: WeightsEnum) -> Preprocessing | None:
-    """Return the transforms that torchvision publishes with weights, or None if the model is not a classifier."""
+    """Return the transforms that torchvision publishes with weights, or ``None`` if the model is not a classifier."""
     preset = weights.transforms()
     if not hasattr(preset, "crop_size"):
         return None

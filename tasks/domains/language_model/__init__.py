@@ -1,4 +1,4 @@
-"""Workload sections of the domain ``language-model``."""
+"""Workload sections of the ``language-model`` domain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.workload.workload import Workload
 
 
 class WordLanguageModelSpec(Kind):
-    """A model with an Embedding, dropout, LSTM layers, dropout, and a Linear layer with one output per word."""
+    """A stack of an Embedding layer, dropout, LSTM layers, dropout, and a Linear layer with one output per word."""
 
     kind: Literal["word-lm"]
     embedding_size: PositiveInt = 512

@@ -1,4 +1,4 @@
-"""The domain ``language-model``: an LSTM on text, trained with truncated backpropagation through time."""
+"""The ``language-model`` domain: an LSTM on text, trained with truncated backpropagation through time."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class WordLanguageModel(nn.Module):
     """A model that predicts the next word with an Embedding, dropout, LSTM layers, dropout, and a Linear layer.
 
     The submodules have the same names as in the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language Model",
-    so that the tutorial's checkpoints load. V is the size of the vocabulary, H is the LSTM's hidden size, and L is the
-    number of LSTM layers. Training drops the fraction `dropout` of activations.
+    so that the tutorial's checkpoints load. V is the vocabulary size, H is the LSTM's hidden size, and L is the number
+    of LSTM layers. During training, the fraction `dropout` of activations is dropped.
     """
 
     def __init__(self, vocabulary: int, embedding_size: int, hidden_size: int, layers: int, dropout: float) -> None:
@@ -51,7 +51,7 @@ class WordLanguageModel(nn.Module):
         nn.init.zeros_(self.decoder.bias)
 
     def forward(self, tokens: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits of the next words, float32 [T, B, V], and the new state.
+        """Return logits for the next words, float32 [T, B, V], and the new state.
 
         Tokens are int64 [T, B]; the states h and c are float32 [L, B, H].
         """
@@ -93,9 +93,9 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     def evaluate(
         self, job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, apart: bool = False
     ) -> Quality:
-        """Compute loss and perplexity on the test split; the samples are the losses of the words, in order.
+        """Compute loss and perplexity on the test split; the samples are the words' losses, in order.
 
-        If `apart` is true, each call has ``benchmark.sequence_length`` words of one stream, as in the benchmark.
+        If `apart` is true, each call contains ``benchmark.sequence_length`` words of one stream, as in the benchmark.
         """
         ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
         settings, words = job.workload.evaluate, job.workload.benchmark.sequence_length if apart else None
@@ -165,7 +165,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     def fit_hint(
         self, shapes: Mapping[str, tuple[int, ...]], workload: LanguageModelWorkload, dataset: DatasetRef
     ) -> str:
-        """Compare the model's dimensions with the shapes in the checkpoint of a word language model."""
+        """Compare the model's dimensions with the shapes in a word language model's checkpoint."""
         encoder, decoder = shapes.get("encoder.weight", ()), shapes.get("decoder.weight", ())
         layers = sum(key.startswith("rnn.weight_hh_l") for key in shapes)
         if len(encoder) != 2 or len(decoder) != 2 or not layers:
@@ -184,11 +184,11 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
         return "To use this checkpoint, " + " and ".join(hints or ["rename its keys to the model's keys"]) + "."
 
     def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
-        """Return the range of word ids, because a larger id would read beyond the embedding's rows."""
+        """Return the range of word ids; a larger id would read beyond the embedding's rows."""
         return {"tokens": (0, dataset.vocabulary - 1)}
 
     def write_resources(self, job: Job[LanguageModelWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
-        """Write the words in the order of their ids, as a JSON array with one word per line."""
+        """Write the words, ordered by id, as a JSON array with one word per line."""
         words = ",\n".join(json.dumps(word) for word in load_vocabulary(job.dataset, store))
         (folder / VOCABULARY).write_text(f"[\n{words}\n]\n", encoding="ascii")
         return {"vocabulary": VOCABULARY}
@@ -203,12 +203,12 @@ def zero_state(spec: WordLanguageModelSpec, columns: int, device: torch.device |
 def batchify(ids: Tensor, columns: int) -> Tensor:
     """Split a stream of integers, [N], into parallel columns: a contiguous int64 tensor, [N // columns, columns].
 
-    Surplus words are dropped.
+    Surplus words at the end of the stream are dropped.
 
     Raises
     ------
     InputError
-        The stream is too short for two rows.
+        The stream is too short for two words in each column.
     """
     length = len(ids) // columns
     if length < 2:
@@ -220,7 +220,7 @@ def batchify(ids: Tensor, columns: int) -> Tensor:
 
 
 def _losses(model: nn.Module, data: Tensor, length: int, state: tuple[Tensor, Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """Yield the number of finished rows and the mean loss of each chunk; detach the state after each chunk."""
+    """Yield the number of finished rows and each chunk's mean loss; detach the state after every chunk."""
     for start in range(0, len(data) - 1, length):
         stop = min(start + length, len(data) - 1)
         logits, h, c = model(data[start:stop], *state)

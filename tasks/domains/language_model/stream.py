@@ -1,10 +1,10 @@
 """Compute a word language model's losses along a stream of words, in one of two modes.
 
-The mode ``exact`` is the sequential procedure of the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language
-Model". The mode ``exact`` uses batch size 1 and chunks of fixed length, and passes the hidden state between chunks. The
-complete stream is one segment. The mode ``segments`` cuts the stream into segments that run as one batch. The state at
-the start of a segment is unknown, but an LSTM forgets its initial state. Starting from a zero state, the model first
-reads some words before the segment, and nearly reaches the sequential state.
+The ``exact`` mode is the sequential procedure of the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language
+Model". The ``exact`` mode treats the complete stream as one segment, and uses batch size 1 and chunks of fixed length.
+The hidden state passes from chunk to chunk. The ``segments`` mode cuts the stream into segments that run as one batch.
+The state at the start of a segment is unknown, but an LSTM forgets its initial state. Starting from a zero state, the
+model first reads some words before the segment, and nearly reaches the sequential state.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tasks.domains.language_model import Evaluate, WordLanguageModelSpec
 from tasks.job import Progress, silent
 from tasks.outputs import Call, intra_op_threads, tensors_of
 
-# The number of columns (segments) in a lane, and the number of rows of logits in one call. Fewer columns narrow the
-# LSTM's matrix products; more columns leave fewer lanes for the cores. With fewer rows, the decoder's weights are read
-# more often. With more rows, the logits leave the cache before the loss is computed.
+# The number of columns (segments) in a lane, and the number of logit rows in one call. Fewer columns narrow the LSTM's
+# matrix products; more columns leave fewer lanes for the cores. With fewer rows per call, the decoder's weights are
+# read more often. With more rows per call, the logits leave the cache before the loss is computed.
 _COLUMNS, _ROWS = 8, 128
 
 
@@ -78,8 +78,8 @@ def segment_losses(
     """Compute the losses for `word_losses` in parallel segments.
 
     The `warm_up` words before a segment only set the state. The number of segments is reduced if segments would be
-    shorter than `warm_up`. Segments run in lanes of `columns` segments, with one thread per lane. The lanes, and
-    therefore the results, do not depend on the number of cores.
+    shorter than `warm_up`. Segments are processed in lanes of `columns` segments, with one thread per lane. The lanes,
+    and therefore the results, do not depend on the number of cores.
     """
     words = len(ids) - 1
     count = max(1, min(segments, words // max(warm_up, 1)))
@@ -109,7 +109,7 @@ class _Lane:
     rows: int
 
     def losses(self, progress: Callable[[float], None]) -> Tensor:
-        """Return losses in the order of the stream; report the finished fraction to `progress`."""
+        """Return losses in stream order; report the finished fraction to `progress`."""
         count, steps = self.last - self.first, max(1, self.rows // (self.last - self.first))
         inputs, targets = self._columns(0), self._columns(1)
         h, c = self._warm_state(steps)
@@ -149,7 +149,7 @@ def _run_lanes(lanes: Sequence[_Lane], words: int, progress: Progress) -> list[T
         progress(share * words, words, "words")
 
     def run(worker: int) -> list[Tensor]:
-        # Inference mode applies only to the thread that sets the mode.
+        # Inference mode applies only to the thread that enables it.
         with torch.inference_mode():
             return [lane.losses(report if lane.first == 0 else lambda share: None) for lane in lanes[worker::workers]]
 

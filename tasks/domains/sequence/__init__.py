@@ -1,4 +1,4 @@
-"""Workload sections of the domain ``sequence``: an LSTM on a random sequence, from a PyTorch recipe."""
+"""Workload sections of the ``sequence`` domain: an LSTM on a random sequence, from a PyTorch recipe."""
 
 from __future__ import annotations
 

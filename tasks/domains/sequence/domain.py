@@ -1,4 +1,4 @@
-"""The domain ``sequence``: the model and the random input from PyTorch's recipe "Dynamic Quantization".
+"""The ``sequence`` domain: the model and the random input from PyTorch's recipe "Dynamic Quantization".
 
 The recipe sets the seed once and then draws the input sequence, the two hidden states and the weights, in this order.
 Therefore, the weights for a seed depend on the shape of the input.
@@ -113,7 +113,7 @@ def _draw_sequence(data: RandomSequence, spec: LstmSpec) -> dict[str, Tensor]:
 
 
 def differences(expected: Tensor, actual: Tensor) -> dict[str, float]:
-    """Return the mean absolute outputs and difference, and the difference in percent of the float model's mean."""
+    """Return both models' mean absolute output, the mean absolute difference, and the difference in percent."""
     expected, actual = expected.double(), actual.double()
     magnitude = expected.abs().mean().item()
     difference = (expected - actual).abs().mean().item()

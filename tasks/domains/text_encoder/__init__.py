@@ -30,7 +30,7 @@ _DEFAULT_CLASSES = 2  # transformers' default number of classes
 
 
 class EncoderSpec(Kind):
-    """Keys that both kinds of models share."""
+    """Keys that are shared by new models and by models from a directory."""
 
     task: Literal["classification", "embedding"] = "classification"
     """Whether the model returns class logits (`classification`) or one vector per text (`embedding`)."""
@@ -45,7 +45,7 @@ class EncoderSpec(Kind):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The configuration's labels, by class number; () if a new model takes its labels from the data."""
+        """The configuration's labels, indexed by class number; ``()`` if a new model takes its labels from the data."""
         if self.kind == "config" and not self.config.keys() & {"id2label", "num_labels"}:
             return ()
         return labels_of(self.config)
@@ -71,7 +71,7 @@ class EncoderConfig(EncoderSpec):
 
 
 class EncoderDirectory(EncoderSpec):
-    """A Hugging Face directory that contains config.json, model.safetensors and tokenizer.json.
+    """A Hugging Face directory that contains ``config.json``, ``model.safetensors`` and ``tokenizer.json``.
 
     ``config`` is read from the directory. For embeddings, ``pooling`` and ``normalize`` are read from the directory's
     sentence-transformers files, if such files exist. The same files in another directory count as the same model.
@@ -79,7 +79,7 @@ class EncoderDirectory(EncoderSpec):
 
     kind: Literal["directory"]
     path: str = Field(default="", exclude=True)
-    """Path of the directory; a relative path starts at the folder of the workload file."""
+    """Path of the directory; a relative path starts at the workload file's folder."""
     config: dict[str, JsonValue] = Field(default_factory=dict)
     """Model configuration, always read from the directory."""
 
@@ -87,7 +87,7 @@ class EncoderDirectory(EncoderSpec):
     @classmethod
     def _read_directory(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, Mapping) or not isinstance(value.get("path"), str):
-            if isinstance(value, Mapping) and "config" not in value:  # a section from the store contains its config
+            if isinstance(value, Mapping) and "config" not in value:  # a section from the store contains the config
                 raise ValueError("set path to the model's directory")
             return value
         folder = info.context.get("folder", "") if isinstance(info.context, dict) else ""
@@ -118,7 +118,7 @@ class Evaluate(Section):
     """The ``[evaluate]`` section sets the metric that the gate checks, and the batch size."""
 
     metric: Metric | None = None
-    """Name of the metric; by default, `accuracy` for classes, `retrieval` for pairs, and otherwise `cosine`."""
+    """Name of the metric; by default, `accuracy` for classes, `retrieval` for pairs, `cosine` for other embeddings."""
     batch_size: PositiveInt = 32
     """Number of texts of similar length in one call."""
 
@@ -209,7 +209,7 @@ def is_classifier(config: Mapping[str, object]) -> bool:
 
 
 def labels_of(config: Mapping[str, object]) -> tuple[str, ...]:
-    """Return a classifier's labels in the order of class numbers; unnamed labels get transformers' default names."""
+    """Return a classifier's labels, ordered by class number; unnamed labels get transformers' default names."""
     labels, count = config.get("id2label"), config.get("num_labels")
     if isinstance(labels, Mapping):
         return tuple(str(labels[key]) for key in sorted(labels, key=int))
@@ -217,7 +217,7 @@ def labels_of(config: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def read_pooling(folder: Path) -> dict[str, object]:
-    """Read ``pooling`` and ``normalize`` from sentence-transformers' files; return {} if there are no such files.
+    """Read ``pooling`` and ``normalize`` from sentence-transformers' files; return ``{}`` if the files do not exist.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The domain ``text-encoder``: tokenized texts are batched by length and padded."""
+"""The ``text-encoder`` domain: tokenized texts are batched by length and padded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tasks.refs import DatasetRef
 from tasks.results import Proposal
 from tasks.sources import code_digest
 
-_SHORTEST_BUCKET = 16  # number of tokens; each further bucket is twice as long
+_SHORTEST_BUCKET = 16  # number of tokens in the shortest bucket; each further bucket is twice as long
 _WARM_UP = 0.1
 _GRADIENT = 1.0
 _ALSO = {"accuracy": {"f1-macro": "f1-macro"}, "f1-macro": {"accuracy": "accuracy"}}
@@ -236,7 +236,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         return made_from, lambda: read_directory(spec)
 
     def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
-        """Return the range of token ids, because a larger id would read beyond the embedding's rows."""
+        """Return the range of token ids; a larger id would read beyond the embedding's rows."""
         return {"input_ids": (0, dataset.vocabulary - 1), "attention_mask": (0, 1)}
 
     def propose(self, workload: EncoderWorkload, workspace: Workspace) -> Proposal:

@@ -1,4 +1,4 @@
-"""Networks built from transformers' classes, which compute logits or one vector per text from token ids and a mask."""
+"""Networks, built from transformers' classes, that compute logits or one vector per text from token ids and a mask."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tasks.refs import DatasetRef
 
 DEFAULT_LENGTH = 512
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_TYPES = frozenset({"F64", "F32", "F16", "BF16", "I64"})  # old files contain I64 buffers of positions
+_TYPES = frozenset({"F64", "F32", "F16", "BF16", "I64"})  # older files contain I64 position buffers
 
 
 class Encoder(nn.Module):
     """A transformers model that is called with only token ids and a mask.
 
-    The method `forward` passes positions and token types to the model. Otherwise, the model would slice positions and
+    The `forward` method passes positions and token types to the model. Otherwise, the model would slice positions and
     token types from buffers, and an exported model would accept only one text length. RoBERTa and similar models
     compute positions themselves.
     """
@@ -81,8 +81,8 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
     """Build the network that a model section describes, with random weights from torch's global generator.
 
     Attention uses torch's ``scaled_dot_product_attention`` if transformers supports it for the architecture, and plain
-    matrix products otherwise. Both kinds export to every runtime, and torch's function is faster (see
-    docs/measured-runtimes.md).
+    matrix products otherwise. Both kinds of attention can be exported to every runtime, but torch's function is faster
+    (see ``docs/measured-runtimes.md``).
 
     Raises
     ------
@@ -178,7 +178,7 @@ def _positions(model: nn.Module) -> list[nn.Embedding]:
 
 
 def directory_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of the weights: one file, or the files that an index lists.
+    """Return the safetensors files that contain the weights: one file, or the files that an index lists.
 
     Raises
     ------

@@ -30,11 +30,11 @@ TOKENIZER = "tokenizer.json"
 IDS, PAIRS = "input_ids", "pair_ids"
 _TRAINED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _NOT_ONE_CLASS = ("regression", "multi_label_classification")
-Splits = Mapping[str, Mapping[str, list[Any]]]  # columns by split: "text", and "label" (names or numbers) or "pair"
+Splits = Mapping[str, Mapping[str, list[Any]]]  # a split's columns: "text", and "label" (names or numbers) or "pair"
 
 
 def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef:
-    """Find the tokenized texts in the store, or read and tokenize the texts.
+    """Find the tokenized texts in the store, or read texts and tokenize them.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def _find_or_make(
             write_split(folder, name, columns)
             done += len(split["text"])
             workspace.progress(done, total, f"texts, {cut} of them cut at {length} tokens")
-        # Enable padding, because bundles contain this tokenizer.
+        # Enable padding for users of the bundle, which contains this tokenizer.
         tokenizer.enable_padding(pad_id=padding, pad_token=tokenizer.id_to_token(padding) or _TRAINED_TOKENS[0])
         tokenizer.save(str(folder / TOKENIZER))
         return Description(
@@ -131,7 +131,7 @@ def _find_or_make(
 
 
 def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[str, ...], dict[str, list[int]]]:
-    """Return the class names, taken from the configuration or else from the data, and each split's class numbers."""
+    """Return the class names, from the configuration if it lists labels, and each split's class numbers."""
     if workload.model.task == "embedding":
         return (), {}
     data_labels = {label for split in splits.values() for label in split["label"]}
@@ -168,7 +168,7 @@ def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
     path = _tokenizer_file(Path(spec.path))
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the Rust library raises plain Exception
+    except Exception as error:  # the Rust library raises plain ``Exception``
         message = f"tokenizers cannot read {path}: {first_line(error)}."
         raise InputError(message, hint="Save the tokenizer again.") from error
     size = spec.config.get("vocab_size")
@@ -181,10 +181,10 @@ def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
-    """Train a byte-pair tokenizer that has at most `vocabulary` entries and adds [CLS] before and [SEP] after a text.
+    """Train a byte-pair tokenizer with at most `vocabulary` entries that adds [CLS] before and [SEP] after a text.
 
-    Byte-pair training is reproducible. The library's WordPiece trainer breaks ties in hash-table order, so that the
-    vocabulary differs between runs.
+    Training a byte-pair tokenizer is reproducible. The library's WordPiece trainer breaks ties in hash-table order, so
+    the vocabulary differs between runs.
 
     Source: Sennrich, Haddow and Birch, "Neural machine translation of rare words with subword units", 2016.
     """
@@ -195,7 +195,7 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
     tokenizer.train_from_iterator(texts, trainer)
     _, _, begin, end = (
         (token, number) for number, token in enumerate(_TRAINED_TOKENS)
-    )  # special tokens have the first ids, in order
+    )  # special tokens have the lowest ids, in the given order
     tokenizer.post_processor = processors.BertProcessing(end, begin)
     return tokenizer
 

@@ -1,6 +1,6 @@
 """Convert a float model in the planned graph mode: attach observers, calibrate or train, convert, and test the result.
 
-This module also maps float modules to quantized modules, for the coverage of fused models and for comparisons.
+This module also maps float modules to quantized modules, to report coverage of fused models and to compare layers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tasks.quantize.source import ModelSource, calibrate, refuse_non_finite_stat
 from tasks.quantize.spec import Spec
 from tasks.refs import ModuleCoverage
 
-# torch.ao.nn.quantized.reference is not in this list, because its modules compute in float.
+# ``torch.ao.nn.quantized.reference`` is not in this list, because its modules compute in float.
 _QUANTIZED_MODULES = (
     "torch.ao.nn.quantized.modules",
     "torch.ao.nn.quantized.dynamic.modules",
@@ -49,7 +49,7 @@ class GraphConverter(Converter):
         """Calibrate or train a prepared model."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Prepare a float model, calibrate or train it, and convert it; modules without an int8 kernel stay float."""
+        """Prepare, calibrate or train, and then convert a float model; modules without an int8 kernel stay in float."""
         refuse_non_finite_state(model)
         plan, leaves, name = make_plan(model, spec, source.example_inputs), leaves_of(model), type(model).__name__
         prepared = prepare(model, plan, spec, source.example_inputs)
@@ -61,7 +61,7 @@ class GraphConverter(Converter):
         return Converted(converted, plan.graph, cover_fused(leaves, converted, plan, packed))
 
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
-        """Give the model the structure of a model quantized in the mode `graph`, with default scales."""
+        """Give the model the structure that quantization in the `graph` mode produces, with default scales."""
         spec = _in_mode(spec, graph)
         plan = make_plan(model, spec, example_inputs)
         with warnings.catch_warnings():
@@ -82,18 +82,18 @@ class StaticConverter(GraphConverter):
             The requested graph mode cannot express the model, calibration samples are missing, an operation lacks a
             quantized kernel, or values are not finite.
         """
-        refuse_non_finite_state(model)  # raise the error before either mode is tried
+        refuse_non_finite_state(model)  # check before trying either graph mode
         try:
             return super().convert(model, spec, source)
         except QuantizationError as error:
             if spec.graph != "auto":
                 raise
             refusal = error
-        try:  # eager mode has changed `model`, so load a new model
+        try:  # eager mode has changed `model`, so create a new one
             return super().convert(source.float_model(), replace(spec, graph="fx"), source)
         except QuantizationError as error:
             if error.message == refusal.message:
-                # The error is independent of the graph mode.
+                # The cause of the error does not depend on the graph mode.
                 raise refusal from None
             raise QuantizationError(
                 f"{refusal.message} FX graph mode also fails: {error.message}", hint=error.hint
@@ -156,7 +156,7 @@ def pair_with_float(
 ) -> tuple[Pair, ...]:
     """Pair every quantized module that has weights with the corresponding float module, in the model's order.
 
-    The float `model` may be fused in place; `converted` is the result of converting `model` in the mode `graph`.
+    The float `model` may be fused in place; `converted` is the result of converting `model` in the `graph` mode.
     """
     if spec.form == "graph":
         model = fuse(model, make_plan(model, _in_mode(spec, graph), example_inputs))
@@ -171,10 +171,10 @@ def pair_with_float(
 def cover_fused(
     leaves: Sequence[ModuleCoverage], converted: nn.Module, plan: Plan, packed: Collection[str] = ()
 ) -> tuple[ModuleCoverage, ...]:
-    """Add reasons to the leaves, which are modules of the float model before fusing.
+    """Add to each leaf, a module of the unfused float model, the reason, if any, why it stays in float.
 
     A fused module, such as a batch norm, counts as quantized if the first module of its chain is quantized. A module
-    also counts as quantized if `packed` contains its parameters, which were packed for a function in `forward`.
+    also counts as quantized if its parameters were packed for a function in `forward` and are in `packed`.
     """
     modules = _modules_by_float_path(converted)
     heads = {path: chain[0] for chain in plan.chains for path in chain}
@@ -183,7 +183,7 @@ def cover_fused(
 
     def why_float(leaf: ModuleCoverage) -> str:
         head = heads.get(leaf.module, leaf.module)
-        # torchvision's own fusing replaces a folded module with an Identity.
+        # torchvision's own fusing replaces each folded module with an Identity.
         if head in modules and (isinstance(modules[head], nn.Identity) or has_quantized_kernel(modules[head])):
             return ""
         if leaf.module in owners:
@@ -205,7 +205,7 @@ def has_quantized_kernel(module: nn.Module) -> bool:
 
 
 def _modules_by_float_path(converted: nn.Module) -> dict[str, nn.Module]:
-    """Return the converted model's modules by path in the float model."""
+    """Return the converted model's modules, keyed by their paths in the float model."""
     inner = converted.module if isinstance(converted, QuantizedInside) else converted
     return {
         path: module.module if isinstance(module, FloatInside) else module for path, module in inner.named_modules()

@@ -1,9 +1,9 @@
 """Replace function calls in `forward`, such as ``functional.conv2d``, with plain modules that own the parameters.
 
-Model libraries have many subclasses of `nn.Conv2d` whose `forward` pads first and then calls the function. PyTorch
-fuses only modules, cannot load packed weights of functions, and requires positional arguments for functions. A traced
-graph therefore gets plain modules, at the paths of the modules that own the parameters. A function call stays if its
-weight belongs to the model itself, is computed, or is used more than once.
+Model libraries have many subclasses of `nn.Conv2d` whose `forward` pads first and then calls the function. PyTorch can
+neither fuse functions nor load their packed weights, and requires that their arguments are positional. A traced graph
+therefore gets plain modules, at the paths of the modules that own the parameters. A function call is kept if its weight
+belongs to the model itself, is computed, or is used more than once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CONVOLUTIONS: dict[object, tuple[Callable[..., nn.Module], int]] = {
     functional.conv2d: (nn.Conv2d, 2),
     functional.conv3d: (nn.Conv3d, 3),
 }
-# Each function's arguments in order, with their defaults.
+# The arguments of each function in order, with their defaults.
 _ARGUMENTS: dict[object, Args] = {
     functional.linear: _LINEAR,
     functional.batch_norm: {**_NORM, "training": False, "momentum": 0.1, "eps": 1e-5},
@@ -39,7 +39,7 @@ _READ = "_read_by_forward"
 def with_plain_layers(
     model: nn.Module, graph: fx.Graph, *, training: bool = False
 ) -> tuple[fx.GraphModule, frozenset[str]]:
-    """Build a graph module from a model's graph, with plain layers instead of functions; this changes the graph.
+    """Replace functions in a model's graph with plain layers, in place, and build a graph module from the graph.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def with_plain_layers(
     Returns
     -------
     tuple of GraphModule and frozenset
-        The graph module, which shares tensors and other modules with the model, and the paths of the plain layers.
+        The graph module, which shares tensors and all other modules with the model, and the paths of the plain layers.
     """
     plain: dict[str, nn.Module] = {}
     moved: dict[str, nn.Module] = {}
@@ -76,7 +76,7 @@ def with_plain_layers(
 
 
 def parameters_read(model: nn.Module) -> frozenset[str]:
-    """Return the names of the float tensors that a graph module reads; return an empty set for other modules."""
+    """Return the names of the float tensors that a graph module reads; return an empty set for any other module."""
     if not isinstance(model, fx.GraphModule):
         return frozenset()
     names = (str(node.target) for node in model.graph.nodes if node.op == "get_attr")
@@ -84,7 +84,7 @@ def parameters_read(model: nn.Module) -> frozenset[str]:
 
 
 def _arguments_of(node: fx.Node) -> Args:
-    """Return a function's arguments by name; convolutions have a stride, a padding and a dilation for each axis."""
+    """Return a function's arguments by name; a convolution gets a stride, a padding and a dilation for each axis."""
     defaults = _ARGUMENTS[node.target]
     arguments = defaults | dict(zip(defaults, node.args, strict=False)) | dict(node.kwargs)
     if node.target in _CONVOLUTIONS:
@@ -99,7 +99,7 @@ def _arguments_of(node: fx.Node) -> Args:
 
 
 def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) -> str:
-    """Return the path of the single module that owns a function's tensors, or "" if other nodes use the module too."""
+    """Return the path of the module that alone owns a function's tensors, or "" if other nodes use this module too."""
     owners = {str(tensor.target).rpartition(".")[0] for tensor in tensors}
     if len(owners) != 1 or any(tensor.op != "get_attr" or len(tensor.users) != 1 for tensor in tensors):
         return ""
@@ -117,7 +117,7 @@ def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) 
 
 
 def _plain_layer(target: object, arguments: Args, tensors: Mapping[str, fx.Node], owner: nn.Module) -> nn.Module | None:
-    """Return a module that is equivalent to a function with its owner's tensors, or None if no module is equivalent."""
+    """Return a module that is equivalent to a function with its owner's tensors, or None if there is no such module."""
     values = {name: getattr(owner, str(node.target).rpartition(".")[2]) for name, node in tensors.items()}
     weight, bias = values.get("weight"), values.get("bias")
     if not isinstance(weight, nn.Parameter) or not isinstance(bias, nn.Parameter | None):
@@ -143,7 +143,7 @@ def _plain_layer(target: object, arguments: Args, tensors: Mapping[str, fx.Node]
 
 
 def _move_children(owner: str, model: nn.Module, graph: fx.Graph) -> dict[str, nn.Module]:
-    """Move called children out of a module that becomes a plain layer; return the children by new path."""
+    """Move called children out of a module that becomes a plain layer; return them keyed by their new paths."""
     moved = {}
     for node in graph.nodes:
         if node.op == "call_module" and str(node.target).startswith(f"{owner}."):
@@ -154,7 +154,7 @@ def _move_children(owner: str, model: nn.Module, graph: fx.Graph) -> dict[str, n
 
 
 def _separate_reads(graph: fx.Graph, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Rename tensors that `forward` reads from called modules, which conversion replaces; yield names and tensors."""
+    """Rename tensors that `forward` reads from modules that conversion replaces; yield the new names and tensors."""
     called = {str(node.target) for node in graph.nodes if node.op == "call_module"}
     for node in graph.nodes:
         if node.op == "get_attr" and str(node.target).rpartition(".")[0] in called:

@@ -1,8 +1,9 @@
 """The observers for a recipe, and the module types without observers.
 
-The engine, not the recipe, determines whether activations use 7 or 8 bits (``reduce_range``). Without VNNI, x86, fbgemm
-and onednn multiply with ``vpmaddubsw``, whose 16-bit sums saturate with 8-bit activations. PyTorch uses 7 bits for x86
-and fbgemm on every processor, but 8 bits for onednn. Without VNNI, nightquant uses 7 bits for onednn as well.
+The engine, not the recipe, determines whether activations use 7 or 8 bits (``reduce_range``). Without VNNI, ``x86``,
+``fbgemm`` and ``onednn`` multiply with ``vpmaddubsw``, whose 16-bit sums saturate with 8-bit activations. PyTorch uses
+7 bits for ``x86`` and ``fbgemm`` on every processor, but 8 bits for ``onednn``. Without VNNI, nightquant uses 7 bits
+for ``onednn`` as well.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _WEIGHT_FAKE_QUANTS = {
 }
 
 _TRANSPOSED = "torch's quantized kernels for transposed convolutions are wrong for some shapes"
-# Modules of these types always stay float, because torch's int8 kernels for these types are wrong.
-# For transposed convolutions with kernel and stride 2 (the usual upsampling), fbgemm's kernels write outside their
-# memory. If input and output channels differ, onednn's kernels compute garbage (`python -m benchmarks.transposed`).
-# The quantized PReLU rounds negative slopes to 0, supports only one slope for all channels, and keeps its weight and
-# range outside the state dict.
+# Modules of these types always stay in float, because torch's int8 kernels for them are wrong. For transposed
+# convolutions with a kernel size and stride of 2 (the usual upsampling), fbgemm's kernels write outside their buffers.
+# If the numbers of input and output channels differ, onednn's kernels return garbage (`python -m
+# benchmarks.transposed`). The quantized PReLU rounds negative slopes to 0, supports only one slope for all channels,
+# and keeps its weight and range outside the state dict.
 UNSUPPORTED: dict[type[nn.Module], str] = {
     nn.ConvTranspose1d: _TRANSPOSED,
     nn.ConvTranspose2d: _TRANSPOSED,

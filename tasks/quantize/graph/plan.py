@@ -29,14 +29,14 @@ _PASSING_MODULES: tuple[type[nn.Module], ...] = (
     nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.Upsample, nn.ChannelShuffle,
     nn.PixelShuffle, nn.Sigmoid, nn.Tanh, nn.Hardsigmoid,
 )  # fmt: skip
-# Functions and methods that accept quantized tensors, and keep the range or choose a safe range.
+# Functions and methods that accept quantized tensors, and either keep their range or choose a safe one.
 _PASSING_FUNCTIONS = frozenset({
     "flatten", "reshape", "view", "permute", "transpose", "contiguous", "squeeze", "unsqueeze", "chunk", "split",
     "getitem", "select", "narrow", "expand", "clone", "detach", "relu", "relu_", "dropout", "max_pool1d", "max_pool2d",
     "max_pool3d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "interpolate",
     "channel_shuffle", "pixel_shuffle", "mean", "boolean_dispatch",
 })  # fmt: skip
-# Modules that eager mode converts, and modules for which a recipe's observers are unsuitable.
+# Types of modules that eager mode converts, and types that a recipe's observers do not suit.
 _MAPPED = set(get_default_static_quant_module_mappings())
 _UNMAPPED = {nn.Embedding, nn.EmbeddingBag}
 
@@ -54,17 +54,18 @@ _KERNELS: frozenset[tuple[type[nn.Module], ...]] = frozenset({
     *((transposed, norm) for _, transposed, norm in _DIMENSIONS),
 })  # fmt: skip
 _BEFORE_RELU = frozenset(kind for kernel in _KERNELS for kind in kernel) - {nn.ReLU}
-# Paths of modules in calling order. The fused module replaces the first module, called the head.
+# Paths of the modules in a chain, in calling order. The fused module replaces the first module, called the head.
 Chain = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan to quantize one model.
+    """A plan for quantizing one model.
 
-    In eager mode, values are quantized at the model's ``own`` stubs or ``around`` the model. With ``own_fusing``, the
-    model's `fuse_model` chooses the modules to fuse, not ``chains``. ``excluded`` are modules, or heads of chains, that
-    stay float on request or because their kernels are unsupported. ``outside`` are modules that get only float values.
+    In eager mode, values are quantized at the model's own stubs (``own``) or around the model (``around``). With
+    ``own_fusing``, the model's `fuse_model` method, not ``chains``, determines the modules to fuse. ``excluded``
+    contains modules, or heads of chains, that stay in float on request or because their kernels are unsupported.
+    ``outside`` contains modules that receive only float values.
     """
 
     graph: Literal["eager", "fx"]
@@ -76,7 +77,7 @@ class Plan:
 
     @property
     def float_paths(self) -> frozenset[str]:
-        """Paths of the modules that stay float, including all modules in excluded chains."""
+        """Paths of the modules that stay in float, including all modules in excluded chains."""
         fused = (path for chain in self.chains if chain[0] in self.excluded for path in chain)
         return frozenset((*self.excluded, *fused))
 
@@ -101,7 +102,7 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
         return Plan("eager", "own", own_fusing, (), excluded)
     chains = find_chains(traced, is_qat=spec.training is not None)
     head_of = {path: chain[0] for chain in chains for path in chain}
-    # If one module of a chain stays float, the complete chain stays float.
+    # If one module of a chain stays in float, the complete chain does too.
     plan = Plan("fx", "around", False, chains, tuple(dict.fromkeys(head_of.get(name, name) for name in excluded)))
     if spec.graph == "fx":
         return plan
@@ -123,7 +124,7 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
 
 
 def _stay_float(model: nn.Module, exclude: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the paths of the outermost excluded modules, then the paths of modules with unsupported kernels."""
+    """Return the paths of the outermost excluded modules, followed by modules with unsupported kernels."""
     excluded = excluded_modules(model, exclude)
     outermost = (name for name in exclude if not any(name.startswith(f"{other}.") for other in exclude))
     unsupported = (path for path, module in model.named_modules() if type(module) in UNSUPPORTED)
@@ -131,9 +132,9 @@ def _stay_float(model: nn.Module, exclude: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _follow_quantized(traced: Traced, float_paths: Collection[str], *, around: bool) -> tuple[str, tuple[str, ...]]:
-    """Return why eager mode cannot express the graph ("" if it can), and the modules that get only float values.
+    """Return why eager mode cannot express the graph ("" if it can), and the modules that receive only float values.
 
-    With `around`, values are quantized around the model, otherwise at the model's own stubs.
+    Values are quantized around the model if `around` is true, and otherwise at the model's own stubs.
     """
     observed = _functionals(traced)
     quantized: set[fx.Node] = set()
@@ -185,17 +186,17 @@ def _functionals(traced: Traced) -> set[fx.Node]:
         if node.op == "call_module" and last == "activation_post_process" and isinstance(owner, FloatFunctional):
             source = node.all_input_nodes[0]
             nodes.update((node, source))
-            # add_relu is traced as an addition and a ReLU.
+            # ``add_relu`` is traced as an addition and a ReLU.
             if operation_name(source) == "relu":
                 nodes.update(source.all_input_nodes)
     return nodes
 
 
 def find_chains(traced: Traced, *, is_qat: bool) -> tuple[Chain, ...]:
-    """Find every fusable chain: Conv-BN, Conv-BN-ReLU, Conv-ReLU, Linear-BN, Linear-ReLU, BN-ReLU, transposed Conv-BN.
+    """Find fusable chains: Conv-BN, Conv-BN-ReLU, Conv-ReLU, Linear-BN, Linear-ReLU, BN-ReLU and transposed Conv-BN.
 
-    In a chain, each output has one consumer and each module is called once, because fusing changes a module for all its
-    callers. Quantization-aware training omits transposed Conv-BN, because torch cannot train such a fused chain.
+    In a chain, each output has one consumer and each module is called once, because fusing affects all callers of a
+    module. Quantization-aware training omits transposed Conv-BN, because torch cannot train such a fused chain.
     """
     taken: set[str] = set()
     chains = []
@@ -210,7 +211,7 @@ def find_chains(traced: Traced, *, is_qat: bool) -> tuple[Chain, ...]:
 
 
 def has_functional_relu_to_fuse(traced: Traced) -> bool:
-    """Return whether there is a functional ReLU that only FX graph mode could fuse."""
+    """Return whether the graph contains a functional ReLU that only FX graph mode can fuse."""
     return any(
         operation_name(node) in ("relu", "relu_") and type(traced.module_of(node.all_input_nodes[0])) in _BEFORE_RELU
         for node in traced.graph.nodes
@@ -219,7 +220,7 @@ def has_functional_relu_to_fuse(traced: Traced) -> bool:
 
 
 def _has_clamps(traced: Traced) -> bool:
-    """Return whether there is a ReLU6 or Hardtanh, whose range FX graph mode applies to the preceding observer."""
+    """Return whether FX graph mode must apply the range of a ReLU6 or Hardtanh to the preceding observer."""
     return any(isinstance(traced.module_of(node), nn.Hardtanh) for node in traced.graph.nodes)
 
 
@@ -234,7 +235,7 @@ def fuse_chains(model: nn.Module, chains: Sequence[Chain], *, is_qat: bool) -> N
 
 
 def _line_from(node: fx.Node, traced: Traced, taken: Collection[str]) -> Iterator[fx.Node]:
-    """Yield a line of nodes that call modules outside `taken`; each node is the only consumer of the previous node."""
+    """Yield consecutive nodes that call modules outside `taken`; each node is the only consumer of the previous one."""
     while node.op == "call_module" and traced.calls[str(node.target)] == 1 and str(node.target) not in taken:
         yield node
         if len(node.users) != 1:

@@ -1,7 +1,7 @@
-"""Prepare a float model by its plan: attach observers or fake quantization in eager mode or FX graph mode.
+"""Prepare a float model according to its plan: attach observers or fake quantization in eager mode or FX graph mode.
 
 Eager mode fuses modules and adds borders between float and quantized values. FX graph mode rewrites the graph, so that
-functional operations are observed and fused like modules.
+functions are observed and fused like modules.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tasks.quantize.spec import Spec
 
 
 class QuantizedInside(nn.Module):
-    """A model without its own stubs, with borders that quantize floating-point inputs and dequantize outputs.
+    """A wrapper that quantizes the floating-point inputs and dequantizes the outputs of a model without its own stubs.
 
-    `example_inputs` has one tensor per argument. The borders do not change integer tensors.
+    `example_inputs` contains one tensor per argument. Integer tensors are not changed.
     """
 
     def __init__(self, module: nn.Module, example_inputs: Iterable[torch.Tensor]) -> None:
@@ -42,7 +42,7 @@ class QuantizedInside(nn.Module):
         self.dequant = DeQuantStub()
 
     def forward(self, *inputs: torch.Tensor) -> object:
-        """Call the model between the borders."""
+        """Quantize the inputs, call the model, and dequantize the outputs."""
         quantized = [quant(tensor) for quant, tensor in zip(self.quants, inputs, strict=True)]
         return _map_tensors(self.dequant, self.module(*quantized))
 
@@ -57,23 +57,23 @@ class FloatInside(nn.Module):
         self.quant = QuantStub()
 
     def forward(self, *inputs: object, **options: object) -> object:
-        """Call the module on dequantized inputs."""
+        """Call the module with dequantized inputs."""
         values = (self.dequant(value) if isinstance(value, torch.Tensor) else value for value in inputs)
         return _map_tensors(self.quant, self.module(*values, **options))
 
 
 class _FloatPReLU(nn.PReLU):
-    """A PReLU with its own type, because torch quantizes every `nn.PReLU` between quantized values."""
+    """A PReLU with a separate type, because torch quantizes every `nn.PReLU` that is between quantized values."""
 
 
 def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
-    """Attach observers or fake quantization to a float model in the plan's graph mode; this may change the model.
+    """Attach observers or fake quantization to a float model in the plan's graph mode, possibly in place.
 
     Raises
     ------
     QuantizationError
-        torch cannot prepare the model, a convolution has uneven padding, or an excluded module cannot stay float. A
-        module cannot stay float if the model's own `fuse_model` fused the module, or `forward` calls only its methods.
+        torch cannot prepare the model, a convolution has uneven padding, or an excluded module cannot stay in float. A
+        module cannot stay in float if the model's own `fuse_model` fused it, or if `forward` calls only its methods.
     """
     with refusing("prepared", type(model).__name__, plan.graph):
         prepare_mode = _prepare_graph if plan.graph == "fx" else _prepare_modules
@@ -81,7 +81,7 @@ def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[st
 
 
 def fuse(model: nn.Module, plan: Plan) -> nn.Module:
-    """Fuse a float model's chains in the plan's graph mode: in place, or as a graph module with shared parameters."""
+    """Fuse a float model's chains in the plan's graph mode, in place or in a graph module with shared parameters."""
     if plan.graph == "eager":
         return _fuse_modules(model, plan, is_qat=False)
     _remove_stubs(model)
@@ -120,7 +120,7 @@ def _fuse_modules(model: nn.Module, plan: Plan, *, is_qat: bool) -> nn.Module:
     if "is_qat" in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         fuse_model(is_qat=is_qat)
         return model
-    # The older protocol folds batch norms, which needs evaluation mode. Training then continues without batch norms.
+    # The older protocol folds batch norms, which requires evaluation mode. Training then continues without batch norms.
     model.eval()
     fuse_model()
     return model.train(is_qat)
@@ -163,7 +163,7 @@ def _prepare_graph(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Map
         mapping.set_module_name(path, None)
     inputs, is_qat = tuple(example_inputs.values()), spec.training is not None
     # A traced graph keeps only the branch that ``self.training`` selected. Trace non-leaf modules in evaluation mode,
-    # so that the graph does not contain functional dropout and auxiliary heads.
+    # so that the graph does not contain functional dropout or auxiliary heads.
     for module in model.train(is_qat).modules():
         module.training = is_qat and is_leaf(module) and not any(True for _ in module.children())
     traced, _ = traced_module(model, plan.excluded, training=is_qat)
@@ -174,10 +174,10 @@ def _prepare_graph(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Map
 
 
 def _observe_clamped(prepared: fx.GraphModule) -> None:
-    """Limit observed values to the range that the activation after the observer keeps.
+    """Limit observed values to the range of the activation function that follows the observer.
 
     torch fuses a ReLU into the preceding layer, but not a ReLU6 or Hardtanh. The preceding layer's range can be several
-    times as wide as the activation's range, which would then have few of the 256 steps.
+    times as wide as the activation's range, which would then span only a few of the 256 steps.
     """
     for node in prepared.graph.nodes:
         if node.op != "call_module" or len(node.all_input_nodes) != 1:
@@ -196,7 +196,7 @@ def _clamped(low: float, high: float, module: nn.Module, inputs: tuple[torch.Ten
 
 
 def _pad_by_numbers(model: nn.Module, float_paths: Collection[str]) -> None:
-    """Replace the paddings "same" and "valid" with numbers, because torch's quantized convolutions need numbers.
+    """Replace the paddings ``"same"`` and ``"valid"`` with numbers, which torch's quantized convolutions require.
 
     Raises
     ------
@@ -212,7 +212,7 @@ def _pad_by_numbers(model: nn.Module, float_paths: Collection[str]) -> None:
         elif not any(reach % 2 for reach in reaches):
             module.padding = tuple(reach // 2 for reach in reaches)
         elif not is_within(path, float_paths):
-            # int8 kernels pad both sides equally, but "same" pads unequally if the kernel size is even.
+            # int8 kernels pad both sides equally, but ``"same"`` pads unequally if the kernel size is even.
             raise QuantizationError(
                 f'The convolution {path} has an even kernel size, so int8 kernels cannot use padding="same".',
                 hint=f'Add "{path}" to `exclude`, or pad before it with nn.ZeroPad2d.',

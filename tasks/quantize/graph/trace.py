@@ -1,4 +1,4 @@
-"""Trace a model's graph, record the ranks of its nodes' results, and report operations that cannot run."""
+"""Trace a model's graph, record the rank of each node's result, and report operations that cannot run."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w
 class Traced:
     """A symbolically traced model.
 
-    ``ranks`` maps a node to the rank of its first result, if this result is a floating-point tensor. ``calls`` counts
-    the calls of each module. ``plain`` are the paths of layers that `forward` calls as functions.
+    ``ranks`` maps each node whose first result is a floating-point tensor to the rank of that tensor. ``calls`` counts
+    the calls of each module. ``plain`` contains the paths of layers that `forward` calls as functions.
     """
 
     graph: fx.Graph
@@ -51,8 +51,8 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
     Raises
     ------
     QuantizationError
-        The model cannot be traced, for example because its control flow depends on values. The error also covers a
-        graph that cannot run, for example because tracing assumed that an optional parameter is not None.
+        The model cannot be traced, for example because its control flow depends on tensor values. The error is also
+        raised if the graph cannot run, for example because tracing assumed that an optional parameter is not None.
     """
     try:
         traced, plain = traced_module(model, leaves)
@@ -99,14 +99,14 @@ def _remove_idle_nodes(graph: fx.Graph, model: nn.Module) -> None:
         if node.target is torch._assert or (node.target in _SHAPE_CHECKS and not node.users):
             graph.erase_node(node)
         elif node.op != "call_module" or path.endswith("activation_post_process"):
-            continue  # this identity marks a FloatFunctional
+            continue  # an identity with this name marks a FloatFunctional
         elif type(model.get_submodule(path)) is nn.Identity:
             node.replace_all_uses_with(node.all_input_nodes[0])
             graph.erase_node(node)
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """Return whether a module belongs to torch, so that tracing does not enter the module."""
+    """Return whether a module belongs to torch, in which case tracing does not enter it."""
     return type(module).__module__.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(module, nn.Sequential)
 
 
@@ -117,7 +117,7 @@ def operation_name(node: fx.Node) -> str:
 
 @contextmanager
 def refusing(step: str, model: str, graph: str) -> Iterator[None]:
-    """Replace torch's errors in the block with an error about a step: "prepared", "calibrated" or "converted".
+    """Replace torch's errors in the block; `step` is ``"prepared"``, ``"calibrated"`` or ``"converted"``.
 
     Raises
     ------
@@ -201,7 +201,7 @@ def _failing_path(model: nn.Module, error: Exception) -> str:
     failed = _failing_module(error)
     for path, module in model.named_modules():
         if failed and module is failed[0] and path:
-            # The wrapper `QuantizedInside` contains the model as `module`.
+            # The `QuantizedInside` wrapper contains the model as `module`.
             return f"module {path.removeprefix('module.')} ({type(module).__name__})"
     return type(model).__name__
 
@@ -212,7 +212,10 @@ def _describe(error: Exception) -> str:
 
 
 def _failing_module(error: Exception) -> tuple[nn.Module, int] | None:
-    """Return the innermost module whose ``forward`` raised an error, and the line, or None if no module raised it."""
+    """Return the innermost module whose ``forward`` raised an error, and the line that raised it.
+
+    Return None if the error was not raised in any module.
+    """
     innermost = None
     for frame, line in walk_tb(error.__traceback__):
         owner = frame.f_locals.get("self")

@@ -2,7 +2,7 @@
 // from a few rows on. For fewer rows and for other operations, the AVX-512 kernels are used.
 #include "kernels.h"
 
-// Requires the first compiler versions that support the AMX intrinsics.
+// These are the first compiler versions that support the AMX intrinsics.
 #if defined(__x86_64__) && defined(__linux__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
 #include <cpuid.h>
 #include <immintrin.h>

@@ -104,7 +104,7 @@ Outputs lstm_meta(const Tensor& input, const Tensor& h, const Tensor& c, const T
 }  // namespace
 }  // namespace nightquant
 
-// torch's macros paste their first argument, so expand this argument before.
+// torch's macros paste their first argument, so the argument must be expanded beforehand.
 #define NIGHTQUANT_DEFINE(name, m) TORCH_LIBRARY(name, m)
 #define NIGHTQUANT_IMPLEMENT(name, key, m) TORCH_LIBRARY_IMPL(name, key, m)
 

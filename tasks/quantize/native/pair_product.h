@@ -17,11 +17,11 @@ namespace {
 // The widened rows (16 KiB) stay in the L1 cache together with a block of weights.
 constexpr int64_t kRowsAtOnce = 32, kFeaturesAtOnce = 256;
 
-// Multiplies R rows by V vectors of channels, and adds to `sums` unless these features are the first.
+// Multiplies R rows by V vectors of channels, and adds the products to `sums`, which the first features overwrite.
 template <int R, int V>
 inline void pair_tile(const int16_t* pairs, int64_t features, const uint8_t* weights, int64_t padded, bool first,
                       int32_t* sums, int64_t stride) {
-  constexpr int64_t kVectors = kBlock / Lanes::kChannels;  // of a block
+  constexpr int64_t kVectors = kBlock / Lanes::kChannels;  // per block
   typename Lanes::Vector totals[R][V];
   for (int r = 0; r < R; ++r) {
     for (int v = 0; v < V; ++v) {
