@@ -76,7 +76,9 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
 @format_option("text", "json")
 @store_option
 def show(workload: str, version: str | None, history: bool, manifest: bool, format: str, store: str) -> None:
-    """Show the model card of WORKLOAD's current bundle or of VERSION; --format json adds the manifest and the history.
+    """Show the model card of WORKLOAD's current bundle, or of the bundle VERSION.
+
+    The JSON format adds the manifest and the history.
 
     \b
     Example:
