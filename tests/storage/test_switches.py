@@ -253,7 +253,7 @@ def test_a_pointer_that_never_stands_still_is_given_up(bundles: BundleStore, mon
     swap = bundles.root.swap
     monkeypatch.setattr("storage.pointers._PAUSE_S", 0.0)
     monkeypatch.setattr(bundles.root, "swap", lambda name, *rest: None if name == CURRENT else swap(name, *rest))
-    with pytest.raises(ConflictError, match="changed 20 times"):
+    with pytest.raises(ConflictError, match="each of 20 attempts"):
         roll_back(bundles)
 
 
@@ -383,7 +383,7 @@ RACER = textwrap.dedent(
         except ConflictError:
             continue
         except ConfigurationError as error:
-            if "no earlier bundle" not in error.message:
+            if "does not have an earlier bundle" not in error.message:
                 raise
             continue
         if after.history[-1].reason == reason:

@@ -238,7 +238,7 @@ def test_static_quantization_says_what_to_do_about_inputs_that_forward_may_do_wi
     store = ArtifactStore(tmp_path)
     model = {"kind": "factory", "factory": "own_code:Scaled"}
     job = job_of(own(tmp_path, **sections("accuracy", model=model)), store)
-    with pytest.raises(QuantizationError, match=r"traced graph of Scaled cannot run.*factory wrap the model"):
+    with pytest.raises(QuantizationError, match=r"traced graph of Scaled cannot run.*factory, wrap the model"):
         build(job, "int8", "eager", store)
 
 
