@@ -280,7 +280,7 @@ def without_obstacles(document: JsonObject, preview: Preview) -> JsonObject:
     Raises
     ------
     ConfigurationError
-            No float candidate is left as a baseline.
+        No float candidate is left as a baseline.
     """
     good = [candidate.candidate for candidate in preview.candidates if not candidate.obstacle]
     recipes = []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from flows.console import became, faster, plain_table, shortened, signed
-from storage.humanize import MISSING, duration, quality_unit, ratio, size
+from storage.humanize import MISSING, cut, duration, quality_unit, ratio, size
 from storage.results import Row, number
 from storage.results.query import open_catalog, rows_of
 
@@ -38,9 +38,9 @@ def leaderboard_rows(store: str, rows: Sequence[Row]) -> list[Row]:
     """Add the columns of ``outcomes`` to rows of the ``leaderboard`` view."""
     with open_catalog(store) as connection:
         outcomes = rows_of(connection, "from outcomes where setting = 'primary'")
-    found = {(row["workload"], row["candidate"]): row for row in outcomes}
+    by_candidate = {(row["workload"], row["candidate"]): row for row in outcomes}
     # Keep the view's `why`, which is shorter than the `why` of ``outcomes``.
-    return [{**row, **found.get((row["workload"], row["candidate"]), row), "why": row["why"]} for row in rows]
+    return [{**row, **by_candidate.get((row["workload"], row["candidate"]), row), "why": row["why"]} for row in rows]
 
 
 def leaderboard_table(rows: Sequence[Row], width: int) -> tuple[Table, str]:
@@ -49,7 +49,7 @@ def leaderboard_table(rows: Sequence[Row], width: int) -> tuple[Table, str]:
     Return the table, and a line that lists the omitted columns.
     """
     cells = [_cells(row) for row in rows]
-    widths = {heading: max(len(heading), *(len(each[heading]) for each in cells)) for heading in _HEADINGS}
+    widths = {heading: max(len(heading), *(len(texts[heading]) for texts in cells)) for heading in _HEADINGS}
     shown = list(_HEADINGS)[:_ALWAYS]
     room = width - sum(widths[heading] + _GAP for heading in shown if heading != "candidate")
     widths["candidate"] = min(widths["candidate"], room)
@@ -63,12 +63,11 @@ def leaderboard_table(rows: Sequence[Row], width: int) -> tuple[Table, str]:
     table = plain_table(*shown, right=[heading for heading in shown if heading not in _TEXTS])
     for row, texts in zip(rows, cells, strict=True):
         texts["candidate"] = shortened(texts["candidate"], widths["candidate"])
-        if len(texts["why"]) > widths["why"]:
-            texts["why"] = f"{texts['why'][: widths['why'] - 1]}…"
+        texts["why"] = cut(texts["why"], widths["why"])
         is_current = row["became"] in ("promote", "stays")
         table.row(*(texts[heading] for heading in shown), style="bold green" if is_current else "")
-    left = sorted(COLUMNS - {"interval"} - {_HEADINGS[heading] for heading in shown})
-    return table, f"Not shown: {', '.join(left)} (--format json)"
+    omitted = sorted(COLUMNS - {"interval"} - {_HEADINGS[heading] for heading in shown})
+    return table, f"Not shown: {', '.join(omitted)} (--format json)"
 
 
 def _cells(row: Row) -> dict[str, str]:

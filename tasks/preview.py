@@ -22,6 +22,7 @@ from tasks.machine import require_domain
 from tasks.outputs import finite_outputs, outputs_of
 from tasks.quantize.coverage import excluded_modules
 from tasks.quantize.export import export
+from tasks.quantize.source import ModelSource
 from tasks.refs import DatasetRef
 from tasks.results import CandidatePreview, Preview
 from tasks.user_code import call_factory, in_its_own_words, opened
@@ -85,8 +86,9 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
             _try_parts(workload, dataset, workspace, problems)
         else:
             with problems.noted():
-                result = result.model_copy(update=_call_model(job, workspace))
+                DOMAINS[workload.domain].check(job, workspace)
                 arrival = Arrival(job, model_source(job, workspace))
+                result = result.model_copy(update=_call_model(job, arrival.source, workspace))
                 result = result.model_copy(update={"candidates": _candidates(job, workspace, problems, arrival)})
                 result = result.model_copy(update={"notes": (*result.notes, *arrival.notes)})
     return result.model_copy(
@@ -129,11 +131,8 @@ def _try_parts(workload: Workload, dataset: DatasetRef | None, workspace: Worksp
             read_fetched(workload.checkpoint, workspace)
 
 
-def _call_model(job: Job[Workload], workspace: Workspace) -> dict[str, object]:
-    domain = DOMAINS[job.workload.domain]
-    domain.check(job, workspace)
-    source = model_source(job, workspace)
-    model = source.float_model()
+def _call_model(job: Job[Workload], source: ModelSource, workspace: Workspace) -> dict[str, object]:
+    domain, model = DOMAINS[job.workload.domain], source.float_model()
     inputs = source.example_inputs
     with in_its_own_words(f"The model's forward failed on {_formatted(inputs)}", "Fix forward or its inputs."):
         outputs_of(model, inputs)
@@ -157,10 +156,12 @@ def _candidates(
     previews = []
     pairs = [(recipe, runtime) for recipe in job.workload.recipe for runtime in recipe.runtimes]
     failed: dict[str, list[str]] = {}
+    model = build_blank(arrival.source.architecture.build)
     for done, (recipe, runtime) in enumerate(pairs):
         workspace.progress(done, len(pairs), "candidates")
         name = f"{recipe.name}/{runtime}"
         try:
+            excluded_modules(model, recipe.exclude)
             previews.append(_try_candidate(job, recipe, runtime, arrival))
         except NightquantError as error:
             previews.append(CandidatePreview(candidate=name, obstacle=str(error)))
@@ -175,7 +176,6 @@ def _candidates(
 def _try_candidate(job: Job[Workload], recipe: Recipe, runtime: str, arrival: Arrival) -> CandidatePreview:
     implementation, name, source = RUNTIMES[runtime], f"{recipe.name}/{runtime}", arrival.source
     sketch = arrival.sketch(recipe)
-    excluded_modules(source.float_model(), recipe.exclude)
     implementation.require_installed(runtime)
     with reported_as("The candidate cannot be built", hint_for(runtime)), contained():
         if implementation.compiles:

@@ -32,7 +32,7 @@ from flows.commands import (
 )
 from flows.console import age, marked_lines, plain_table, shown_path
 from flows.overview import Concern, LastRun, Overview, overdue, overview, summary
-from storage.humanize import moment
+from storage.humanize import cut, moment
 from storage.results import FindingMetric
 from storage.root import StoreRoot
 from tasks.machine import require_installed
@@ -161,8 +161,7 @@ def _concerns(concerns: tuple[Concern, ...]) -> Iterator[tuple[str, Text]]:
     if not concerns:
         yield "", Text("nothing", style="green")
     for concern in concerns[:_SHOWN_CONCERNS]:
-        text = concern.text if len(concern.text) <= _CONCERN_LENGTH else f"{concern.text[: _CONCERN_LENGTH - 1]}…"
-        yield "!", Text(text, style="" if concern.kind == "held" else "yellow")
+        yield "!", Text(cut(concern.text, _CONCERN_LENGTH), style="" if concern.kind == "held" else "yellow")
     if (more := len(concerns) - _SHOWN_CONCERNS) > 0:
         yield "", Text(f"and {more} more: nightquant status --format json")
 

@@ -14,6 +14,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.humanize import cut
+
 
 def formatted(rows: pa.Table, format_: str) -> bytes:
     """Write rows in one of `FORMATS`: UTF-8 text that ends with a newline, or a Parquet file.
@@ -55,14 +57,14 @@ def fitted(rows: pa.Table, width: int) -> bytes:
         if lines := _aligned(narrow, width, folds_names=folds_names):
             break
     else:
-        narrow, lines = text, [_cut(line, width) for line in _records(text)]
+        narrow, lines = text, [cut(line, width) for line in _records(text)]
     is_cut = narrow is not text or any(line.endswith("…") for line in lines)
     hint = ['Texts that end with "…" are cut. For complete values: --format json'] if is_cut else []
-    return _encoded(_cut(line, width) for line in [*lines, _count_line(rows), *hint])
+    return _encoded(cut(line, width) for line in [*lines, _count_line(rows), *hint])
 
 
 def _cut_row(row: list[str], cuttable: list[bool], most: int) -> list[str]:
-    return [_cut(cell, most) if can_cut else cell for cell, can_cut in zip(row, cuttable, strict=True)]
+    return [cut(cell, most) if can_cut else cell for cell, can_cut in zip(row, cuttable, strict=True)]
 
 
 def _table(rows: pa.Table) -> bytes:
@@ -101,10 +103,6 @@ def _records(text: Grid) -> Iterator[str]:
         yield f"--- row {number:,} of {len(text.cells):,} ---"
         for name, cell in zip(text.names, row, strict=True):
             yield f"{name.ljust(wide)}  {cell}".rstrip()
-
-
-def _cut(line: str, width: int) -> str:
-    return line if len(line) <= width else f"{line[: max(0, width - 1)]}…"
 
 
 def _count_line(rows: pa.Table) -> str:

@@ -157,15 +157,11 @@ class PictureWriter:
         counts: dict[str, int] = {split: len(labels) for split, labels in self.labels.items()}
         if empty := [split for split, count in counts.items() if not count]:
             missing = f"{', '.join(empty)} (found: {counts})"
-            if notes := self.notes():
-                raise InputError(
-                    f"{'; '.join(notes)}. The data set has no images left for: {missing}.",
-                    hint="Remove the test images from the training part, or provide other training images.",
-                )
-            raise InputError(
-                f"The data set has no images left for: {missing}.",
-                hint="Provide more images, or make the other splits smaller in [data].",
-            )
+            notes = "".join(f"{note}. " for note in self.notes())
+            hint = "Provide more images, or make the other splits smaller in [data]."
+            if notes:
+                hint = "Remove the test images from the training part, or provide other training images."
+            raise InputError(f"{notes}The data set has no images left for: {missing}.", hint=hint)
         for split, labels in self.labels.items():
             np.save(self._folder / f"{split}.{TARGET}.npy", np.array(labels, dtype="<i8"))
         changes = {"splits": counts, "inputs": (_COLUMN,), "sample_shape": self._shape}

@@ -18,6 +18,7 @@ from tasks.results import CandidatePreview
 from tasks.runtimes.base import CandidateFiles
 from tasks.stages import preview
 from tasks.workload import Workload
+from tests.tasks.domains.custom.own import own
 from tests.tasks.outliers import write_networks
 from tests.tasks.pipeline import job_of
 
@@ -36,20 +37,15 @@ def folder(weights: Path, tmp_path: Path) -> Path:
 
 
 def workload(folder: Path, **changed: Any) -> Workload:
-    document: dict[str, Any] = {
-        "schema_version": 1,
-        "name": "net",
-        "description": "",
-        "domain": "custom",
+    sections: dict[str, Any] = {
         "data": {"kind": "factory", "factory": "arrival_net:read"},
         "model": {"kind": "factory", "factory": "arrival_net:Net"},
-        "evaluate": {"metric": "accuracy"},
         "recipe": [
             {"name": "float", "method": "none"},
             {"name": "static-int8", "method": "static", "runtimes": ["torchscript", "onnxruntime"]},
         ],
     }
-    return Workload.model_validate(document | changed, context={"folder": str(folder)})
+    return own(folder, **sections | changed)
 
 
 def previewed(folder: Path, **changed: Any) -> dict[str, CandidatePreview]:

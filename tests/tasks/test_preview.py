@@ -14,7 +14,7 @@ from storage.artifacts import ArtifactStore
 from tasks.job import Workspace
 from tasks.results import Preview
 from tasks.stages import preview
-from tasks.workload import Workload
+from tests.tasks.domains.custom.own import own
 from tests.tasks.vision_workloads import image_workload
 
 CODE = """
@@ -55,22 +55,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 def previewed(folder: Path, **changed: Any) -> Preview:
-    document: dict[str, Any] = {
-        "schema_version": 1,
-        "name": "net",
-        "description": "",
-        "domain": "custom",
+    sections: dict[str, Any] = {
         "data": {"kind": "factory", "factory": "preview_net:read"},
         "model": {"kind": "factory", "factory": "preview_net:Net"},
         "checkpoint": {"kind": "train", "train": "preview_net:train"},
-        "evaluate": {"metric": "accuracy"},
         "recipe": [
             {"name": "float", "method": "none", "runtimes": ["eager", "torchscript"]},
             {"name": "static-int8", "method": "static", "exclude": ["last"], "runtimes": ["eager", "torchscript"]},
         ],
     }
-    workload = Workload.model_validate(document | changed, context={"folder": str(folder)})
-    return preview(Workspace(ArtifactStore(folder / "store")), workload)
+    return preview(Workspace(ArtifactStore(folder / "store")), own(folder, **sections | changed))
 
 
 @pytest.mark.slow
