@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -146,7 +147,14 @@ def _convert(source: ModelSource, spec: Spec, library: Path | None, folder: Path
         load_libraries(folder)
     with running(spec), _quietly(spec):
         converted = converter_of(spec).convert(source.float_model(), spec, source)
-        outputs = finite_outputs(converted.model, examples, spec.recipe.name)
+        try:
+            outputs = finite_outputs(converted.model, examples, spec.recipe.name)
+        except QuantizationError as error:
+            quantized = [leaf.module for leaf in converted.coverage if leaf.quantized]
+            if bypassed := _uncalled(source.float_model(), quantized, examples):
+                hint = f"The model reads weights without calling their modules: set exclude = {json.dumps(bypassed)}."
+                raise QuantizationError(error.message, hint=hint) from error
+            raise
         state, buffer = converted.model.state_dict(), io.BytesIO()
         save_tensors(flatten_state(state), folder / WEIGHTS)
         torch.save(state, buffer)
@@ -164,3 +172,17 @@ def _convert(source: ModelSource, spec: Spec, library: Path | None, folder: Path
         (folder / STRUCTURE).write_text(structure.model_dump_json(indent=1), encoding="utf-8")
         after = outputs_of(open_converted(folder), examples)
     refuse_other(outputs, after, exactness(spec), spec, "saving as plain tensors")
+
+
+def _uncalled(model: nn.Module, paths: Sequence[str], examples: Mapping[str, Tensor]) -> list[str]:
+    """Return the modules among `paths` that the model does not call, such as Swin's projections in torchvision."""
+    uncalled = dict.fromkeys(paths)
+    with ExitStack() as hooks:
+        for path in paths:
+
+            def called(*_: object, path: str = path) -> None:
+                uncalled.pop(path, None)
+
+            hooks.callback(model.get_submodule(path).register_forward_pre_hook(called).remove)
+        outputs_of(model, examples)
+    return list(uncalled)

@@ -46,6 +46,22 @@ def without_biases() -> nn.Module:
     )  # fmt: skip
 
 
+class _ReadsAWeight(nn.Module):
+    """A projection that the model computes with the weight of a Linear, without calling the Linear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection, self.head = nn.Linear(768, 4), nn.Linear(4, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        projected: Tensor = self.head(functional.linear(images.flatten(1), self.projection.weight))
+        return projected
+
+
+def reads_a_weight() -> nn.Module:
+    return _ReadsAWeight().eval()
+
+
 def perceptron() -> nn.Module:
     """Linear layers alone, and wide ones."""
     return one_path(nn.Flatten(), nn.Linear(768, 64), nn.ReLU(), nn.Linear(64, 4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ import torch
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
 from tasks.job import Job
-from tasks.quantize.converted import refuse_other
+from tasks.quantize.converted import find_or_convert, refuse_other
+from tasks.quantize.methods import DynamicRecipe
+from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 from tasks.runtimes.base import CandidateFiles
 from tasks.workload import Workload
@@ -91,3 +94,12 @@ def test_what_computes_something_else_is_refused(job: Job[Workload], changed: to
         refuse_other([before], [changed], spec.tolerance, spec, "saving")
     with pytest.raises(QuantizationError, match="changed after saving"):
         refuse_other([before], [], spec.tolerance, spec, "saving")
+
+
+def test_a_module_whose_weight_is_read_without_a_call_is_named(source_of: Callable[..., ModelSource]) -> None:
+    recipe = DynamicRecipe(name="dynamic", method="dynamic")
+    with pytest.raises(QuantizationError, match="cannot run") as refused:
+        find_or_convert(source_of("reads_a_weight"), spec_of(recipe))
+    assert 'exclude = ["projection"]' in refused.value.hint
+    excluding = recipe.model_copy(update={"exclude": ("projection",)})
+    assert find_or_convert(source_of("reads_a_weight"), spec_of(excluding)).is_dir()
