@@ -42,9 +42,9 @@ class Raised:
 def raise_alarm(findings: Findings, settings: Settings, *, run_id: str = "") -> Raised:
     """Report findings from within the flow, so that the artifacts belong to the flow run.
 
-    After a regression, an absence or a failed check, call the configured webhook and notification block. Create a
-    Prefect event for each regression, so that automations can react. Show all findings as artifacts. If a step fails,
-    the other steps still run; the message then names the missing event or artifact.
+    After a regression, a failed check, or a missing workload or night, call the configured webhook and notification
+    block. Create a Prefect event for each regression, so that automations can react. Show all findings as artifacts. If
+    a step fails, the other steps still run, and the returned message names the missing event or artifact.
     """
     changes = findings.comparison.findings
     bad = [finding for finding in changes if finding.is_bad]
@@ -104,7 +104,7 @@ def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
             link = "The night's report, one HTML file"
             create_link_artifact(report, link_text=report, key="report", description=link)
     except (httpx.HTTPError, PrefectException) as error:
-        # The rows are already in the store. When the flow run ends, it will report that the server is missing.
+        # The leaderboard's rows are already in the store. At its end, the flow run reports that the server is missing.
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
 
 
@@ -168,7 +168,10 @@ def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, s
 
 
 def _attempt(call: Callable[[], None]) -> str:
-    """Return why a call failed, or ``""``; return only the type of an unknown error, as its text may contain a URL."""
+    """Return the reason for a failed call, or ``""``.
+
+    For an unexpected error, return only its type, because the error's text may contain a URL.
+    """
     try:
         call()
     except httpx.HTTPStatusError as error:

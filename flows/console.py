@@ -77,7 +77,7 @@ def signed(value: float | None) -> str:
 
 
 def age(span: dt.timedelta) -> str:
-    """Format the time since an event in the largest complete unit, for example ``2 days ago``."""
+    """Format the time since an event, rounded down to its largest unit, for example ``2 days ago``."""
     seconds = span.total_seconds()
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= length:

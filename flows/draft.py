@@ -27,7 +27,7 @@ _TABLES = (".csv", ".jsonl", ".parquet")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
 _SAVED = 0.75  # fraction of a float32 parameter's bytes that int8 saves
 _POINTS = 0.5  # largest allowed loss, in percentage points, if the metric is a percentage
-_LINES = 5  # lines per class in the table to fill in, enough for every split
+_LINES = 5  # lines per class in the placeholder table, enough for every split
 _RECIPES: tuple[JsonObject, ...] = (
     {"name": "float", "method": "none"},
     {"name": "dynamic-int8", "method": "dynamic", "modules": ["LSTM", "GRU", "Linear"]},
@@ -37,7 +37,7 @@ _RECIPES: tuple[JsonObject, ...] = (
 
 @dataclass(frozen=True)
 class Asked:
-    """A user's description of a model; ``folder`` is the workload file's folder, and ``""`` means a missing option."""
+    """A user's description of a model; ``folder`` contains the workload file, and missing options are ``""``."""
 
     model: str
     data: str
@@ -256,7 +256,7 @@ def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
 
 
 def _too_few_parameters(document: JsonObject, preview: Preview) -> float | None:
-    """Return the largest fraction of int8 parameters if this fraction is known to be too small for the gate."""
+    """Return the candidates' largest fraction of int8 parameters; return None if it is unknown or passes the gate."""
     quantized = _quantized(document, preview)
     if not quantized or not all(candidate.coverage for candidate in quantized):
         return None

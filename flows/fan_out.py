@@ -243,9 +243,9 @@ def _standing(result: WorkloadResult, candidate: CandidateResult) -> Literal["se
 
 
 def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResult]) -> WorkloadResult:
-    """Add the benchmark's results; mark candidates that it refused (for example, for wrong output) as failed.
+    """Add the benchmark's results; mark each candidate that the benchmark refused as failed.
 
-    A refusal in a secondary setting is only reported, because only the primary setting affects decisions.
+    If a benchmark fails in a secondary setting, only report it, because only the primary setting affects decisions.
     """
     benchmark = settle(future, "benchmark")
     if isinstance(benchmark, Failure):
@@ -271,7 +271,7 @@ def settle(future: PrefectFuture[R], stage: str) -> R | Failure:
         return Failure(stage=stage, error=f"The worker was lost: {lost or type(lost).__name__}")
     if not isinstance(outcome, BaseException) and future.state.is_completed():
         return outcome
-    # If an exception is raised while a Dask or Ray future waits, the future returns a crashed state instead.
+    # If an exception interrupts the wait for a Dask or Ray future, the future returns a crashed state.
     if isinstance(outcome, BaseException) and (interruption := interruption_behind(outcome)) is not None:
         raise interruption from None
     text = str(outcome) if isinstance(outcome, BaseException) else (future.state.message or future.state.name)

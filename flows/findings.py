@@ -20,7 +20,7 @@ from storage.holder import HeldStore
 from storage.results.query import open_fresh, rows_of
 from storage.results.regressions import NightComparison, compare_night
 
-if TYPE_CHECKING:  # DuckDB's bindings report a leak if a module still refers to the class at exit
+if TYPE_CHECKING:  # DuckDB's bindings report a leak if a module still refers to their classes at exit
     from duckdb import DuckDBPyConnection
 
 
@@ -42,7 +42,7 @@ class Findings:
 
 
 def end_dead_runs(held: HeldStore, flow_run_id: str) -> None:
-    """Set dead flow runs to ``Crashed``, because Prefect would otherwise show them as running forever.
+    """Set dead flow runs to ``Crashed``, because Prefect would otherwise keep showing them as running.
 
     Only runs that the store has recorded as dead are changed. If Prefect's server does not have the flow run, or the
     update fails, a later run tries again. `flow_run_id` identifies the calling flow run, which may be recorded as dead

@@ -121,7 +121,7 @@ def _look_up(
 
 
 def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[str]:
-    """Return the candidates whose content a rollback has withdrawn."""
+    """Return the candidates whose content equals the content of a withdrawn bundle."""
     if pointer is None or result.job is None:
         return set()
     contents = withdrawn_contents(pointer)

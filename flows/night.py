@@ -44,7 +44,7 @@ class Night:
     promotions: dict[str, list[Row]] = field(default_factory=dict)  # decisions by workload
     bundles: dict[str, str] = field(default_factory=dict)  # each workload's current version after the decisions
     kept: list[str] = field(default_factory=list)  # workloads whose bundle stays current
-    problems: dict[str, str] = field(default_factory=dict)  # reasons by failed action, without failed candidates
+    problems: dict[str, str] = field(default_factory=dict)  # maps failed actions to reasons; excludes failed candidates
     remarks: list[str] = field(default_factory=list)  # additional sentences for the run's message
     report: str = ""  # URL of the report, once it is written
 
@@ -123,7 +123,7 @@ class Night:
         return [result.benchmark for result in self.results if result.benchmark is not None]
 
     def trouble(self) -> list[str]:
-        """Describe disturbances of the benchmarks, and the smallest difference that they can detect."""
+        """Describe what disturbed the benchmarks, and the smallest difference that the benchmarks can detect."""
         descriptions = []
         for benchmark in self.benchmarks():
             before, after = map(Evidence.model_validate_json, (benchmark.evidence_before, benchmark.evidence_after))

@@ -70,7 +70,7 @@ def nightly_quantization(
     invocation = current_invocation()
     overrides = request.model_dump(include={"store", "profile"}, exclude_none=True)
     settings = invocation.settings.model_copy(update=overrides)
-    # Set the folder before locking the store, because this folder contains the lock of an object store.
+    # Set the cache folder before locking the store, because the cache folder contains an object store's lock file.
     set_cache_folder(settings.cache)
     settings.signer()  # reject a wrong key now, not after hours of work
     night = Night.begin(request, settings, str(this_flow_run.id or ""), this_flow_run.run_count)
@@ -106,7 +106,7 @@ def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
 
 
 def _record_dead_runs(night: Night, held: HeldStore) -> None:
-    """Record the switches and the ends that earlier runs did not record because they died."""
+    """Complete the records of earlier runs that died: add the missing switches and each run's end."""
     for missing in night.attempt("looking for unrecorded switches", lambda: unrecorded_switches(night.store)) or ():
         failed = attempt(f"recording that {missing.describe()}", partial(record_switch, night.store, missing))
         result = "this run recorded that" if failed is None else f"that could not be recorded: {reason(failed)}"
@@ -224,13 +224,13 @@ def _save_finished(night: Night, stop: BaseException, execution: Execution) -> N
     why = (str(stop) if failed else "") or type(stop).__name__
     message = f"stopped ({why}); not measured: {', '.join(missing) or 'nothing'}"
     with ignoring_interruptions():
-        if not failed:  # an error is shown when the run ends
+        if not failed:  # the error of a failed run is shown at the end
             execution.reporter.noted(message)
         # Stop the stages first, because running stages would use up the time that is left for recording.
         execution.workers.stop()
         run = {"runs": [night.run_row("failed" if failed else "cancelled", message)]}
         record = partial(steps.record.fn, night.info, store=night.store)
-        # Recorded rows do not change, and one failed recording does not prevent the other recordings.
+        # Rows that are already recorded stay unchanged. If one recording fails, the other recordings still run.
         recordings: list[Callable[[], object]] = [
             partial(record, night.measured()),
             *(partial(record, {"promotions": rows}, part=name) for name, rows in night.promotions.items()),

@@ -60,7 +60,7 @@ def _by(context: click.Context, parameter: click.Parameter, value: str | None) -
         return value
     try:
         return getuser()
-    except (KeyError, OSError):  # the user of a container may not have a name
+    except (KeyError, OSError):  # a user id may lack a name, for example in a container
         return f"uid {os.getuid()}"
 
 
@@ -90,7 +90,7 @@ def complete_recipe(context: click.Context, parameter: click.Parameter, incomple
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 
-# This option passes ``store: str``: the flag's value, or the setting if the flag is absent.
+# This option passes ``store: str``; if the option is absent, ``store`` comes from the settings.
 store_option = click.option(
     "--store",
     metavar="PATH|URL",
@@ -153,7 +153,7 @@ def format_option(*formats: str) -> Callable[[Function], Function]:
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document to standard output; it may contain models, data classes, dates and paths."""
+    """Print a document, which may contain Pydantic models, data classes, dates and paths, as JSON."""
     click.echo(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False, default=_as_json))
 
 

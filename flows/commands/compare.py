@@ -1,4 +1,4 @@
-"""``nightquant compare``: compare the candidates of two runs, and list what changed in between."""
+"""``nightquant compare``: compare the candidates of two runs, and list the changes between the runs."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ _KNOWN = "select run_id, night from runs order by night desc, started_at desc li
 class Pair:
     """A candidate and its row from each run; a row is None if the candidate is not in that run.
 
-    ``changed`` maps changed columns to descriptions. ``times_as_fast`` is the second speed-up divided by the first, or
-    None if a speed-up is missing. ``is_apart`` is true if the two 95% intervals do not overlap. ``times_as_fast`` and
-    ``is_apart`` describe calls with cold or warm caches (``caches``), as the second run's gate requires.
+    ``changed`` maps each changed column to a description. ``times_as_fast`` is the second speed-up divided by the
+    first, or None if a speed-up is missing. ``is_apart`` is true if the two 95% intervals do not overlap.
+    ``times_as_fast`` and ``is_apart`` compare calls with the ``caches`` (cold or warm) that the second run's gate uses.
     """
 
     workload: str

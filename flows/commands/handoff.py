@@ -142,8 +142,8 @@ def rollback(
     """Make an earlier bundle of WORKLOAD current again.
 
     The command withdraws the replaced bundle, and later runs do not promote a withdrawn bundle. To make a withdrawn
-    bundle current again, use `rollback --to` or `promote`. With --from, the command does nothing if another bundle has
-    become current in the meantime.
+    bundle current again, use `rollback --to` or `promote`. If the bundle specified with --from is not the current
+    bundle, the command changes nothing.
 
     \b
     Example:

@@ -183,7 +183,7 @@ def render(
     reasons
         Reasons for setting or omitting keys, keyed by ``section.key``.
     all_keys
-        Whether to describe every key, and to write keys that are not set as comments with their defaults.
+        Whether to describe every key, and to add each unset key with its default as a comment.
     """
     lines = [
         "# Written by `nightquant init`. To try it out after a change: nightquant workloads --workload FILE --check",
@@ -253,7 +253,7 @@ def _remarks(tried: CandidatePreview) -> Iterator[str]:
 
 
 def toml(value: object) -> str:
-    """Format a value as TOML, with tables on one line; values other than tables are formatted as JSON."""
+    """Format a value as TOML on one line: tables as inline tables, strings and numbers as in JSON."""
     if isinstance(value, dict):
         names = {key: key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml(key) for key in value}
         pairs = ", ".join(f"{names[key]} = {toml(item)}" for key, item in value.items())

@@ -62,7 +62,7 @@ def generate(
 
     if output is not None and format == "json":
         raise ConfigurationError("With --format json, the text goes to standard output.", hint="Leave out --output.")
-    if output is not None and not output.parent.is_dir():  # report the error before training or sampling
+    if output is not None and not output.parent.is_dir():  # check this before training or sampling
         raise ConfigurationError(
             f"{output} cannot be written, because the folder {output.parent} does not exist.",
             hint="Create the folder first.",

@@ -62,7 +62,7 @@ def nightly(
     timings: bool,
     format: str,
 ) -> int:
-    """Prepare, train or fetch, quantize, evaluate, benchmark, record and publish tonight's candidates.
+    """Prepare data, train or fetch models, and quantize, evaluate, benchmark, record and publish tonight's candidates.
 
     \b
     Exit codes: 0 success, 1 some work failed, 2 the request or the configuration is invalid, 3 a regression was
@@ -152,7 +152,7 @@ def _show(console: Console, summary: NightSummary) -> None:
 
 def _show_timings(console: Console, summary: NightSummary, server_s: float) -> None:
     rest = summary.wall_s - summary.busy_s
-    # The time outside the stages is unknown if the stages ran on a cluster, where each process measures its own times.
+    # The time outside the stages is unknown if the stages ran on a cluster, where each process has its own clock.
     split = f", of which {rest:.1f} s ({100 * rest / summary.wall_s:.1f}%) outside the stages" if summary.busy_s else ""
     text = f"[bold]Timings   [/bold]Prefect's server {server_s:.1f} s; flow {summary.wall_s:.1f} s{split}"
     if summary.benchmark_wall_s:

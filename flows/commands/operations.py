@@ -42,7 +42,7 @@ _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDED = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Regressed", "Crashed", "Cancelled")}
 _STARTED = {"prefect.flow-run.Running", *_ENDED}
 
-Kinds = Mapping[str, tuple[str, EventTrigger]]  # maps an alert's name to the end of its message, and to its trigger
+Kinds = Mapping[str, tuple[str, EventTrigger]]  # maps an alert's name to its closing text and its trigger
 
 
 @click.group()
@@ -95,7 +95,8 @@ def check(
 ) -> None:
     """Show which automations are installed, missing, disabled or outdated; exit with code 1 unless all are installed.
 
-    With --send, the exit code is also 1 if a call is not answered. Pass the same times as to `operations install`.
+    With --send, the exit code is also 1 if sending the test alert fails. Pass the options --late-after and
+    --silent-after that you passed to `operations install`.
 
     \b
     Example:
@@ -197,7 +198,10 @@ class Automations:
             self._client.create_automation(expected)
 
     def standings(self) -> dict[str, str]:
-        """Return the state of each automation by kind; all count as outdated if the webhook's address is outdated."""
+        """Return a mapping from each automation's kind to its state.
+
+        If the webhook's address is outdated, report every installed automation as outdated.
+        """
         targets = self._targets() if self._saved_url() == self._url else []
         return {name: _standing(existing, expected) for name, expected, existing in self._automations(targets)}
 

@@ -34,10 +34,10 @@ _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
 def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, format: str) -> int:
     """List the workloads with their recipes, or check your own workload files.
 
-    --check tests everything that a run needs except training and timing; it uses little calibration data and a sample
-    of the test split. Later runs reuse the prepared data. The check reports compatible methods and runtimes, and the
-    modules that would stay in float. If the weights are real, the check also lists candidates that lose quality. The
-    exit code is 2 if the check finds a problem.
+    --check tests everything that a run needs except training and timing. The check uses little calibration data and a
+    sample of the test split. Later runs reuse the prepared data. The check reports compatible methods and runtimes, and
+    the modules that would stay in float. If the workload provides trained weights, the check also lists candidates that
+    lose quality. The exit code is 2 if the check finds a problem.
 
     \b
     Example:
@@ -53,7 +53,7 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
     if check:
         return _check(loaded, store, format)
     if workload:
-        # Check packages only if workloads are named, because a run skips candidates that this host does not support.
+        # Report missing packages only if workloads are named, because a run merely skips the affected candidates.
         for runtime in dict.fromkeys(name for entry in loaded for recipe in entry.recipe for name in recipe.runtimes):
             RUNTIMES[runtime].require_installed(runtime)
         for entry in loaded:

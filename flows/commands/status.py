@@ -80,7 +80,8 @@ def command(
     """Show the state of the store: last night, current bundles, problems that need attention, and next steps.
 
     Without a subcommand, nightquant runs this command. The exit code is 0 in every state. With --max-age, the exit code
-    is 1 if the last night without failures, of the store or of any --workload, is older than AGE.
+    is 1 if the store's last night without failures is older than AGE. With --workload, the command checks the last
+    night without failures of each named workload instead.
 
     \b
     Example:
@@ -134,7 +135,7 @@ def _metrics() -> ModuleType:
 
 
 def _next(state: Overview) -> list[str]:
-    """Return up to three commands: first the commands that the concerns suggest, then the usual commands."""
+    """Return up to three commands: first the commands that the warnings suggest, then the usual commands."""
     if state.last_run is None:
         return list(_FIRST)
     commands = dict.fromkeys([*(concern.command for concern in state.concerns), *_USUAL])

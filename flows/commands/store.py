@@ -90,7 +90,9 @@ def compact(format: str, store: str) -> None:
 @format_option("text", "json")
 @store_option
 def gc(keep_nights: int, dry_run: bool, format: str, store: str) -> None:
-    """Remove artifacts that neither a bundle nor the latest N nights use; exit with code 4 during a run.
+    """Remove artifacts that are not used by any bundle or by the latest N nights.
+
+    If a run is active, a command without --dry-run removes nothing and exits with code 4.
 
     \b
     Example:

@@ -182,7 +182,7 @@ def _candidate(row: Row) -> str:
 
 
 def _speeds(row: Row) -> tuple[str, str]:
-    """Format the speed-ups with warm and with cold caches; only the deciding speed-up includes its interval."""
+    """Format the speed-ups with warm and cold caches; add the interval only to the speed-up that the gate uses."""
     if row["caches"] == "cold":
         return ratio(number(row, "speedup")), faster(row)
     return faster(row), ratio(number(row, "cold_speedup"))

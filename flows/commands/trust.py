@@ -127,8 +127,8 @@ def sign(workload: str, version: str | None, public_key: tuple[Path, ...], forma
     """Sign WORKLOAD's current bundle, or VERSION, with the key in NIGHTQUANT_SIGNING_KEY.
 
     The command verifies the bundle and signs its list of files. If the bundle is current, the command also signs
-    current.json. Use the command if a bundle was built without a key, if the key has changed, or if a signature has
-    expired. Inspect the bundle before you sign it.
+    current.json. Use this command if a bundle was built without a key, the key has changed, or a signature has expired.
+    Inspect the bundle before you sign it.
 
     \b
     Example:

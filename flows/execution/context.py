@@ -1,7 +1,7 @@
 """Execution of a run's stages: the workers, the reporter, and the stages' durations.
 
-Prefect passes only parameters to a task, so a task finds its execution through a context variable, which threads of the
-run inherit. A Dask or Ray worker lacks the variable and creates an execution with one worker process.
+Prefect passes only parameters to a task. A task therefore finds its execution through a context variable, which the
+run's threads inherit. A Dask or Ray worker lacks the variable and creates an execution with one worker process.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Execution:
         self.settings, self.reporter = settings, reporter
         threads = max(1, available_cores() // settings.workers)
         self.workers = Workers(workers or settings.workers, threads, settings.cache, listener=self._receive)
-        # Start and end times of finished stages, in seconds of the host's monotonic clock.
+        # Start and end times of finished stages, in seconds on the host's monotonic clock.
         self._busy: list[tuple[float, float]] = []
         self._awaited: dict[str, _StageProgress] = {}
         # The lock keeps reports in order, because different threads report a stage's progress and end.
@@ -157,7 +157,7 @@ def executing(settings: Settings, reporter: Reporter) -> Iterator[Execution]:
 
 
 def current_execution() -> Execution:
-    """Return the execution of this context, or of this process on a remote worker."""
+    """Return this context's execution or, on a remote worker, this process's execution."""
     if (execution := _EXECUTION.get(None)) is not None:
         return execution
     with _FIRST:  # the threads of a Dask worker share one execution
@@ -173,7 +173,7 @@ def note(remark: str) -> None:
 @cache
 def _remote_execution() -> Execution:
     # Python does not let daemonic processes, such as Dask's workers, start children that might outlive the parent.
-    # However, nightquant's workers end with their parent (see `flows.execution.workers`).
+    # However, nightquant's workers exit when their parent exits (see `flows.execution.workers`).
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     execution = Execution(load_settings(), Reporter(), workers=1)
     # An ``atexit`` function would run too late, because multiprocessing waits for children first.

@@ -68,7 +68,7 @@ def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = lambda 
         Time limit, in seconds, for the start of the command's own server; the limit is ten times as long while the
         server uses CPU time.
     noted
-        Function that is called with a message about a long wait.
+        Function to call with a message if the wait is long.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def _start(timeout_s: float, noted: Callable[[str], None]) -> subprocess.Popen[s
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # Protect the server from Control-C, because the flow must still report its end to it.
+            # Protect the server from Control-C, because the flow must still report its own end to the server.
             start_new_session=True,
         )
         try:

@@ -130,7 +130,7 @@ def main() -> None:
         log_level="error",
         lifespan="on",
         timeout_graceful_shutdown=2,
-        # Prefect's client closes idle connections earlier, after 25 s.
+        # Prefect's client closes idle connections after 25 s, before this server does.
         timeout_keep_alive=60,
     )
     _Server(config, listener.getsockname()[1]).run(sockets=[listener])

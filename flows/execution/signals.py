@@ -1,4 +1,4 @@
-"""Interruption of a run: SIGTERM and Control-C unwind the run; the failure of one part does not.
+"""Interruption of a run: SIGTERM and Control-C end the run, but the failure of one part does not.
 
 Prefect's exceptions are resolved by name because the command line handles signals without importing Prefect.
 """
@@ -100,7 +100,7 @@ def ignoring_interruptions() -> AbstractContextManager[None]:
 def sigterm_as_interrupt() -> Iterator[None]:
     """Raise `KeyboardInterrupt` on SIGTERM; after the block, convert the interrupt to Prefect's exception.
 
-    Native code that waits, such as Ray's, propagates `KeyboardInterrupt` but drops other exceptions. If SIGTERM raised
+    While Ray's native code waits, it propagates `KeyboardInterrupt` but drops other exceptions. If SIGTERM raised
     another exception, a run on a cluster would ignore SIGTERM until the benchmark ends.
     """
     received: list[int] = []

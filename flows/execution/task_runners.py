@@ -1,9 +1,9 @@
 """Task runners (threads, Dask or Ray), and the hosts on which they run benchmarks.
 
 Benchmarks run only on hosts with the configured fingerprint. The ``threads`` task runner uses only this host. On a Dask
-or Ray cluster, nightquant looks up the hosts, and restricts benchmarks to matching hosts. Workers therefore do not need
-special options, and a new worker can replace a lost worker. A host's lock (`storage.locks`) allows only one benchmark
-at a time across all runs.
+or Ray cluster, nightquant asks each host for its fingerprint and selects the hosts for benchmarks. Workers therefore do
+not need special options, and a new worker can replace a lost worker. A host's lock (`storage.locks`) allows only one
+benchmark at a time across all runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tasks.machine import fingerprint
 _WAITING_THREADS = 256
 
 AnyTaskRunner = TaskRunner[Any]  # each future has the result type of its stage
-Pin = Callable[[], AbstractContextManager[None]]  # tasks submitted in the context run on matching hosts
+Pin = Callable[[], AbstractContextManager[None]]  # the context restricts tasks to hosts for benchmarks
 Spot = TypeVar("Spot")
 
 
@@ -126,7 +126,13 @@ def place_benchmarks(settings: Settings) -> Pin:
 
 
 def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
-    """Return the spots on hosts with the fingerprint `wanted` (``""``: any); raise `MeasurementError` if none exist."""
+    """Return the `Spot` of each host with the fingerprint `wanted` (``""``: any host).
+
+    Raises
+    ------
+    MeasurementError
+        No host has the fingerprint.
+    """
     hosts = list(hosts)
     if chosen := tuple(spot for host, spot in hosts if wanted in ("", host.fingerprint)):
         return chosen
@@ -148,7 +154,7 @@ def _dask(settings: Settings) -> AnyTaskRunner:
 
     if settings.dask_address:
         return DaskTaskRunner(address=settings.dask_address)
-    # Without a limit, tasks that are restricted to lost workers would wait forever.
+    # Without a timeout, tasks that are restricted to lost workers would wait forever.
     config.set({"distributed.scheduler.no-workers-timeout": "5 minutes"})
     local = {"n_workers": settings.workers, "threads_per_worker": 1, "processes": True, "env": _inherited(settings)}
     # By default, Dask's dashboard listens on all interfaces, and warns if the default port is in use.

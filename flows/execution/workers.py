@@ -212,7 +212,7 @@ def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, addr
             try:
                 sender.sendto(json.dumps([label, done, total, unit]).encode(), address)
             except OSError:
-                # If the listener is gone or too slow, drop the message, because progress is only displayed.
+                # If the listener is gone or too slow, drop the message, because only the display needs it.
                 return
 
         progress(0, 0, STARTED)
@@ -237,10 +237,10 @@ def _can_be_pickled(error: BaseException) -> bool:
 def _begin_worker(threads: int, cache: str) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
-    # Libraries such as torch create progress bars, which share a named semaphore of tqdm. A killed worker leaks the
+    # Libraries such as torch show progress with tqdm, which creates a named semaphore. A killed worker leaks the
     # semaphore, and Python would report the leak at the end of a run.
     os.environ["TQDM_DISABLE"] = "1"
-    with suppress(ImportError):  # only some libraries depend on tqdm
+    with suppress(ImportError):  # tqdm may not be installed
         resolve_name("tqdm:tqdm").set_lock(threading.RLock())
     set_cache_folder(cache)
     # Ignore Control-C, which reaches every process in the group; the parent stops the workers.
