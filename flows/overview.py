@@ -23,7 +23,7 @@ from tasks.gate import hands_over
 if TYPE_CHECKING:
     from storage.results.regressions import Regression
 
-# Runs are assumed to start at the same time every day and to take at most an hour.
+# nightquant expects runs to start at the same time every day and to take at most an hour.
 _OVERDUE = dt.timedelta(hours=25)
 
 _LAST_RUN = """
@@ -157,7 +157,7 @@ def has_results(root: StoreRoot) -> bool:
 
 
 def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
-    """Return the end time of a store's or a workload's last good night; return None if no night was good.
+    """Return when the last good night of a store or workload ended; return None if no night was good.
 
     For a store, a night is good if the run completed without a failure. For a workload, a night is good if none of its
     candidates failed.
@@ -178,7 +178,7 @@ def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
 
 
 def overdue(place: str, workloads: Sequence[str], limit: dt.timedelta, now: dt.datetime) -> list[str]:
-    """Return one line for each workload, or for the store, if the last good night is older than `limit`."""
+    """Return a line for each workload whose last good night is older than `limit`, or one line for the store."""
     lines = []
     for workload in workloads or ("",):
         at = last_good_night(place, workload)
@@ -210,7 +210,7 @@ def _regressions(connection: duckdb.DuckDBPyConnection) -> list[Regression]:
     rows = rows_of(connection, "from regressions")
     if not rows:
         return []
-    # Import late, because SciPy loads slowly, and most nights do not have a regression.
+    # Import late, because SciPy loads slowly and is needed only for nights with regressions.
     from storage.results.regressions import Regression
 
     regressions = TypeAdapter(list[Regression]).validate_python(rows)
@@ -233,7 +233,7 @@ def _troubles(connection: duckdb.DuckDBPyConnection, last: LastRun, now: dt.date
 
 
 def _held_winners(decisions: Sequence[Row]) -> Iterator[Concern]:
-    """Yield a concern for each workload whose best candidate is held instead of promoted."""
+    """Yield a warning for each workload whose best candidate is held instead of promoted."""
     best = {row["workload"]: row for row in reversed(decisions) if hands_over(str(row["runtime"]))}
     for workload, row in sorted(best.items(), key=lambda item: str(item[0])):
         if row["decision"] == "hold" and number(row, "goodness") is not None:

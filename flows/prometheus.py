@@ -29,8 +29,8 @@ def write(state: Overview, now: dt.datetime, file: Path) -> None:
 def metrics(state: Overview, now: dt.datetime) -> CollectorRegistry:
     """Return gauges about the last night, labelled with the store; before the first night, the gauges are empty.
 
-    Times are Unix timestamps; the age is the number of seconds before `now`. Alerts should use the times, because the
-    age stops growing if the file is no longer written.
+    Times are Unix timestamps; the age is the time from the end of the night to `now`, in seconds. Base alerts on the
+    timestamps, because the age stops growing if the file is no longer updated.
     """
     registry = CollectorRegistry()
 

@@ -17,7 +17,7 @@ HEARTBEAT_S = 15.0
 
 
 class Reporter:
-    """Reporter that ignores the progress of a run; labels have the form ``workload · recipe: stage``."""
+    """Reporter that displays nothing; labels have the form ``workload · recipe: stage``."""
 
     def started(self, label: str) -> None:
         """Report that a stage begins."""
@@ -29,7 +29,7 @@ class Reporter:
         """Report the end of a stage, and the error if it failed."""
 
     def noted(self, text: str) -> None:
-        """Report a remark about the complete run."""
+        """Report a message about the run as a whole."""
 
 
 @dataclass
@@ -88,7 +88,7 @@ class _Lines(Reporter):
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """Report long-running stages regularly within the block."""
+        """Report long-running stages at regular intervals while the block runs."""
         thread = threading.Thread(target=self._beat, daemon=True)
         thread.start()
         try:
@@ -108,7 +108,7 @@ class _Lines(Reporter):
             now = time.monotonic()
             with self._lock:
                 for label, stage in self._running.items():
-                    # Report after 80% of the heartbeat, so that pauses do not exceed it.
+                    # Report after 80% of the heartbeat, so that two lines are never more than a heartbeat apart.
                     if now - stage.reported >= 0.8 * self.heartbeat_s:
                         stage.reported = now
                         self._print(f"{label}: {stage.describe(now)}")
@@ -119,7 +119,7 @@ class _Lines(Reporter):
 
 
 class _Bars(Reporter):
-    """Reporter that prints finished stages and draws a bar per running stage; a bar pulses until there is progress."""
+    """Reporter that prints finished stages and draws a bar for each running stage; a bar without progress pulses."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -14,7 +14,7 @@ from tasks.workload import Workload, find_workloads
 
 
 class NightlyRequest(Frozen):
-    """Parameters of a nightly run; the settings supply omitted parameters."""
+    """Parameters of a nightly run; defaults for omitted parameters come from the settings."""
 
     workloads: tuple[str, ...] = Field(
         default=(), title="Workloads", description="Built-in workloads or TOML files; empty: all built-in workloads"
@@ -57,10 +57,10 @@ class NightlyRequest(Frozen):
 class NightSummary(Frozen):
     """Summary of a nightly flow run, printed by the command line.
 
-    ``exit_code`` is 1 if some work failed, 3 if a regression was found and nothing failed, and 0 otherwise. Code 1
-    takes precedence because a failure may cause a regression. ``report`` is the URL of the report, or ``""`` if it was
-    not written. ``trouble`` describes disturbances of the benchmarks. ``busy_s`` is the wall time during which at least
-    one stage ran.
+    ``exit_code`` is 1 if anything failed, 3 if nothing failed but a regression was found, and 0 otherwise. Code 1
+    takes precedence because a failure may cause a regression. ``report`` is the URL of the report, or ``""`` if no
+    report was written. ``trouble`` describes what disturbed the benchmarks. ``busy_s`` is the wall time during which at
+    least one stage ran.
     """
 
     run_id: str

@@ -24,7 +24,7 @@ TaskRunnerName = Literal["threads", "dask", "ray"]
 
 
 class Settings(BaseSettings):
-    """The settings of every command on this host."""
+    """Settings that apply to all commands on this host."""
 
     model_config = SettingsConfigDict(
         env_prefix="NIGHTQUANT_", toml_file="nightquant.toml", extra="forbid", frozen=True, env_ignore_empty=True

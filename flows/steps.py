@@ -1,7 +1,7 @@
 """The Prefect tasks of a run; most tasks call a function of `tasks.stages` in a worker process.
 
-Tasks return small references, which stay in memory. ``persist_result=False`` also disables Prefect's cache, because
-nightquant looks up artifacts in the store by digest, and never reuses measurements.
+Tasks return small references, which stay in memory. ``persist_result=False`` also disables Prefect's cache, which
+nightquant does not need: it looks up artifacts in the store by digest, and never reuses measurements.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _should_retry(task: object, run: TaskRun, state: State[object]) -> bool:
     failure = state.data
     if isinstance(failure, BaseException) and is_transient(failure):
         return current_execution().pause(_label(run), run.run_count - 1)
-    # Prefect logs an error only after the last retry. Omit the traceback of an expected failure, whose cause may quote
-    # a URI with secrets.
+    # Prefect logs an error only after the last retry. Omit the traceback of an expected failure, because the failure's
+    # cause may quote a URI that contains secrets.
     get_run_logger().error("Task run failed: %r", failure, exc_info=not isinstance(failure, NightquantError))
     return False
 
@@ -82,7 +82,7 @@ def _stage(name: str, subject: str) -> Callable[[Callable[P, R]], Task[P, R]]:
 
 
 def _label(run: TaskRun | None = None) -> str:
-    """Return the task run's name for logs and the terminal, including the number of a repeated attempt."""
+    """Return the task run's name for logs and the terminal; after a retry, add the number of the attempt."""
     if run is None:
         context = TaskRunContext.get()
         if context is None:
@@ -142,7 +142,7 @@ def compare(workload: Workload, baseline: Evaluation, candidates: list[Evaluatio
 
     Each evaluation's ``samples.safetensors`` contains two arrays of N values: ``quality`` (float32), whose mean is the
     quality, and ``prediction`` (int64). The kind of ``quality`` values determines how the interval is computed. The
-    interval is None if ``quality`` is missing (one random sequence is not a sample) or has a single value. Without
+    interval is None if ``quality`` has a single value or is missing, as in the ``sequence`` domain. Without
     ``prediction``, the agreement is None.
 
     Raises
@@ -158,7 +158,8 @@ def find_incumbent(job: Job[Workload], candidates: list[CandidateRef], store: st
     """Look up the workload's current bundle and return its files as a candidate; return None if no bundle is current.
 
     If the bundle's files are damaged, or need a runtime that this version of nightquant lacks, ``fault`` contains the
-    reason. If an error is raised, the current bundle counts as unknown, not as faulty or absent.
+    reason. If an error is raised, the caller must treat the current bundle as unknown, not as faulty or
+    absent.
 
     Parameters
     ----------
@@ -179,7 +180,7 @@ def find_incumbent(job: Job[Workload], candidates: list[CandidateRef], store: st
 
 @_stage("study layers", "{job.workload.name} · {recipe.name}")
 def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitivity, ...]:
-    """Rank the quantized layers by the noise that the quantization of each layer adds."""
+    """Rank the quantized layers by the noise that quantizing each layer adds."""
     return _run(stages.study, store, job, recipe)
 
 
@@ -187,20 +188,21 @@ def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitiv
 def benchmark(
     job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
 ) -> BenchmarkResult:
-    """Time the baseline and the candidates interleaved, in new processes; run one benchmark per host at a time.
+    """Time the baseline and candidates in interleaved rounds, in new processes; run one benchmark per host at a time.
 
-    Results are never reused. The task refuses to run on a host with another `fingerprint` (``""``: any host).
+    Results are never reused. If `fingerprint` is not empty, the task refuses to run on a host with a
+    different fingerprint.
     """
     require_fingerprint(fingerprint)
     execution = current_execution()
-    # The benchmark enforces the limit itself, because a wait for another benchmark does not count towards it.
+    # The benchmark itself enforces the limit, which does not include the time spent waiting for another benchmark.
     limit_s = execution.settings.stage_timeout_s
     return execution.run(stages.benchmark, _label(), None, store, job, candidates, profile, limit_s)
 
 
 @_stage("package", "{provenance.job.workload.name} · {provenance.candidate.name}")
 def package(provenance: Provenance, store: str, replacing: str | None) -> BundleRef:
-    """Write the promoted candidate as a verified bundle, and make it current instead of `replacing`.
+    """Write the promoted candidate as a verified bundle, and switch from the version `replacing` to this bundle.
 
     This task runs in the flow's process, because packaging does not need torch and only the flow has the signing key.
     """
@@ -213,7 +215,7 @@ def package(provenance: Provenance, store: str, replacing: str | None) -> Bundle
 
 @_stage("renew signature", "{workload}")
 def renew(workload: str, store: str, version: str) -> None:
-    """Re-sign the version that stays current, to postpone its expiry; the task runs in the flow's process."""
+    """Renew the signature of the version that stays current; the task runs in the flow's process."""
     execution = current_execution()
     with execution.here(_label()):
         BundleStore(store, execution.settings.signer()).renew(workload, version)
@@ -232,7 +234,7 @@ def record(run: RunInfo, tables: dict[str, list[Row]], store: str, part: str = "
 def report(run: RunInfo, store: str, unrecorded: Row | None = None) -> str:
     """Write the night's report into the store as one self-contained HTML file; return its URL.
 
-    `unrecorded` is the run's row for the ``runs`` table; the row is recorded only after every step that may fail.
+    `unrecorded` is the run's row for the ``runs`` table; the run records this row last.
     """
     root = StoreRoot.of(store)
     name = f"reports/{run.night}.html"

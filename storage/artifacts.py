@@ -98,7 +98,7 @@ class ArtifactStore:
         self._copies = LocalRoot(self.root)
 
     def find(self, kind: str, digest: str) -> Path | None:
-        """Return a checked folder, or None if the artifact does not exist; fetch remote files on first use."""
+        """Check and return an artifact's folder, or return None if there is none; fetch remote files on first use."""
         location = _location(kind, digest)
         if not self._store.exists(f"{location}/{MANIFEST}"):
             return None
@@ -141,7 +141,7 @@ class ArtifactStore:
 
     @contextmanager
     def create(self, kind: str, digest: str, made_from: Mapping[str, object]) -> Iterator[Path]:
-        """Yield an empty folder to fill; then publish the folder, unless another process has published the artifact."""
+        """Yield an empty folder to fill, then publish the folder unless another process has published the artifact."""
         location = _location(kind, digest)
         with writing(self.root, self.root), self._draft(digest) as work:
             yield work
@@ -157,7 +157,7 @@ class ArtifactStore:
                 self._store.publish(self.root / location, location, MANIFEST)
 
     def work_folder(self, digest: str) -> Path:
-        """Create a folder for work that a later process can resume; the caller removes it at the end."""
+        """Create a folder for work that a later process can resume; the caller removes the folder at the end."""
         folder = self.root / "work" / digest
         with writing(self.root, self.root):
             folder.mkdir(parents=True, exist_ok=True)

@@ -110,7 +110,7 @@ class BundleStore:
         Parameters
         ----------
         replacing
-            Version with which the run compared its choice; None if no bundle was current.
+            Version that was current when the run made its choice; None if no bundle was current.
 
         Raises
         ------
@@ -120,7 +120,7 @@ class BundleStore:
         return self._switch("promote", workload, version, by=by, reason=reason, replacing=replacing)
 
     def renew(self, workload: str, version: str | None = None) -> None:
-        """Renew the signature on the pointer to the current bundle, unless this signer's signature has expired.
+        """Renew the signature on the pointer to the current bundle; an expired signature cannot be renewed.
 
         Raise `ConflictError` if a bundle other than `version` has become current (None accepts any bundle).
         """
@@ -197,7 +197,7 @@ class BundleStore:
         def decide(pointer: Pointer | None) -> Pointer:
             before = self.pointers.last(pointer, workload, by_hand=action != "promote")
             current = pointer.version if pointer else None
-            # A rollback must withdraw a bundle even if another process has already made `version` current.
+            # If another process has made `version` current, a rollback is not done: it must still withdraw `replacing`.
             is_done = version == current and (action != "rollback" or current == replacing)
             if not is_done and current != replacing:
                 raise conflict(workload, pointer, replacing)
@@ -219,7 +219,7 @@ class BundleStore:
         return self.pointers.change(workload, decide)
 
     def _check(self, location: str, folder: Path) -> str:
-        """Check a bundle or its copy in `folder`; return the digest of its file list. Errors name the bundle."""
+        """Check a bundle or its copy in `folder`; return the file list's digest. Error messages name the bundle."""
         try:
             return check_sums(folder)
         except BundleError as error:
@@ -245,7 +245,7 @@ class BundleStore:
             raise BundleError(error.message, hint=hint) from error
 
     def _signed(self, pointer: Pointer, before: Statement | None) -> Pointer:
-        """Return the pointer; if there is a signer, which must have signed the bundle, add a newly signed statement."""
+        """Return the pointer; if there is a signer, check the bundle's signature and add a newly signed statement."""
         if self.signer is None:
             return pointer
         workload, version = pointer.workload, pointer.version

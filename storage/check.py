@@ -1,4 +1,4 @@
-"""Find the problems in a store, with a remedy for each problem (``nightquant store check``)."""
+"""Find problems in a store, and suggest a remedy for each one (``nightquant store check``)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Checked:
-    """Result of a check: how many results files and artifacts were checked, and which problems were found."""
+    """Result of a check: the number of results files and artifacts that were checked, and the problems found."""
 
     results_files: int
     artifacts: int
@@ -72,7 +72,7 @@ def check(root: StoreRoot | Path | str) -> Checked:
         Problem(entry.name, "is left over from a killed writer", "Run: nightquant store gc")
         for entry in leftovers(root, time.time() - _ABANDONED_S)
     ]
-    if not problems:  # if files are damaged, a check of the catalog is meaningless
+    if not problems:  # checking the catalog is pointless if files are damaged
         problems += _check_catalog(root, artifacts)
     return Checked(results_files, len(artifacts), tuple(problems))
 

@@ -27,7 +27,7 @@ _PIECE = 1 << 20
 @contextmanager
 def draft(root: StoreRoot) -> Iterator[Path]:
     """Yield an empty folder for a new bundle; remove it afterwards unless it was published."""
-    # Keep drafts next to the bundles, so that publishing is only a rename. An object store's drafts are in the cache.
+    # Keep drafts next to the bundles, so that publishing is only a rename. Keep an object store's drafts in the cache.
     drafts = root.local / "handoff" / ".tmp" if root.local else cache_folder(root.url) / "drafts"
     folder = drafts / uuid.uuid4().hex
     with writing(root.url, drafts):
@@ -61,7 +61,7 @@ def keep_copy(root: StoreRoot, copy: Path, name: str) -> Path:
     """Move a checked copy of a bundle to a folder that all processes on this host share; return the new folder.
 
     The bundle's content determines the folder's name. An existing folder is kept, because other processes may be
-    reading its files. A damaged folder is moved aside.
+    reading its files. A damaged folder is renamed, and removed later.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def _add(archive: zipfile.ZipFile, folder: Path, file: str, name: str, digest: s
     info.create_system, info.compress_type, info.external_attr = 3, zipfile.ZIP_DEFLATED, _MODE << 16
     with stream:
         remaining = os.fstat(stream.fileno()).st_size
-        info.file_size = remaining  # a large size makes zipfile use 64-bit sizes
+        info.file_size = remaining  # zipfile needs the size to choose 64-bit fields for a large file
         actual = hashlib.sha256()
         with archive.open(info, "w") as entry:
             while remaining:

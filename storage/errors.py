@@ -23,7 +23,7 @@ _QUERY = re.compile(_SCHEME + r"(?P<rest>[^\s?#'\"<>]*)[?#][^\s'\"<>]*")
 
 
 def shown(uri: str) -> str:
-    """Remove user, password and query (which may contain a signature) from each URI in a chain; keep plain paths."""
+    """Remove user, password and query (which may contain a signature) from a URI or chained URIs; keep plain paths."""
     without = _CREDENTIALS.sub(r"\g<scheme>", uri)
     return "::".join(_QUERY.sub(r"\g<scheme>\g<rest>", part) for part in without.split("::"))
 
@@ -39,7 +39,7 @@ def printable(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name most similar to `name`, as the end of a message; return ``""`` if no name is similar."""
+    """Return the end of a message that suggests the known name closest to `name`, or ``""`` if no name is similar."""
     near = get_close_matches(name, dict.fromkeys(known), 1)
     return f' (did you mean "{near[0]}"?)' if near else ""
 
@@ -52,7 +52,7 @@ def _cut(text: str, longest: int) -> str:
 class NightquantError(Exception):
     """An expected failure, shown to the user without a traceback; `hint` says what to do.
 
-    `transient` means that a network or a server failed temporarily, so that the run retries the stage.
+    `transient` means that a network or a server failed temporarily; the run then retries the stage.
     """
 
     exit_code: ClassVar[int] = 2
@@ -67,7 +67,7 @@ class NightquantError(Exception):
         return f"{self.message} {self.hint}".rstrip()
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process boundaries (Dask, Ray, process pools), and the default method drops keyword arguments.
+        # Dask, Ray and process pools pickle errors, but the default ``__reduce__`` drops keyword arguments.
         return (partial(type(self), hint=self.hint, transient=self.transient), (self.message,))
 
 

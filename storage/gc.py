@@ -54,9 +54,9 @@ def collect(
 ) -> Collected:
     """Remove artifacts that are not referenced by a bundle or by a row of the latest nights; never remove rows.
 
-    References come from bundles and from the rows of each workload's latest `keep_nights` nights. A referenced
-    artifact's inputs and evaluation outputs are also kept, and so are artifacts younger than a day at `now` (Unix
-    time).
+    References come from bundles and from the rows of each workload's latest `keep_nights` nights. The inputs and
+    evaluation outputs of a referenced artifact are also kept. Artifacts that are less than a day old at `now` (Unix
+    time) are never removed.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def _collect(root: StoreRoot, keep_nights: int, now: float, *, dry_run: bool) ->
 
 
 def leftovers(root: StoreRoot, before: float) -> list[Entry]:
-    """List temporary files older than `before` (Unix time), and resumable work older than a month before `before`."""
+    """List temporary files older than `before` (Unix time), and resumable work that is older by a further month."""
     kinds = (_TEMPORARY, before), (_UNFINISHED, before - _UNFINISHED_S)
     return [
         entry
@@ -147,7 +147,7 @@ def _remove_emptied_folders(root: StoreRoot, removed: Iterable[Entry]) -> None:
     if root.local is None:
         return
     for entry in removed:
-        # Do not remove other folders, because a writer may be about to use them.
+        # Remove only a killed writer's own folders, because other writers may be about to use shared folders.
         if entry.name.startswith(("artifacts/", "work/", "downloads/")):
             own = 3 if entry.name.startswith("artifacts/") else 2  # artifacts/.tmp/<name>, work/<digest>
             with suppress(OSError):  # the folder still contains a newer file

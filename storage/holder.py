@@ -1,7 +1,7 @@
 """Allow only one run at a time to use a store, and find runs that died.
 
-The kernel's lock decides which run may use a store, because the kernel releases a dead holder's lock. A record next to
-the lock only names the holder. A holder that ends normally removes its own entry.
+The kernel's lock decides which run may use a store, because the kernel releases a dead holder's lock. The record next
+to the lock only names the holder. A holder that ends normally removes its own entry.
 
 On an object store, which many hosts may use, the holder also needs a lease. See Gray and Cheriton, "Leases: an
 efficient fault-tolerant mechanism for distributed file cache consistency", SOSP 1989. A running holder renews the lease
@@ -31,7 +31,7 @@ from storage.root import StoreRoot
 
 _LOG = logging.getLogger(__name__)
 _LOCK, _RECORD = "night", "night.json"
-# Limit the number of dead runs, because runs that Prefect's server has deleted would stay in the record.
+# Limit the number of dead runs; otherwise, runs that Prefect's server has deleted would stay in the record forever.
 _REMEMBERED = 20
 LEASE_S = 180.0
 _RENEW_S = 30.0
@@ -119,7 +119,7 @@ def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
         dead += tuple(other for other in _parsed(before, root.url) if other not in dead)
         held = HeldStore(records, holder, dead)
         yield held
-        # Do not release after an error, because the error may also have stopped the process that reports the run's end.
+        # Keep the entry after an error, because the error may also have ended the process that reports the run's end.
         held.release()
 
 

@@ -12,7 +12,7 @@ _DURATIONS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 
 
 def cut(text: str, width: int) -> str:
-    """Cut a text to at most `width` characters, with "…" at the end if characters are missing."""
+    """Shorten a text to at most `width` characters; a shortened text ends with "…"."""
     return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
 
 
@@ -37,7 +37,7 @@ def duration_unit(largest: float) -> tuple[str, float]:
 
 
 def quality_unit(metric: str) -> str:
-    """Return the unit that follows a difference in a quality metric, or ``""`` if there is none."""
+    """Return the unit for a difference in a quality metric, or ``""`` if there is none."""
     if metric in ("top1", "top5"):
         return " points"
     return "%" if metric.endswith("_percent") else ""

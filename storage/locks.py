@@ -13,7 +13,7 @@ from pathlib import Path
 from storage.errors import StoreError, unwritable
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
-# All processes must lock the host's folders in the same order, because different orders could deadlock.
+# To avoid deadlocks, all processes must lock the host's folders in the same order.
 _HOST_FOLDERS = (Path("/run/lock"), Path("/dev/shm"), Path("/tmp"))
 
 
@@ -21,12 +21,13 @@ _HOST_FOLDERS = (Path("/run/lock"), Path("/dev/shm"), Path("/tmp"))
 def host_lock(
     name: str, *, on_wait: Callable[[], None] | None = None, folders: Sequence[Path] = _HOST_FOLDERS
 ) -> Iterator[None]:
-    """Hold the lock `name` of this host while the block runs; wait, without polling, until it is free.
+    """Hold the lock `name` of this host while the block runs; wait, without polling, until the lock is free.
 
     The process takes the lock in each usable folder of `folders`, and thus excludes all processes that use any of these
     folders. No single folder works for all users. On some systems, only root may write to ``/run/lock``. A service may
-    have its own ``/tmp`` or may see everything except ``/dev`` as read-only. A log-out or a clean-up may remove a lock
-    file. An abstract socket belongs to a network namespace, which containers do not share. ``TMPDIR`` is ignored.
+    have its own ``/tmp`` or may see everything except ``/dev`` as read-only. A lock file may be removed at log-out or
+    during a clean-up. An abstract socket belongs to a network namespace, which containers do not share. ``TMPDIR`` is
+    ignored.
 
     The lock is not re-entrant: a process that takes the lock twice waits forever.
 
@@ -56,7 +57,7 @@ def host_lock(
 
 @contextmanager
 def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-    """Hold ``flock`` on a file and keep the file; without `wait`, raise `BlockingIOError` if it is locked."""
+    """Hold ``flock`` on a file and keep the file; without `wait`, raise `BlockingIOError` if the file is locked."""
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,7 @@ def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterato
 
 @contextmanager
 def passing_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file at `path` while the block runs, then remove the file; use this lock for work done once."""
+    """Lock the file at `path` while the block runs, then remove the file; use this lock for one-time work."""
     while True:
         with path.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -40,7 +40,7 @@ class ObjectRoot(StoreRoot):
     def list(self, prefix: str) -> list[Entry]:
         with self._opened() as files:
             objects = files.find(f"{self._prefix}/{prefix}", detail=True)
-        # If a listing is empty, s3fs looks up the prefix, which is a folder if a file has appeared since the listing.
+        # Skip the folder that s3fs returns for an empty listing if a file has appeared in the meantime.
         return sorted(
             Entry(path.removeprefix(f"{self._prefix}/"), int(info["size"]), info["LastModified"].timestamp())
             for path, info in objects.items()
@@ -103,7 +103,7 @@ class ObjectRoot(StoreRoot):
         return Stamped(content, str(head["ETag"]), (now - head["LastModified"]).total_seconds())
 
     def put(self, name: str, content: bytes | Path) -> None:
-        """Write or replace an object; a multipart upload becomes visible with the last part."""
+        """Write or replace an object; a multipart upload becomes visible only when it is complete."""
         with self._opened() as files:
             if isinstance(content, Path):
                 files.put_file(str(content), f"{self._prefix}/{name}")

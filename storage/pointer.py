@@ -104,8 +104,8 @@ def switched(pointer: Pointer | None, workload: str, switch: Switch) -> Pointer:
 
 
 def signed(pointer: Pointer, signer: Signer, before: Statement | None, now: datetime) -> Pointer:
-    """Return the pointer with a new signed statement, whose serial is greater than the serial of `before`."""
-    # Serials start from the current time, so that serials grow even if the previous statement was lost.
+    """Return the pointer with a new signed statement, whose serial number is higher than in `before`."""
+    # Serial numbers are based on the current time, so that they increase even if the previous statement was lost.
     serial = int(now.timestamp())
     if before is not None:
         serial = max(serial, before.serial + 1)

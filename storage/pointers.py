@@ -29,7 +29,7 @@ class Pointers:
 
     def __init__(self, root: StoreRoot, signer: Signer | None) -> None:
         self._root, self._signer = root, signer
-        # This host's record of signatures. A local store contains the record, so that a backup restores both together.
+        # This host's record of signatures. A local store contains the record, so that backups include the record.
         self._seen = root.lock_folder() / "signed.json"
 
     def read(self, workload: str) -> Pointer | None:
@@ -43,7 +43,7 @@ class Pointers:
     def change(self, workload: str, decide: Callable[[Pointer | None], _Decided]) -> _Decided:
         """Replace a pointer by compare-and-swap; return the result of `decide`.
 
-        The lock excludes other processes on this host, which could otherwise change the statement that `last` read.
+        The lock excludes other processes on this host, which could otherwise sign a newer statement in the meantime.
         The swap detects changes by other hosts.
 
         Parameters
@@ -83,9 +83,9 @@ class Pointers:
         )
 
     def last(self, pointer: Pointer | None, workload: str, *, by_hand: bool = False) -> Statement | None:
-        """Return this signer's last statement, which must match this pointer; return None if nothing was signed yet.
+        """Return this signer's last statement if it matches the pointer; return None if nothing was signed yet.
 
-        If a person decides (`by_hand`), return None instead of raising `BundleError`.
+        If a person made the decision (`by_hand`), return None instead of raising `BundleError`.
 
         Raises
         ------
@@ -162,7 +162,7 @@ class Pointers:
 
 
 def conflict(workload: str, pointer: Pointer | None, seen: str | None) -> ConflictError:
-    """Return the error for a change that was decided while the bundle `seen` (None: no bundle) was current."""
+    """Return the error for a change that was decided while `seen` (None for no bundle) was the current bundle."""
     if pointer is None:
         now = f'"{workload}" has no current bundle now'
     else:

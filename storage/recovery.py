@@ -48,12 +48,12 @@ class Unrecorded:
 
 
 def unrecorded_switches(place: StoreRoot | Path | str) -> list[Unrecorded]:
-    """Return the runs' switches that are missing in ``promotions``, except switches of runs without measurements.
+    """Return the runs' switches that ``promotions`` lacks, except switches of runs without measurements.
 
     An unreadable pointer is skipped, because other commands report the problem.
     """
     root = StoreRoot.of(place)
-    # Read the pointers first, so that a run in progress can record its switches in the meantime.
+    # Read the pointers before the results, so that a run in progress has time to record its switches.
     switches = list(_run_switches(BundleStore(root)))
     if not switches:
         return []
@@ -74,7 +74,7 @@ def _run_switches(bundles: BundleStore) -> Iterator[Unrecorded]:
         before = ""
         for switch in pointer.history if pointer else ():
             match = _BY.fullmatch(switch.by)
-            # Check the version, because the file is untrusted and a path contains the version.
+            # Check the version, because the file is untrusted and the version becomes part of a path.
             if switch.action == "promote" and match and VERSION.fullmatch(switch.version):
                 yield Unrecorded(workload, match[1], switch, before)
             before = switch.version
@@ -111,10 +111,10 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
     ]
     switch, digest, gate = missing.switch, manifest["sources"]["quantized"], manifest["gate"]
     packaged = {"recipe": manifest["recipe"]["name"], "runtime": manifest["model"]["runtime"]}
-    # An earlier run may have packaged the content under an old name of the recipe.
+    # An earlier run may have packaged the content when the recipe had a different name.
     matching = (row for row in measured if row["artifact_digest"] == digest and row["setting"] == "primary")
     candidate = next(matching, packaged)
-    # If an earlier run packaged the bundle, the manifest's rules were applied to other numbers.
+    # If an earlier run packaged the bundle, the manifest's rules were checked with that run's numbers.
     rules = gate["rules"] if manifest["run_id"] == missing.run_id else []
     row: Row = {
         "run_id": missing.run_id,
@@ -153,7 +153,7 @@ def record_dead_run(place: StoreRoot | Path | str, dead: Holder) -> bool:
         "run_id": dead.run_id,
         "night": measured[0]["night"],
         "started_at": dead.since,
-        # The run was still alive at this time, because it published its measurements then.
+        # The run was still alive when it published its measurements.
         "finished_at": datetime.fromtimestamp(entry.modified, UTC),
         "status": "failed",
         "profile": measured[0]["profile"],

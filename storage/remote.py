@@ -34,7 +34,7 @@ class Broken(Exception):  # noqa: N818
 
 
 class Refused(Exception):  # noqa: N818
-    """The file is not available, and a retry cannot help."""
+    """The file is not available, and a retry would not help."""
 
     transient = False
 
@@ -76,11 +76,11 @@ def _http_stream(response: httpx.Response, start: int) -> Stream:
     if status in (200, 206):
         begin = start if status == 206 else 0
         length = response.headers.get("Content-Length", "")
-        # Pass on pieces of any size, because buffered bytes would be lost if the connection broke.
+        # Pass on each piece as it arrives, because buffered bytes would be lost if the connection broke.
         is_known = re.fullmatch("[0-9]{1,18}", length)
         return Stream(begin, begin + int(length) if is_known else None, response.iter_raw())
     if status == 416 and start:
-        # The remote file ends at `start`. The SHA-256 will show whether the part is complete or from another version.
+        # The remote file ends at `start`. The SHA-256 shows whether the partial file is complete or outdated.
         return Stream(start, None, iter(()))
     reason = f"the server answered {status} {response.reason_phrase}".rstrip()
     raise (Broken if status in STATUSES else Refused)(reason)

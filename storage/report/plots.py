@@ -38,7 +38,7 @@ _IDLE = re.compile(r'<!--.*?-->|<metadata>.*?</metadata>|(?<=<g) id="[^"]*"| ?st
 
 @dataclass
 class Drawing:
-    """A figure with one set of axes; ``svg`` is empty until it is complete."""
+    """A figure with one set of axes; ``svg`` is empty until the figure is complete."""
 
     figure: Figure
     axes: Axes
@@ -47,8 +47,8 @@ class Drawing:
 
 @contextmanager
 def drawing(title: str, description: str) -> Iterator[Drawing]:
-    """Yield a drawing whose axes are empty; afterwards, ``svg`` contains the image."""
-    # SVG ids are random by default; a salt from the title makes the file reproducible.
+    """Yield a drawing with empty axes; after the block, ``svg`` contains the image."""
+    # SVG ids are random by default; a salt derived from the title makes the file reproducible.
     with matplotlib.rc_context({"svg.hashsalt": title}, fname=_STYLE):
         figure = Figure(figsize=_SIZE, layout="constrained")
         drawn = Drawing(figure, figure.subplots())
@@ -194,7 +194,7 @@ def history_plot(title: str, history: History, names: Sequence[str], marks: Mapp
 
 
 def _apart(nights: Sequence[dt.date]) -> list[dt.date]:
-    """Choose nights, starting from the last, so far apart that their date labels do not overlap."""
+    """Choose the nights to label, starting from the last, so that the date labels do not overlap."""
     least, chosen = (nights[-1] - nights[0]) / _TICKS, [nights[-1]]
     for night in reversed(nights):
         if chosen[-1] - night >= least:

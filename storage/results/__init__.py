@@ -15,20 +15,21 @@ Verdict = Literal["valid", "inconclusive", "not-measured"]
 Decision = Literal["promote", "pass", "hold", "reject"]
 # State of the caches during a timed call: warm in a loop of calls, or cold after other data has filled the caches.
 Caches = Literal["warm", "cold"]
-# Kinds of findings in a comparison with earlier nights, and the compared numbers.
+# Kinds of findings from a comparison with earlier nights, and the metrics that are compared.
 FindingKind = Literal["slower", "larger", "worse", "vanished", "appeared", "improved"]
 FindingMetric = Literal["speedup", "size_bytes", "quality_difference", "quality", "candidate"]
 
 # Name of the column that gives the reason for each unknown value of a row.
 UNKNOWN = "unknown"
 
-# Above these fractions of a benchmark's time, the numbers are less reliable than on a quiet host. `WAITED_SHARE` limits
-# the time in which a task waited for a processor, and `STOLEN_SHARE` limits the time that other virtual machines took.
+# If these fractions of a benchmark's time are exceeded, the numbers are less reliable than on a quiet host.
+# `WAITED_SHARE` is for the time in which a task waited for a CPU, and `STOLEN_SHARE` for the time that other virtual
+# machines took.
 WAITED_SHARE, STOLEN_SHARE = 0.2, 0.02
 # If an A/A interval extends further than `WIDEST` from 1, the host is too noisy to show small differences.
 WIDEST = 0.05
 
-# A mapping may be given as (key, value) pairs, and a datetime is also a date.
+# A mapping may be a sequence of (key, value) pairs. ``dt.date`` includes ``dt.datetime``.
 Cell: TypeAlias = (
     str
     | int

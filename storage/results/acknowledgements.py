@@ -27,8 +27,8 @@ def acknowledge(
 ) -> list[Regression]:
     """Accept and return a night's matching findings; the default is each workload's latest night.
 
-    The references of the accepted numbers restart on that night. Candidates that appeared or vanished are reported
-    only once, and do not need acceptance.
+    Later nights are compared with the accepted numbers. Candidates that appeared or vanished are reported only once,
+    and do not need acceptance.
 
     Raises
     ------
