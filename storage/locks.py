@@ -50,7 +50,7 @@ def host_lock(
         if len(problems) == len(folders):
             raise StoreError(
                 f"The host's lock cannot be taken in any folder ({'; '.join(problems)}).",
-                hint="Make one of these files readable for all users, or remove the file.",
+                hint="Make one of these files readable by all users, or remove it.",
             )
         yield
 

@@ -91,7 +91,7 @@ def _check_http(uri: str) -> None:
     parts = urlsplit(uri)
     if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
         raise ConfigurationError(
-            f"{parts.scheme}://{parts.hostname}{parts.path}: plain HTTP is allowed only for this host.",
+            f"{parts.scheme}://{parts.hostname}{parts.path}: plain HTTP is allowed only for localhost.",
             hint="Use https.",
         )
 

@@ -98,11 +98,16 @@ def _parse(folder: Path, content: bytes) -> dict[str, str]:
     *lines, last = content.decode("latin-1").split("\n")
     matches = [match for line in lines if (match := _LINE.fullmatch(line))]
     if last or not lines or len(matches) < len(lines):
-        raise BundleError(f"{folder}: {SUMS} is damaged, because it is not a list of digests and names.")
+        raise BundleError(
+            f"{folder}: {SUMS} is not a list of digests and file names.", hint="Do not use the bundle; fetch it again."
+        )
     names = [match[2] for match in matches]
     # nightquant sorts the names and writes each name once, so that a bundle has exactly one possible list.
     if names != sorted(set(names)) or {SUMS, SIGNATURE} & set(names):
-        raise BundleError(f"{folder}: {SUMS} is damaged, because its names are not sorted and unique.")
+        raise BundleError(
+            f"{folder}: the file names in {SUMS} are unsorted, repeated or not allowed.",
+            hint="Do not use the bundle; fetch it again.",
+        )
     return {match[2]: match[1] for match in matches}
 
 
@@ -123,7 +128,7 @@ def _regular_files(folder: Path) -> set[str]:
 
 def _odd(folder: object, name: str) -> BundleError:
     return BundleError(
-        f"{folder}: {name!r} is not a regular file with a plain name, so it does not belong to a bundle.",
+        f"{folder}: {name!r} is not a regular file, or its name is not allowed in a bundle.",
         hint="Do not use the bundle; fetch it again.",
     )
 

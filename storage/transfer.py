@@ -90,7 +90,7 @@ def _check_local(path: Path, sha256: str | None, max_bytes: int) -> str:
         ) from error
     if sha256 is not None and digest != sha256:
         raise InputError(
-            f"{path}: its SHA-256 is {digest}, but {sha256} was expected.", hint="Correct the path or the sha256."
+            f"The SHA-256 of {path} is {digest}, but {sha256} was expected.", hint="Correct the path or the sha256."
         )
     return digest
 
@@ -135,7 +135,7 @@ class _Download:
             # A resumed download may mix two versions of the file, so download the file again from the start.
             if is_last or not is_resumed:
                 raise InputError(
-                    f"{shown(self.uri)}: its SHA-256 is {digest}, but {self.sha256} was expected.",
+                    f"The SHA-256 of {shown(self.uri)} is {digest}, but {self.sha256} was expected.",
                     hint="The file has changed or is the wrong file. Correct the URI or the sha256.",
                 )
 

@@ -167,7 +167,8 @@ class Envelope(FrozenDocument):
             return Statement.model_validate_json(self.payload)
         except ValidationError as error:
             raise BundleError(
-                f"The signed statement in the current.json of {workload} has an unknown format."
+                f"The signed statement in the current.json of {workload} has an unknown format.",
+                hint="Update nightquant, or fetch the file again.",
             ) from error
 
     def _message(self) -> bytes:
@@ -205,7 +206,7 @@ def check_statement(
         )
     if max_age is not None and now - statement.signed_at > max_age:
         raise BundleError(
-            f"{content}, but was signed at {statement.signed_at:%Y-%m-%d %H:%M} UTC, longer ago than allowed.",
+            f"{content}, but was signed at {statement.signed_at:%Y-%m-%d %H:%M} UTC, which is longer ago than allowed.",
             hint="Fetch the file again.",
         )
     if statement.version[:10] < min_version[:10]:

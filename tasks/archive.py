@@ -86,7 +86,10 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, named: str = "") -> 
         else:
             raise InputError(f"{named}: expected a directory or a .zip, .tar, .tar.gz, .tar.bz2 or .tar.xz archive.")
     except _DAMAGED as error:
-        raise InputError(f"{named}: the archive is damaged or has an unknown format ({error}).") from error
+        raise InputError(
+            f"{named}: the archive is damaged or has an unknown format ({error}).",
+            hint="Download or repack the archive again.",
+        ) from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise InputError(
             f"{named}: the archive has two members with the name {Path(error.filename).name}.",

@@ -97,7 +97,7 @@ def _as_candidate(
     copy = workspace.store.find(KIND, digest)
     if copy is not None and any(file_digest(copy / name) != digests[name] for name in files):
         # The copy in the artifact store is damaged, but the bundle may be good.
-        raise StoreError(f"{copy}: the files differ from the bundle's files.", hint="Remove the folder.")
+        raise StoreError(f"{copy}: the files differ from the bundle's files.", hint="Remove this folder.")
     if copy is None:
         with workspace.store.create(KIND, digest, made_from) as draft:
             for name in files:

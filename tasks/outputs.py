@@ -52,8 +52,8 @@ def tensors_of(result: object) -> tuple[Tensor, ...]:
     other_types = [type(item).__name__ for item in items if not isinstance(item, Tensor)]
     contents = f" of {f'a {other_types[0]}' if other_types else 'nothing'}" if isinstance(result, tuple | list) else ""
     raise QuantizationError(
-        f"The model returns a {type(result).__name__}{contents}; only a tensor, or a tuple of tensors, can be saved.",
-        hint="Wrap the model in the factory, so that forward returns the logits, or a tuple with the logits first.",
+        f"The model returns a {type(result).__name__}{contents}, but only a tensor or a tuple of tensors can be saved.",
+        hint="In the factory, wrap the model so that forward returns the logits or a tuple that begins with them.",
     )
 
 

@@ -137,7 +137,7 @@ def resampled_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDif
     before, after = _paired(baseline, candidate)
     differences = (after - before)[np.isfinite(before) & np.isfinite(after)]
     if not differences.size:
-        raise ValueError("every resample lacks one of the two qualities")
+        raise ValueError("the baseline's or the candidate's quality is NaN in every resample")
     low, high = np.quantile(differences, [_TAIL, 1 - _TAIL])
     return PairedDifference(float(differences.mean()), float(low), float(high))
 

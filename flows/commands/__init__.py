@@ -112,10 +112,12 @@ workload_argument = click.argument("workload", shell_complete=complete_workload)
 profile_option = click.option(
     "--profile",
     type=click.Choice(PROFILES),
-    help="Measure each workload for at most 1, 5 or 15 min; stop as soon as the result is clear (default: standard).",
+    help="Measure each workload for up to 1, 5 or 15 min, and stop early once the result is clear (default: standard).",
 )
 # This option passes ``by: str``.
-by_option = click.option("--by", metavar="NAME", callback=_by, help="Record this name (default: your user name).")
+by_option = click.option(
+    "--by", metavar="NAME", callback=_by, help="Record your decision under this name (default: your user name)."
+)
 
 
 def recipes_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word

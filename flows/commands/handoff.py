@@ -109,7 +109,7 @@ def show(workload: str, version: str | None, history: bool, manifest: bool, form
 @format_option("text", "json")
 @store_option
 def promote(workload: str, version: str, reason: str, by: str, format: str, store: str) -> None:
-    """Make VERSION of WORKLOAD current, even if VERSION was withdrawn; the replaced bundle is not withdrawn.
+    """Make VERSION of WORKLOAD current, even if VERSION was withdrawn, without withdrawing the replaced bundle.
 
     A later run replaces VERSION only if another candidate is clearly better, VERSION fails the gate, or the workload's
     checkpoint changes.
@@ -130,7 +130,7 @@ def promote(workload: str, version: str, reason: str, by: str, format: str, stor
 @workload_argument
 @click.option("--to", "version", metavar="VERSION", help="Make this bundle current (default: the previous bundle).")
 @click.option(
-    "--from", "replacing", metavar="VERSION", help="Withdraw this bundle, but only if it is the current bundle."
+    "--from", "replacing", metavar="VERSION", help="Withdraw this bundle; do nothing if another bundle is current."
 )
 @reason_option("Record this reason in the history.")
 @by_option

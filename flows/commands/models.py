@@ -95,7 +95,7 @@ def generate(
     default="0,1,2,4",
     show_default=True,
     metavar="K,…",
-    help='Evaluate the model with the K worst layers in float, for each K; "" shows only the ranking.',
+    help='Evaluate the model with its K worst layers in float, for each listed K; "" shows only the ranking.',
 )
 @format_option("table", "json")
 @store_option

@@ -62,7 +62,7 @@ def nightly(
     timings: bool,
     format: str,
 ) -> int:
-    """Prepare data, train or fetch models, and quantize, evaluate, benchmark, record and publish tonight's candidates.
+    """Prepare data and checkpoints, then quantize, evaluate, benchmark, record and publish tonight's candidates.
 
     \b
     Exit codes: 0 success, 1 some work failed, 2 the request or the configuration is invalid, 3 a regression was

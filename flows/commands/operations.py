@@ -215,7 +215,10 @@ class Automations:
         """
         event = emit_event(_TEST, resource={"prefect.resource.id": _TEST, "prefect.resource.name": "nightquant"})
         if event is None:
-            raise ConfigurationError("Prefect's client does not send events.", hint="Unset PREFECT_EVENTS_….")
+            raise ConfigurationError(
+                "Prefect's client is configured not to send events.",
+                hint="Unset the environment variables that begin with PREFECT_EVENTS_.",
+            )
         EventsWorker.instance().drain()
         calls = len(self._targets())
         deadline = time.monotonic() + timeout_s

@@ -58,13 +58,13 @@ _STORY = "the workload's bundle, nights and layers"
 @click.command()
 @age_option(
     "--max-age",
-    help="Check only the age of the last good night; exit with code 1 if the age exceeds this limit, such as 26h.",
+    help="Check only the age of the last good night; exit with code 1 if it is older than this, for instance 26h.",
 )
 @workload_option
 @click.option(
     "--prometheus",
     type=FILE,
-    help="Write only the last night's Prometheus metrics to this file, atomically.",
+    help="Atomically write the latest night's Prometheus metrics to this file, and show nothing.",
 )
 @format_option("text", "json", "prometheus")
 @store_option

@@ -39,10 +39,12 @@ def _min_version(context: click.Context, parameter: click.Parameter, value: str)
 )
 @click.option("--workload", "-w", help="Require the bundle that is named in this workload's signed current.json.")
 @click.option(
-    "--pointer", type=FILE, help="Read this current.json (default: the file next to the bundle's folder, or in PATH)."
+    "--pointer",
+    type=FILE,
+    help="Read this current.json (default: the file in PATH, or next to PATH if PATH is a bundle).",
 )
 @click.option(
-    "--threshold", type=click.IntRange(min=1), default=1, help="Require signatures made with this many of the keys."
+    "--threshold", type=click.IntRange(min=1), default=1, help="Require signatures from at least this many of the keys."
 )
 @click.option(
     "--min-version", default="", callback=_min_version, help="Refuse bundles that are older than this version or date."
@@ -119,7 +121,7 @@ def _lines(report: VerificationReport) -> Iterator[str]:
     "--public-key",
     type=FILE,
     multiple=True,
-    help="Add a signature only to a current.json that is signed with this key; repeatable.",
+    help="Add a signature only if current.json is already signed with this key; repeatable.",
 )
 @format_option("text", "json")
 @store_option

@@ -161,7 +161,7 @@ def _start(timeout_s: float, noted: Callable[[str], None]) -> subprocess.Popen[s
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH", ""))))
     # Start one server at a time, because the migration of a new database fails if two servers run it at once.
     with host_lock(
-        "prefect-server-start", on_wait=lambda: noted("Waiting until another command's Prefect server has started.")
+        "prefect-server-start", on_wait=lambda: noted("Waiting for another command's Prefect server to start.")
     ):
         process = subprocess.Popen(
             # ``-P`` prevents modules in the working folder from replacing nightquant's modules.

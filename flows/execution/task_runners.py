@@ -84,7 +84,7 @@ def refuse_namesakes(starter: str) -> None:
     for path in (Path(name) for package in ("flows", "tasks", "storage") for name in (f"{package}.py", package)):
         if path.resolve().parent != own_folder and (path.is_file() or (path / "__init__.py").is_file()):
             raise ConfigurationError(
-                f"{starter} imports from the working folder first: {path.absolute()} hides a nightquant package.",
+                f"{path.absolute()} hides a nightquant package: {starter} imports from the working folder first.",
                 hint=f"Run nightquant from another folder, or rename {path.name}.",
             )
 
@@ -136,9 +136,10 @@ def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
     hosts = list(hosts)
     if chosen := tuple(spot for host, spot in hosts if wanted in ("", host.fingerprint)):
         return chosen
-    names = sorted({f"{host.name} has {host.fingerprint}" for host, _ in hosts})
+    names = sorted({f"{host.name} ({host.fingerprint})" for host, _ in hosts})
     raise MeasurementError(
-        f"Benchmarks need a host with the fingerprint {wanted or '(any)'}; {', '.join(names) or 'there is no host'}.",
+        f"Benchmarks need a host with the fingerprint {wanted or '(any)'}. "
+        f"Available hosts: {', '.join(names) or 'none'}.",
         hint="Run a worker on a matching host, or change NIGHTQUANT_FINGERPRINT (empty: any host).",
     )
 

@@ -43,7 +43,7 @@ def read_whole(folder: Path, expected: str = "") -> dict[str, bytes]:
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         with os.fdopen(os.open(folder / name, flags), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode) or not PLAIN.fullmatch(name):
-                raise Refused(f"{name!r} is not a regular file with a plain name")
+                raise Refused(f"{name!r} is not a regular file, or its name is not allowed")
             files[name] = stream.read()
     sums, _ = files.pop("SHA256SUMS", b""), files.pop("SHA256SUMS.sig", None)
     lines = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items()]

@@ -115,7 +115,10 @@ def describe_golden(path: Path, provenance: Provenance) -> tuple[list[Json], lis
         raise BundleError(f"{path}: expected the tensors {sorted(expected)}, found {sorted(tensors)}.")
     for key, tensor in tensors.items():
         if not tensor.size or not np.isfinite(tensor).all():
-            raise BundleError(f"The golden tensor {key} is empty or contains NaN or infinities.")
+            raise BundleError(
+                f"The golden tensor {key} is empty or contains NaN or infinities.",
+                hint="Check the test samples and the model's outputs.",
+            )
     ranges = domain.input_ranges(provenance.job.dataset)
     inputs = [
         _described_tensor(name, INPUT + name, tensors[INPUT + name])

@@ -154,7 +154,7 @@ def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspa
     if not report.ok:
         raise BundleError(
             f"{provenance.job.workload.name} {provenance.candidate.name} was not published: {report.problem}",
-            hint="The runtime's files do not reproduce the evaluated outputs. Investigate this candidate.",
+            hint="The runtime's files do not reproduce the evaluated outputs. Remove this runtime from the recipe.",
         )
 
 

@@ -144,7 +144,9 @@ def _run_model(path: Path, report: VerificationReport, runtime: str, timeout_s: 
     try:
         process = subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:
-        raise BundleError(f"{path}: the model did not finish within {timeout_s:g} s.") from error
+        raise BundleError(
+            f"{path}: the model did not finish within {timeout_s:g} s.", hint="Try again on an idle host."
+        ) from error
     try:
         result = json.loads(process.stdout.decode().splitlines()[-1])
         differences, changed, problem = result["differences"], result["changed"], result["problem"]

@@ -132,7 +132,8 @@ def first_input(model: nn.Module) -> str:
     parameters = forward_parameters(model)
     if not parameters:
         raise ConfigurationError(
-            "The model's forward does not take an input.", hint="Add an input, float32 [rows, features]."
+            "The model's forward does not take an input.",
+            hint="Add a parameter for a float32 tensor [rows, features].",
         )
     return parameters[0].removeprefix("*")
 
@@ -192,7 +193,7 @@ def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dic
         if unknown or order != list(parameters[: len(order)]):
             raise ConfigurationError(
                 f"{source} has the inputs {', '.join(by_name)}; the model's forward takes {', '.join(parameters)}.",
-                hint="Use the names of forward's first parameters, without a gap, because inputs are positional.",
+                hint="Inputs are passed by position: use the names of forward's first parameters, and do not skip any.",
             )
         return {name: _tensor(by_name[name], f'{source}: input "{name}"') for name in order}
     values = list(inputs) if isinstance(inputs, tuple | list) else [inputs]

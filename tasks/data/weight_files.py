@@ -36,7 +36,7 @@ def weight_files(path: Path) -> list[Path]:
     document = read_json(index)
     weight_map = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise InputError(f"{index} does not list any weight files.", hint="Use an index that save_pretrained wrote.")
+        raise InputError(f"{index} does not list any weight files.", hint="Use an index written by save_pretrained.")
     files = [index.parent / name for name in sorted({str(name) for name in weight_map.values()})]
     if missing := [file.name for file in files if file.parent != index.parent or not file.is_file()]:
         raise InputError(

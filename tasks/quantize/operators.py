@@ -52,7 +52,7 @@ def operators() -> torch._ops._OpNamespace:
     """
     name = namespace()
     if not is_loaded(name):
-        raise QuantizationError(f"The operators {name} are not loaded.", hint="Load the model's operator library.")
+        raise QuantizationError(f"The {name} operators are not loaded.", hint="Load the library that defines them.")
     loaded: torch._ops._OpNamespace = getattr(torch.ops, name)
     return loaded
 

@@ -103,7 +103,7 @@ class Workload(Section):
     def _check_consistency(self) -> Self:
         names = [recipe.name for recipe in self.recipe]
         if len(set(names)) != len(names):
-            raise ValueError(f"recipe names must differ: {names}")
+            raise ValueError(f"recipe names are not unique: {names}; give each recipe its own name")
         for recipe in self.recipe:
             for need in METHODS[recipe.method].needs:
                 if lack := self.lacks(need):

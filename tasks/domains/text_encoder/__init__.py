@@ -88,7 +88,7 @@ class EncoderDirectory(EncoderSpec):
     def _read_directory(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, Mapping) or not isinstance(value.get("path"), str):
             if isinstance(value, Mapping) and "config" not in value:  # a section from the store contains the config
-                raise ValueError("set path to the model's directory")
+                raise ValueError("set path to the directory of the model")
             return value
         folder = info.context.get("folder", "") if isinstance(info.context, dict) else ""
         path = Path(folder, value["path"]).expanduser()
@@ -152,7 +152,9 @@ class EncoderWorkload(Workload):
     def _sections_fit_together(self) -> Self:
         classifies, data = self.model.task == "classification", self.data
         if classifies and isinstance(data, TextTable) and data.label is None:
-            raise ValueError("set data.label to the name of the column that contains the classes")
+            raise ValueError(
+                "data.label is missing; set data.label to the name of the column that contains the classes"
+            )
         if (self.metric in _OF_CLASSES) != classifies:
             raise ValueError(f'evaluate.metric "{self.metric}" is not compatible with model.task "{self.model.task}"')
         if self.metric == "retrieval" and not (isinstance(data, TextTable) and data.pair):
@@ -193,8 +195,8 @@ def read_config(folder: Path) -> JsonObject:
     path = folder / CONFIG
     if not path.is_file():
         raise InputError(
-            f"{folder} does not contain {CONFIG}; set model.path to a local directory that save_pretrained wrote, "
-            "because models are not downloaded by name"
+            f"{folder} does not contain {CONFIG}, and models are not downloaded by name; set model.path to a directory "
+            "written by save_pretrained"
         )
     document = read_json(path)
     if not isinstance(document, dict):

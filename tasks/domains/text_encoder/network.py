@@ -148,7 +148,7 @@ def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
         listed = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
         raise InputError(
             f"{folder}: these weights are missing or do not match the shapes in config.json: {listed}.",
-            hint="If a classifier's head is missing, save the model after training.",
+            hint="If the classifier head is missing, train the model and save it again.",
         )
     return encoder.state_dict()
 
@@ -221,5 +221,5 @@ def _check_weights(files: list[Path], parameters: int) -> None:
         raise InputError(
             f"{files[0].parent}: config.json describes a model with {parameters:,} parameters, but the files contain "
             f"only {values:,} values.",
-            hint="Save the complete model. If a classifier's head is missing, save the model after training.",
+            hint="Save the complete model. If the classifier head is missing, train the model first.",
         )

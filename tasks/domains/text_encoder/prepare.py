@@ -139,8 +139,8 @@ def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[
     labels = configured or tuple(map(str, sorted(data_labels)))
     if len(labels) < 2 or workload.model.config.get("problem_type") in _NOT_ONE_CLASS:
         raise ConfigurationError(
-            "Classification needs at least two classes, and exactly one class for each text.",
-            hint="Provide one class for each text; regression and several labels per text are not supported.",
+            "The workload is not a classification with at least two classes and one class for each text.",
+            hint="Provide one class for each text. Regression and several labels per text are not supported.",
         )
     numbers = {label: index for index, label in enumerate(labels)}
 
@@ -152,7 +152,7 @@ def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[
     if unknown := sorted(str(label) for label in data_labels if number_of(label) is None):
         raise InputError(
             f"The model's configuration lacks labels that occur in the data: {', '.join(unknown[:5])}"
-            f"{', …' if len(unknown) > 5 else ''}. The configuration has {', '.join(labels[:10])}.",
+            f"{', …' if len(unknown) > 5 else ''}. The configured labels are {', '.join(labels[:10])}.",
             hint="Add the labels to id2label in config.json, or correct the column.",
         )
     return labels, {

@@ -125,7 +125,7 @@ def test_a_baseline_that_is_no_candidate_is_refused_with_the_candidates(tmp_path
 
 
 def test_two_recipes_of_one_name_are_refused(tmp_path):
-    assert "must differ" in _refused(tmp_path, 'name = "dynamic-int8"', 'name = "float"')
+    assert "recipe names are not unique" in _refused(tmp_path, 'name = "dynamic-int8"', 'name = "float"')
 
 
 def test_what_is_not_toml_is_refused_with_its_place(tmp_path):

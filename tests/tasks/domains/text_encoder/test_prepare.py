@@ -122,7 +122,7 @@ def test_every_row_of_what_is_timed_has_as_many_real_tokens_as_asked_for(tmp_pat
         (
             {"label": ["mammal"] * 120},
             {},
-            "configuration lacks labels that occur in the data: mammal. The configuration has animal, plant",
+            "configuration lacks labels that occur in the data: mammal. The configured labels are animal, plant",
         ),
         ({"label": [7] * 120}, {}, "labels that occur in the data: 7"),
         ({"text": list(range(120))}, {}, "has type int64, not text"),
@@ -157,7 +157,7 @@ def test_more_tokens_than_positions_are_refused(tmp_path: Path, changes: dict[st
 def test_one_class_is_refused(tmp_path: Path) -> None:
     path = write_table(tmp_path, text=TEXTS, label=["oak"] * 120)
     workload = encoder(tmp_path, data=table(path), model=of_config(), checkpoint={"kind": "seeded"})
-    with pytest.raises(NightquantError, match="needs at least two classes"):
+    with pytest.raises(NightquantError, match="at least two classes"):
         prepare(workload, ArtifactStore(tmp_path))
 
 
