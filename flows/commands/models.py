@@ -100,7 +100,7 @@ def generate(
 @format_option("table", "json")
 @store_option
 def sensitivity(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, format: str, store: str) -> None:
-    """Rank the quantized layers by the noise that each layer adds; missing artifacts are built first.
+    """Rank the quantized layers by the noise that each layer adds; build missing artifacts first.
 
     \b
     Example:
@@ -132,7 +132,7 @@ def sensitivity(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, f
 
 def _workload(names: tuple[str, ...], recipes: tuple[str, ...], *, hint: str) -> Workload:
     if len(names) != 1 or len(recipes) > 1:
-        raise ConfigurationError("The command accepts one workload and at most one recipe.", hint=hint)
+        raise ConfigurationError("This command needs exactly one workload and at most one recipe.", hint=hint)
     (workload,) = NightlyRequest(workloads=names).load_workloads()
     return workload
 

@@ -95,7 +95,8 @@ def nightly(
     except (Terminated, KeyboardInterrupt) as stop:
         number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
         click.echo(
-            f"nightquant: Stopped by {number.name}. Repeat the command to reuse the finished artifacts.", err=True
+            f"nightquant: Stopped by {number.name}. Run the command again; it reuses the finished artifacts.",
+            err=True,
         )
         return 128 + number
 

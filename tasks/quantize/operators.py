@@ -52,7 +52,9 @@ def operators() -> torch._ops._OpNamespace:
     """
     name = namespace()
     if not is_loaded(name):
-        raise QuantizationError(f"The {name} operators are not loaded.", hint="Load the library that defines them.")
+        raise QuantizationError(
+            f"The {name} operators are not loaded.", hint="Load the library that defines these operators."
+        )
     loaded: torch._ops._OpNamespace = getattr(torch.ops, name)
     return loaded
 

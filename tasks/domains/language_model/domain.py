@@ -213,7 +213,7 @@ def batchify(ids: Tensor, columns: int) -> Tensor:
     length = len(ids) // columns
     if length < 2:
         raise InputError(
-            f"The text has {len(ids)} words, but {columns} parallel streams need at least {2 * columns}.",
+            f"The split has {len(ids)} words, but {columns} parallel streams need at least {2 * columns}.",
             hint="Provide more text, or set a smaller checkpoint.batch_size.",
         )
     return ids[: length * columns].long().view(columns, length).t().contiguous()

@@ -134,7 +134,7 @@ def test_a_loss_that_is_no_number_is_refused(prepared: Prepared, bias: float) ->
 
 def test_a_stream_of_one_word_is_refused() -> None:
     spec = WordLanguageModelSpec(kind="word-lm", embedding_size=4, hidden_size=4, layers=1)
-    with pytest.raises(InputError, match="parallel streams"):
+    with pytest.raises(InputError, match="two words"):
         word_losses(WordLanguageModel(5, 4, 4, 1, 0.0), torch.zeros(1, dtype=torch.int32), spec, Evaluate())
 
 
