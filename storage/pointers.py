@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import ValidationError
 
 from storage.errors import BundleError, ConfigurationError, ConflictError, StoreError
+from storage.humanize import plural
 from storage.pointer import Pointer, location_of
 from storage.root import StoreRoot, check_writable
 from storage.trust import VARIABLE, Signer, Statement, check_serial, check_statement, seen_in
@@ -156,7 +157,7 @@ class Pointers:
             return Pointer.model_validate_json(content)
         except ValidationError as error:
             raise StoreError(
-                f"{self._root.uri(name)} is damaged: {error.error_count()} values are invalid.",
+                f"{self._root.uri(name)} is damaged: it has {plural(error.error_count(), 'invalid value')}.",
                 hint="Restore the file from a backup, or remove the file and promote a bundle again.",
             ) from error
 
