@@ -1,4 +1,4 @@
-"""Evaluate a candidate's quality, and compare it with the baseline's on the same samples; nothing is cached."""
+"""Evaluate a candidate's quality, and compare it with the baseline's quality on the same samples, without caching."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
 
 
 def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: bool) -> tuple[Quality, Quality]:
-    """Return two qualities: one measured with calls as in deployment, and one measured with several rows per call.
+    """Return two qualities: one for separate rows, as in deployment, and one for calls with several rows.
 
     If the rows of a call do not affect each other, one batched evaluation, which is faster, measures both qualities.
-    Otherwise, each row is evaluated in a separate call (`apart`) to measure the first quality.
+    Otherwise (`apart`), each row is evaluated in a separate call to measure the first quality.
 
     Raises
     ------
@@ -113,13 +113,14 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -
     """Return the quality difference with its paired 95% interval, and the agreement of the predictions.
 
     Each ``samples.safetensors`` may contain ``quality``, float32 [N], and ``prediction``, int64 [N]. ``quality``
-    contains each sample's contribution to the mean; the interval depends on the kind of contribution. The interval is
-    None if ``quality`` is missing or has a single sample. The agreement is None if ``prediction`` is missing.
+    contains one contribution per sample or per resample; the kind of contribution (see `tasks.results`) determines the
+    interval. The interval is None if ``quality`` is missing or has a single sample. The agreement is None if
+    ``prediction`` is missing.
 
     Raises
     ------
     MeasurementError
-        The two candidates were evaluated on different samples, or by different metrics.
+        The two candidates were evaluated on different samples or with different metrics.
     """
     if (baseline.quality_metric, baseline.samples, baseline.contributions) != (
         candidate.quality_metric,

@@ -2,7 +2,7 @@
 
 A line names a class, which is imported on first use. Validating a workload file therefore imports only the runtimes
 that the file names, and does not import torch. Any layer of `tasks` can look up an extension without importing a higher
-layer. A domain's line names a workload class, which names the domain's class without importing torch.
+layer. A domain's line names the workload class, which contains the import path of the domain and does not import torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Need = Literal["calibration", "fine-tuning"]  # features that a method may requi
 
 @dataclass(frozen=True)
 class Registry(Generic[T]):
-    """Registry of stateless classes (``"module:class"``) by name, default first; messages call an entry a ``kind``."""
+    """Registry of stateless classes (``"module:class"``) by name, default first; ``kind`` names entries in messages."""
 
     kind: str
     entries: Mapping[str, str]

@@ -1,6 +1,6 @@
 """The gate: decide which candidates may be promoted, and whether a candidate replaces the current bundle.
 
-The functions are pure: rows of the ``measurements`` table always lead to the same decisions.
+The functions are pure: the same rows of the ``measurements`` table always lead to the same decisions.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def judge(
     rows
         Rows with the columns of the ``measurements`` table; rows of other workloads and settings are ignored.
     incumbent
-        The current bundle; pass None only if the workload certainly lacks a current bundle.
+        The current bundle; pass None only if it is certain that the workload does not have one.
     withdrawn
-        Candidates (``recipe/runtime``) with content that was rolled back; these candidates are never promoted.
+        Candidates (``recipe/runtime``) whose content was rolled back; these candidates are never promoted.
     """
     # Candidates that this host cannot run were not measured, so the gate does not decide on them.
     measured = [row for row in rows if row["workload"] == workload.name and row["status"] != "skipped"]
@@ -68,7 +68,7 @@ def judge(
 
 
 def may_be_promoted(workload: Workload, row: Row) -> bool:
-    """Return whether the candidate could be promoted; only in this case is the candidate's speed worth measuring."""
+    """Return whether the candidate could be promoted; otherwise, its speed does not affect the decisions."""
     outcomes = rules_on(workload.gate, row, timed=False)
     return hands_over(str(row["runtime"])) and all(rule.outcome == "passed" for rule in outcomes)
 
@@ -143,7 +143,7 @@ def _replace(
 
 
 def _unmeasured(incumbent: Incumbent, current: Row | None) -> str:
-    """Return the reason why the current bundle cannot be judged, or ``""``."""
+    """Return why the current bundle cannot be judged, or ``""`` if it can."""
     if incumbent.outdated or incumbent.fault:
         return ""
     if incumbent.failure is not None:
@@ -174,8 +174,8 @@ def _advantage(gate: Gate, row: Row, current: Row | None) -> str:
         size, before = finite(row, "size_bytes"), finite(current, "size_bytes")
         if size and before and before / size > gate.margin:
             return f"{before / size:.3g} times as small as the current bundle"
-    # The direct ratio decides on speed, because equally fast candidates may have different ratios to the baseline. A
-    # missing number does not count against the current bundle.
+    # Skip ``min_speedup``, because equally fast candidates may have different ratios to the baseline. A rule without a
+    # measured number does not count against the current bundle.
     open_rules = [
         rule
         for rule in rules_on(gate, current)

@@ -25,8 +25,8 @@ KIND = "incumbent"
 def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], workspace: Workspace) -> Incumbent | None:
     """Return the workload's current bundle as a candidate, or None if the workload has no current bundle.
 
-    If the bundle's files cannot be used, ``fault`` is the reason, for example that files are damaged. If this function
-    raises an error, the bundle may still exist and be good.
+    If the bundle's files cannot be used, ``fault`` gives the reason, for example damaged files. If this function raises
+    an error, the bundle may still exist and be good.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def _is_same(candidate: CandidateRef, digests: Mapping[str, str], manifest: Json
 
 
 def _recorded(manifest: JsonObject, column: str) -> float | None:
-    """Return a number that was measured before the bundle was packaged, or None if the manifest lacks it."""
+    """Return a number from the manifest's measurements, or None if the manifest lacks this number."""
     primary = manifest["recipe"]["name"], manifest["model"]["runtime"], "primary"
     rows = (row for row in manifest["measurements"] if (row["recipe"], row["runtime"], row["setting"]) == primary)
     values = [row.get(column) for row in rows]

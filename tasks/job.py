@@ -19,7 +19,7 @@ W = TypeVar("W", bound=Workload)
 
 
 class Progress(Protocol):
-    """Callback that receives the completed work, the total work and the unit, and runs in the stage's own thread."""
+    """Callback that receives the completed and total work and the unit, and runs in the stage's own thread."""
 
     def __call__(self, done: float, total: float, unit: str = "") -> None:
         """Report the stage's progress."""
@@ -49,8 +49,8 @@ class Workspace:
     def alone(self, digest: str) -> Iterator[Path]:
         """Hold an artifact's lock while making the artifact; wait if another process holds the lock.
 
-        Yield a work folder in which interrupted work can resume. The folder is removed at the end, unless the block was
-        interrupted, the store was not writable, or the error is transient.
+        Yield a work folder in which interrupted work can resume. The folder is removed at the end, unless the block is
+        interrupted, the store is not writable, or a transient error occurs.
 
         Raises
         ------

@@ -43,8 +43,8 @@ class Standing(Frozen):
 class Judgement(Frozen):
     """A workload's decisions, in the order of the ``measurements`` rows.
 
-    ``incumbent`` is None if the workload has no current bundle. If the current bundle could not be judged, ``unknown``
-    is the reason, and no candidate is promoted; otherwise ``unknown`` is ``""``.
+    ``incumbent`` is None if the workload has no current bundle. ``unknown`` explains why the current bundle could not
+    be judged; in this case, no candidate is promoted. Otherwise, ``unknown`` is ``""``.
     """
 
     decisions: tuple[GateDecision, ...]
@@ -69,7 +69,7 @@ class Judgement(Frozen):
         return self.model_copy(update={"incumbent": standing.model_copy(update={"stays": stays, "reason": reason})})
 
     def not_packaged(self, problem: str, version: str) -> Judgement:
-        """Return the decisions if `version` (``""`` if none) is current instead of the promoted candidate."""
+        """Return the decisions after `problem` prevented the promotion; `version` (``""``: none) is current."""
         standing, promoted = self.incumbent, self.promoted
         stays = standing is not None and standing.version == version
         if promoted is None or (standing is not None and standing.stays and stays):

@@ -31,7 +31,7 @@ _VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
 class Machine(Frozen):
     """The hardware, which never changes, and the environment, which changes only with upgrades.
 
-    ``product`` is the firmware's name for the host, for example a cloud's instance type, or ``""``. ``libraries``
+    ``product`` is the firmware's name for the host, for example a cloud instance type, or ``""``. ``libraries``
     contains the installed versions of `LIBRARIES` and of the runtimes' libraries.
     """
 
@@ -48,7 +48,7 @@ class Machine(Frozen):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the hardware; speed ratios are comparable only between machines of one kind."""
+        """SHA-256 of the hardware; speed ratios are comparable only between machines with equal digests."""
         return digest_of(self._rounded({"system", "python", "libraries"}))
 
     @property
@@ -58,7 +58,7 @@ class Machine(Frozen):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the hardware, the system, Python, and the libraries that affect outputs or speed."""
+        """SHA-256 of the hardware, and of the versions of the system, Python and `LIBRARIES`."""
         libraries = {name: version for name, version in self.libraries.items() if name in LIBRARIES}
         return digest_of(self._rounded({"product"}) | {"libraries": libraries})
 
@@ -82,8 +82,8 @@ class Pressure(Frozen):
 class Evidence(Frozen):
     """The host's state at ``at_s`` (Unix time); ``host`` is the network name.
 
-    ``steal_s`` is the total processor time that the hypervisor has given to other guests since boot, or None if
-    unknown, as on most virtual machines. ``proof_wall_s`` is the time spent on `tasks.proofs`.
+    ``steal_s`` is the processor time that the hypervisor has given to other guests since boot, or None if the system
+    does not report it. ``proof_wall_s`` is the time spent on `tasks.proofs`.
     """
 
     when: Literal["before", "after"]
@@ -177,7 +177,7 @@ def versions(*further: str) -> dict[str, str]:
 
 
 def installed_version(distribution: str) -> str | None:
-    """Return a distribution's installed version without an import, or None if the distribution is not installed."""
+    """Return a distribution's installed version without importing it, or None if it is not installed."""
     try:
         return version(distribution)
     except PackageNotFoundError:

@@ -18,9 +18,10 @@ _CONFIDENCE = 0.95
 _TAIL = (1 - _CONFIDENCE) / 2
 RIGHT, WRONG = 100.0, 0.0
 _BLOCKS = 10
-# Number of bisections. The first interval is at most 2 wide, so more bisections would exceed double precision.
+# Number of bisections. The initial interval has a width of at most 2, so more bisections would exceed double precision.
 _HALVINGS = 60
-# Maximum count of random numbers to draw at once, so that any number of samples needs only tens of megabytes.
+# Maximum number of random numbers drawn at once, which limits memory use to tens of megabytes for any number of
+# samples.
 _DRAWN_AT_ONCE = 1 << 20
 
 
@@ -37,13 +38,13 @@ def score_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDiffere
 
     See Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample
     design", Statistics in Medicine 17, 1998. The interval contains all differences that a score test at 5% does not
-    reject; the variance is estimated under each tested difference. If both results agree on all N samples, the ends are
-    ±z² / (N + z²), because N equal samples do not prove that the results never differ.
+    reject; the variance is estimated under each tested difference. If both results agree on all N samples, the
+    interval's ends are ±z² / (N + z²). Agreement on N samples does not prove that the results never differ.
 
     Parameters
     ----------
     baseline, candidate
-        One number per sample, [N]: 100 for a right answer or 0 for a wrong answer; both arrays have the same order.
+        One number per sample, [N]: 100 if the answer is right, otherwise 0; both arrays have the same order.
 
     Raises
     ------
@@ -61,10 +62,10 @@ def score_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDiffere
 def serial_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDifference:
     """Return Student's interval of the mean difference between two series with dependent neighbours.
 
-    The series is cut into ten blocks of equal length. Block means are nearly independent if the blocks are much longer
-    than the range of the dependence. Schmeiser, "Batch size effects in the analysis of simulation output", Operations
-    Research 30(3), 1982, recommends at least ten blocks. With more blocks, the intervals of short series are too
-    narrow; with fewer blocks, all intervals are wider. The number of blocks is fixed, so longer series have longer
+    The series is divided into ten blocks of equal length. Block means are nearly independent if the blocks are much
+    longer than the range of the dependence. Schmeiser, "Batch size effects in the analysis of simulation output",
+    Operations Research 30(3), 1982, recommends at least ten blocks. With more blocks, the intervals of short series are
+    too narrow; with fewer blocks, all intervals are wider. The number of blocks is fixed, so longer series have longer
     blocks.
 
     Parameters
@@ -127,12 +128,12 @@ def resampled_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDif
     Parameters
     ----------
     baseline, candidate
-        Quality on each resample, [R]. NaN values are left out, for example from a resample that lacks a class.
+        Quality on each resample, [R]. NaN values, for example from a resample that lacks a class, are ignored.
 
     Raises
     ------
     ValueError
-        The arrays are empty or differ in length, or every resample has NaN in one of the arrays.
+        The arrays are empty or differ in length, or every resample lacks one of the two qualities.
     """
     before, after = _paired(baseline, candidate)
     differences = (after - before)[np.isfinite(before) & np.isfinite(after)]
@@ -189,7 +190,7 @@ def _resampled_means(differences: NDArray[np.float64], resamples: int, rng: np.r
 
 
 def _expanded_tail(tail: float, samples: int) -> float:
-    """Return the fraction to cut off at each end, so that a normal mean's interval is as wide as Student's."""
+    """Return the fraction to cut off at each end, so that a normal mean's interval is as wide as Student's interval."""
     return NormalDist().cdf(math.sqrt(samples / (samples - 1)) * student_quantile(tail, samples - 1))
 
 

@@ -1,4 +1,4 @@
-"""Try out a workload before its first night, without training, with little calibration data and few test samples."""
+"""Try out a workload before its first night: do not train, and use little calibration data and few test samples."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class _Problems:
 def preview(workload: Workload, workspace: Workspace) -> Preview:
     """Prepare the data, build and call the model, read the model's weights, and try out every candidate.
 
-    Weights that would be trained are drawn from a seed; in that case, static recipes calibrate on one sample. With real
-    weights, static recipes calibrate on more samples, and `tasks.arrival` compares each candidate's quality with the
-    float model's quality. For runtimes that compile slowly, the model is only exported. If a check finds a problem, all
-    other checks still run.
+    If a run would train the weights, the preview uses seeded random weights, and static recipes calibrate on one
+    sample. With real weights, static recipes calibrate on more samples, and `tasks.arrival` compares each candidate's
+    quality with the float model's quality. For runtimes that compile slowly, the model is only exported. If a check
+    finds a problem, all other checks still run.
     """
     problems = _Problems()
     with redirect_stdout(sys.stderr):  # text printed by the user's code must not mix with the command's output
@@ -109,7 +109,7 @@ def _import_callables(workload: Workload, problems: _Problems) -> None:
 def _prepare_job(
     workload: Workload, workspace: Workspace, problems: _Problems
 ) -> tuple[DatasetRef | None, Job[Workload] | None]:
-    """Return the data set and the job (None if a step failed); draw weights from a seed instead of training them."""
+    """Return the data set and the job (None if a step failed); use seeded random weights instead of training."""
     untrained = workload
     if workload.checkpoint.kind == "train":
         untrained = workload.model_copy(update={"checkpoint": SeededCheckpoint(kind="seeded")})
@@ -188,7 +188,7 @@ def _try_candidate(job: Job[Workload], recipe: Recipe, runtime: str, arrival: Ar
 
 
 def _misfit(method: str, workload: Workload) -> str:
-    """Return the reason why a method is incompatible with a workload's domain, or ``""``."""
+    """Return why a method is incompatible with a workload's domain, or ``""`` if it is compatible."""
     needs = METHODS[method].needs
     lacks = [f'domain "{workload.domain}" {lack}' for need in needs if (lack := workload.lacks(need))]
     if not lacks and "fine-tuning" in needs:

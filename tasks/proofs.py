@@ -27,7 +27,7 @@ class Operator(Frozen):
 
 
 class FloatOperator(Frozen):
-    """An operator that stayed in float, with its fraction of the time; ``reason`` explains why its module is float."""
+    """A float operator and its fraction of the time; ``reason`` explains why the operator's module stayed in float."""
 
     name: str
     type: str
@@ -64,7 +64,7 @@ class ProofReport(Frozen):
 
 
 def typical(operators: Iterable[Operator]) -> list[Operator]:
-    """Return one operator per name and type with the median duration, because other programs may disturb a call."""
+    """Return one operator per name and type; its duration is the median, because other programs may disturb a call."""
     seconds: dict[tuple[str, str, Arithmetic], list[float]] = {}
     for operator in operators:
         seconds.setdefault((operator.name, operator.type, operator.arithmetic), []).append(operator.seconds)

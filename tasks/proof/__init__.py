@@ -1,1 +1,1 @@
-"""Proofs of the code that candidates ran, and golden cases for other processors."""
+"""Proofs of the code that ran, and golden cases for checks on other processors."""

@@ -39,12 +39,12 @@ _PRODUCT = re.compile(r"conv(?!ert)|addmm|linear|gemm|fullyconnected|lstm|gru|rn
 # Products of two activations, as in attention, do not belong to a module with weights.
 _OF_TWO_ACTIVATIONS = re.compile(r"b?matmul|bmm", re.IGNORECASE)
 _PRODUCT_MODULE = re.compile(r"Conv|Linear|LSTM|GRU|RNN")
-# Operators that are always folded into the preceding product, unlike, for example, a ReLU after an addition.
+# Operators that are always folded into the preceding product. A ReLU is not listed, because it may follow an addition.
 _FOLDED = re.compile(r"batch_?norm", re.IGNORECASE)
 
 
 def run(spec_json: str) -> ProofReport:
-    """Make a proof for each subject of a `ChildSpec`; report the reason for each subject without a proof."""
+    """Make a proof for each subject of a `ChildSpec`, or report the error that prevented the proof."""
     spec = ChildSpec.model_validate_json(spec_json)
     if allowed := affinity():
         with suppress(OSError):  # some sandboxes forbid this call
@@ -136,7 +136,7 @@ def doubts_about(
 ) -> Iterator[str]:
     """Yield warnings, as sentences without full stops, about a quantized candidate.
 
-    `saturation_noticed` is the distance from the reference that occurs without saturation, as a fraction of the range.
+    `saturation_noticed` is the largest distance from the reference that is not reported, as a fraction of the range.
     """
     if not any(module.quantized for module in coverage):
         return

@@ -1,7 +1,7 @@
 """Golden cases (real inputs with a candidate's outputs), and a test of whether the rows of a batch are independent.
 
-The first case contains the timed inputs. Further cases have the shapes of calls in deployment: single samples (with a
-nonzero state if the model is stateful) and a small batch.
+The first case contains the benchmark's inputs. Further cases have the shapes of calls in deployment: single samples
+(with a nonzero state if the model is stateful) and a small batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STEPS = 3
 
 @dataclass(frozen=True)
 class Batching:
-    """Difference between outputs for a batch and outputs for its separate rows, as a fraction of the output's range.
+    """Difference between the outputs for a batch and for its rows in separate calls, as a fraction of the range.
 
     ``changed`` is the fraction of rows with a different top-1 prediction, or None if the model does not rank classes.
     """
@@ -36,9 +36,10 @@ class Batching:
 
 
 def golden_cases(job: Job[Workload], call: Call, workspace: Workspace) -> tuple[Golden, Batching | None]:
-    """Call a candidate on the golden inputs: the timed inputs, single samples, and a batch of some samples.
+    """Call a candidate on the golden inputs: the benchmark's inputs, single samples, and a small batch.
 
-    If inputs lack the ``batch`` axis, the only case is the timed case, and the second return value is None.
+    If no input has a ``batch`` axis, the only case contains the benchmark's inputs, and the second return value is
+    None.
     """
     workload, domain, store = job.workload, DOMAINS[job.workload.domain], workspace.store
     inputs = domain.example_inputs(workload, job.dataset, store, workload.benchmark.batch_size)
@@ -76,7 +77,7 @@ def batching(singles: Sequence[Golden], together: Sequence[Tensor], *, chooses: 
 def _with_later_state(
     batch: Mapping[str, Tensor], states: Mapping[str, int], axes: Mapping[str, Mapping[int, str]], call: Call
 ) -> dict[str, Tensor]:
-    """Return the samples, cut to a few steps, and the model's state after the complete samples."""
+    """Return the samples shortened to a few steps, with the model's state after all steps."""
     outputs = tensors_of(call(*batch.values()))
     later = {}
     for name, tensor in batch.items():

@@ -1,6 +1,6 @@
 """Sample executed instructions by reading the threads' program counters several thousand times per second.
 
-Kernel names show which code should run; instructions show which code ran, even if it was generated. The Linux kernel's
+Kernel names show which code should run; instructions show which code ran, including generated code. The Linux kernel's
 ``cpu-clock`` event (``perf_event_open(2)``) provides the program counters. The event does not need a hardware counter,
 so sampling works in virtual machines. Only code in user space is sampled. The instructions of the innermost loop around
 a program counter determine the counter's family.
@@ -26,7 +26,7 @@ from tasks.machine import affinity
 if TYPE_CHECKING:
     from capstone import Cs
 
-# Families in order of precedence for a loop with several families: products precede the surrounding steps.
+# Families in order of precedence for a loop with several families: products come before the steps around them.
 Family = Literal[
     "amx-int8", "vnni", "avx2-int8", "avx2-int16", "amx-bfloat16", "avx512-bfloat16", "quantize", "float", "other"
 ]  # fmt: skip
@@ -56,7 +56,7 @@ _AVX_VNNI = range(0x50, 0x54)
 _LONGEST_INSTRUCTION = 15
 
 FREQUENCY_HZ = 5000
-_PERF_EVENT_OPEN = 298  # number of the system call on x86-64
+_PERF_EVENT_OPEN = 298  # system call number on x86-64
 # Constants from ``<linux/perf_event.h>``: ``struct perf_event_attr``, the ring buffer's control page, and sample
 # records.
 _SOFTWARE, _CPU_CLOCK, _SAMPLE_IP, _RECORD_SAMPLE = 1, 0, 1, 9
@@ -68,7 +68,7 @@ _PAGES = 256  # a power of two; enough for ten seconds at 16 bytes per sample
 
 
 class Sampler:
-    """Sampler of this process's threads, including threads that start later, between `start` and `stop`.
+    """Sampler that covers the thread that creates it, and all threads that this thread starts later.
 
     Raises
     ------
@@ -84,7 +84,7 @@ class Sampler:
         library = ctypes.CDLL(None, use_errno=True)
         flags = _DISABLED | _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HV | _FREQ
         fields = struct.pack("<IIQQQQQ", _SOFTWARE, _SIZE, _CPU_CLOCK, FREQUENCY_HZ, _SAMPLE_IP, 0, flags)
-        # An event that threads inherit can be mapped only for one processor, so each processor has its own event.
+        # An event that threads inherit can be mapped for only one processor, so each processor has its own event.
         for processor in affinity():
             event = library.syscall(
                 _PERF_EVENT_OPEN, ctypes.create_string_buffer(fields, _SIZE), 0, processor, -1, _CLOSE_ON_EXEC

@@ -79,7 +79,7 @@ class Converter(ABC):
         """
 
     def pack(self, model: nn.Module) -> nn.Module:
-        """Arrange a model's loaded weights in the order that the kernels need, which may empty the state dict."""
+        """Arrange a model's loaded weights in the order that the kernels need; this may empty the state dict."""
         return model
 
     def library(self, workspace: Workspace) -> Path | None:

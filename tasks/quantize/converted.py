@@ -1,4 +1,4 @@
-"""A recipe's converted torch module, an artifact without a pickle that all torch runtimes share."""
+"""A recipe's converted torch module: an artifact that all torch runtimes share, stored without a pickle."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def open_converted(folder: Path) -> nn.Module:
 def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], fraction: float, spec: Spec, step: str) -> None:
     """Raise `QuantizationError` if `step` changed a model's outputs.
 
-    `fraction` is the tolerance as a fraction of the outputs' range; with 0, the outputs must be equal bit for bit.
+    `fraction` is the tolerance as a fraction of the outputs' range; if it is 0, the outputs must be equal bit for bit.
     """
     if len(before) != len(after) or not all(map(is_close, before, after, repeat(fraction))):
         raise QuantizationError(
@@ -127,7 +127,7 @@ def exactness(spec: Spec) -> float:
 
 
 def is_close(left: Tensor, right: Tensor, fraction: float) -> bool:
-    """Return whether two tensors differ by at most `fraction` of the range of `left`; return False if one has NaN."""
+    """Return whether tensors differ by at most `fraction` of the range of `left`; tensors with NaN always differ."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     low, high = left.double().aminmax()

@@ -34,7 +34,7 @@ def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
 
 
 def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage], str]) -> tuple[ModuleCoverage, ...]:
-    """Add the result of `why_float` to each leaf: the reason why it stayed in float, or "" if it was quantized."""
+    """Add the result of `why_float` to each leaf: why the leaf stayed in float, or "" if the leaf was quantized."""
     return tuple(
         leaf.model_copy(update={"quantized": not reason, "reason": reason})
         for leaf, reason in ((leaf, why_float(leaf)) for leaf in leaves)
@@ -51,7 +51,7 @@ def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str
 
 
 def unnamed(kind: str) -> str:
-    """Return the reason why a module stays in float if the recipe does not name its type."""
+    """Explain why a module of a type that the recipe does not name stays in float."""
     return f"the recipe does not name the type {kind}"
 
 
@@ -80,7 +80,7 @@ def is_within(path: str, modules: Iterable[str]) -> bool:
 
 
 class ModuleConverter(Converter):
-    """A converter that replaces the modules of the spec's types, except excluded modules, and does not need data."""
+    """A converter that does not need data; it replaces modules of the types in the spec, except excluded modules."""
 
     subclass: ClassVar[str]  # reason why a subclass of a named type stays in float, worded to follow "which"
 

@@ -18,7 +18,7 @@ _DEPRECATIONS = (
     r"(?s)torch\.quantize_per_tensor, torch\.quantize_per_channel and other quantized tensor creation functions.*",
     r"(?s).*torch\.ao\.quantization is deprecated.*",
     r"(?s)Please use quant_min and quant_max to specify the range for observers.*",
-    # Without VNNI, torch warns about ``onednn``, although nightquant then keeps one bit free (`saturates`).
+    # Without VNNI, torch warns about ``onednn``, although nightquant avoids saturation by keeping one bit free.
     r"(?s)Default qconfig of oneDNN backend with reduce_range of false.*",
     r"(?s).*`?torch\.jit\.\w+`? is (not supported|deprecated).*",
 )
@@ -124,6 +124,6 @@ def without_deprecations() -> Iterator[None]:
 
 @cache
 def _trigger_tensor_deprecation() -> None:
-    # torch emits its warning about quantized tensors once per process. Trigger the warning here, because it would
-    # bypass Python's warning filters when a TorchScript file is opened.
+    # torch emits its warning about quantized tensors once per process. Trigger the warning here, because it bypasses
+    # Python's warning filters if opening a TorchScript file triggers it.
     torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.qint8)

@@ -1,4 +1,4 @@
-"""Export a float or converted model with torch.export; axes whose lengths vary between calls stay open."""
+"""Export a float or converted model with torch.export; axes whose lengths vary between calls stay dynamic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
     Raises
     ------
     QuantizationError
-        The model's control flow depends on tensor values, or on the length of an open axis.
+        The model's control flow depends on tensor values, or on the length of a dynamic axis.
     """
     replace_lstms(model)
     shapes = open_shapes(model, examples, axes)
@@ -46,7 +46,7 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
 
 
 def opened(examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> dict[str, Tensor]:
-    """Repeat examples along open axes of length 1, because torch.export would otherwise fix the axes' length."""
+    """Repeat examples along dynamic axes of length 1, because torch.export would otherwise fix the axes' length."""
     repeated = dict(examples)
     for name, named in axes.items():
         for axis in named:
@@ -107,8 +107,7 @@ class OneDnnLstm(nn.Module):
         if not lstm.bias:
             weights += [steps.new_zeros(4 * lstm.hidden_size)] * 2
         backwards = lstm.bidirectional and index % 2 == 1
-        # In ideep, mode 2 is LSTM. The last arguments mean one layer, with bias, one direction, time first, no
-        # training.
+        # In ideep, mode 2 is LSTM. The last arguments select one layer, bias, one direction, time first and inference.
         output, last_h, last_c, _ = torch.ops.aten.mkldnn_rnn_layer(
             steps, *weights, h, c, backwards, [], 2, lstm.hidden_size, 1, True, False, False, False
         )
@@ -116,7 +115,7 @@ class OneDnnLstm(nn.Module):
 
 
 def replace_lstms(model: nn.Module) -> None:
-    """Replace every LSTM that does not have projections with a `OneDnnLstm`."""
+    """Replace every LSTM without projections with a `OneDnnLstm`."""
     for path, module in list(model.named_modules()):
         if path and type(module) is nn.LSTM and not module.proj_size:
             model.set_submodule(path, OneDnnLstm(module))

@@ -137,9 +137,10 @@ def fine_tune(
 ) -> dict[str, Tensor]:
     """Train a prepared model; return the state dict of the best epoch, with tensors on the CPU.
 
-    The best epoch has the highest score or, among equal scores, the lowest loss. With the same kind of processor and
-    number of threads, equal seeds give equal results, even if training is interrupted and resumes after an epoch. After
-    each epoch, the training state is saved in `work`. The first batches in `calibration` set the initial ranges.
+    The best epoch has the highest score or, among equal scores, the lowest loss. On the same kind of processor and with
+    the same number of threads, equal seeds give equal results. Resuming interrupted training does not change the
+    results. After each epoch, the training state is saved in `work`. The first batches in `calibration` set the initial
+    ranges.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Networks, built from transformers' classes, that compute logits or one vector per text from token ids and a mask."""
+"""Networks that use transformers' classes to compute logits, or one vector per text, from token ids and a mask."""
 
 from __future__ import annotations
 

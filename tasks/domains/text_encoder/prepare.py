@@ -41,7 +41,8 @@ def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef
     InputError
         A file is missing or damaged, lacks a column, or contains labels that the model lacks.
     ConfigurationError
-        The model has fewer positions than ``model.max_length``, or the benchmark uses texts that are too long.
+        The model has fewer positions than ``model.max_length``, or the benchmark's texts are longer than the maximum
+        length.
     """
     data, spec = workload.data, workload.model
     made_from: dict[str, object] = {
@@ -95,7 +96,7 @@ def _find_or_make(
         labels, classes = _numbered_classes(workload, splits)
         tokenizer = _tokenizer(workload, splits)
         length, configured = _length(workload, len(labels), tokenizer), workload.model.config.get("pad_token_id")
-        # If the configuration lacks a padding id, any id works, because the mask hides the padding.
+        # If the configuration lacks a padding id, pad with any id, because the mask hides the padding.
         padding = tokenizer.token_to_id(_TRAINED_TOKENS[0]) or 0
         if isinstance(configured, int) and configured >= 0:
             padding = configured
@@ -114,7 +115,7 @@ def _find_or_make(
             write_split(folder, name, columns)
             done += len(split["text"])
             workspace.progress(done, total, f"texts, {cut} of them cut at {length} tokens")
-        # Enable padding for users of the bundle, which contains this tokenizer.
+        # The bundle contains this tokenizer, so enable padding for users of the bundle.
         tokenizer.enable_padding(pad_id=padding, pad_token=tokenizer.id_to_token(padding) or _TRAINED_TOKENS[0])
         tokenizer.save(str(folder / TOKENIZER))
         return Description(
@@ -131,7 +132,7 @@ def _find_or_make(
 
 
 def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[str, ...], dict[str, list[int]]]:
-    """Return the class names, from the configuration if it lists labels, and each split's class numbers."""
+    """Return the class names (from the configuration if it lists labels) and each split's class numbers."""
     if workload.model.task == "embedding":
         return (), {}
     data_labels = {label for split in splits.values() for label in split["label"]}
@@ -219,7 +220,7 @@ def _length(workload: EncoderWorkload, classes: int, tokenizer: Tokenizer) -> in
 
 def _tokenizer_file(folder: Path) -> Path:
     path = folder / TOKENIZER
-    if not path.is_file():  # older directories contain only a vocabulary
+    if not path.is_file():  # older versions of transformers saved only a vocabulary
         raise InputError(
             f"{folder} does not contain {TOKENIZER}.",
             hint="Create the file with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",

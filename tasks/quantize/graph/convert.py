@@ -171,10 +171,10 @@ def pair_with_float(
 def cover_fused(
     leaves: Sequence[ModuleCoverage], converted: nn.Module, plan: Plan, packed: Collection[str] = ()
 ) -> tuple[ModuleCoverage, ...]:
-    """Add to each leaf, a module of the unfused float model, the reason, if any, why it stays in float.
+    """Record for each leaf module of the unfused float model why the module stays in float, if it does.
 
     A fused module, such as a batch norm, counts as quantized if the first module of its chain is quantized. A module
-    also counts as quantized if its parameters were packed for a function in `forward` and are in `packed`.
+    also counts as quantized if `packed` contains its parameters, which were packed for a function in `forward`.
     """
     modules = _modules_by_float_path(converted)
     heads = {path: chain[0] for chain in plan.chains for path in chain}

@@ -1,9 +1,9 @@
 """Replace function calls in `forward`, such as ``functional.conv2d``, with plain modules that own the parameters.
 
-Model libraries have many subclasses of `nn.Conv2d` whose `forward` pads first and then calls the function. PyTorch can
-neither fuse functions nor load their packed weights, and requires that their arguments are positional. A traced graph
-therefore gets plain modules, at the paths of the modules that own the parameters. A function call is kept if its weight
-belongs to the model itself, is computed, or is used more than once.
+Model libraries have many subclasses of `nn.Conv2d` whose `forward` pads the input and then calls ``functional.conv2d``.
+PyTorch can neither fuse function calls nor load their packed weights, and requires positional arguments. Function calls
+in a traced graph are therefore replaced with plain modules, at the paths of the modules that own the parameters. A
+function call is kept if its weight belongs to the model itself, is computed, or is used more than once.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _arguments_of(node: fx.Node) -> Args:
 
 
 def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) -> str:
-    """Return the path of the module that alone owns a function's tensors, or "" if other nodes use this module too."""
+    """Return the path of the only module that owns a function's tensors, or "" if other nodes use this module too."""
     owners = {str(tensor.target).rpartition(".")[0] for tensor in tensors}
     if len(owners) != 1 or any(tensor.op != "get_attr" or len(tensor.users) != 1 for tensor in tensors):
         return ""
@@ -117,7 +117,7 @@ def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) 
 
 
 def _plain_layer(target: object, arguments: Args, tensors: Mapping[str, fx.Node], owner: nn.Module) -> nn.Module | None:
-    """Return a module that is equivalent to a function with its owner's tensors, or None if there is no such module."""
+    """Return a module equivalent to a function call on the owner's tensors, or None if no such module exists."""
     values = {name: getattr(owner, str(node.target).rpartition(".")[2]) for name, node in tensors.items()}
     weight, bias = values.get("weight"), values.get("bias")
     if not isinstance(weight, nn.Parameter) or not isinstance(bias, nn.Parameter | None):
