@@ -1,4 +1,4 @@
-"""Rank layers by the loss from quantization, and evaluate the model with the worst layers in float.
+"""Rank layers by quantization loss, and evaluate the model with the worst layers in float.
 
 The measure is the signal-to-quantization-noise ratio of a layer's output, ``10 log10(sum(y^2) / sum((y - q)^2))`` in
 dB. ``q`` is the quantized layer's output, and ``y`` is the float layer's output for the same input. A ratio therefore
@@ -39,7 +39,7 @@ _STUDIED = (1, 2, 4)
 
 
 class KeepEffect(Frozen):
-    """The model's quality and size with the ``kept`` worst layers in float."""
+    """The model's quality and size with the worst layers in float; ``kept`` is the number of these layers."""
 
     kept: int
     modules: tuple[str, ...]
@@ -61,7 +61,7 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
     ConfigurationError
         The recipe's method does not quantize.
     QuantizationError
-        The recipe is not possible with this model.
+        The recipe cannot be applied to this model.
     """
     if not METHODS[recipe.method].quantizes:
         raise ConfigurationError(
@@ -99,7 +99,7 @@ def keep_effects(
     source = model_source(job, workspace)
     float_size, float_quality = _evaluated(job, source, FloatRecipe(name="float", method="none"))
     structure = Structure.read(find_or_convert(source, spec_of(recipe)))
-    # Ignore batch norms, because a batch norm without a rank was folded into a ranked layer.
+    # Ignore batch norms, because a batch norm that was folded into another layer does not have a rank.
     quantized = {row.module for row in structure.coverage if row.quantized and not row.type.startswith("BatchNorm")}
     effects = []
     for done, count in enumerate(counts, start=1):

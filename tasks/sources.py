@@ -1,10 +1,10 @@
-"""Compute digests of code, because an artifact's digest includes the functions and constants that build the artifact.
+"""Compute digests of code, because an artifact's digest covers the functions and constants used to build the artifact.
 
 Dependencies are found in the syntax tree. For a module, the digest covers every import within the module's top-level
 package, including imports inside functions. For the user's code, the digest also covers imports from the workload
 file's folder. For a function or class, the digest covers only the definitions, constants and imports that the code
-uses. Function annotations and imports for type checkers are ignored. Docstrings and comments are left out, so that a
-correction does not cause a model to be trained again.
+uses. Function annotations and imports for type checkers are ignored. Docstrings and comments are left out, so that
+correcting them does not cause a model to be trained again.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _imported(tree: ast.AST, importer: str) -> Iterator[str]:
 
     is_package = path is not None and path.name == "__init__.py"
     parent = importer if is_package else importer.rpartition(".")[0]
-    # A package or the user's code may import names that are used only by other modules.
+    # Follow all imports of a package or the user's code, because other modules may use the imported names.
     used = None if is_package or package not in _OURS or isinstance(tree, ast.ImportFrom) else _used_names(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""Find user code, first in the workload file's folder; call it, and report errors with the user's traceback lines."""
+"""Find the user's code (first in the workload file's folder), call it, and report errors with its traceback lines."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def opened(key: str, reference: str, folder: str) -> Iterator[Callable[..., obje
 
 @contextmanager
 def in_its_own_words(action: str, hint: str) -> Iterator[None]:
-    """Convert an error in the user's code to a message with the failed action, the error, and the user's lines.
+    """Report an error in the user's code with the failed action, the error, and the traceback lines of this code.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def in_its_own_words(action: str, hint: str) -> Iterator[None]:
 
 @contextmanager
 def importable(folder: str) -> Iterator[None]:
-    """Search a workload file's folder and the current folder first; drop other folders' modules with equal names."""
+    """Search a workload file's folder and the current folder first; drop other folders' modules of the same names."""
     has_current = "" in sys.path
     folders = dict.fromkeys(([folder] if folder else []) + ([] if has_current else [str(Path.cwd())]))
     added = [path for path in folders if path not in sys.path]
@@ -142,7 +142,7 @@ def _on_cpu() -> AbstractContextManager[object]:
 
 
 def _forget_others(folder: Path) -> None:
-    """Drop modules from another workload's folder, because this folder is no longer on the path."""
+    """Drop modules with the same names from another workload's folder, which is no longer on the path."""
     names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()} if folder.is_dir() else ()
     for name in set(names) - set(_OURS):  # keep the modules of nightquant's own packages
         file = getattr(sys.modules.get(name), "__file__", None)

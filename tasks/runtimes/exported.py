@@ -1,4 +1,4 @@
-"""Base class of makers that quantize an exported model: the order of the steps, and the coverage."""
+"""Base class of makers that quantize an exported model; it orders the steps and computes the coverage."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class ExportedMaker(Maker):
 
     opener: ClassVar[type[Opener]]
     files: ClassVar[tuple[str, ...]]  # files that `quantize` writes
-    left_float: ClassVar[str]  # reason why the tools leave a module in float; contains ``{type}``
-    quantizes_nothing: ClassVar[str]  # beginning of the hint if the tools leave all modules in float
+    left_float: ClassVar[str]  # reason given for a module that the tools leave in float; contains ``{type}``
+    quantizes_nothing: ClassVar[str]  # first sentence of the hint if the tools leave all modules in float
 
     @abstractmethod
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
@@ -36,10 +36,10 @@ class ExportedMaker(Maker):
 
     @abstractmethod
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
-        """Yield the module path of each product, and whether the product's weights are int8."""
+        """Yield the module path of each operation with weights, and whether the weights are int8."""
 
     def int8_by_module(self, folder: Path) -> dict[str, bool]:
-        """Return, by module path, whether all products of the module have int8 weights."""
+        """Return, by module path, whether all of the module's weights are int8."""
         modules: dict[str, bool] = {}
         for path, is_int8 in self.products(folder):
             modules[path] = is_int8 and modules.get(path, True)
@@ -64,7 +64,7 @@ class ExportedMaker(Maker):
                 f'The "{spec.recipe.name}" recipe does not quantize any module in the model.',
                 hint=f"{self.quantizes_nothing}. Remove the runtime from the recipe.",
             )
-        # A module that was folded into another module, such as a batch norm, does not have its own product.
+        # A folded module, such as a batch norm, is part of another module's operation in the exported model.
         folded: dict[str, str] = json.loads((exported / FOLDED).read_text(encoding="utf-8"))
 
         def why_float(leaf: ModuleCoverage) -> str:

@@ -1,4 +1,4 @@
-"""Export the float model to ONNX with torch.export, without TorchScript, as an artifact that runtimes share.
+"""Export the float model to ONNX, with torch.export and without TorchScript; several runtimes share the artifact.
 
 Every node's name begins with the path of its module (``rnn/node_LSTM_54``), so that a recipe's exclusions and the
 coverage can refer to modules.
@@ -35,7 +35,7 @@ MODEL, FOLDED = "model.onnx", "folded.json"
 # Maximum size of a protocol buffer in bytes.
 LARGEST_BYTES = 2**31 - 1
 
-# The types are Any, because onnxscript's type hints are narrower than the values that its operators accept.
+# These types are Any, because the type hints of onnxscript's operators exclude values that the operators accept.
 Value = Any
 op: Any = opset20
 
@@ -43,8 +43,8 @@ op: Any = opset20
 def find_or_export(source: ModelSource, spec: Spec) -> Path:
     """Export the float model, or find an earlier export; return the artifact's folder, which is named after the digest.
 
-    For a spec with training, export the fine-tuned model with int8 weights, QuantizeLinear and DequantizeLinear. The
-    axes that the domain declares as open stay open; all other axes have the lengths of the example inputs.
+    For a spec with training, export the fine-tuned model, with int8 weights and with QuantizeLinear and
+    DequantizeLinear nodes. The domain declares the dynamic axes; all other axes have the lengths of the example inputs.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def export(
                 folded[paths.get(path, path)] = paths.get(owner, owner)
                 path = owner
         node.name = f"{paths.get(path, path)}/{node.name}"
-        del node.metadata_props[:]  # contains source code and paths from this host
+        del node.metadata_props[:]  # the metadata contains source code and paths from this host
     graph = exported.graph
     for described in (exported, graph, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
         del described.metadata_props[:]

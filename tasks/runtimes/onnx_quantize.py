@@ -44,11 +44,11 @@ class OnnxMaker(ExportedMaker):
     quantizes_nothing = "ONNX Runtime has no int8 kernels for the modules that the recipe names"
 
     def environment(self) -> dict[str, object]:
-        """Return whether the processor has VNNI; without VNNI, weights keep one bit free (`reduce_range`)."""
+        """Return whether the processor has VNNI; without VNNI, weights use only seven bits (`reduce_range`)."""
         return {"vnni": this_machine().has_vnni}
 
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
-        """Quantize a model dynamically or statically, or copy a float or fine-tuned model."""
+        """Quantize the model dynamically or statically; copy a float or fine-tuned model unchanged."""
         target, proto = folder / MODEL, onnx.load(exported)
         left_out = [node.name for node in proto.graph.node if module_of(node.name) in excluded]
         if spec.calibration is not None:
@@ -59,7 +59,7 @@ class OnnxMaker(ExportedMaker):
             shutil.copyfile(exported, target)
 
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
-        """Read the products from the ONNX file."""
+        """Read the operations with weights from the ONNX file."""
         graph = onnx.load(folder / MODEL).graph
         int8 = {tensor.name for tensor in graph.initializer if tensor.data_type in _INT8}
         int8 |= {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
@@ -75,9 +75,9 @@ class OnnxMaker(ExportedMaker):
 
 
 def _quantize_dynamically(proto: onnx.ModelProto, target: Path, spec: Spec, left_out: list[str]) -> None:
-    """Quantize weights and embeddings to int8; DynamicQuantizeLSTM and MatMulInteger quantize activations."""
+    """Quantize weights and embeddings to int8; activations are quantized at run time."""
     operators = [operator for kind in spec.layers for operator in DYNAMIC_OPERATORS.get(kind, ())]
-    # The tool transposes a Gemm's weight in place, so the shape that the export recorded would be wrong.
+    # Remove the recorded shapes of weights, because the tool transposes a Gemm's weights in place.
     weights = {tensor.name for tensor in proto.graph.initializer}
     shapes = [info for info in proto.graph.value_info if info.name not in weights]
     del proto.graph.value_info[:]
@@ -106,8 +106,8 @@ def _quantize_statically(
     """Quantize weights and activations to int8, with QuantizeLinear and DequantizeLinear around float operators.
 
     Ranges come from calibration batches, only one of which is in memory at a time. Depending on the observer, a range
-    spans the minimum and maximum, their moving averages, or all but 0.001% of the values (``histogram``). If an
-    activation's values are too similar for a histogram, every range spans the minimum and maximum.
+    extends from the minimum to the maximum, uses the moving averages of both, or excludes 0.001% of the values
+    (``histogram``). If any activation's values are too similar for a histogram, all ranges use minimum and maximum.
 
     Raises
     ------
@@ -155,11 +155,11 @@ def _quantize_statically(
 
 
 def _rename_ambiguous_constants(graph: onnx.GraphProto) -> None:
-    """Rename in place every constant whose name, followed by digits, is the name of another tensor.
+    """Rename a constant in place if another tensor's name is the constant's name followed by digits.
 
-    The tools copy a shared bias for each node, and compare the copy's name only with the names of constants. If an
-    activation has the name ``val_124``, a copy of ``val_12`` could therefore replace this activation (onnxruntime issue
-    24705).
+    The tools copy a shared bias for each node, but check only the names of constants for conflicts. If an activation is
+    named ``val_124``, a copy of ``val_12`` could therefore get the same name and replace the activation (onnxruntime
+    issue 24705).
     """
     nodes = list(_nodes(graph))
     taken = {described.name for described in (*graph.input, *graph.initializer)}

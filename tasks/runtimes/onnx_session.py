@@ -1,4 +1,4 @@
-"""Open and profile ONNX files in ONNX Runtime, and open a reference with exact arithmetic."""
+"""Open and profile ONNX files in ONNX Runtime, and open them with exact arithmetic for comparison."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.runtimes.base import CandidateFiles, Opened, Opener
 MODEL = "model.onnx"
 # This optimizer quantizes a float weight between DequantizeLinear and QuantizeLinear, even in excluded layers.
 _DISABLED = ["WeightBiasQuantization"]
-_KERNEL = "_kernel_time"  # suffix of profile events for the work of an operator itself
+_KERNEL = "_kernel_time"  # suffix of the profile events that time an operator itself
 
 
 class OnnxOpener(Opener):
@@ -45,7 +45,7 @@ class OnnxOpener(Opener):
         return typical(_operator(event) for event in events if event.get("name", "").endswith(_KERNEL))
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Open the file with unsigned weights, whose products are added in 32 bits on every processor."""
+        """Open the file with unsigned weights, so that every processor adds products in 32 bits."""
         options = _options(threads)
         options.add_session_config_entry("session.x64quantprecision", "1")
         return Opened(_call(_session(files, options)))

@@ -22,7 +22,7 @@ from tasks.quantize.spec import EVERY, Calibration, Spec
 from tasks.runtimes.exported import ExportedMaker, module_of
 from tasks.runtimes.openvino_session import MODEL, PRECISION, WEIGHTS, OpenVinoOpener, signal_stack_kept
 
-# The type is Any, because OpenVINO's objects lack type hints.
+# OpenVINO's objects lack type hints, so nodes are typed as Any.
 Node = Any
 
 _PRODUCTS = frozenset(
@@ -30,14 +30,14 @@ _PRODUCTS = frozenset(
      "GRUCell", "RNNSequence", "Gather"}
 )  # fmt: skip
 _BY_TYPE = {"Linear": {"MatMul"}, "LSTM": {"LSTMSequence", "LSTMCell"}, "GRU": {"GRUSequence", "GRUCell"}}
-# Operations that are allowed between an int8 constant and the product.
+# Operations that are allowed between a constant and the operation that uses the constant as weights.
 _BETWEEN = frozenset(
     {"Convert", "Subtract", "Multiply", "Reshape", "FakeQuantize", "Transpose", "Squeeze", "Unsqueeze", "Concat",
      "Split"}
 )  # fmt: skip
-_FURTHEST = 4  # largest number of operations between an LSTM and an operation that still has the module's name
-# Maximum difference, as a fraction of an output's range. Rounding differences add up in deep models, but garbage
-# differs by a larger fraction.
+_FURTHEST = 4  # maximum number of operations, such as an LSTM and its consumers, to search for a module path
+# Maximum difference, as a fraction of an output's range. Rounding differences add up in deep models, but wrong outputs
+# differ by more.
 _GARBAGE_FRACTION = 0.3
 _ESTIMATORS = {"min-max": "MINMAX", "moving-average": "MEAN_MINMAX", "histogram": "MEAN_QUANTILE"}
 
@@ -51,11 +51,11 @@ class OpenVinoMaker(ExportedMaker):
     quantizes_nothing = "NNCF has no int8 form for the layers in this recipe"
 
     def environment(self) -> dict[str, object]:
-        """Return whether weights use all bits (with VNNI), and whether float operators may compute in bfloat16."""
+        """Return whether weights use eight bits (with VNNI), and whether float operators may compute in bfloat16."""
         return {"vnni": this_machine().has_vnni, "bfloat16": computes_bfloat16()}
 
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
-        """Calibrate or compress a model; raise `UnavailableError` if required bfloat16 instructions are missing."""
+        """Quantize and save a model; raise `UnavailableError` if required bfloat16 instructions are missing."""
         try:
             model = openvino.Core().read_model(exported)
         except RuntimeError as error:
@@ -69,13 +69,13 @@ class OpenVinoMaker(ExportedMaker):
             model = _compress(model, frozenset(spec.layers), excluded)
         elif spec.arithmetic == "bfloat16":
             require_bfloat16(spec.recipe.name)
-        # Float operators of a quantized model may compute in bfloat16; the operators of a float model must not.
+        # Float operators of a quantized model may compute in bfloat16; the operators of a float32 model must not.
         is_float = not (spec.layers or spec.arithmetic == "bfloat16") or not computes_bfloat16()
         model.set_rt_info("f32" if is_float else "bf16", PRECISION)
         openvino.save_model(model, folder / MODEL, compress_to_fp16=False)
 
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
-        """Read the products from the IR."""
+        """Read the operations with weights from the IR."""
         for node in _products(openvino.Core().read_model(folder / MODEL)):
             yield _module(node), any(constant.get_element_type().size == 1 for constant in _weights(node))
 
@@ -91,7 +91,7 @@ class OpenVinoMaker(ExportedMaker):
 
 
 def _compress(model: Node, layers: frozenset[str], excluded: frozenset[str]) -> Node:
-    """Quantize weights to int8 with one scale per channel; OpenVINO's kernels may round activations at run time."""
+    """Quantize weights to int8 with one scale per channel; kernels may round activations to int8 at run time."""
     nncf = _nncf()
     types = {kind for name in layers for kind in _BY_TYPE.get(name, {"Gather"})}
     ignored = [
@@ -112,8 +112,8 @@ def _calibrate(
     data = [[tensor.numpy() for tensor in inputs] for inputs in batches_of(source, calibration)]
     estimator = getattr(ranges.RangeEstimatorParametersSet, _ESTIMATORS[calibration.observer])
     advanced = parameters.AdvancedQuantizationParameters(
-        # Without VNNI, 16-bit sums of products saturate unless weights keep one bit free. By default, NNCF keeps one
-        # bit free on every processor, but only in the first layer.
+        # Without VNNI, 16-bit sums of products saturate unless weights are limited to seven bits. By default, NNCF
+        # limits only the first layer's weights, on every processor.
         overflow_fix=None if this_machine().has_vnni else parameters.OverflowFix.ENABLE,
         activations_range_estimator_params=estimator,
         weights_quantization_params=parameters.QuantizationParameters(
@@ -146,7 +146,7 @@ def _products(model: Node) -> list[Node]:
 
 
 def _weights(node: Node) -> list[Node]:
-    """Return the int8 and floating-point constants that reach a product only through scaling and rearranging."""
+    """Return an operation's int8 and float weights: constants that are only scaled or rearranged before use."""
     constants, pending = [], [value.get_source_output().get_node() for value in node.inputs()]
     while pending:
         producer = pending.pop()

@@ -1,4 +1,4 @@
-"""Open and profile OpenVINO IR, and open a reference with exact arithmetic."""
+"""Open and profile OpenVINO IR, and open it with exact arithmetic for comparison."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class OpenVinoOpener(Opener):
         return typical(operators)
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Open the IR without low-precision transformations, so that float operators run between rounding operators.
+        """Open the IR without low-precision transformations, so that float operators compute on rounded values.
 
         The setting is undocumented, but the plugin's own tests use it.
         """
@@ -66,17 +66,17 @@ def _arithmetic(node: ProfilingInfo) -> Arithmetic:
 
 
 def _rounds_activations(opened: Opened, path: Path, threads: int, inputs: Sequence[Tensor]) -> bool:
-    """Return whether products with compressed weights round activations to int8 on this processor.
+    """Return whether layers with compressed weights round activations to int8 on this processor.
 
-    Performance counts do not show rounding. If products round activations, the outputs change when rounding is turned
-    off.
+    Performance counts do not show whether activations are rounded. If activations are rounded, the outputs change when
+    rounding is turned off.
     """
     plain = open_ir(path, threads, DYNAMIC_QUANTIZATION_GROUP_SIZE=0)
     return not all(map(torch.equal, tensors_of(opened(*inputs)), plain(*inputs)))
 
 
 def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Tensor, ...]]:
-    """Open an IR, and compile it for each new input shape, because known lengths make kernels a fifth faster."""
+    """Open an IR, and compile it for each new input shape, because fixed shapes make kernels a fifth faster."""
 
     @lru_cache(maxsize=_SHAPES)
     def compiled_for(*shapes: tuple[int, ...]) -> tuple[InferRequest, range]:
@@ -95,7 +95,7 @@ def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Ten
 
 
 def _compile(path: Path, threads: int, shapes: Sequence[tuple[int, ...]], **more: object) -> tuple[InferRequest, range]:
-    """Return a request for inputs of these shapes, and the indices of the outputs."""
+    """Return an inference request for inputs of these shapes, and the indices of the outputs."""
     core = openvino.Core()
     model = core.read_model(path)
     model.reshape({entry: list(shape) for entry, shape in zip(model.inputs, shapes, strict=True)})
@@ -121,9 +121,9 @@ def signal_stack_kept() -> Iterator[None]:
     """Restore the calling thread's alternate signal stack after the block.
 
     When OpenVINO's CPU plugin is loaded, it replaces the stack on which Python's signal handlers run. When the plugin
-    is unloaded, it restores the previous stack. If two plugins overlap, the second plugin restores the first plugin's
-    stack, which is already freed. The next signal then kills the process with SIGSEGV, so SIGTERM cannot stop a stage
-    worker cleanly. OpenVINO 2026.4 has this bug.
+    is unloaded, it restores the previous stack. If the lifetimes of two plugins overlap, the second plugin restores
+    the first plugin's stack, which has already been freed. The next signal then kills the process with SIGSEGV, so
+    SIGTERM cannot stop a stage worker cleanly. OpenVINO 2026.4 has this bug.
     """
     libc = ctypes.CDLL(None)
     before = _Stack()

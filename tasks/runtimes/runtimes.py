@@ -1,4 +1,4 @@
-"""The runtimes: their limits, and the names of their makers, openers and checkers.
+"""The runtimes, each with its limits and with the names of its maker, opener and checker.
 
 Runtimes that read ONNX files quantize the exported float model with their own tools. These runtimes ignore a recipe's
 engine and graph mode, which are settings of torch.
@@ -15,7 +15,7 @@ from tasks.runtimes.base import Runtime
 if TYPE_CHECKING:
     from tasks.workload.recipe import Recipe
 
-EXPORTING = ("onnx", "onnxscript", "onnx-ir")  # distributions that exporting needs
+EXPORTING = ("onnx", "onnxscript", "onnx-ir")  # distributions needed to export a model to ONNX
 _OTHER_METHOD = 'it does not support the "{recipe.method}" method'
 _TORCHS_OWN = "memory formats and oneDNN are features of torch"
 _LIMITS = (
@@ -26,9 +26,9 @@ _LIMITS = (
 
 
 class Eager(Runtime):
-    """The converted module, which Python calls operator by operator.
+    """The converted module, which Python runs one operator at a time.
 
-    A deploy team could not run the module without nightquant, so the candidate is measured but never published.
+    The module cannot run without nightquant, so the candidate is measured but never published.
     """
 
     makes = "tasks.runtimes.torch_modules:EagerMaker"
@@ -70,7 +70,7 @@ with torch.inference_mode():
 
 
 class AotInductor(Runtime):
-    """The exported model, which a method or torchao's PT2E may have quantized, compiled ahead of time.
+    """The exported model, optionally quantized by a method or by torchao's PT2E, and compiled ahead of time.
 
     This runtime uses neither TorchScript nor ``torch.ao.quantization``, because PyTorch has deprecated both.
     """
@@ -128,7 +128,7 @@ with torch.inference_mode():
     }
 
     def required_instructions(self, recipe: Recipe) -> list[str]:
-        """Return the instructions that the compiler may use, with their names in ``/proc/cpuinfo``."""
+        """Return the instruction sets that the compiler may use, as named in ``/proc/cpuinfo``."""
         instructions: list[str] = resolve_name("tasks.runtimes.aot_package:instructions_for")(spec_of(recipe))
         return instructions
 
@@ -146,7 +146,7 @@ class OnnxRuntime(Runtime):
         limit("arithmetic", "float32", reason=_OTHER_METHOD),
         limit("weights", "int8", reason="its kernels support neither float16 weights nor 4-bit embeddings"),
     )
-    saturation_noticed = 1e-3  # ONNX Runtime's reference rounds in the same places
+    saturation_noticed = 1e-3  # the reference rounds the same values as the measured model
     usage = """\
 import onnxruntime
 

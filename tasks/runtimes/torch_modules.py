@@ -1,4 +1,4 @@
-"""Share, open and profile converted torch modules, and open a reference with exact arithmetic.
+"""Share, open and profile converted torch modules, and open them with exact arithmetic for comparison.
 
 torch's profiler does not see a compiled package's calls to oneDNN, so oneDNN's profiler is used as well.
 """
@@ -31,8 +31,7 @@ from tasks.runtimes.base import CandidateFiles, Made, Maker, Opened, Opener
 _EXACT = "qnnpack"
 _INT8 = re.compile(r"quantized::|aten::quantized_|onednn::q|nightquant_\w+::")
 _CONVERT = re.compile(r"aten::(?:quantize_per|dequantize|_choose_qparams|choose_qparams)|quantized_decomposed::")
-# These operators inspect or allocate tensors, or return views. All operators that no pattern here matches compute in
-# float.
+# These operators inspect or allocate tensors, or return views. Any operator that matches no pattern computes in float.
 _OTHER = re.compile(
     r"forward$|aten::(?:_?empty|view|select|narrow|as_strided|slice|unbind|reshape|_reshape|to$|item|_local_scalar|"
     r"detach|transpose|t$|expand|permute|squeeze|unsqueeze|chunk|split|q_|qscheme|alias|result_type|resolve)"
@@ -43,23 +42,23 @@ _PACKAGE = "AOTIModelContainerRunner"  # prefix of the events for a complete cal
 
 
 class EagerMaker(Maker):
-    """A maker that only shares the converted module."""
+    """A maker that shares the converted module and writes no other files."""
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
         """Find or build the converted module."""
         return {KIND: find_or_convert(source, spec).name}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Return properties without writing files; the size is the state dict's size in a ``torch.save`` file."""
+        """Return the module's properties; the size is the size of a ``torch.save`` file with the state dict."""
         structure = Structure.read(find_or_convert(source, spec))
         return Made(size_bytes=structure.size_bytes, coverage=structure.coverage, graph=structure.graph)
 
 
 class EagerOpener(Opener):
-    """An opener for the converted module; subclasses open other files."""
+    """An opener for the converted module; subclasses open files instead."""
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
-        """Load the module, packed for the spec's engine."""
+        """Load the module, with weights packed for the spec's engine."""
         scope = partial(running, files.spec())
         torch.set_num_threads(threads)
         with scope():
@@ -149,7 +148,7 @@ def _primitive(line: str) -> Operator | None:
 
 @contextmanager
 def _standard_output_to(descriptor: int) -> Iterator[None]:
-    """Redirect standard output, including the output of C code, to a file; this process does nothing but measure."""
+    """Redirect standard output (also from C code) to a file, which is safe because this process only measures."""
     library = ctypes.CDLL(None)
     sys.stdout.flush()
     library.fflush(None)

@@ -114,7 +114,7 @@ def explain(path: Path, document: JsonObject, error: ValidationError) -> str:
 
 
 def _proposal(document: JsonObject, kind: str, place: Sequence[str | int], value: object, context: JsonObject) -> str:
-    """Return a hint with a similar key, kind or word for a problem that pydantic reports, or ``""``."""
+    """Return a hint that suggests a similar key, kind or word for pydantic's problem, or ``""`` if there is none."""
     match kind:
         case "extra_forbidden":
             return did_you_mean(str(place[-1]), _keys_at(document, place[:-1]))
@@ -197,7 +197,7 @@ def workload_schema() -> JsonObject:
 
 
 def _describe(properties: JsonObject, base: type[BaseModel]) -> None:
-    """Add the base's descriptions of keys that a subclass narrows, because pydantic does not inherit descriptions."""
+    """Add missing descriptions of keys from the base class, because pydantic does not inherit descriptions."""
     for name, field in base.model_fields.items():
         properties[name].setdefault("description", field.description)
 

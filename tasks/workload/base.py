@@ -84,7 +84,7 @@ class TrainedCheckpoint(Kind):
 
 
 class FetchedCheckpoint(Kind):
-    """Weights from a URI: a plain path, ``file://``, ``https://``, ``http://localhost``, or a URI for fsspec."""
+    """Weights from a URI: a plain path, ``file://``, ``https://``, ``http://localhost``, or another fsspec URI."""
 
     kind: Literal["uri"]
     uri: str
@@ -98,7 +98,7 @@ class FetchedCheckpoint(Kind):
 
 
 class SeededCheckpoint(Kind):
-    """Random initial weights from a seed, as in PyTorch's recipe for dynamic quantization."""
+    """Random initial weights from a seed, as in PyTorch's recipe "Dynamic Quantization"."""
 
     kind: Literal["seeded"]
     seed: int = 29592
@@ -116,7 +116,7 @@ class FactorySpec(Kind):
 
 
 class TableFile(Kind):
-    """A Parquet, CSV or JSON Lines file, with rows that are divided into splits."""
+    """A Parquet, CSV or JSON Lines file, whose rows are divided into splits."""
 
     kind: Literal["parquet", "csv", "jsonl"]
     uri: str
@@ -132,6 +132,6 @@ class TableFile(Kind):
     valid_share: float = Field(default=0.0, ge=0, lt=1)
     """Fraction of the rows for the valid split."""
     calibration: PositiveInt = 256
-    """Number of train rows for calibration, unless the split column marks `calibration` rows."""
+    """Number of train rows for calibration; ignored if the split column marks rows as `calibration`."""
     seed: int = 0
     """Seed for drawing rows at random."""

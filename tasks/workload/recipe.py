@@ -26,7 +26,7 @@ class Recipe(Section):
     runtimes: tuple[RuntimeName, ...] = Field(default=(RUNTIMES.default,), min_length=1)
     """Runtimes that execute the result; each runtime adds a candidate."""
     engine: Engine = "x86"
-    """Torch's quantized engine; float recipes and runtimes other than torch's ignore this key."""
+    """Quantized engine that torch uses; float recipes and runtimes that are not based on torch ignore this key."""
     exclude: tuple[str, ...] = ()
     """Paths of modules that stay in float, together with all their submodules."""
 
@@ -54,7 +54,7 @@ class Recipe(Section):
         return self
 
     def sketch(self, samples: int = 1) -> Recipe:
-        """Return a cheaper recipe with the same float modules and `samples` calibration samples, without training."""
+        """Return a cheaper recipe without training, with the same float modules and `samples` calibration samples."""
         return self
 
     def content(self) -> dict[str, object]:
