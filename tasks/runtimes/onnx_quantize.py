@@ -107,7 +107,7 @@ def _quantize_statically(
 
     Ranges come from calibration batches, only one of which is in memory at a time. Depending on the observer, a range
     extends from the minimum to the maximum, uses the moving averages of both, or excludes 0.001% of the values
-    (``histogram``). If any activation's values are too similar for a histogram, all ranges use minimum and maximum.
+    (``histogram``). If any activation's values are too similar for a histogram, all ranges use the minimum and maximum.
 
     Raises
     ------

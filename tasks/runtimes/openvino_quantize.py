@@ -35,7 +35,7 @@ _BETWEEN = frozenset(
     {"Convert", "Subtract", "Multiply", "Reshape", "FakeQuantize", "Transpose", "Squeeze", "Unsqueeze", "Concat",
      "Split"}
 )  # fmt: skip
-_FURTHEST = 4  # maximum number of operations, such as an LSTM and its consumers, to search for a module path
+_FURTHEST = 4  # maximum number of operations, starting with an LSTM, whose names are searched for a module path
 # Maximum difference, as a fraction of an output's range. Rounding differences add up in deep models, but wrong outputs
 # differ by more.
 _GARBAGE_FRACTION = 0.3
@@ -113,7 +113,7 @@ def _calibrate(
     estimator = getattr(ranges.RangeEstimatorParametersSet, _ESTIMATORS[calibration.observer])
     advanced = parameters.AdvancedQuantizationParameters(
         # Without VNNI, 16-bit sums of products saturate unless weights are limited to seven bits. By default, NNCF
-        # limits only the first layer's weights, on every processor.
+        # limits only the weights of the first layer, even if the processor has VNNI.
         overflow_fix=None if this_machine().has_vnni else parameters.OverflowFix.ENABLE,
         activations_range_estimator_params=estimator,
         weights_quantization_params=parameters.QuantizationParameters(

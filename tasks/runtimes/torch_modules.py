@@ -31,7 +31,8 @@ from tasks.runtimes.base import CandidateFiles, Made, Maker, Opened, Opener
 _EXACT = "qnnpack"
 _INT8 = re.compile(r"quantized::|aten::quantized_|onednn::q|nightquant_\w+::")
 _CONVERT = re.compile(r"aten::(?:quantize_per|dequantize|_choose_qparams|choose_qparams)|quantized_decomposed::")
-# These operators inspect or allocate tensors, or return views. Any operator that matches no pattern computes in float.
+# These operators inspect or allocate tensors, or return views. Operators that match none of the three patterns compute
+# in float.
 _OTHER = re.compile(
     r"forward$|aten::(?:_?empty|view|select|narrow|as_strided|slice|unbind|reshape|_reshape|to$|item|_local_scalar|"
     r"detach|transpose|t$|expand|permute|squeeze|unsqueeze|chunk|split|q_|qscheme|alias|result_type|resolve)"
@@ -42,14 +43,14 @@ _PACKAGE = "AOTIModelContainerRunner"  # prefix of the events for a complete cal
 
 
 class EagerMaker(Maker):
-    """A maker that shares the converted module and writes no other files."""
+    """A maker that shares the converted module and writes no files of its own."""
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
         """Find or build the converted module."""
         return {KIND: find_or_convert(source, spec).name}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Return the module's properties; the size is the size of a ``torch.save`` file with the state dict."""
+        """Return the module's properties; the size is measured on a ``torch.save`` file of the state dict."""
         structure = Structure.read(find_or_convert(source, spec))
         return Made(size_bytes=structure.size_bytes, coverage=structure.coverage, graph=structure.graph)
 

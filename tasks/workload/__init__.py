@@ -114,7 +114,7 @@ def explain(path: Path, document: JsonObject, error: ValidationError) -> str:
 
 
 def _proposal(document: JsonObject, kind: str, place: Sequence[str | int], value: object, context: JsonObject) -> str:
-    """Return a hint that suggests a similar key, kind or word for pydantic's problem, or ``""`` if there is none."""
+    """Return a hint that suggests a similar key, kind or word for a problem that pydantic found, or ``""``."""
     match kind:
         case "extra_forbidden":
             return did_you_mean(str(place[-1]), _keys_at(document, place[:-1]))

@@ -84,7 +84,7 @@ class TrainedCheckpoint(Kind):
 
 
 class FetchedCheckpoint(Kind):
-    """Weights from a URI: a plain path, ``file://``, ``https://``, ``http://localhost``, or another fsspec URI."""
+    """Weights from a path or URI: ``file://``, ``https://``, ``http://localhost``, or a scheme that fsspec supports."""
 
     kind: Literal["uri"]
     uri: str
