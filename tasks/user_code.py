@@ -45,7 +45,7 @@ def call_factory(spec: FactorySpec) -> nn.Module:
 def call(key: str, reference: str, folder: str, /, *args: object, **kwargs: object) -> object:
     """Import and call ``module:callable``, which is the value of the workload's `key`.
 
-    Modules are searched for in `folder` (the workload file's folder), the current folder, and installed packages.
+    The module is looked up in `folder` (the workload file's folder), the current folder, and installed packages.
 
     Raises
     ------
