@@ -1,4 +1,4 @@
-"""Check the conditions for benchmarks on this host, and advise how to improve them."""
+"""Check whether this host is suitable for benchmarks, and suggest improvements."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def check_ratio(ratio: Ratio) -> Check:
 
 
 def check_repeatable(aa: Ratio) -> Check:
-    """Check whether the benchmark finds a model and its copy equally fast."""
+    """Check whether the benchmark measures the same speed for a model and its copy."""
     result = f"the same model against itself: {aa.value:.3f} ({aa.low:.3f} to {aa.high:.3f})"
     advice = (
         f"Beyond ±{WIDEST:.0%}, a benchmark needs more launches to decide small differences: stop other programs, "
@@ -167,7 +167,7 @@ def load(subject: Subject) -> Loaded:
         return Loaded(partial(torch.nn.functional.linear, inputs, weight))
     quantized = torch.quantize_per_tensor(weight, float(weight.abs().max()) / 127, 0, torch.qint8)
     packed = torch.ops.quantized.linear_prepack(quantized, None)
-    # `reduce_range` limits activations to 7 bits, because 8 bits can overflow 16-bit sums without VNNI.
+    # `reduce_range` limits activations to 7 bits: on CPUs without VNNI, sums of 8-bit products can overflow 16 bits.
     return Loaded(partial(torch.ops.quantized.linear_dynamic, inputs, packed, True))
 
 

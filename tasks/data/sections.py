@@ -28,7 +28,7 @@ class RandomSequence(Kind):
 
 
 class PydocTopics(Kind):
-    """Python's language reference, included in CPython and divided by topic into train, valid and test splits."""
+    """Python's language reference, which is part of CPython; each topic is in the train, valid or test split."""
 
     kind: Literal["pydoc-topics"]
     seed: int = 0
@@ -61,7 +61,7 @@ class PythonSources(Kind):
     test: PositiveInt = 2000
     """Number of texts for evaluation."""
     calibration: PositiveInt = 256
-    """Number of texts for calibration, in addition to `train`."""
+    """Number of texts for calibration, not counted in `train`."""
     seed: int = 0
     """Seed for sampling the texts."""
 
@@ -74,7 +74,7 @@ class TextTable(TableFile):
     label: str | None = None
     """Name of the class column; if the model's configuration lists labels, each class must be one of these labels."""
     pair: str | None = None
-    """Name of the column of paired texts for retrieval; the two texts of a pair have the same meaning."""
+    """For retrieval, name of the column with the paired texts; the two texts of each row have the same meaning."""
 
 
 class Transforms(Section):
@@ -143,13 +143,13 @@ class ImageFolder(Pictures):
 
     kind: Literal["image-folder"]
     uri: str
-    """Path or URL of the directory or archive; a relative path starts at the workload file's folder."""
+    """Path (relative to the workload file's folder) or URL of the directory or archive."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the archive."""
     test_share: float = Field(default=0.2, gt=0, lt=1)
     """Fraction of the training images to use as the test split if the `test/` folder is missing."""
     max_corrupt_share: float = Field(default=0.01, ge=0, le=1)
-    """Maximum fraction of unreadable images; unreadable images are skipped."""
+    """Maximum fraction of unreadable images; up to this fraction, unreadable images are skipped."""
     max_bytes: PositiveInt = 64 * 1024**3
     """Maximum size in bytes; larger archives are refused."""
 
@@ -195,6 +195,6 @@ class TableData(TableFile):
     features: tuple[str, ...] = Field(min_length=1)
     """Names of the columns that form the float32 input of shape `[N, F]`."""
     target: str
-    """Name of the column to predict; integers, texts and booleans are classes, and other values are numbers."""
+    """Name of the column to predict; floats and decimals are read as numbers, integers and other values as classes."""
     standardize: bool = True
     """Whether to standardize features with the mean and standard deviation of the train split."""

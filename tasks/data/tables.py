@@ -67,7 +67,7 @@ def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
 
 
 def columns_of(path: Path) -> dict[str, bool]:
-    """Return whether each column contains numbers, keyed by name; the suffix of `path` determines the format.
+    """Return, for each column name, whether the column is numeric; the suffix of `path` determines the format.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def _numbers(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> npt.
 
 
 def _target(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Return targets, [N], and class names; floats become float32, integers int64, and other values class indices."""
+    """Return targets [N] and class names; floats become float32, integers int64, and other values class indices."""
     if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         return torch.from_numpy(_numbers(column, name).astype(np.float32)), ()
     if pa.types.is_integer(column.type):

@@ -25,8 +25,8 @@ from tasks.job import Workspace
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
-# Attributes of torchvision's classes. Reading labels from an attribute avoids decoding images; the sample attributes
-# identify the data set.
+# Attributes of torchvision's data sets. The labels are read from an attribute, because reading samples would decode the
+# images. The digest of a data set covers the labels and the sample attributes.
 _LABELS = ("targets", "labels", "_labels", "y")
 _SAMPLES = ("data", "samples", "_samples", "_image_files")
 _HELD_OUT_SPLITS = ("test", "val", "valid")
@@ -63,7 +63,7 @@ def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, works
 
 
 def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None]:
-    """Open the training part and the held-out part; return ``None`` instead of a missing held-out part."""
+    """Open the training part and the held-out part, which is ``None`` if the data set has no such part."""
     kind = getattr(torchvision.datasets, data.name, None)
     if not (inspect.isclass(kind) and issubclass(kind, VisionDataset)):
         suggestion = did_you_mean(data.name, torchvision.datasets.__all__)
@@ -87,7 +87,7 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None
         try:
             return train, make(split=split)
         except ConfigurationError:
-            continue  # this class uses another name for the split
+            continue  # try the next name of a held-out split
     raise ConfigurationError(
         f'torchvision\'s "{data.name}" does not have a split named {" or ".join(_HELD_OUT_SPLITS)}.',
         hint="Use another data set.",
@@ -104,7 +104,7 @@ def _make(kind: type[VisionDataset], data: TorchvisionDataset, **arguments: obje
             transient=is_transient(error),
         ) from error
     except (ImportError, TypeError, ValueError) as error:
-        # The class uses other split names, requires an unusual argument, or needs a missing package.
+        # The class has different split names, requires other arguments, or needs a package that is not installed.
         raise ConfigurationError(
             f'torchvision\'s "{data.name}" cannot be used as a data set: {str(error).rstrip(".")}.',
             hint='Use another data set, or data.kind = "image-folder" with one folder of images per class.',

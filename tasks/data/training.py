@@ -87,9 +87,9 @@ def train(
 class FineTuning:
     """Batches, a loss and a score for the caller's training loop.
 
-    ``batches`` yields one epoch of positional inputs with targets, and takes random numbers only from the given CPU
-    generator. From training-mode outputs and targets, ``loss`` computes the scalar to minimize. ``validate`` computes a
-    score (higher is better) and the mean loss on the valid split, with the model in evaluation mode.
+    ``batches`` yields one epoch of positional inputs with targets, and draws random numbers only from the given CPU
+    generator. ``loss`` computes the scalar to minimize from the targets and the outputs in training mode.
+    ``validate`` computes a score (higher is better) and the mean loss on the valid split, in evaluation mode.
     """
 
     steps_per_epoch: int

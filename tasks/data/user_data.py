@@ -62,7 +62,7 @@ def _count(splits: Mapping[str, Items], split: str) -> int:
 
 
 def _with_calibration(splits: Mapping[str, Items]) -> tuple[Mapping[str, Items], tuple[str, ...]]:
-    """Fill a missing calibration split with evenly spaced training rows; return the splits, and notes for the user."""
+    """Replace a missing calibration split with evenly spaced training rows; return the splits and notes for users."""
     if _count(splits, "calibration"):
         return splits, ()
     train = splits["train"]

@@ -1,4 +1,4 @@
-"""Files that contain a model's weights: a single file, or several files that a folder contains or an index lists."""
+"""Files that contain a model's weights: a single file, or several files in a folder or listed in an index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WEIGHTS, _INDEX = "model.safetensors", ".index.json"
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Return the files that contain the weights: `path` itself, or the files that a folder contains or an index lists.
+    """Return the files that contain the weights: `path` itself, or the files in a folder or listed in an index.
 
     An index is an ``….index.json`` file in transformers' format. The list is empty if a folder contains neither
     ``model.safetensors`` nor its index.
@@ -47,9 +47,9 @@ def weight_files(path: Path) -> list[Path]:
 
 @contextmanager
 def fetch_weights(settings: FetchedCheckpoint, workspace: Workspace) -> Iterator[Source]:
-    """Yield the source of the files that ``checkpoint.uri`` names; for a single file, see `storage.transfer.fetch`.
+    """Yield a `Source` for the files that ``checkpoint.uri`` names; for a single file, see `storage.transfer.fetch`.
 
-    If there are several files, they must be local, and the source has one digest for all of them.
+    Several files must be local; the digest of their `Source` covers all the files.
 
     Raises
     ------

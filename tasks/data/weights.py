@@ -71,10 +71,10 @@ class _Placeholder:
 def read_state(path: Path, shown: str = "") -> StateDict:
     """Read a state dict from a safetensors or ``torch.save`` file; detect the format from the file's content.
 
-    `path` may also name a folder or an index of several such files. Pickles are read with PyTorch's restricted
-    unpickler, which creates only tensors and plain containers. Objects of other classes, such as training arguments,
-    become placeholders, and their classes are not imported. Nesting levels that training scripts add are removed. Error
-    messages contain `shown` instead of the path.
+    `path` may also be a folder that contains several such files, or an index that lists them. Pickles are read with
+    PyTorch's restricted unpickler, which creates only tensors and plain containers. Objects of other classes, such as
+    training arguments, become placeholders, and their classes are not imported. Nesting levels that training scripts
+    add are removed. Error messages contain `shown` instead of the path.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def read_state(path: Path, shown: str = "") -> StateDict:
             f"{shown}: these tensors are sparse, nested, quantized or without values: {', '.join(unusual[:5])}.",
             hint="Save dense floating-point tensors.",
         )
-    # Check sizes before the first copy, because an expanded tensor can claim any number of values.
+    # Check sizes before the first copy, because a tensor that repeats one stored value can have any size.
     if repeated := [key for key, tensor in state.items() if tensor.nbytes > tensor.untyped_storage().nbytes()]:
         raise InputError(
             f"{shown}: these tensors have more values than the file contains: {', '.join(repeated[:5])}.",
@@ -156,7 +156,7 @@ def read_fetched(settings: FetchedCheckpoint, workspace: Workspace) -> StateDict
 
 
 def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Tensor]:
-    """Load a checkpoint's state dict from the store; floating-point tensors are float32.
+    """Load a checkpoint's state dict from the store, where floating-point tensors are always float32.
 
     Raises
     ------
@@ -170,8 +170,8 @@ def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Ten
 def load_checkpoint(model: nn.Module, checkpoint: CheckpointRef, store: ArtifactStore) -> None:
     """Load a checkpoint from the store into its model.
 
-    Stored checkpoints lack the versions of module layouts, without which torchvision's MNASNet refuses a state dict.
-    Stored checkpoints have the current layout, so the model's own versions apply.
+    Stored checkpoints lack module versions, but torchvision's MNASNet refuses a state dict that has no versions. The
+    model's own versions are correct, because the layout of stored checkpoints is always current.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def build_blank(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _check_plain_zip(stream: IO[bytes]) -> None:
-    """Refuse a compressed zip file, which ``torch.load`` would unpack to any size; ``torch.save`` never compresses."""
+    """Refuse a compressed zip file, because its unpacked size is unlimited; ``torch.save`` never compresses files."""
     with zipfile.ZipFile(stream) as archive:
         if any(part.filename.endswith("/constants.pkl") for part in archive.infolist()):
             raise ValueError("the file is a TorchScript program")
@@ -209,7 +209,7 @@ def _check_plain_zip(stream: IO[bytes]) -> None:
 
 def _load(stream: IO[bytes], classes: Sequence[str]) -> object:
     """Load a ``torch.save`` file, with placeholders for the objects of the named classes."""
-    if not classes or len(classes) > _MOST_CLASSES:  # torch is slow with many classes, so let torch refuse the file
+    if not classes or len(classes) > _MOST_CLASSES:  # allowing many classes is slow, so let torch refuse the file
         return torch.load(stream, map_location="cpu", weights_only=True)
     with _allowing, safe_globals([(_Placeholder, name) for name in classes]):
         return torch.load(stream, map_location="cpu", weights_only=True)

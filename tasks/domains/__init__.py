@@ -1,1 +1,1 @@
-"""Domains: kinds of work with their data, models, training and metrics; each domain has a folder."""
+"""Domains; each folder contains the data, models, training and metrics for one kind of work."""

@@ -71,8 +71,8 @@ class Domain(ABC, Generic[W, M]):
         Parameters
         ----------
         apart
-            Whether to call the model with one row at a time, for example because a row's result depends on the other
-            rows in the call. By default, the batch size is chosen for speed.
+            Whether to call the model with one row at a time, for example if a row's result depends on the other rows in
+            a call. If `apart` is false, the batch size is chosen for speed.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class Domain(ABC, Generic[W, M]):
         return Proposal()
 
     def write_resources(self, job: Job[W], store: ArtifactStore, folder: Path) -> dict[str, str]:
-        """Write files that describe inputs and outputs into a bundle; return a mapping from purposes to file names."""
+        """Add files that describe inputs and outputs to a bundle; return a mapping from purposes to file names."""
         return {}
 
 

@@ -31,7 +31,7 @@ class FineTune(FromFile):
 
 
 class TrainedByCode(FineTune, Kind):
-    """Weights that ``train(model, splits, seed=…, epochs=…, **arguments)`` trains on first use."""
+    """Weights that ``train(model, splits, seed=…, epochs=…, **arguments)`` trains when they are first needed."""
 
     kind: Literal["train"]
     seed: int = 0

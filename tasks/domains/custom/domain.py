@@ -51,7 +51,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return flat(call_factory(model)).eval()
 
     def check(self, job: Job[CustomWorkload], workspace: Workspace) -> None:
-        """Call the float model on the first test rows, and apply the metric to the model's output."""
+        """Check that the metric accepts the float model's output for the first test rows."""
         model = self.build(job.workload.model, job.dataset)
         load_checkpoint(model, job.checkpoint, workspace.store)
         settings, split = job.workload.evaluate, load_test(job.dataset, workspace.store, apart=False)
@@ -108,7 +108,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return OwnScore(name, bool(settings.higher_is_better), settings.metric, settings.folder)
 
     def evaluate(self, job: Job[CustomWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
-        """Compute ``evaluate.metric`` on the test split, from ``evaluate.output`` or the first output.
+        """Compute ``evaluate.metric`` on the test split for the output in ``evaluate.output`` (default: the first).
 
         Raise an error if the user's metric fails, or does not return one number or one number per row.
         """

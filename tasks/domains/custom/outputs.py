@@ -1,7 +1,7 @@
 """Flatten the outputs of models whose ``forward`` returns a dictionary, a dataclass or nested tuples.
 
-Runtimes return a tensor or a tuple of tensors. For a model with nested outputs, `flat` substitutes a class whose
-``forward`` returns a tuple. The model's modules and their names stay the same.
+Runtimes return a tensor or a tuple of tensors. For a model with nested outputs, `flat` replaces the model's class with
+a subclass whose ``forward`` returns a tuple. The model's modules and their names stay the same.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from storage.errors import QuantizationError
 def flat(model: nn.Module) -> nn.Module:
     """Change a model in place so that ``forward`` returns a flat tuple of the outputs in the original order.
 
-    A tensor, or a tuple or list of tensors, is returned unchanged. Quantization recognizes torch's own modules by
-    class, so these modules do not change.
+    A tensor, or a tuple or list of tensors, is returned unchanged. A model whose class torch defines is not changed,
+    because quantization recognizes torch's modules by class.
     """
     own = type(model)
     if own.__module__.partition(".")[0] == "torch":

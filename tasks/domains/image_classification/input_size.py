@@ -6,7 +6,7 @@ The first rule that applies determines the image size and the normalization:
 2. If nearly all images are squares of one size, at most 224 pixels, use that size.
 3. For a model with a ``pretrained_cfg``, such as a timm model, use the values in ``pretrained_cfg``.
 4. For other small images, use the median of their shorter sides, rounded to a multiple of 32.
-5. For larger images, use the transforms of the model's torchvision weights, or crop 224 pixels out of 256.
+5. For larger images, use the transforms of the model's torchvision weights, or resize to 256 pixels and crop to 224.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _DEFAULTS = Preprocessing(256, _PHOTOGRAPH, Transforms().mean, Transforms().std)
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen preprocessing for images, and the reason for choosing it."""
+    """The preprocessing chosen for images, and the reason for the choice."""
 
     geometry: Preprocessing
     reason: str
@@ -133,7 +133,7 @@ def _declared_by(spec: Kind) -> _Declared | None:
     try:
         return _Declared.model_validate({key: value for key, value in config.items() if value is not None})
     except ValidationError:
-        return None  # another library uses the same attribute name
+        return None  # the attribute does not have timm's format
 
 
 def _choice_from_sizes(sizes: Counter[tuple[int, int]], sampled: str, declared: _Declared | None) -> Choice | None:

@@ -32,11 +32,11 @@ _VALID_COLUMNS = 10
 
 
 class WordLanguageModel(nn.Module):
-    """A model that predicts the next word with an Embedding, dropout, LSTM layers, dropout, and a Linear layer.
+    """A next-word model: an Embedding layer, dropout, LSTM layers, dropout, and a Linear layer.
 
-    The submodules have the same names as in the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language Model",
-    so that the tutorial's checkpoints load. V is the vocabulary size, H is the LSTM's hidden size, and L is the number
-    of LSTM layers. During training, the fraction `dropout` of activations is dropped.
+    Checkpoints from the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language Model" can be loaded, because
+    the submodules have the same names. V is the vocabulary size, H is the LSTM's hidden size, and L is the number of
+    LSTM layers. `dropout` is the fraction of activations that are dropped during training.
     """
 
     def __init__(self, vocabulary: int, embedding_size: int, hidden_size: int, layers: int, dropout: float) -> None:
@@ -93,9 +93,9 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     def evaluate(
         self, job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, apart: bool = False
     ) -> Quality:
-        """Compute loss and perplexity on the test split; the samples are the words' losses, in order.
+        """Compute loss and perplexity on the test split; the per-sample results are the words' losses, in order.
 
-        If `apart` is true, each call contains ``benchmark.sequence_length`` words of one stream, as in the benchmark.
+        If `apart` is true, each call reads ``benchmark.sequence_length`` words of one stream, as in the benchmark.
         """
         ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
         settings, words = job.workload.evaluate, job.workload.benchmark.sequence_length if apart else None
@@ -120,7 +120,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     def train(self, workload: LanguageModelWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
         """Train on the train split; return the weights from the epoch with the lowest loss on the valid split.
 
-        The optimizer is Adam, with a learning rate that follows half a cosine down to zero. Hidden states pass from one
+        The optimizer is Adam, with a learning rate that decays to zero along a half cosine. Hidden states pass from one
         chunk to the next, but gradients do not. See `tasks.data.training.train`.
         """
         settings = cast("TrainedCheckpoint", workload.checkpoint)
@@ -220,7 +220,7 @@ def batchify(ids: Tensor, columns: int) -> Tensor:
 
 
 def _losses(model: nn.Module, data: Tensor, length: int, state: tuple[Tensor, Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """Yield the number of finished rows and each chunk's mean loss; detach the state after every chunk."""
+    """Yield the number of finished rows and the mean loss for each chunk; detach the state between chunks."""
     for start in range(0, len(data) - 1, length):
         stop = min(start + length, len(data) - 1)
         logits, h, c = model(data[start:stop], *state)

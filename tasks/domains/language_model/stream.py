@@ -3,8 +3,8 @@
 The ``exact`` mode is the sequential procedure of the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language
 Model". The ``exact`` mode treats the complete stream as one segment, and uses batch size 1 and chunks of fixed length.
 The hidden state passes from chunk to chunk. The ``segments`` mode cuts the stream into segments that run as one batch.
-The state at the start of a segment is unknown, but an LSTM forgets its initial state. Starting from a zero state, the
-model first reads some words before the segment, and nearly reaches the sequential state.
+The state at the start of a segment is unknown, but an LSTM forgets its initial state. Therefore, the model starts from
+a zero state and first reads the preceding words, which brings the state close to the state in ``exact`` mode.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def word_losses(
     ids
         Word ids, int32 or int64 [N], with at least two words.
     words_in_call
-        Number of words in one call, all from one column. By default, the mode determines the calls.
+        Number of words in one call, all from one column. By default, the mode determines this number.
 
     Returns
     -------

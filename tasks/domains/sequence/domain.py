@@ -113,7 +113,7 @@ def _draw_sequence(data: RandomSequence, spec: LstmSpec) -> dict[str, Tensor]:
 
 
 def differences(expected: Tensor, actual: Tensor) -> dict[str, float]:
-    """Return both models' mean absolute output, the mean absolute difference, and the difference in percent."""
+    """Return both models' mean absolute outputs and mean absolute difference, also in percent of the float output."""
     expected, actual = expected.double(), actual.double()
     magnitude = expected.abs().mean().item()
     difference = (expected - actual).abs().mean().item()

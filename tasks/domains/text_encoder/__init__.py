@@ -39,7 +39,7 @@ class EncoderSpec(Kind):
     normalize: bool = False
     """Whether to scale embeddings to length 1."""
     max_length: PositiveInt | None = None
-    """Maximum number of tokens; longer texts are cut. The default is the model's number of positions, up to 512."""
+    """Maximum number of tokens; longer texts are truncated. The default is the model's maximum, but at most 512."""
     config: dict[str, JsonValue]
     """Model configuration in the format that transformers uses."""
 
@@ -79,7 +79,7 @@ class EncoderDirectory(EncoderSpec):
 
     kind: Literal["directory"]
     path: str = Field(default="", exclude=True)
-    """Path of the directory; a relative path starts at the workload file's folder."""
+    """Path of the directory, relative to the workload file's folder."""
     config: dict[str, JsonValue] = Field(default_factory=dict)
     """Model configuration, always read from the directory."""
 
@@ -87,7 +87,7 @@ class EncoderDirectory(EncoderSpec):
     @classmethod
     def _read_directory(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, Mapping) or not isinstance(value.get("path"), str):
-            if isinstance(value, Mapping) and "config" not in value:  # a section from the store contains the config
+            if isinstance(value, Mapping) and "config" not in value:  # sections from the store include config
                 raise ValueError("set path to the directory of the model")
             return value
         folder = info.context.get("folder", "") if isinstance(info.context, dict) else ""

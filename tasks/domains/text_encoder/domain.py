@@ -45,7 +45,7 @@ _USE = (
 
 @dataclass(frozen=True)
 class Texts:
-    """Token ids of a split's texts, the padding id, and the classes, int64 [N], if the texts have classes."""
+    """Token ids of a split's texts, the padding id and, if the texts have classes, the class indices, int64 [N]."""
 
     ids: Column
     padding: int
@@ -66,7 +66,7 @@ class Texts:
         return ids, mask
 
     def batches(self, batch_size: int, *, apart: bool = False) -> Iterator[Batch]:
-        """Yield batches of similarly long texts with classes or, if `apart` is true, single texts without padding."""
+        """Yield batches of similar-length texts and their classes; if `apart` is true, yield single unpadded texts."""
         groups = (([row], None) for row in range(len(self))) if apart else self.buckets(batch_size)
         for rows, length in groups:
             yield Batch(self.padded(rows, length), None if self.labels is None else self.labels[rows], len(rows), rows)
@@ -196,7 +196,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         return (texts.padded(rows[start : start + batch_size]) for start in range(0, len(texts), batch_size))
 
     def train(self, workload: EncoderWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-        """Train with AdamW; the learning rate rises over a tenth of the steps, and then falls to zero.
+        """Train with AdamW; the learning rate rises during the first tenth of the steps and then falls to zero.
 
         Texts in a batch have similar lengths; the seed determines the order of the batches. See
         `tasks.data.training.train`.
