@@ -88,7 +88,7 @@ class FetchedCheckpoint(Kind):
 
     kind: Literal["uri"]
     uri: str
-    """File, or a local folder of safetensors files; a relative path starts at the workload file's folder."""
+    """Path (relative to the workload file's folder) or URI of a file, or a local folder of safetensors files."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file, as 64 hexadecimal digits."""
     max_bytes: PositiveInt = 16 * 1024**3
@@ -120,7 +120,7 @@ class TableFile(Kind):
 
     kind: Literal["parquet", "csv", "jsonl"]
     uri: str
-    """Location of the file; a relative path starts at the workload file's folder."""
+    """Path (relative to the workload file's folder) or URI of the file."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file."""
     max_bytes: PositiveInt = 4 * 1024**3
