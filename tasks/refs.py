@@ -27,7 +27,7 @@ class ArtifactRef(Frozen):
 
 
 class DatasetRef(ArtifactRef):
-    """A prepared data set: samples (or tokens) per split, number of classes, number of words, and sample shape.
+    """A prepared data set: samples (or tokens) per split, number of classes, vocabulary size, and sample shape.
 
     ``calibration_digest`` is the SHA-256 of the list of calibration samples, or ``""``. ``notes`` describe how the
     samples were prepared, for readers of the report. ``at_most`` limits the test split to a random sample of this size;
@@ -45,7 +45,7 @@ class DatasetRef(ArtifactRef):
 
 
 class CheckpointRef(ArtifactRef):
-    """Float weights and the number of parameters; ``notes`` list differences in the file that were accepted."""
+    """Float weights and the number of parameters; ``notes`` list unusual contents of the file that were accepted."""
 
     parameters: int
     notes: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Results of the stages, as small frozen values that are passed between tasks; this module does not import torch.
 
-If a field of `Evaluation`, `Comparison`, `Timing` or `tasks.proofs.Proof` has the name of a column of ``measurements``,
-`tasks.rows` records the field in this column.
+`tasks.rows` records a field of `Evaluation`, `Comparison`, `Timing` or `tasks.proofs.Proof` in ``measurements`` if that
+table has a column with the field's name.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage
 from tasks.workload.workload import Workload
 
-# Kinds of contributions to a quality. Each independent sample contributes a number, or 100 (right) or 0 (wrong). In a
-# series, neighbouring values are dependent. For other metrics, each resample contributes the quality, and all
+# Kinds of contributions to a quality. Independent samples contribute numbers, or 100 if right and 0 if wrong. In a
+# series, neighbouring values are dependent. For other metrics, each resample contributes its own quality, and all
 # candidates share the resamples.
 Contributions = Literal["independent", "right-or-wrong", "serial", "resampled"]
 
@@ -80,10 +80,10 @@ class LayerSensitivity(Frozen):
 class Timing(Frozen):
     """The timing of one candidate in one setting; ``speedup`` = baseline's latency ÷ candidate's latency.
 
-    Fields with the suffixes ``_low`` and ``_high`` are the ends of the 95% interval. The gate decides by the
-    ``_bound_`` columns and by the ends of ``over_incumbent`` (the current bundle's latency divided by the candidate's
-    latency). Fields with the prefix ``cold_`` describe calls with cold caches. Percentiles are computed from single
-    calls, and are None if too few calls were made. The raw samples, in the order of measurement, are ``block_launch``,
+    Fields with the suffixes ``_low`` and ``_high`` are the ends of the 95% interval. The gate checks the ``_bound_``
+    columns and the ends of ``over_incumbent`` (the current bundle's latency divided by the candidate's latency).
+    Fields with the prefix ``cold_`` describe calls with cold caches. Percentiles are computed from single calls, and
+    are None if too few calls were made. The raw samples, in the order of measurement, are ``block_launch``,
     ``block_round`` and ``block_s`` (seconds per call). The raw samples with cold caches are ``cold_launch`` and
     ``cold_s``. ``threads_used`` is the largest number of threads that were kept busy in any launch. ``sequence_length``
     is None if the setting has the primary setting's length.
@@ -138,7 +138,7 @@ class Timing(Frozen):
 class BenchmarkResult(Frozen):
     """All timings of one workload, with the A/A check and the host's state.
 
-    ``refused`` maps a ``recipe/runtime`` that was not timed to the reason. ``proofs`` maps subjects to their proofs.
+    ``refused`` gives the reason for each ``recipe/runtime`` that was not timed. ``proofs`` maps subjects to proofs.
     ``unknown`` maps each timed subject to the ``measurements`` columns that lack a value, with the reasons.
     """
 
@@ -191,10 +191,10 @@ class Incumbent(Frozen):
     """The current bundle, with the results of tonight's stages for this bundle.
 
     ``candidate`` is an artifact of the bundle's own files, or tonight's identical candidate, whose name is ``same_as``.
-    If the files cannot be used, ``candidate`` is None and ``fault`` is the reason. ``failure`` is a stage that failed
-    although the files are good, so that quality and speed are unknown. ``made_as`` is the digest of the packaged
-    candidate, and ``coverage`` is the candidate's quantized fraction. ``outdated`` is the reason if the workload's
-    inputs have changed since the bundle was packaged.
+    If the files cannot be used, ``candidate`` is None and ``fault`` is the reason. ``failure`` describes a failed stage
+    if the files are good; quality and speed are then unknown. ``made_as`` is the digest of the packaged candidate, and
+    ``coverage`` is the candidate's quantized fraction. ``outdated`` describes the change if the workload's checkpoint
+    has changed since the bundle was packaged.
     """
 
     version: str
@@ -210,7 +210,7 @@ class Incumbent(Frozen):
 
 
 class UnknownIncumbent(Frozen):
-    """A current bundle that could not be looked up; None, in contrast, means that there is certainly no bundle."""
+    """A current bundle that could not be looked up; if there is certainly no bundle, None is used instead."""
 
     reason: str
     version: str = ""
@@ -272,7 +272,10 @@ class QualityLoss(Frozen):
 
 
 class CandidatePreview(Frozen):
-    """The trial of a candidate: coverage and loss, or an ``obstacle``; ``exported_only`` is true for slow builds."""
+    """The trial of a candidate: coverage and loss, or an ``obstacle``.
+
+    If building takes minutes, the trial only exports the model (``exported_only``).
+    """
 
     candidate: str
     obstacle: str = ""

@@ -1,7 +1,7 @@
 """Modules with int8 weights, one scale per output channel, and activations that are quantized per row.
 
-`Int8Linear` and `Int8Lstm` call the operators in `tasks.quantize.native`. A module's state dict has plain int8
-matrices; `pack` replaces these matrices with weights in the kernels' order.
+`Int8Linear` and `Int8Lstm` call the operators in `tasks.quantize.native`. Before packing, a module's state dict
+contains plain int8 matrices; `pack` converts these matrices to the kernels' order.
 
 Packed weights are one tensor of bytes. An int8 matrix ``[N, K]`` is padded with zeros to multiples of 16 and 64, and
 stored as unsigned bytes ``[N / 16][K / 4][16][4]``. Each byte is a weight plus 128. The bytes of the float32 vectors
@@ -39,7 +39,7 @@ class QuantizedMatrix(NamedTuple):
 
 
 def quantize_rows(weight: Tensor) -> QuantizedMatrix:
-    """Round each row of a float matrix to 255 symmetric steps with the row's own scale; a row of zeros has scale 0."""
+    """Quantize each row of a float matrix to 255 symmetric steps of the row's own scale (0 for a row of zeros)."""
     weight = weight.detach().float()
     scale = weight.abs().amax(1) / 127
     values = torch.round(weight / torch.where(scale > 0, scale, 1.0).unsqueeze(1)).clamp(-127, 127)
@@ -152,7 +152,7 @@ class Int8Lstm(_Packable):
         return outputs.transpose(0, 1) if self.batch_first else outputs, (h, c)
 
     def in_kernels_order(self) -> Tensor:
-        """Return each layer's matrices, scales and bias in the kernels' order, with the gates of 16 units together."""
+        """Return each layer's matrices, scales and bias in the kernels' order, which groups the gates of 16 units."""
         parts = []
         for layer in range(self.num_layers):
             names = ("weight_ih", "weight_hh", "scale_ih", "scale_hh", "bias")

@@ -34,7 +34,7 @@ class Float(Method[FloatRecipe]):
     converts = _PLAIN
 
     def spec(self, recipe: FloatRecipe) -> Spec:
-        """Return a spec without quantization; float results differ between processors only in the last digits."""
+        """Return a spec with a small tolerance, because processors' float results differ only in the last digits."""
         return Spec(recipe=recipe, memory_format=recipe.memory_format, onednn=recipe.onednn, tolerance=1e-4)
 
 
@@ -83,7 +83,7 @@ class Dynamic(Method[DynamicRecipe]):
     def spec(self, recipe: DynamicRecipe) -> Spec:
         """Return a spec for the named types.
 
-        All rows of a call share each activation's int8 range. With ``float16``, activations stay in float.
+        All rows of a call share one int8 range per activation. With ``float16``, activations stay in float.
         """
         granularity: Literal["channel", "tensor"] = "channel" if recipe.per_channel else "tensor"
         if recipe.dtype == "float16":
@@ -174,7 +174,7 @@ class QatRecipe(GraphRecipe):
     method: Literal["qat"]
     epochs: PositiveInt = 2
     """Number of passes over the `train` split."""
-    # Batch normalization cannot train on a single image.
+    # At least 2, because batch normalization cannot train on a single image.
     batch_size: int = Field(default=32, ge=2)
     """Number of samples per training step."""
     learning_rate: PositiveFloat = 1e-4

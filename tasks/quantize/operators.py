@@ -29,7 +29,7 @@ _SOURCES = Path(__file__).parent / "native"
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = (
     "-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden",
-    # Some processors lack fused multiply-adds, but every instruction set must compute the same numbers.
+    # Avoid fused multiply-adds, because some processors lack them and every processor must compute the same numbers.
     "-ffp-contract=off",
     # ``errno`` and floating-point traps prevent vectorization and are not needed.
     "-fno-math-errno", "-fno-trapping-math",
@@ -72,7 +72,7 @@ def load_libraries(folder: Path) -> None:
 
 
 def find_or_compile(workspace: Workspace) -> Path:
-    """Compile the operators with the system's compiler, or find an earlier result; return the library's path.
+    """Compile the operators with the system's compiler, or reuse an earlier result; return the library's path.
 
     Raises
     ------

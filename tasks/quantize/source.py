@@ -30,24 +30,24 @@ class ModelSource:
     architecture: Architecture  # description from which the float model can be rebuilt without weights
     made_from: Mapping[str, object]  # everything that determines the fields above, for use in digests
     workspace: Workspace
-    # The last two fields are functions of the batch size, or are None if the domain does not provide the data.
+    # `calibration` and `fine_tuning` are functions of the batch size, or None if the domain does not provide the data.
     calibration: partial[Iterator[tuple[Tensor, ...]]] | None = None  # representative positional inputs, in fixed order
     fine_tuning: partial[FineTuning | OwnTraining] | None = None
 
     def calibration_batches(self, batch_size: int) -> Iterator[tuple[Tensor, ...]]:
-        """Return calibration batches; validation has rejected workloads that lack the data for their methods."""
+        """Return calibration batches; validation ensures that a workload has the data that its methods need."""
         assert self.calibration is not None
         return self.calibration(batch_size)
 
     def code_of(self, spec: Spec) -> tuple[str | Callable[..., object], ...]:
-        """Return the modules and functions whose code determines a spec's result, for a digest."""
+        """Return the modules and functions that a spec's digest covers, because their code determines the result."""
         method = METHODS[spec.recipe.method]
         data = [self.calibration.func] if method.needs and self.calibration else []
         return method.converts.partition(":")[0], *data
 
 
 def batches_of(source: ModelSource, calibration: Calibration) -> Iterator[tuple[Tensor, ...]]:
-    """Yield up to the requested number of calibration batches, and report progress after each batch.
+    """Yield up to `calibration.batches` batches of samples, and report progress after each batch.
 
     Raises
     ------

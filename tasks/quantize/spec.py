@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from tasks.extensions import METHODS
 from tasks.workload.recipe import Engine, Recipe
 
-EVERY = "*"  # replaces a type's name and stands for every type that has a kernel
+EVERY = "*"  # used in place of a type's name, for every type that has a kernel
 
 Weights = Literal["int8", "int4", "float16", "bfloat16"]
 Granularity = Literal["tensor", "channel"]
@@ -80,7 +80,7 @@ class Spec:
     training: Training | None = None  # settings to fine-tune weights and static ranges
     arithmetic: Literal["float32", "bfloat16"] = "float32"  # type in which float modules compute
     engine: Engine | None = None  # engine whose kernels run the converted module; None for an ordinary module
-    operators: Literal["torch", "own"] = "torch"  # operators that the converted module calls; ``"own"`` needs a library
+    operators: Literal["torch", "own"] = "torch"  # operators that the converted module calls: torch's or nightquant's
     graph: Literal["auto", "eager", "fx"] = "auto"  # mode in which torch converts the model's graph
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     onednn: bool = True
@@ -114,7 +114,7 @@ class Spec:
 
     @property
     def graphs(self) -> frozenset[str]:
-        """Graph modes that a runtime must support for calibration; a trained model already has a mode."""
+        """Graph modes that a runtime must support for calibration; none for a trained model, which has a mode."""
         return frozenset({self.graph} if self.calibration else ())
 
     @property
@@ -124,16 +124,16 @@ class Spec:
 
     @property
     def why_float(self) -> str:
-        """Reason why every module stays in float, or "" if the spec quantizes modules."""
+        """Reason for keeping every module in float, or "" if the spec quantizes modules."""
         if self.layers:
             return ""
         return "a float recipe" if self.arithmetic == "float32" else "a cast does not quantize"
 
 
 class Limit(NamedTuple):
-    """Values of a spec's property that a runtime supports, and the reason why other values are not supported.
+    """Values of a spec's property that a runtime supports, and the reason for rejecting other values.
 
-    ``reason`` is a format string that can contain the spec's attributes.
+    ``reason`` is a format string that can refer to the spec's attributes.
     """
 
     of: Property

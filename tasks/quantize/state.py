@@ -1,4 +1,4 @@
-"""Convert quantized state dicts to plain tensors and back, bit for bit and without a pickle."""
+"""Convert quantized state dicts to plain tensors and back, bit for bit and without pickle."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def load_flat_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         rebuilt = _rebuild(value, name, tensors)
         path, _, attribute = name.rpartition(".")
         if isinstance(value, ScriptObject) and isinstance(graph := module.get_submodule(path), GraphModule):
-            # torch loads packed parameters of a function in `forward` only into the root module, where their names
-            # begin with an underscore.
+            # If `forward` passes packed parameters to a function, torch can load these parameters only into the root
+            # module, where their names begin with an underscore.
             setattr(graph, attribute, rebuilt)
             del state[name]
         else:
@@ -82,7 +82,7 @@ def _rebuild(like: object, name: str, tensors: Mapping[str, Tensor]) -> object:
     """Rebuild the value `name` from `tensors` in the form of `like`, the corresponding value of the new module."""
     match like:
         case Tensor(is_quantized=False):
-            # Only QNNPACK packs a bias (of zeros) for a layer that does not have one.
+            # Only QNNPACK packs a bias (all zeros) for a layer without a bias.
             is_missing_bias = name not in tensors and torch.backends.quantized.engine == "qnnpack" and not like.any()
             return like if is_missing_bias else tensors[name]
         case Tensor():
@@ -125,7 +125,7 @@ def _pack_cell(
     if kind == "quantized_fp16":
         return _ops.make_quantized_cell_params_fp16(*weights)
     (reduce_range,) = integers
-    # Use the biases inside the packed weights, because a file would otherwise contain each bias twice.
+    # Share the biases with the packed weights, because a file would otherwise contain each bias twice.
     biases = [_unpack_state(weight)[1] for weight in weights]
     return _ops.make_quantized_cell_params_dynamic(*weights, *biases, bool(reduce_range))
 

@@ -45,7 +45,7 @@ class QatConverter(GraphConverter):
         fine_tuned(prepared, spec, source)
 
     def train(self, spec: Spec, source: ModelSource) -> Trained:
-        """Fine-tune, or find an earlier result, and replace simulated quantization with actual rounding.
+        """Fine-tune the model or load an earlier result, then replace simulated quantization with actual rounding.
 
         Raises
         ------
@@ -76,7 +76,7 @@ class Rounded(nn.Module):
 
     @classmethod
     def learned(cls, simulated: FakeQuantizeBase) -> Self:
-        """Create a module with the range at the end of training."""
+        """Create a module with the range that a fake-quantize module learned."""
         scale, zero_point = simulated.calculate_qparams()  # type: ignore[no-untyped-call]
         return cls(float(scale), int(zero_point))
 
@@ -91,7 +91,7 @@ class Int8Weight(nn.Module):
 
     def __init__(self, trained: nn.Module) -> None:
         super().__init__()
-        # `to_float` folds batch norms into the layer, and returns a sequence if there is a ReLU.
+        # `to_float` folds batch norms into the layer, and returns an `nn.Sequential` if there is a ReLU.
         layers: nn.Module = trained.to_float()  # type: ignore[operator]
         self.has_relu = isinstance(layers, nn.Sequential)
         layer = layers[0] if isinstance(layers, nn.Sequential) else layers
@@ -165,7 +165,7 @@ def _round_result(module: nn.Module, inputs: object, result: Tensor) -> Tensor:
 
 
 def _float_paths(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield the path of each module, and its path in the float model, which lacks the added borders."""
+    """Yield the path of each module, and its path in the float model, which lacks the added wrappers."""
     paths: dict[str, str] = {}
     for path, _ in model.named_modules():
         above, _, last = path.rpartition(".")
@@ -175,11 +175,11 @@ def _float_paths(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def round_passed_values(model: nn.Module, consumers: Iterable[nn.Module], inputs: Iterable[Tensor]) -> None:
-    """Add rounding to an eager-mode model: after modules without a range of their own, and before `consumers`.
+    """Add rounding to an eager-mode model, after modules that have no range of their own and before `consumers`.
 
     In eager mode, pooling and similar kernels take and return bytes with the same range, and reshaping keeps the range.
-    The model does not state this range, but exporters need it. The function replaces the `before` attribute of a
-    product with a `Rounded`. A module whose calls have different ranges is left unchanged.
+    The model does not state this range, but exporters need it. In each consumer, the function sets the attribute
+    `before` to a `Rounded`. A module whose calls have different ranges is left unchanged.
     """
     consumers, origins_of = set(consumers), defaultdict[nn.Module, set[Rounded | None]](set)
     follow = _Follow()
@@ -220,7 +220,7 @@ def round_passed_values(model: nn.Module, consumers: Iterable[nn.Module], inputs
 
 
 class _Follow(TorchFunctionMode):
-    """A mode that records where each tensor was last rounded, and which tensors have not changed since then."""
+    """A torch mode that records where each tensor was last rounded, and which tensors have not changed since."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ def open_model(files: dict[str, bytes], manifest: dict[str, Any]) -> Callable[[l
             Path(folder, file).write_bytes(files[file])
         for library in libraries:
             torch.ops.load_library(Path(folder, library))  # type: ignore[no-untyped-call]
-        # Without this replacement, torch would run a compiler in a shared folder to repeat the check above.
+        # Replace torch's check of the processor, which would run a compiler in a shared folder.
         codecache.get_device_information = lambda device_type: {}
         model = torch._inductor.aoti_load_package(str(Path(folder, name)))
 

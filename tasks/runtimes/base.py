@@ -136,7 +136,8 @@ class Opener(ABC):
     ) -> list[Operator]:
         """Profile the operators in `calls` calls with the runtime's profiler; return ``[]`` if there is no profiler.
 
-        `opened` is the result of `open`. If the profiler must be enabled before opening, the files are opened again.
+        `opened` is the result of `open`. If the profiler must be enabled before files are opened, `profile` opens the
+        files again.
         """
         return []
 
@@ -167,9 +168,9 @@ class Runtime(ABC):
     main_file: ClassVar[str] = ""  # the file that a program opens, if a bundle has several files
     usage: ClassVar[str] = ""
     caution: ClassVar[str] = ""  # a warning for users who open the files
-    not_reproducible: ClassVar[dict[str, str]] = {}  # by file name, the reason why a rebuilt file differs
-    # Tolerated difference from the reference, as a fraction of the outputs' range. Without saturation, the difference
-    # from torch's reference, which rounds in other places, is up to 0.015 (``python -m benchmarks.proof``).
+    not_reproducible: ClassVar[dict[str, str]] = {}  # reason that a rebuilt file differs, by file name
+    # Tolerated difference from the reference, as a fraction of the outputs' range. Without saturation, outputs differ
+    # by up to 0.015, because torch's reference rounds at other points of the graph (``python -m benchmarks.proof``).
     saturation_noticed: ClassVar[float] = 0.02
 
     def maker(self) -> Maker:

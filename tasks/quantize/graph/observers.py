@@ -1,9 +1,9 @@
-"""The observers for a recipe, and the module types without observers.
+"""Observers for a recipe, and the module types that always stay in float.
 
 The engine, not the recipe, determines whether activations use 7 or 8 bits (``reduce_range``). Without VNNI, ``x86``,
-``fbgemm`` and ``onednn`` multiply with ``vpmaddubsw``, whose 16-bit sums saturate with 8-bit activations. PyTorch uses
-7 bits for ``x86`` and ``fbgemm`` on every processor, but 8 bits for ``onednn``. Without VNNI, nightquant uses 7 bits
-for ``onednn`` as well.
+``fbgemm`` and ``onednn`` multiply with ``vpmaddubsw``, whose 16-bit sums saturate if activations use 8 bits. PyTorch
+uses 7 bits for ``x86`` and ``fbgemm`` on every processor, but 8 bits for ``onednn``. Without VNNI, nightquant uses 7
+bits for ``onednn`` as well.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _WEIGHT_FAKE_QUANTS = {
 }
 
 _TRANSPOSED = "torch's quantized kernels for transposed convolutions are wrong for some shapes"
-# Modules of these types always stay in float, because torch's int8 kernels for them are wrong. For transposed
+# Modules of these types always stay in float, because torch's int8 kernels for these types are faulty. For transposed
 # convolutions with a kernel size and stride of 2 (the usual upsampling), fbgemm's kernels write outside their buffers.
 # If the numbers of input and output channels differ, onednn's kernels return garbage (`python -m
-# benchmarks.transposed`). The quantized PReLU rounds negative slopes to 0, supports only one slope for all channels,
-# and keeps its weight and range outside the state dict.
+# benchmarks.transposed`). The quantized PReLU rounds negative slopes to 0, and supports only one slope for all
+# channels. The state dict of a quantized PReLU lacks the weight and the range.
 UNSUPPORTED: dict[type[nn.Module], str] = {
     nn.ConvTranspose1d: _TRANSPOSED,
     nn.ConvTranspose2d: _TRANSPOSED,
@@ -49,7 +49,7 @@ _UNSUPPORTED_FUNCTIONS = (functional.conv_transpose1d, functional.conv_transpose
 
 
 def reduces_range(engine: str | None) -> bool:
-    """Return whether activations for an engine keep one bit free on this processor."""
+    """Return whether activations for an engine use only 7 of their 8 bits on this processor."""
     if engine is None:
         return False
     default = quantization.get_default_qconfig(engine)  # type: ignore[no-untyped-call]
@@ -57,7 +57,7 @@ def reduces_range(engine: str | None) -> bool:
 
 
 def qconfig_for(spec: Spec) -> QConfig:
-    """Return the observers or, for training, the fake quantization for a spec's engine."""
+    """Return the observers (for training, the fake-quantize modules) for a spec's engine."""
     reduced, granularity = {"reduce_range": reduces_range(spec.engine)}, spec.layers[EVERY].granularity
     if spec.calibration is not None:
         activation = _ACTIVATION_OBSERVERS[spec.calibration.observer].with_args(**reduced)

@@ -29,14 +29,14 @@ _PASSING_MODULES: tuple[type[nn.Module], ...] = (
     nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.Upsample, nn.ChannelShuffle,
     nn.PixelShuffle, nn.Sigmoid, nn.Tanh, nn.Hardsigmoid,
 )  # fmt: skip
-# Functions and methods that accept quantized tensors, and either keep their range or choose a safe one.
+# Functions and methods that accept quantized tensors. Results have the input's range or a range that is wide enough.
 _PASSING_FUNCTIONS = frozenset({
     "flatten", "reshape", "view", "permute", "transpose", "contiguous", "squeeze", "unsqueeze", "chunk", "split",
     "getitem", "select", "narrow", "expand", "clone", "detach", "relu", "relu_", "dropout", "max_pool1d", "max_pool2d",
     "max_pool3d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "interpolate",
     "channel_shuffle", "pixel_shuffle", "mean", "boolean_dispatch",
 })  # fmt: skip
-# Types of modules that eager mode converts, and types that a recipe's observers do not suit.
+# Types of modules that eager mode converts, and exceptions, which need observers other than the recipe's.
 _MAPPED = set(get_default_static_quant_module_mappings())
 _UNMAPPED = {nn.Embedding, nn.EmbeddingBag}
 
@@ -54,7 +54,7 @@ _KERNELS: frozenset[tuple[type[nn.Module], ...]] = frozenset({
     *((transposed, norm) for _, transposed, norm in _DIMENSIONS),
 })  # fmt: skip
 _BEFORE_RELU = frozenset(kind for kernel in _KERNELS for kind in kernel) - {nn.ReLU}
-# Paths of the modules in a chain, in calling order. The fused module replaces the first module, called the head.
+# Paths of the modules in a chain, in call order. The fused module replaces the first module, called the head.
 Chain = tuple[str, ...]
 
 
@@ -124,7 +124,7 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
 
 
 def _stay_float(model: nn.Module, exclude: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the paths of the outermost excluded modules, followed by modules with unsupported kernels."""
+    """Return the paths of the outermost excluded modules, followed by modules of `UNSUPPORTED` types."""
     excluded = excluded_modules(model, exclude)
     outermost = (name for name in exclude if not any(name.startswith(f"{other}.") for other in exclude))
     unsupported = (path for path, module in model.named_modules() if type(module) in UNSUPPORTED)
@@ -235,7 +235,7 @@ def fuse_chains(model: nn.Module, chains: Sequence[Chain], *, is_qat: bool) -> N
 
 
 def _line_from(node: fx.Node, traced: Traced, taken: Collection[str]) -> Iterator[fx.Node]:
-    """Yield consecutive nodes that call modules outside `taken`; each node is the only consumer of the previous one."""
+    """Yield consecutive nodes that call modules not in `taken`; each node is the only consumer of the previous one."""
     while node.op == "call_module" and traced.calls[str(node.target)] == 1 and str(node.target) not in taken:
         yield node
         if len(node.users) != 1:

@@ -1,7 +1,7 @@
 """Prepare a float model according to its plan: attach observers or fake quantization in eager mode or FX graph mode.
 
-Eager mode fuses modules and adds borders between float and quantized values. FX graph mode rewrites the graph, so that
-functions are observed and fused like modules.
+Eager mode fuses modules, and adds wrappers that convert between float and quantized values. FX graph mode rewrites the
+graph, so that functions are observed and fused like modules.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FloatInside(nn.Module):
 
 
 class _FloatPReLU(nn.PReLU):
-    """A PReLU with a separate type, because torch quantizes every `nn.PReLU` that is between quantized values."""
+    """A PReLU whose type prevents quantization; torch quantizes every `nn.PReLU` that is between quantized values."""
 
 
 def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
@@ -81,7 +81,7 @@ def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[st
 
 
 def fuse(model: nn.Module, plan: Plan) -> nn.Module:
-    """Fuse a float model's chains in the plan's graph mode, in place or in a graph module with shared parameters."""
+    """Fuse a float model's chains: in place in eager mode, or in a graph module that shares the parameters."""
     if plan.graph == "eager":
         return _fuse_modules(model, plan, is_qat=False)
     _remove_stubs(model)
@@ -177,7 +177,7 @@ def _observe_clamped(prepared: fx.GraphModule) -> None:
     """Limit observed values to the range of the activation function that follows the observer.
 
     torch fuses a ReLU into the preceding layer, but not a ReLU6 or Hardtanh. The preceding layer's range can be several
-    times as wide as the activation's range, which would then span only a few of the 256 steps.
+    times as wide as the activation's range. Without the limit, the activation would use only a few of the 256 steps.
     """
     for node in prepared.graph.nodes:
         if node.op != "call_module" or len(node.all_input_nodes) != 1:

@@ -31,7 +31,7 @@ class Traced:
     """A symbolically traced model.
 
     ``ranks`` maps each node whose first result is a floating-point tensor to the rank of that tensor. ``calls`` counts
-    the calls of each module. ``plain`` contains the paths of layers that `forward` calls as functions.
+    the calls of each module. ``plain`` contains the paths of layers whose parameters `forward` passes to functions.
     """
 
     graph: fx.Graph
@@ -117,7 +117,7 @@ def operation_name(node: fx.Node) -> str:
 
 @contextmanager
 def refusing(step: str, model: str, graph: str) -> Iterator[None]:
-    """Replace torch's errors in the block; `step` is ``"prepared"``, ``"calibrated"`` or ``"converted"``.
+    """Re-raise torch's errors as `QuantizationError`; `step` is ``"prepared"``, ``"calibrated"`` or ``"converted"``.
 
     Raises
     ------
@@ -171,7 +171,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Interpreter(fx.Interpreter):
-    """An interpreter that records the last operation and the rank of each node's first result."""
+    """An interpreter that records the last operation that ran, and the rank of the first result of each node."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -187,7 +187,7 @@ class _Interpreter(fx.Interpreter):
         return result
 
     def place(self) -> str:
-        """Return the last operation, and the module that this operation calls or follows."""
+        """Describe the last operation by the module that it calls, or by its name and the preceding module."""
         above = [self.last]
         for node in above:
             if node.op == "call_module":
