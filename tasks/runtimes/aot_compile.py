@@ -54,7 +54,7 @@ class AotMaker(Maker):
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
         """Quantize or convert a model, compile it, and compare outputs. The candidate's size includes all files."""
         name = spec.recipe.name
-        # Delete each cache immediately, because it is as large as its model and a killed worker would leave all caches.
+        # Delete each cache immediately: a cache is as large as its model, and a killed worker would leave all of them.
         with quiet(), tempfile.TemporaryDirectory(prefix=TEMPORARY) as cache_folder, own_cache(cache_folder):
             quantized = _quantized(source, spec, folder)
             before = finite_outputs(quantized.model, source.example_inputs, name)

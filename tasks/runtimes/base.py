@@ -207,6 +207,6 @@ class Runtime(ABC):
         require_installed(f'The "{name}" runtime', self.distributions, self.extra or name)
 
     def environment(self) -> dict[str, object]:
-        """Return the versions and the host's properties that affect the files, for the candidate's digest."""
+        """Return the versions and host properties that affect the files, and are part of the candidate's digest."""
         versions = {distribution: installed_version(distribution) for distribution in self.distributions}
         return {**versions, **self.maker().environment()}
