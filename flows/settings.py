@@ -32,7 +32,8 @@ class Settings(BaseSettings):
 
     store: str = Field(default="nightquant-store", description="root of the store: a folder or an s3:// URL")
     profile: Profile = Field(
-        default="standard", description="length of the benchmarks: at most 1, 5 or 15 min per workload"
+        default="standard",
+        description="time limit for each workload's benchmarks: 1 min (quick), 5 min (standard) or 15 min (full)",
     )
     task_runner: TaskRunnerName = Field(default="threads", description="task runner that executes stages in parallel")
     workers: PositiveInt = Field(
@@ -45,7 +46,7 @@ class Settings(BaseSettings):
         "later pauses are longer",
     )
     server_startup_timeout_s: PositiveFloat = Field(
-        default=90.0, description="maximum time to wait until the command's own Prefect server starts, in seconds"
+        default=90.0, description="maximum time to wait for the command's own Prefect server to start, in seconds"
     )
     dask_address: str = Field(
         default="", description="address of the Dask scheduler; if empty, the run starts a local cluster"
@@ -70,7 +71,7 @@ class Settings(BaseSettings):
     )
     cache: str = Field(
         default="",
-        description="cache folder for a remote store; if empty, the `nightquant` folder in your cache folder",
+        description="folder for cached files of a remote store; if empty, `nightquant` in `XDG_CACHE_HOME`",
     )
 
     def signer(self) -> Signer | None:
