@@ -70,9 +70,9 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
     UnavailableError
         A library of the runtime is not installed, or the processor lacks instructions that the runtime needs.
     QuantizationError
-        The recipe is not possible with this model or processor, or the quantized model computes NaN or infinities.
+        The recipe does not work with this model or processor, or the quantized model computes NaN or infinities.
     LibraryError
-        A library raised an error of another kind.
+        A library raised an unexpected error.
     """
     with reported_as("The candidate cannot be built", hint_for(runtime)):
         return _find_or_build(job, recipe, runtime, workspace)

@@ -45,7 +45,7 @@ def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> Che
     InputError
         The weights are missing, damaged or refused, or do not match the workload and its data set.
     ConfigurationError
-        A setting in the ``[checkpoint]`` section is not possible.
+        A setting in the ``[checkpoint]`` section cannot be used.
     StoreError
         The store is not writable.
     """
@@ -124,7 +124,7 @@ def find_or_make(
     else:
         state_dict = {key: tensor.to("meta") for key, tensor in load_file(stored / WEIGHTS_FILE).items()}
     # Check stored weights too, because the code that builds the model can change without changing the digest. Check
-    # before copying, because weights that do not match may claim any size.
+    # before copying, because mismatched weights can declare tensors of any size.
     fitted, notes = fit(state_dict, workload, dataset)
     if stored is None:
         state = _as_float(fitted)
@@ -173,7 +173,7 @@ def fit(
         if key not in fitted and tied in fitted:
             fitted[key] = fitted[tied]
             notes.append(f"took {key} from {tied}, because the model ties them")
-    # `load_state_dict` also adds these keys if an older version of the layer lacks them.
+    # `load_state_dict` also adds these keys to a state dict from an older version of the layer.
     old = [
         f"{name}.{_COUNT}".lstrip(".")
         for name, module in model.named_modules()
@@ -217,7 +217,7 @@ def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """Return the first lines and, if lines were left out, a line with the number of further lines."""
+    """Return the first lines and, if lines were omitted, a last line that counts the omitted lines."""
     rest = len(lines) - _MOST_SHOWN
     return [line[:_LONGEST_KEY] for line in lines[:_MOST_SHOWN]] + [f"and {rest} more"] * (rest > 0)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Call = Callable[[], object]
 
-# Plan blocks slightly longer than required, because the calls on which the plan is based may have been slow.
+# Plan slightly longer blocks than required, because the calls timed for the plan may have been unusually slow.
 _MARGIN = 1.1
 _MAX_CALLS = 10_000_000
 
@@ -60,7 +60,7 @@ def time_cold_call(call: Call, evict: Callable[[], None]) -> float:
 
 
 def time_single_calls(call: Call, most: int, budget_s: float) -> list[float]:
-    """Time between one and `most` single calls within `budget_s` seconds; return each call's duration in seconds."""
+    """Time up to `most` single calls, but at least one, within `budget_s` seconds; return the durations in seconds."""
     samples: list[float] = []
     with no_garbage_collection():
         end = time.perf_counter() + budget_s
@@ -70,7 +70,7 @@ def time_single_calls(call: Call, most: int, budget_s: float) -> list[float]:
 
 
 def warm_up(call: Call, least_calls: int, least_s: float) -> float:
-    """Repeat `call` until both minima are reached; return the mean seconds per call."""
+    """Make at least `least_calls` calls during at least `least_s` seconds; return the mean seconds per call."""
     began = time.perf_counter()
     calls = 0
     while (elapsed := time.perf_counter() - began) < least_s or calls < max(1, least_calls):
@@ -80,7 +80,7 @@ def warm_up(call: Call, least_calls: int, least_s: float) -> float:
 
 
 def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: float) -> int:
-    """Warm up, and return the number of calls that take at least `block_s` seconds; planning counts as warm-up."""
+    """Warm up, and return how many calls together take at least `block_s` seconds; planning counts as warm-up."""
     began, half = time.perf_counter(), -(-least_calls // 2)
     calls = calls_for_block(call, block_s, warm_up(call, half, least_s / 2))
     warm_up(call, half, least_s - (time.perf_counter() - began))
@@ -88,10 +88,10 @@ def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: floa
 
 
 def calls_for_block(call: Call, least_s: float, guess_s: float) -> int:
-    """Time growing blocks to find the number of calls that take at least `least_s` seconds.
+    """Time increasingly long blocks to find how many calls together take at least `least_s` seconds.
 
-    The method follows ``torch.utils.benchmark.Timer.blocked_autorange``. In contrast, the first block's size is based
-    on a guess of `guess_s` seconds per call. Later blocks grow by the missing time, not tenfold.
+    The method follows ``torch.utils.benchmark.Timer.blocked_autorange``. However, the first block's size is based on a
+    guess of `guess_s` seconds per call. Later sizes are based on the previous block's duration, not increased tenfold.
     """
     calls = _calls_lasting(least_s, guess_s)
     while (elapsed := time_block(call, calls)) < least_s and calls < _MAX_CALLS:
@@ -160,7 +160,7 @@ def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, 
 def time_cold_rounds(
     spec: LaunchSpec, subjects: Mapping[str, Loaded], evict: Callable[[], None], budget_s: float
 ) -> dict[str, list[float]]:
-    """Time one cold call per round and subject, in seconds; `budget_s` limits the rounds of the first launch."""
+    """Return the seconds of each round's cold call, by subject; `budget_s` limits the rounds of the first launch."""
     cold_s: dict[str, list[float]] = {name: [] for name in subjects}
     began = time.perf_counter()
     with no_garbage_collection():

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 # Minimum number of launches for an estimate of the correlation.
 LEAST = 5
-# A sum of squared deviations up to this value is a rounding error.
+# Treat a sum of squared deviations up to this value as a rounding error.
 _ROUNDING = 1e-20
 _GRID = np.linspace(0, 0.95, 20)
 
@@ -28,8 +28,8 @@ _GRID = np.linspace(0, 0.95, 20)
 class Correction:
     """Correction to a mean's variance for correlation between launches.
 
-    ``inflation`` is the variance of the mean ÷ the expectation of the usual estimate s² / n. ``freedom`` is the number
-    of degrees of freedom of s².
+    ``inflation`` is the mean's variance divided by the expected value of the usual estimate s² / n. ``freedom`` is the
+    number of degrees of freedom of s².
     """
 
     inflation: float
@@ -42,7 +42,7 @@ def correction_of(launches: int, correlation: float) -> Correction:
 
     See Box, "Some theorems on quadratic forms applied in the study of analysis of variance problems, II", Annals of
     Mathematical Statistics 25(3), 1954. The estimate s² approximately follows a chi-square distribution with tr(CR)² /
-    tr(CRCR) degrees of freedom, where R is the series' correlation matrix and C centres R.
+    tr(CRCR) degrees of freedom, where R is the series' correlation matrix and C is the centring matrix.
 
     Parameters
     ----------
@@ -94,9 +94,8 @@ def _correlations(launches: int, correlation: float) -> Floats:
 def _expected(launches: int) -> Floats:
     """Compute the mean autocorrelation of series of `launches` values for each correlation in the grid.
 
-    The mean ratio between quadratic forms in normal variables is an integral over the eigenvalues of the covariance
-    (Sawa, "The exact moments of the least squares estimator for the autoregressive model", Journal of Econometrics 8,
-    1978).
+    The mean of a ratio of quadratic forms in normal variables is an integral over the covariance's eigenvalues (Sawa,
+    "The exact moments of the least squares estimator for the autoregressive model", Journal of Econometrics 8, 1978).
     """
     centre = np.eye(launches) - 1 / launches
     nodes, weights = np.polynomial.legendre.leggauss(100)
@@ -117,14 +116,13 @@ Array = NDArray[np.float64]
 
 # Numbers of launches after which a decision is allowed.
 LOOKS = (3, 5, 7, 10, 14, 20, 28, 40, 56)
-# Fraction of benchmarks that decide wrongly, in one direction, on at least one candidate. Later looks are assigned
-# larger parts of the error (1 : 2 : 3 ...), because a few launches seldom decide a close case.
+# Maximum fraction of benchmarks that wrongly accept at least one candidate; wrong rejections have the same limit. Later
+# looks are assigned larger parts of the error (1 : 2 : 3 ...), because a few launches seldom decide a close case.
 ERROR = 0.01
-# Bias that one subject may have in all launches, so that additional launches do not reduce the bias.
+# Bias that one subject may have in every launch; additional launches do not reduce this bias.
 STICKS = math.log(1.03)
 # Degrees of freedom that the other subjects contribute to the bounds on a subject's speed. With a larger value, an
-# exceptionally noisy candidate would be promoted wrongly in more than the fraction `ERROR` of benchmarks (see
-# benchmarks.decisions).
+# exceptionally noisy candidate would be promoted wrongly more often than `ERROR` allows (see benchmarks.decisions).
 PRIOR = 4.0
 # Variances of log ratios, in units of one subject's variance. A candidate is compared with the mean of the baseline and
 # its copy (1 + 1/2), or with another subject (1 + 1).
@@ -160,7 +158,7 @@ class Sample:
 
     @classmethod
     def against_two(cls, subject_s: Array, baseline_s: Array, copy_s: Array) -> Sample:
-        """Compare with the geometric mean of the baseline and its copy, whose variance is half the baseline's."""
+        """Compare with the geometric mean of the baseline and its copy, which has half of the baseline's variance."""
         reference = (np.log(baseline_s) + np.log(copy_s)) / 2
         return cls(launch_values(reference - np.log(subject_s)), _AGAINST_TWO)
 
@@ -205,8 +203,8 @@ class Noise:
         The mean variance of all samples adds `prior` degrees of freedom (moderated t: Smyth, "Linear models and
         empirical Bayes methods for assessing differential expression in microarray experiments", Statistical
         Applications in Genetics and Molecular Biology 3(1), 2004). The prior is fixed, because it cannot be estimated
-        from a few subjects. Shrinking never lowers a variance, so a noisy sample stays noisy. A `prior` of 0 gives
-        Student's half width.
+        from a few subjects. A variance is never shrunk below the sample's own variance, so a noisy sample stays noisy.
+        A `prior` of 0 gives Student's half width.
         """
         launches = len(sample.logs)
         if launches < 2:
@@ -223,7 +221,8 @@ class Noise:
 
         The error is divided among looks and comparisons (group-sequential Bonferroni). The half width is computed from
         shrunken variances, but is at least the half width of Student's interval. The bounds allow for a bias that
-        additional launches do not reduce: the larger of `STICKS` and the copy's deviation beyond the copy's noise.
+        additional launches do not reduce: the larger of `STICKS` and the part of the copy's deviation that exceeds
+        the copy's noise.
 
         Parameters
         ----------
@@ -254,7 +253,7 @@ def verdict_of(aa: Ratio) -> Literal["valid", "inconclusive"]:
 
 
 def percentiles(single_s: Array) -> tuple[float | None, float | None, float | None]:
-    """Return the 50th, 90th and 99th percentiles; each is None unless there are at least 1, 100 or 1,000 calls."""
+    """Return the 50th, 90th and 99th percentiles, or None with fewer than 1, 100 or 1,000 calls, respectively."""
     p50, p90, p99 = (
         float(np.quantile(single_s, share)) if len(single_s) >= least else None
         for share, least in ((0.5, 1), (0.9, 100), (0.99, 1000))

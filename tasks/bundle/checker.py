@@ -32,7 +32,7 @@ PLAIN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Refused(Exception):  # noqa: N818
-    """The bundle must not be used."""
+    """The error for a bundle that must not be used."""
 
 
 def read_whole(folder: Path, expected: str = "") -> dict[str, bytes]:
@@ -115,7 +115,7 @@ def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, fl
 
 
 def judge(files: dict[str, bytes], differences: dict[str, float], same: list[bool]) -> str:
-    """Describe how the outputs differ from the golden outputs, or return ``""`` if the differences are tolerated."""
+    """Describe how the outputs differ from the golden outputs, or return ``""`` if they match within tolerance."""
     for entry in json.loads(files["manifest.json"])["model"]["outputs"]:
         if not differences[entry["name"]] <= entry["tolerance"]:
             amount = f"{differences[entry['name']]:.6g}, but the tolerance is {entry['tolerance']:.6g}"

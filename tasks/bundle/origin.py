@@ -1,8 +1,8 @@
-"""A bundle's origin in machine-readable files: ``provenance.intoto.json`` and ``sbom.cdx.json``.
+"""Two machine-readable files that describe a bundle's origin.
 
-The first file is an in-toto statement (in-toto.io/Statement/v1) with a SLSA predicate (slsa.dev/provenance/v1). The
-second file is a CycloneDX 1.6 bill of materials for the packages installed on the host. Neither file contains a time,
-so identical inputs give identical bytes.
+``provenance.intoto.json`` is an in-toto statement (in-toto.io/Statement/v1) with a SLSA predicate
+(slsa.dev/provenance/v1). ``sbom.cdx.json`` is a CycloneDX 1.6 bill of materials for the packages installed on the host.
+The files contain no timestamps, so identical inputs give identical bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BUILD_TYPE = "urn:nightquant:night:1"
 class Package:
     """A distribution with a normalized name; ``licence`` is ``""`` if the distribution does not name one.
 
-    ``expression`` is true if the licence is an SPDX expression (in newer metadata) instead of a phrase.
+    ``expression`` is true if the licence is an SPDX expression (in newer metadata) instead of free text.
     """
 
     name: str
@@ -52,7 +52,7 @@ def provenance_of(provenance: Provenance, files: Mapping[str, str], store: Artif
     Parameters
     ----------
     files
-        SHA-256 of every other file in the bundle, by name, including the `SBOM` file, which describes the environment.
+        SHA-256 of each file already in the bundle, by name, including the `SBOM` file, which describes the environment.
     store
         The store that contains the artifacts from which the model was built.
     """
@@ -136,7 +136,7 @@ def _material(name: str, artifact: ArtifactRef, store: ArtifactStore) -> Json:
 
 
 def installed_packages(path: Sequence[str] | None = None) -> tuple[Package, ...]:
-    """Return importable distributions, sorted by name; of several with one name, return only the first.
+    """Return importable distributions, sorted by name; if several have the same name, return only the first.
 
     Parameters
     ----------
@@ -145,8 +145,8 @@ def installed_packages(path: Sequence[str] | None = None) -> tuple[Package, ...]
     """
     packages: dict[str, Package] = {}
     for installed in distributions() if path is None else distributions(path=list(path)):
-        # An interrupted installation leaves a folder without a distribution name, for which ``importlib_metadata``
-        # raises an error. On import, ``importlib_metadata`` replaces the standard library's finder.
+        # An interrupted installation leaves a distribution without a name; ``importlib_metadata`` then raises an error.
+        # On import, ``importlib_metadata`` replaces the standard library's finder.
         if installed.read_text("METADATA") is None and installed.read_text("PKG-INFO") is None:
             continue
         if name := re.sub(r"[-_.]+", "-", _first(installed, "Name")).lower():

@@ -70,7 +70,7 @@ def verify(
     keys
         Public keys; one of the keys must verify the bundle's signature.
     statement
-        Signed statement about the current bundle; it must name this bundle, and it replaces the bundle's signature.
+        Signed statement about the current bundle, used instead of the signature; the statement must name this bundle.
     timeout_s
         Maximum number of seconds for loading and running the model.
     """
@@ -139,7 +139,7 @@ def _run_model(path: Path, report: VerificationReport, runtime: str, timeout_s: 
     """
     # Run nightquant's copy of ``verify.py``, never the bundle's copy.
     command = [sys.executable, "-I", "-W", "ignore", "-c", checker_source(runtime), str(path.absolute()), "--json"]
-    command.append(f"--sums={report.sha256sums}")  # the folder may have been replaced
+    command.append(f"--sums={report.sha256sums}")  # the folder may have been replaced since the check
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     try:
         process = subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)

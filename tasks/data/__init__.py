@@ -1,1 +1,1 @@
-"""Data sets, evaluation and training, on which the domains build."""
+"""Code that the domains use for data sets, evaluation and training."""

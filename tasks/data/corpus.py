@@ -1,8 +1,8 @@
 """Word corpora: texts in the WikiText layout, and the language reference that CPython includes.
 
 A corpus consists of one column of token ids per split and the file ``vocabulary.parquet``. A line's tokens are
-``line.split() + ["<eos>"]``. Ids are assigned in order of first appearance. NumPy looks up all words of a text block in
-a cache. The few percent of words that are missing from the cache are looked up in a Python dictionary. For
+``line.split() + ["<eos>"]``. Ids are assigned in order of first appearance. NumPy operations look up all words of a
+text block in a cache at once. The few percent of words that the cache lacks are looked up in a Python dictionary. For
 measurements, see ``docs/tokenization.md``.
 """
 
@@ -48,7 +48,7 @@ _WIDE_SPACE = re.compile(rb"\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\x
 
 _SLOT_BITS = 20
 _KEY_BYTES = 16
-# Odd factors with well-mixed bits for Knuth's multiplicative hashing: 2**64 / golden ratio, and the quotient's cube.
+# Odd factors with well-mixed bits for Knuth's multiplicative hashing: 2**64 / golden ratio, and this number's cube.
 _FACTORS = tuple(np.uint64(pow(0x9E3779B97F4A7C15, power, 1 << 64)) for power in (1, 3))
 # Masks that consist of two integers, indexed by the number of bytes to keep.
 _MASKS = (np.tri(_KEY_BYTES + 1, _KEY_BYTES, -1, dtype=np.uint8) * 255).view(np.uint64)
@@ -209,7 +209,7 @@ class Vocabulary:
         spans = zip(begins[missing].tolist(), ends[missing].tolist(), strict=True)
         words = [text[begin:end].rstrip(_SPACE) for begin, end in spans]
         if _WIDE_SPACE.search(b" ".join(words)):
-            # Words with non-ASCII white space never enter the cache, so it is enough to search the cache misses.
+            # Words with non-ASCII white space never enter the cache, so only cache misses can contain such white space.
             return self.encode(_WIDE_SPACE.sub(b" ", text[:-1]))
         ids[missing] = [self._ids[word] for word in words]
         short = missing[(ends - begins)[missing] <= _KEY_BYTES]
@@ -234,8 +234,8 @@ def tokenize(
     """Write each text's ``tokens`` column (int32), and ``vocabulary.parquet`` (word, id, count), into a folder.
 
     The texts are read in the given order, line by line with universal newlines. A line's tokens are ``line.split() +
-    ["<eos>"]``. A word's id is the number of distinct words that precede the word. Memory use depends on the size of
-    the vocabulary, not on the length of the texts. Return the number of tokens in each split, and the number of
+    ["<eos>"]``. A word's id is the number of distinct words before its first appearance. Memory use depends on the
+    size of the vocabulary, not on the length of the texts. Return the number of tokens in each split, and the number of
     distinct words.
 
     Raises

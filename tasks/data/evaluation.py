@@ -98,7 +98,7 @@ def outputs_in_order(
     """Call a model on all batches; return the first output for every sample, [N, …], in sample order."""
     results = BatchResults()
     for batch, outputs in _with_outputs(call, batches, total, progress, unit):
-        results.batches.append({"output": outputs.clone()})  # a runtime may reuse its output buffers
+        results.batches.append({"output": outputs.clone()})  # copied, because a runtime may reuse its output buffers
         results.rows.extend(batch.rows or ())
     return results.complete("output")
 
@@ -162,7 +162,7 @@ def checked_outputs(result: object, rows: int) -> Tensor:
 
 def _check_logits(logits: Tensor, classes: int) -> None:
     if logits.dim() != 2:
-        raise MeasurementError(  # labels would broadcast over the additional axes
+        raise MeasurementError(  # the labels would be broadcast over the additional axes of the logits
             f"the model returns logits of shape {list(logits.shape)}, not [rows, classes].",
             hint="Add a Flatten after the model's last layer.",
         )

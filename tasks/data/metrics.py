@@ -1,7 +1,7 @@
 """Metrics by name.
 
-torchmetrics and scikit-learn compute only one number for a data set. Paired intervals require each row's contribution,
-or the metric for a thousand resamples. Tests check each metric against its definition.
+torchmetrics and scikit-learn compute only one number for a data set. Intervals for paired comparisons require each
+row's contribution, or the metric for a thousand resamples. Tests check each metric against its definition.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def macro_f1(prediction: NDArray[np.generic], target: NDArray[np.generic], weigh
 def area_under_roc(score: NDArray[np.generic], target: NDArray[np.generic], weights: NDArray[np.int64]) -> float:
     """Return the probability that a row of class 1 scores higher than a row of class 0; ties count as half.
 
-    The probability is Mann and Whitney's U divided by the number of pairs. The metric is NaN if all rows with non-zero
+    The probability is Mann and Whitney's U divided by the number of pairs. The result is NaN if all rows with non-zero
     weights have the same class.
     """
     values, place = np.unique(score, return_inverse=True)
@@ -171,7 +171,7 @@ def word_errors(outputs: Tensor, target: Tensor) -> Tensor:
     ----------
     outputs
         Word ids, int64 [B, T], padded with negative ids; or CTC logits, float [B, K, T], with class 0 as the blank. CTC
-        decoding takes the best class at each step, and removes repetitions and blanks. Source: Graves et al.,
+        decoding takes the best class at each step, then removes repetitions, and then blanks. Source: Graves et al.,
         "Connectionist temporal classification", 2006 (best path decoding).
     target
         Word ids, int64 [B, L], padded with negative ids.

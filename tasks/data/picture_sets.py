@@ -36,7 +36,7 @@ _SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", 
 _SPLITS: dict[str, Split] = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 _NAMED = 5
 _MUCH_LARGER = 2  # images enlarged by this factor look blurred
-# The digest excludes the images' location, and the settings that `Preprocessing` already contains.
+# Settings that the digest omits: the images' location, and settings that the digest covers as `Preprocessing`.
 _NOT_CONTENT = {"uri", "sha256", "max_bytes", "root", "download", "transforms", "image_size"}
 
 Quotas = Mapping[Split, int | None]
@@ -74,8 +74,8 @@ def prepare_pictures(
 ) -> DatasetRef:
     """Find the data set in the store, or create the data set from the images of all parts.
 
-    `content` identifies the images and the code that reads them. `open_parts` returns the class names, and the parts in
-    reading order.
+    `content` identifies the images and the code that reads them. `open_parts` returns the class names and, in reading
+    order, the parts.
 
     Raises
     ------

@@ -24,8 +24,8 @@ from tasks.data.samples import TARGET, ColumnWriter, Description, find_or_write
 from tasks.refs import DatasetRef
 
 Split = Literal["train", "calibration", "valid", "test"]
-# The order in which splits are filled. A duplicate image is kept only in the first of these splits, so that test images
-# are never training images.
+# The order in which splits are filled. A duplicate image is kept only in the split that is filled first, so that test
+# images are never training images.
 FILL_ORDER: tuple[Split, ...] = ("test", "valid", "calibration", "train")
 Pixels = npt.NDArray[np.uint8]
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -51,7 +51,7 @@ def _readable() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Settings for resizing an image's shorter side, cropping the center, and later normalizing the values (0…1)."""
+    """Settings for resizing an image's shorter side, cropping the centre, and normalizing values between 0 and 1."""
 
     resize: int
     crop: int
@@ -147,7 +147,7 @@ class PictureWriter:
         return (note,) if count else ()
 
     def finish(self, description: Description) -> Description:
-        """Write the labels, and return the completed description.
+        """Write the labels and return the data set's completed description.
 
         Raises
         ------

@@ -17,7 +17,7 @@ from tasks.outputs import intra_op_threads
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
-# Draw and transform characters on a larger canvas before reducing their size, so that edges stay smooth.
+# Draw and transform characters at this multiple of the image size, so that edges stay smooth after scaling down.
 _OVERSAMPLING = 2
 
 

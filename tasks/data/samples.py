@@ -41,7 +41,7 @@ class Description(Frozen):
 
     splits: dict[str, int]  # number of samples (for a corpus, tokens), keyed by split
     inputs: tuple[str, ...] = ()  # columns that the model takes as inputs, in argument order
-    types: dict[str, str] = Field(default_factory=dict)  # torch types that NumPy lacks, keyed by ``split.column``
+    types: dict[str, str] = Field(default_factory=dict)  # column types that NumPy lacks, keyed by ``split.column``
     collated: bool = False  # whether the records are batches from a collate function
     classes: tuple[str, ...] = ()  # class names, indexed by class number
     vocabulary: int = 0  # number of token ids; 0 if the inputs are not tokens
@@ -78,8 +78,7 @@ class ColumnWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # NumPy pads the header so that the first axis can grow; therefore, the final header is as long as the first
-        # one.
+        # NumPy pads the header for a growing first axis, so the final header is as long as the initial header.
         self._stream.seek(0)
         self._write_header()
         self._stream.close()
@@ -164,7 +163,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Batch:
-    """Positional inputs and targets of some samples.
+    """The inputs, in argument order, and the targets of some samples.
 
     If the samples are not in stored order, ``rows`` contains the sample indices.
     """

@@ -23,7 +23,7 @@ Weighted = Callable[[NDArray[np.generic], NDArray[np.generic], NDArray[np.int64]
 
 @dataclass
 class BatchResults:
-    """One score's tensors for each batch, by name; ``rows`` contains the sample indices if samples are not in order."""
+    """One score's tensors for each batch, by name; ``rows`` contains the sample indices if the order changed."""
 
     batches: list[dict[str, Tensor]] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Score(ABC):
 
     @property
     def is_percentage(self) -> bool:
-        """Whether the quality is a percentage, so that differences are in percentage points."""
+        """Whether the quality is a percentage; if it is, differences are in percentage points."""
         return False
 
     @abstractmethod
@@ -75,7 +75,7 @@ class Score(ABC):
 
 @dataclass(frozen=True)
 class RowScore(Score):
-    """A mean of one value per row; the ``rows`` function returns the values of B rows, float [B].
+    """A metric that is the mean of one value per row; the ``rows`` function returns the values of B rows, float [B].
 
     If the metric is a fraction, each value is 0 or ``scale``. If ``prediction`` is set, comparisons use the predictions
     instead of the outputs.
@@ -98,7 +98,7 @@ class RowScore(Score):
         if self.prediction is not None:
             result["prediction"] = self.prediction(outputs)
         elif self.keeps_output:
-            result["output"] = outputs.float().clone()  # a runtime may reuse its output buffers
+            result["output"] = outputs.float().clone()  # copied, because a runtime may reuse its output buffers
         return result
 
     def conclude(self, results: BatchResults) -> Scored:
@@ -113,7 +113,7 @@ class RowScore(Score):
 
 @dataclass(frozen=True)
 class SetScore(Score):
-    """A metric for a complete data set, such as macro F1; ``reduce`` maps the outputs for B rows to a tensor [B].
+    """A metric that needs all rows together, such as macro F1; ``reduce`` maps the outputs for B rows to a tensor [B].
 
     The ``value`` function computes the metric from the reduced outputs, the classes and the row weights, all [N]. The
     samples contain the reduced outputs under the name ``reduced_name``.
