@@ -91,7 +91,7 @@ def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, fl
     """Run the model on every golden case.
 
     Return each output's largest difference from the golden output, and whether each row's top-1 prediction matches the
-    golden prediction. The second value is empty if the model does not rank classes.
+    golden prediction. The list of matches is empty if the model does not rank classes.
     """
     manifest, golden = json.loads(files["manifest.json"]), read_tensors(files["golden.safetensors"])
     call, expected = load_model(files, manifest), manifest["model"]["outputs"]

@@ -31,7 +31,7 @@ from tasks.refs import DatasetRef, Frozen
 KIND = "samples"
 DESCRIPTION = "samples.json"
 TARGET = "row-target"  # name of the target column; the hyphen prevents a clash with input names, which are identifiers
-SINGLE = "test-rows"  # the test split in batches of one row, for data with a collate function
+SINGLE = "test-rows"  # name of the test split in batches of one row, for data with a collate function
 _TOKENS_PER_SAMPLE = 16  # number of stream tokens that count as one sample
 _STORED_TYPES = {1: torch.uint8, 2: torch.int16}  # substitutes for types that NumPy lacks, keyed by size in bytes
 

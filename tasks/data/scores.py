@@ -23,7 +23,7 @@ Weighted = Callable[[NDArray[np.generic], NDArray[np.generic], NDArray[np.int64]
 
 @dataclass
 class BatchResults:
-    """One score's tensors for each batch, by name; ``rows`` contains the sample indices if the order changed."""
+    """One score's tensors by batch and name; ``rows`` contains sample indices if samples are not in stored order."""
 
     batches: list[dict[str, Tensor]] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
