@@ -27,6 +27,7 @@ COMMANDS = {
     "acknowledge": ("status:acknowledge", "Accept a night's regressions and record the reason."),
     "generate": ("models:generate", "Sample text from a float or quantized language model."),
     "sensitivity": ("models:sensitivity", "Rank a model's layers by the loss that quantization causes."),
+    "search": ("search:command", "Search for the best recipes of one workload."),
     "doctor": ("setup:doctor", "Check whether benchmarks on this host are reliable."),
     "handoff": ("handoff:command", "List, show, verify, sign, export, promote or roll back bundles."),
     "operations": ("operations:command", "Set up alerts for runs that fail or never begin."),

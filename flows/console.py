@@ -17,7 +17,7 @@ from storage.humanize import MISSING, duration, percent, plural, ratio, size
 from storage.results import Row, number
 from storage.results.query import open_catalog, rows_of
 
-_WIDTH = 80
+WIDTH = 80
 _OUTCOMES = {"promote": "promoted", "pass": "passes", "hold": "held", "reject": "rejected"}
 # Outcomes, closest to promotion first. A candidate that passes but is not promoted comes last, because its runtime
 # (eager) cannot be deployed.
@@ -98,7 +98,7 @@ def metric_of(rows: Sequence[Row]) -> str:
 def new_console(*, stderr: bool = False) -> Console:
     """Return a console as wide as the terminal, or 80 columns wide if the output is not a terminal."""
     console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(width=_WIDTH, stderr=stderr)
+    return console if console.is_terminal else Console(width=WIDTH, stderr=stderr)
 
 
 def outcomes_of_run(store: str, run_id: str) -> list[Row]:
@@ -121,7 +121,7 @@ def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[Rend
         rows = list(group)
         yield Text()
         yield Text(workload, style="bold")
-        yield from _wrapped(" ", _baseline(rows))
+        yield from wrapped(" ", _baseline(rows))
         if measured := [row for row in rows if row["became"] not in ("baseline", "failed", "skipped")]:
             yield _table(measured)
         yield from _without_result(rows, "failed", "✗", "bold red")
@@ -155,7 +155,7 @@ def _table(rows: Sequence[Row]) -> Table:
         for row in rows
     ]
     columns = zip((*numbers, "decision"), *cells, strict=True)
-    room = _WIDTH - 2 - sum(2 + max(map(len, column)) for column in columns)
+    room = WIDTH - 2 - sum(2 + max(map(len, column)) for column in columns)
     for row, texts in zip(rows, cells, strict=True):
         is_current = row["became"] in ("promote", "stays")
         name = f"{'★' if is_current else ' '} {shortened(str(row['candidate']), room)}"
@@ -167,30 +167,31 @@ def _without_result(rows: Sequence[Row], outcome: str, mark: str, style: str = "
     """List each reason for failed or skipped candidates once, with all affected candidates."""
     affected = sorted((row for row in rows if row["became"] == outcome), key=lambda row: str(row["why"]))
     for why, group in groupby(affected, key=lambda row: str(row["why"])):
-        names = sorted(shortened(str(row["candidate"]), _WIDTH // 2) for row in group)
+        names = sorted(shortened(str(row["candidate"]), WIDTH // 2) for row in group)
         first, _, rest = why.partition("\n")
         more = ' (more: nightquant query "from failures")' if rest else ""
-        yield from _wrapped(mark, f"{', '.join(names)} {outcome}: {first}{more}", style)
+        yield from wrapped(mark, f"{', '.join(names)} {outcome}: {first}{more}", style)
 
 
 def _outcome(rows: Sequence[Row], night: Row) -> Iterator[Text]:
     chosen = next((row for row in rows if row["became"] in ("promote", "stays")), None)
     if chosen is not None:
         why = str(chosen["why"]).removeprefix("stays: ")
-        yield from _wrapped("→", f"{shortened(str(chosen['candidate']), _WIDTH // 2)} {became(chosen)}: {why}")
+        yield from wrapped("→", f"{shortened(str(chosen['candidate']), WIDTH // 2)} {became(chosen)}: {why}")
     elif judged := [row for row in rows if row["became"] in _NEAREST]:
         nearest = min(judged, key=lambda row: _NEAREST.index(str(row["became"])))
-        name = shortened(str(nearest["candidate"]), _WIDTH // 2)
+        name = shortened(str(nearest["candidate"]), WIDTH // 2)
         result = "no bundle is published"
         if night.get("outcome") == "kept":
             result = "the current bundle stays"
         elif night.get("warning"):
             result = "the current bundle is unknown"
-        yield from _wrapped("→", f"{result}; the closest candidate is {name}, {became(nearest)}: {nearest['why']}")
+        yield from wrapped("→", f"{result}; the closest candidate is {name}, {became(nearest)}: {nearest['why']}")
 
 
-def _wrapped(mark: str, text: str, style: str = "") -> Iterator[Text]:
-    wrapper = textwrap.TextWrapper(_WIDTH, f"{mark} ", "  ", break_long_words=False, break_on_hyphens=False)
+def wrapped(mark: str, text: str, style: str = "") -> Iterator[Text]:
+    """Wrap a text with a mark in front of it."""
+    wrapper = textwrap.TextWrapper(WIDTH, f"{mark} ", "  ", break_long_words=False, break_on_hyphens=False)
     for part in wrapper.wrap(text):
         yield Text(part, style=style)
 

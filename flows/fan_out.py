@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar, cast
 
 import httpx
@@ -41,7 +41,10 @@ Key = tuple[str, str]  # recipe and runtime
 
 @dataclass(frozen=True)
 class Submitted:
-    """Futures of one workload's stages; the keys of ``built`` and ``evaluated`` are (recipe, runtime) pairs."""
+    """Futures of one workload's stages; the keys of ``built`` and ``evaluated`` are (recipe, runtime) pairs.
+
+    ``comparisons`` contains, for each candidate that a search chose, the number of intervals that must hold at once.
+    """
 
     workload: Workload
     store: str
@@ -49,9 +52,10 @@ class Submitted:
     job: PrefectFuture[Job[Workload]]
     built: dict[Key, PrefectFuture[CandidateRef]]
     evaluated: dict[Key, PrefectFuture[Evaluation]]
+    comparisons: Mapping[Key, int] = field(default_factory=dict)
 
 
-def submit(workload: Workload, store: str) -> Submitted:
+def submit(workload: Workload, store: str, comparisons: Mapping[Key, int] | None = None) -> Submitted:
     """Submit every stage up to evaluation without waiting; each stage waits for its own inputs."""
     dataset = steps.prepare.submit(workload, store)
     job = steps.obtain.submit(workload, later(dataset), store)
@@ -62,7 +66,7 @@ def submit(workload: Workload, store: str) -> Submitted:
             key = recipe.name, runtime
             built[key] = steps.build.submit(later(job), recipe, runtime, store)
             evaluated[key] = steps.evaluate.submit(later(job), later(built[key]), store)
-    return Submitted(workload, store, dataset, job, built, evaluated)
+    return Submitted(workload, store, dataset, job, built, evaluated, comparisons or {})
 
 
 def later(future: PrefectFuture[R]) -> R:
@@ -84,7 +88,7 @@ def gather(submitted: Submitted) -> WorkloadResult:
         job=None if isinstance(job, Failure) else job,
         candidates=tuple(_candidate(submitted, key, failure) for key in submitted.built),
     )
-    return _with_incumbent(_compared(result, submitted.store), submitted.store)
+    return _with_incumbent(_compared(result, submitted), submitted.store)
 
 
 def _candidate(submitted: Submitted, key: Key, failure: Failure | None) -> CandidateResult:
@@ -99,16 +103,18 @@ def _candidate(submitted: Submitted, key: Key, failure: Failure | None) -> Candi
     return result.model_copy(update={"built": built, **outcome})
 
 
-def _compared(result: WorkloadResult, store: str) -> WorkloadResult:
+def _compared(result: WorkloadResult, submitted: Submitted) -> WorkloadResult:
     baseline = result.baseline()
     if baseline is None or baseline.evaluation is None:
         why = baseline.failure.error if baseline and baseline.failure else "it was not run"
         return _fail_rest(result, "compare", f"The baseline {result.workload.benchmark.baseline} failed: {why}")
     evaluations = [candidate.evaluation for candidate in result.candidates if candidate.evaluation is not None]
-    comparisons = settle(steps.compare.submit(result.workload, baseline.evaluation, evaluations, store), "compare")
+    keys = [(evaluation.recipe, evaluation.runtime) for evaluation in evaluations]
+    counts = [submitted.comparisons.get(key, 1) for key in keys]
+    future = steps.compare.submit(result.workload, baseline.evaluation, evaluations, submitted.store, counts)
+    comparisons = settle(future, "compare")
     if isinstance(comparisons, Failure):
         return _fail_rest(result, "compare", comparisons.error)
-    keys = [(evaluation.recipe, evaluation.runtime) for evaluation in evaluations]
     by_key = dict(zip(keys, comparisons, strict=True))
     return _update(result, lambda candidate: {"comparison": by_key.get((candidate.recipe, candidate.runtime))})
 

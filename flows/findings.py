@@ -92,7 +92,7 @@ def look_back(store: str, night: date, workloads: Collection[str], *, is_everyth
         with open_fresh(store) as results:
             look(
                 "comparing with earlier nights",
-                lambda: replace(findings, comparison=compare_night(results, night).of(workloads)),
+                lambda: replace(findings, comparison=_compared(results, night, workloads)),
             )
             look(
                 "looking for what is missing",
@@ -101,6 +101,19 @@ def look_back(store: str, night: date, workloads: Collection[str], *, is_everyth
 
     look("reading the results", look_at_all)
     return findings
+
+
+def _compared(results: DuckDBPyConnection, night: date, workloads: Collection[str]) -> NightComparison:
+    """Compare a night with earlier nights; a search may replace its own recipes, so these recipes do not vanish."""
+    comparison = compare_night(results, night).of(workloads)
+    made = rows_of(results, "select distinct workload, recipe, runtime from trials where origin <> 'written'")
+    replaceable = {(row["workload"], row["recipe"], row["runtime"]) for row in made}
+    kept = [
+        finding
+        for finding in comparison.findings
+        if finding.kind != "vanished" or (finding.workload, finding.recipe, finding.runtime) not in replaceable
+    ]
+    return replace(comparison, findings=tuple(kept))
 
 
 def reported(findings: Findings, recipes: Collection[str]) -> Findings:

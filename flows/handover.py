@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from flows.execution.signals import attempt, reason
+from flows.request import SearchResult
 from storage.bundles import BundleStore
 from storage.errors import StoreError
 from storage.pointer import Pointer
 from storage.recovery import by_run
 from storage.results import Row
-from tasks.bundle.manifest import Provenance
+from tasks.bundle.manifest import Provenance, Searched
 from tasks.bundle.package import BundleRef, content_of, withdrawn_contents
 from tasks.gate import judge
 from tasks.judgement import Judgement
@@ -44,6 +45,7 @@ def hand_over(
     *,
     package: Callable[[Provenance, str | None], BundleRef],
     renew: Callable[[str, str], None],
+    search: SearchResult | None = None,
 ) -> Handover:
     """Judge a workload's candidates, and package the winner or re-sign the current bundle.
 
@@ -55,6 +57,8 @@ def hand_over(
         Function that packages a promoted candidate and replaces the given version (None if no version is current).
     renew
         Function that re-signs a workload's version, which must still be current.
+    search
+        The run's search for recipes of the workload, if there was one.
     """
     name = result.workload.name
     current, pointer = _look_up(result, bundles)
@@ -65,7 +69,10 @@ def hand_over(
         done = Handover(judgement, (standing.version or "") if standing and standing.stays else "", problem)
     else:
         replacing = current.version if isinstance(current, Incumbent) else None
-        bundle = attempt(f"packaging {name}", lambda: package(_provenance(result, judgement, rows, run), replacing))
+        searched = _searched(search, judgement.promoted.candidate)
+        bundle = attempt(
+            f"packaging {name}", lambda: package(_provenance(result, judgement, rows, run, searched), replacing)
+        )
         if not isinstance(bundle, Exception):
             why = "somebody rolled back from this content during the night" if bundle.outcome == "withdrawn" else ""
             outcome = judgement.not_packaged(why, bundle.version) if why else judgement.packaged(bundle.version)
@@ -132,7 +139,23 @@ def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[str]:
     }
 
 
-def _provenance(result: WorkloadResult, judgement: Judgement, rows: Sequence[Row], run: RunInfo) -> Provenance:
+def _searched(search: SearchResult | None, candidate: str) -> Searched | None:
+    """Describe the search if it made the candidate's recipe."""
+    if search is None or candidate not in {f"{recipe}/{runtime}" for recipe, runtime in search.comparisons()}:
+        return None
+    return Searched(
+        trials=len(search.measured()),
+        split=search.split,
+        bound=search.goal.max_quality_drop,
+        finalists=len(search.finalists),
+        spent_s=search.total_s,
+        quality_drop=search.goal.quality_unit,
+    )
+
+
+def _provenance(
+    result: WorkloadResult, judgement: Judgement, rows: Sequence[Row], run: RunInfo, searched: Searched | None
+) -> Provenance:
     winner = judgement.promoted
     chosen = next(c for c in result.candidates if winner and f"{c.recipe}/{c.runtime}" == winner.candidate)
     if winner is None or result.job is None or chosen.built is None or chosen.evaluation is None:
@@ -145,4 +168,5 @@ def _provenance(result: WorkloadResult, judgement: Judgement, rows: Sequence[Row
         measurements=list(rows),
         night=run.night,
         run_id=run.run_id,
+        searched=searched,
     )

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from flows.execution.signals import attempt, reason
 from flows.handover import Handover
-from flows.request import NightlyRequest
+from flows.request import NightlyRequest, SearchResult
 from flows.settings import Settings
 from storage.humanize import percent, plural
 from storage.results import Row, RunStatus
@@ -39,6 +39,7 @@ class Night:
     flow_run_id: str
     started_at: datetime
     store: str  # absolute path or URL, because processes may have different working folders
+    searches: dict[str, SearchResult] = field(default_factory=dict)  # finished searches by workload
     results: list[WorkloadResult] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     promotions: dict[str, list[Row]] = field(default_factory=dict)  # decisions by workload
@@ -109,7 +110,8 @@ class Night:
     def measured(self) -> dict[str, list[Row]]:
         """Return the measured rows by table."""
         layers = [row for result in self.results for row in layer_rows(self.info, result)]
-        return {"measurements": self.rows, "layers": layers}
+        trials = [row for search in self.searches.values() for row in search.rows(self.info)]
+        return {"measurements": self.rows, "layers": layers, "trials": trials}
 
     def candidates(self) -> tuple[int, int]:
         """Count the measured and the failed candidates; ignore skipped candidates."""

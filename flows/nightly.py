@@ -28,6 +28,7 @@ from flows.handover import hand_over
 from flows.night import Night
 from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
+from flows.search import Search
 from flows.settings import Settings, load_settings
 from storage.bundles import BundleStore
 from storage.errors import ConfigurationError, NightRunningError, StoreError
@@ -38,6 +39,8 @@ from storage.results.compact import compact
 from storage.results.regressions import Regression
 from storage.root import set_cache_folder
 from tasks.results import WorkloadResult
+from tasks.search.space import adopt
+from tasks.workload import Workload
 
 GOOD, WORK_FAILED, REGRESSED = 0, 1, 3
 
@@ -155,7 +158,13 @@ def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSum
 
 
 def _measure(night: Night) -> None:
-    submitted = [submit(workload, night.store) for workload in night.workloads]
+    # Search before all other stages, because the stages of other workloads would disturb the search's timings.
+    night.workloads = [_with_finalists(night, workload) for workload in night.workloads]
+    searches = night.searches
+    submitted = [
+        submit(workload, night.store, searches[workload.name].comparisons() if workload.name in searches else None)
+        for workload in night.workloads
+    ]
     # Start timing after all other stages, because training during a benchmark would disturb the measurements.
     gathered = [gather(futures) for futures in submitted]
     if night.info.profile == "full":
@@ -164,6 +173,24 @@ def _measure(night: Night) -> None:
         night.remarks += [remark for _, remarks in studied for remark in remarks]
     for result in benchmark_all(gathered, night.settings, night.store):
         night.add(result)
+
+
+def _with_finalists(night: Night, workload: Workload) -> Workload:
+    """Search for recipes if the workload has a ``[search]`` section, and add the finalists to the workload.
+
+    If the search fails, the run continues with the recipes in the workload file. A run that is limited to some recipes
+    does not search.
+    """
+    if workload.search is None or night.request.recipes:
+        return workload
+    found = night.attempt(
+        f"searching for recipes of {workload.name}", lambda: Search.begin(workload, night.store, night.settings).run()
+    )
+    if found is None:
+        return workload
+    night.searches[workload.name] = found
+    night.remarks.append(f"{workload.name}: {found.describe()}")
+    return adopt(workload, found.finalists)
 
 
 def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
@@ -196,6 +223,7 @@ def _hand_over_one(night: Night, result: WorkloadResult) -> None:
         BundleStore(night.store),
         package=lambda provenance, replacing: steps.package(provenance, night.store, replacing),
         renew=partial(_renew, night),
+        search=night.searches.get(name),
     )
     steps.record(night.info, {"promotions": night.decide(name, outcome)}, night.store, name)
 

@@ -1,16 +1,20 @@
-"""Request for a nightly run, shown as a form in Prefect's UI, and the summary of the run's result."""
+"""Requests for a nightly run and for a search, shown as forms in Prefect's UI, and their results."""
 
 from __future__ import annotations
 
 from datetime import date
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from flows import BUILT_IN
 from storage.errors import ConfigurationError, did_you_mean
-from storage.results import Profile
+from storage.humanize import plural
+from storage.results import Profile, Row
 from tasks.refs import Frozen
+from tasks.results import RunInfo
+from tasks.search.trial import Trial
 from tasks.workload import Workload, find_workloads
+from tasks.workload.search import Goal, Search
 
 
 class NightlyRequest(Frozen):
@@ -52,6 +56,80 @@ class NightlyRequest(Frozen):
             if any(item.name in self.recipes for item in chosen):
                 narrowed.append(workload.model_copy(update={"recipe": chosen}))
         return narrowed
+
+
+class SearchRequest(Frozen):
+    """Parameters of a search for recipes; the settings and the workload supply omitted parameters."""
+
+    workload: str = Field(title="Workload", description="Built-in workload or TOML file")
+    budget_s: PositiveFloat | None = Field(
+        default=None, title="Budget", description="Wall time to spend, in seconds; empty: as in the workload"
+    )
+    store: str | None = Field(default=None, title="Store", description="Root of the store; empty: as in the settings")
+
+    def load_workload(self) -> Workload:
+        """Read and validate the workload; if it has no ``[search]`` section, search without restrictions.
+
+        Raises
+        ------
+        ConfigurationError
+            The workload is unknown or invalid, or does not bound the quality loss.
+        """
+        (workload,) = find_workloads((self.workload,), BUILT_IN)
+        if workload.search is not None:
+            return workload
+        if workload.gate.max_quality_drop is None:
+            raise ConfigurationError(
+                f'Workload "{workload.name}" does not bound the quality loss.',
+                hint="Set max_quality_drop in [search] or [gate].",
+            )
+        return workload.model_copy(update={"search": Search()})
+
+
+class SearchResult(Frozen):
+    """The outcome of a search.
+
+    ``split`` is the selection split. ``finalists`` are the best passing trials, best first. ``spent_s`` is the wall
+    time of the search, including the time before a kill, and ``total_s`` includes all earlier searches with the same
+    inputs. ``ended`` is the reason why the search ended. If a signal stopped the search, ``stopped_by`` is the signal's
+    number.
+    """
+
+    workload: str
+    goal: Goal
+    split: str
+    fingerprint: str
+    trials: tuple[Trial, ...]
+    finalists: tuple[Trial, ...]
+    budget_s: float
+    spent_s: float
+    total_s: float
+    ended: str
+    stopped_by: int = 0
+
+    def measured(self) -> list[Trial]:
+        """Return the trials that were at least built."""
+        return [trial for trial in self.trials if trial.size_bytes is not None]
+
+    def comparisons(self) -> dict[tuple[str, str], int]:
+        """Map each finalist that the workload lacks, as (recipe, runtime), to the number of simultaneous intervals."""
+        made = [trial for trial in self.finalists if trial.origin != "written"]
+        return {(trial.recipe.name, trial.runtime): len(self.finalists) for trial in made}
+
+    def rows(self, run: RunInfo) -> list[Row]:
+        """Return the rows of the ``trials`` table."""
+        goal = self.goal
+        shared = {"quality_bound": goal.max_quality_drop, "objective": goal.objective}
+        rows = [trial.row(run, self.workload, self.split, goal.quality_unit, self.fingerprint) for trial in self.trials]
+        return [{**row, **shared} for row in rows]
+
+    def describe(self) -> str:
+        """Describe the search in one line."""
+        measured = self.measured()
+        known = sum(trial.known for trial in measured)
+        tried = plural(len(measured), "trial") + (f" ({known} known from an earlier search)" if known else "")
+        spent = f"{self.spent_s:.0f} s of {self.budget_s:.0f} s"
+        return f"the search spent {spent} on {tried} and chose {plural(len(self.finalists), 'finalist')}"
 
 
 class NightSummary(Frozen):

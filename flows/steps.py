@@ -35,6 +35,7 @@ from tasks.bundle.package import package as package_candidate
 from tasks.job import Job, Workspace
 from tasks.refs import CandidateRef, DatasetRef
 from tasks.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity, RunInfo
+from tasks.search.trial import RankedLayer, Timed
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
@@ -137,20 +138,27 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, store: str) -> Evaluat
 
 
 @_stage("compare with the baseline", "{workload.name}")
-def compare(workload: Workload, baseline: Evaluation, candidates: list[Evaluation], store: str) -> list[Comparison]:
+def compare(
+    workload: Workload,
+    baseline: Evaluation,
+    candidates: list[Evaluation],
+    store: str,
+    comparisons: list[int] | None = None,
+) -> list[Comparison]:
     """Compute each quality difference, its paired 95% interval, and the agreement of predictions.
 
     Each evaluation's ``samples.safetensors`` contains two arrays of N values: ``quality`` (float32), whose mean is the
     quality, and ``prediction`` (int64). The kind of ``quality`` values determines how the interval is computed. The
     interval is None if ``quality`` has a single value or is missing, as in the ``sequence`` domain. Without
-    ``prediction``, the agreement is None.
+    ``prediction``, the agreement is None. `comparisons` contains, for each candidate, the number of candidates whose
+    intervals must hold simultaneously (default: 1).
 
     Raises
     ------
     MeasurementError
         The evaluations used different samples or different metrics.
     """
-    return _run(stages.compare, store, baseline, candidates)
+    return _run(stages.compare, store, baseline, candidates, comparisons)
 
 
 @_stage("find incumbent", "{job.workload.name}")
@@ -198,6 +206,31 @@ def benchmark(
     # The benchmark itself enforces the limit, which does not include the time spent waiting for another benchmark.
     limit_s = execution.settings.stage_timeout_s
     return execution.run(stages.benchmark, _label(), None, store, job, candidates, profile, limit_s)
+
+
+@_stage("rank layers", "{job.workload.name} · {recipe.name}")
+def rank_layers(job: Job[Workload], recipe: Recipe, store: str) -> tuple[RankedLayer, ...]:
+    """Order a recipe's quantized layers by the quality lost per unit of time saved, largest first."""
+    return _run(stages.rank_layers, store, job, recipe)
+
+
+@_stage("time trials", "{job.workload.name}")
+def time_trials(
+    job: Job[Workload],
+    baseline: BenchmarkCandidate,
+    trials: list[BenchmarkCandidate],
+    store: str,
+    fingerprint: str = "",
+) -> Timed:
+    """Time a search's trials and the baseline in two launches; run one measurement per host at a time.
+
+    The task refuses to run on a host with another `fingerprint` (``""``: any host).
+    """
+    require_fingerprint(fingerprint)
+    execution = current_execution()
+    # The measurement enforces the limit itself, because a wait for another benchmark does not count towards it.
+    limit_s = execution.settings.stage_timeout_s
+    return execution.run(stages.time_trials, _label(), None, store, job, baseline, trials, limit_s)
 
 
 @_stage("package", "{provenance.job.workload.name} · {provenance.candidate.name}")

@@ -28,7 +28,7 @@ _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 # Match only names that nightquant writes, so that `store gc` on the wrong folder does not remove other files.
 _TEMPORARY = re.compile(
     r"artifacts/\.tmp/([0-9a-f]{12}-)?[0-9a-f]{32}/.|\.probe/[0-9a-f]{32}$"
-    r"|((results/.*|handoff/[^/]+|reports|\.locks|\.probe)/)?\.[^/]*-[0-9a-f]{32}\.tmp$"
+    r"|((results/.*|handoff/[^/]+|reports|searches/[^/]+|\.locks|\.probe)/)?\.[^/]*-[0-9a-f]{32}\.tmp$"
 )
 _UNFINISHED = re.compile(
     r"work/[0-9a-f]{64}(/.|\.lock$)|downloads/([0-9a-f]{64}(\.part|\.lock)?$|extracted-[a-z0-9_]{8}/.)"

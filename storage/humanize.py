@@ -26,6 +26,14 @@ def duration(value: float | None) -> str:
     return MISSING if value is None else _scaled(value, duration_unit(value))
 
 
+def minutes(value: float | None) -> str:
+    """Format a long duration in minutes and seconds."""
+    if value is None:
+        return MISSING
+    whole, rest = divmod(round(value), 60)
+    return f"{whole} min {rest} s" if whole else f"{value:.3g} s"
+
+
 def size_unit(largest: float) -> tuple[str, float]:
     """Return a unit for sizes up to `largest` bytes, and the number of bytes in it."""
     return _unit(largest, _SIZES)

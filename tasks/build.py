@@ -26,7 +26,7 @@ KIND = "candidate"
 
 def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
     """Return the inputs for building a job's candidates, as plain values without domain-specific types."""
-    workload, dataset, store = job.workload, job.dataset, workspace.store
+    workload, dataset, store = job.workload, job.dataset.as_prepared(), workspace.store
     domain = DOMAINS[workload.domain]
     architecture = Architecture(
         domain=workload.domain,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -101,7 +102,13 @@ def _store_outputs(candidate: CandidateRef, golden: Golden, quality: Quality, wo
     return ArtifactRef(kind=KIND, digest=digest)
 
 
-INTERVALS: dict[Contributions, Callable[[NDArray[np.float32], NDArray[np.float32]], paired.PairedDifference]] = {
+class _Interval(Protocol):
+    def __call__(
+        self, baseline: NDArray[np.float32], candidate: NDArray[np.float32], *, comparisons: int = 1
+    ) -> paired.PairedDifference: ...
+
+
+INTERVALS: dict[Contributions, _Interval] = {
     "independent": paired.bootstrap_difference,
     "right-or-wrong": paired.score_difference,
     "serial": paired.serial_difference,
@@ -109,8 +116,11 @@ INTERVALS: dict[Contributions, Callable[[NDArray[np.float32], NDArray[np.float32
 }
 
 
-def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -> Comparison:
+def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore, *, comparisons: int = 1) -> Comparison:
     """Return the quality difference with its paired 95% interval, and the agreement of the predictions.
+
+    The intervals of `comparisons` candidates hold simultaneously (Bonferroni), so that choosing the best of these
+    candidates does not make it look better than it is.
 
     Each ``samples.safetensors`` may contain ``quality``, float32 [N], and ``prediction``, int64 [N]. ``quality``
     contains one contribution per sample or per resample; the kind of contribution (see `tasks.results`) determines the
@@ -141,7 +151,7 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -
         # A model does not differ from itself, so the width of the interval is 0.
         low = high = difference if "quality" in before else None
     elif "quality" in before and "quality" in after and len(before["quality"]) > 1:
-        _, low, high = INTERVALS[baseline.contributions](before["quality"], after["quality"])
+        _, low, high = INTERVALS[baseline.contributions](before["quality"], after["quality"], comparisons=comparisons)
     if "prediction" in before and "prediction" in after:
         agreement = float((before["prediction"] == after["prediction"]).mean())
     return Comparison(
@@ -152,11 +162,17 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -
     )
 
 
-def compare_all(baseline: Evaluation, candidates: Sequence[Evaluation], workspace: Workspace) -> list[Comparison]:
+def compare_all(
+    baseline: Evaluation,
+    candidates: Sequence[Evaluation],
+    workspace: Workspace,
+    comparisons: Sequence[int] | None = None,
+) -> list[Comparison]:
     """Compare each candidate with the baseline, in the order of the candidates; see `compare`."""
     compared = []
-    for number, candidate in enumerate(candidates, start=1):
-        compared.append(compare(baseline, candidate, workspace.store))
+    counts = comparisons or [1] * len(candidates)
+    for number, (candidate, count) in enumerate(zip(candidates, counts, strict=True), start=1):
+        compared.append(compare(baseline, candidate, workspace.store, comparisons=count))
         workspace.progress(number, len(candidates), "candidates")
     return compared
 

@@ -1,7 +1,9 @@
 """Compute the difference between two results on the same samples, with a 95% interval.
 
 Samples stay paired, so that the common effect of difficult samples cancels out. ``docs/quality.md`` compares the
-intervals.
+intervals. The intervals of several ``comparisons`` contain all true differences at once in 95% of cases: each interval
+gets an equal part of the error (Bonferroni; Dunn, "Multiple comparisons among means", Journal of the American
+Statistical Association 56, 1961).
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 _CONFIDENCE = 0.95
-_TAIL = (1 - _CONFIDENCE) / 2
 RIGHT, WRONG = 100.0, 0.0
 _BLOCKS = 10
 # Number of bisections. The initial interval has a width of at most 2, so more bisections would exceed double precision.
@@ -33,7 +34,12 @@ class PairedDifference(NamedTuple):
     high: float
 
 
-def score_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDifference:
+def _tail(comparisons: int) -> float:
+    """Return the probability that one of the intervals misses the true difference on one side."""
+    return (1 - _CONFIDENCE) / 2 / comparisons
+
+
+def score_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: int = 1) -> PairedDifference:
     """Return the score interval of the difference between two accuracies, in percentage points.
 
     See Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample
@@ -55,11 +61,12 @@ def score_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDiffere
     if not np.isin([before, after], [RIGHT, WRONG]).all():
         raise ValueError(f"expected {RIGHT:g} for a right answer and {WRONG:g} for a wrong one")
     gained, lost, samples = int((after > before).sum()), int((after < before).sum()), len(before)
-    low, high = _score_low(gained, lost, samples), -_score_low(lost, gained, samples)
+    quantile = NormalDist().inv_cdf(1 - _tail(comparisons))
+    low, high = _score_low(gained, lost, samples, quantile), -_score_low(lost, gained, samples, quantile)
     return PairedDifference(*(RIGHT * share for share in ((gained - lost) / samples, low, high)))
 
 
-def serial_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDifference:
+def serial_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: int = 1) -> PairedDifference:
     """Return Student's interval of the mean difference between two series with dependent neighbours.
 
     The series is divided into ten blocks of equal length. Block means are nearly independent if the blocks are much
@@ -84,12 +91,12 @@ def serial_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDiffer
     blocks = np.array_split(differences, min(_BLOCKS, len(differences)))
     means = np.array([block.mean() for block in blocks])
     mean = float(differences.mean())
-    half = -student_quantile(_TAIL, len(means) - 1) * float(means.std(ddof=1)) / math.sqrt(len(means))
+    half = -student_quantile(_tail(comparisons), len(means) - 1) * float(means.std(ddof=1)) / math.sqrt(len(means))
     return PairedDifference(mean, mean - half, mean + half)
 
 
 def bootstrap_difference(
-    baseline: ArrayLike, candidate: ArrayLike, *, resamples: int = 10_000, seed: int = 0
+    baseline: ArrayLike, candidate: ArrayLike, *, resamples: int = 10_000, seed: int = 0, comparisons: int = 1
 ) -> PairedDifference:
     """Return the bootstrap interval of the mean difference between two results on the same independent samples.
 
@@ -114,12 +121,12 @@ def bootstrap_difference(
     if np.ptp(differences) == 0:
         return PairedDifference(mean, mean, mean)
     means = _resampled_means(differences, resamples, np.random.default_rng(seed))
-    tail = _expanded_tail(_TAIL, len(differences))
+    tail = _expanded_tail(_tail(comparisons), len(differences))
     low, high = np.quantile(means, [tail, 1 - tail])
     return PairedDifference(mean, float(low), float(high))
 
 
-def resampled_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDifference:
+def resampled_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: int = 1) -> PairedDifference:
     """Return the percentile bootstrap interval of the difference in a quality that is not a mean, such as F1.
 
     See Efron and Tibshirani, 1993, chapter 13. The results stay paired, because both use the same resamples. ``mean``,
@@ -139,7 +146,7 @@ def resampled_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDif
     differences = (after - before)[np.isfinite(before) & np.isfinite(after)]
     if not differences.size:
         raise ValueError("the baseline's or the candidate's quality is NaN in every resample")
-    low, high = np.quantile(differences, [_TAIL, 1 - _TAIL])
+    low, high = np.quantile(differences, [tail := _tail(comparisons), 1 - tail])
     return PairedDifference(float(differences.mean()), float(low), float(high))
 
 
@@ -158,9 +165,9 @@ def _differences(baseline: ArrayLike, candidate: ArrayLike) -> NDArray[np.float6
     return differences
 
 
-def _score_low(gained: int, lost: int, samples: int) -> float:
+def _score_low(gained: int, lost: int, samples: int, quantile: float) -> float:
     """Find the lower end of Tango's interval for ``(gained - lost) / samples`` by bisection."""
-    estimate, quantile = (gained - lost) / samples, NormalDist().inv_cdf(1 - _TAIL)
+    estimate = (gained - lost) / samples
 
     def refused(difference: float) -> bool:
         # The larger root of this quadratic is the maximum likelihood estimate of the lost fraction under this

@@ -30,8 +30,8 @@ class DatasetRef(ArtifactRef):
     """A prepared data set: samples (or tokens) per split, number of classes, vocabulary size, and sample shape.
 
     ``calibration_digest`` is the SHA-256 of the list of calibration samples, or ``""``. ``notes`` describe how the
-    samples were prepared, for readers of the report. ``at_most`` limits the test split to a random sample of this size;
-    0 means the complete split.
+    samples were prepared, for readers of the report. ``judged_on`` is the split that is read instead of the test split
+    while a search selects recipes. ``at_most`` limits this split to a random sample of this size; 0 means no limit.
     """
 
     splits: dict[str, int]
@@ -42,6 +42,11 @@ class DatasetRef(ArtifactRef):
     skipped: int = 0
     notes: tuple[str, ...] = ()
     at_most: int = Field(default=0, exclude=True)
+    judged_on: str = Field(default="test", exclude=True)
+
+    def as_prepared(self) -> DatasetRef:
+        """Return the data set whose test split is complete."""
+        return self.model_copy(update={"at_most": 0, "judged_on": "test"})
 
 
 class CheckpointRef(ArtifactRef):

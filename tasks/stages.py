@@ -16,6 +16,7 @@ from tasks.workload.workload import Workload
 
 if TYPE_CHECKING:
     from tasks.benchmark.stage import BenchmarkCandidate
+    from tasks.search.trial import RankedLayer, Timed
 
 
 def preview(workspace: Workspace, workload: Workload) -> Preview:
@@ -91,10 +92,20 @@ def evaluate(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) 
         return evaluate_candidate(job, candidate, workspace)
 
 
-def compare(workspace: Workspace, baseline: Evaluation, candidates: Sequence[Evaluation]) -> list[Comparison]:
+def compare(
+    workspace: Workspace,
+    baseline: Evaluation,
+    candidates: Sequence[Evaluation],
+    comparisons: Sequence[int] | None = None,
+) -> list[Comparison]:
     """Return the quality difference with its paired 95% interval, and the agreement of the predictions.
 
     `tasks.evaluate.compare` describes the files of per-sample results, and the cases without an interval or agreement.
+
+    Parameters
+    ----------
+    comparisons
+        For each candidate, the number of candidates for which its interval must hold at once; by default 1.
 
     Raises
     ------
@@ -103,7 +114,7 @@ def compare(workspace: Workspace, baseline: Evaluation, candidates: Sequence[Eva
     """
     from tasks.evaluate import compare_all
 
-    return compare_all(baseline, candidates, workspace)
+    return compare_all(baseline, candidates, workspace, comparisons)
 
 
 def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequence[CandidateRef]) -> Incumbent | None:
@@ -164,3 +175,35 @@ def benchmark(
     from tasks.benchmark.stage import benchmark as time_candidates
 
     return time_candidates(job, candidates, PROFILES[profile], workspace, limit_s=limit_s)
+
+
+def rank_layers(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[RankedLayer, ...]:
+    """Return a recipe's quantized layers in the order in which to keep them in float; see `tasks.search.order`."""
+    from tasks.search.order import float_order
+
+    with reported_as("The layers cannot be ranked"), contained(passed_on=True):
+        return float_order(job, recipe, workspace)
+
+
+def time_trials(
+    workspace: Workspace,
+    job: Job[Workload],
+    baseline: BenchmarkCandidate,
+    candidates: Sequence[BenchmarkCandidate],
+    limit_s: float | None = None,
+) -> Timed:
+    """Time trials and the baseline in two launches under the host's lock; see `tasks.search.speed`.
+
+    Parameters
+    ----------
+    limit_s
+        Time limit in seconds, excluding the wait for the host's lock.
+
+    Raises
+    ------
+    MeasurementError
+        The baseline was refused, a launch died, or `limit_s` was reached.
+    """
+    from tasks.search.speed import time_trials as time_all
+
+    return time_all(job, baseline, candidates, workspace, limit_s=limit_s)

@@ -171,6 +171,18 @@ def _as_json(value: object) -> object:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
+def toml(value: object) -> str:
+    """Format a value as TOML on one line: tables as inline tables, strings and numbers as in JSON."""
+    if isinstance(value, dict):
+        names = {key: key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml(key) for key in value}
+        pairs = ", ".join(f"{names[key]} = {toml(item)}" for key, item in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    # Python's `json` escapes all control characters except DEL (``\x7f``).
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def print_result(format: str, document: object, lines: Iterable[str]) -> None:
     """Print a document as JSON if `format` is ``json``; otherwise, print the equivalent lines."""
     if format == "json":

@@ -15,7 +15,7 @@ from typing import Any
 import click
 from pydantic import BaseModel, JsonValue
 
-from flows.commands import FILE, format_option, print_json, progress_of, store_flag, store_option
+from flows.commands import FILE, format_option, print_json, progress_of, store_flag, store_option, toml
 from flows.commands.setup import print_preview
 from flows.draft import (
     SECTIONS,
@@ -250,15 +250,3 @@ def _remarks(tried: CandidatePreview) -> Iterator[str]:
     left = [f"{module.module or 'the model'} ({module.type})" for module in tried.coverage if not module.quantized]
     if left and len(left) < len(tried.coverage):
         yield f"Stays float with {tried.candidate.partition('/')[2]}: {', '.join(left[:5])}{', …' if left[5:] else ''}"
-
-
-def toml(value: object) -> str:
-    """Format a value as TOML on one line: tables as inline tables, strings and numbers as in JSON."""
-    if isinstance(value, dict):
-        names = {key: key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml(key) for key in value}
-        pairs = ", ".join(f"{names[key]} = {toml(item)}" for key, item in value.items())
-        return f"{{ {pairs} }}" if pairs else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml, value))}]"
-    # Python's `json` escapes all control characters except DEL (``\x7f``).
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

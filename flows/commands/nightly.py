@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 from datetime import date
-from typing import get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
-import httpx
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
@@ -23,16 +19,17 @@ from flows.commands import (
     store_option,
     workload_option,
 )
+from flows.commands.flow_runs import exit_code_of, outcome_of
 from flows.console import new_console, night_lines, outcomes_of_run, shown_path
-from flows.execution.server import ServerGoneError, prefect_api, require_api, server_gone
-from flows.execution.signals import Terminated, unwinding_on_sigterm
-from flows.reporter import reporter_for
+from flows.execution.server import require_api
+from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
-from flows.settings import Settings, TaskRunnerName, children_inherit, load_settings
+from flows.settings import Settings, TaskRunnerName, load_settings
 from storage.results.query import open_catalog, rows_of
 from storage.root import check_writable
 
-_SERVER = "Prefect's server"
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
 
 
 @click.command()
@@ -73,60 +70,30 @@ def nightly(
       nightquant nightly
       nightquant nightly --workload word-lm --recipe dynamic-int8 --profile quick --timings
     """
-    if debug:
-        os.environ |= {"PREFECT_LOGGING_LEVEL": "DEBUG", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "DEBUG"}
     settings = load_settings(store=store, profile=profile, task_runner=task_runner, workers=workers)
     request = NightlyRequest.model_validate(
         {"workloads": workload, "recipes": recipe, "profile": settings.profile, "night": night, "store": store}
     )
     request.load_workloads()
     check_writable(store)
-    try:
-        # Remove the signing key from the environment, because Prefect's server and the workers do not need it.
-        with unwinding_on_sigterm(), children_inherit(NIGHTQUANT_SIGNING_KEY=None):
-            return _run(request, settings, timings, as_json=format == "json")
-    except ServerGoneError as error:
-        if debug:
-            raise
-        click.echo(f"nightquant: {error}", err=True)
-        sys.stdout.flush()
-        # On a normal exit, Prefect's client would try for minutes to send its events to the missing server.
-        os._exit(error.exit_code)
-    except (Terminated, KeyboardInterrupt) as stop:
-        number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
-        click.echo(
-            f"nightquant: Stopped by {number.name}. Run the command again; it reuses the finished artifacts.",
-            err=True,
-        )
-        return 128 + number
+    return exit_code_of(lambda: _run(request, settings, timings, as_json=format == "json"), debug=debug)
 
 
 def _run(request: NightlyRequest, settings: Settings, timings: bool, *, as_json: bool) -> int:
-    console = new_console(stderr=as_json)
-    with reporter_for(console) as reporter:
-        reporter.started(_SERVER)
-        with prefect_api(settings.server_startup_timeout_s, reporter.noted) as server_s:
-            reporter.finished(_SERVER, server_s)
-            # Import Prefect only now, because Prefect reads its settings on import.
-            from flows.nightly import run_here
+    def start(settings: Settings, reporter: Reporter) -> State[Any]:
+        # Import Prefect only now, because Prefect reads its settings on import.
+        from flows.nightly import run_here
 
-            try:
-                state = run_here(request, settings, reporter)
-                outcome = state.result(raise_on_failure=False)
-            except httpx.TransportError as error:
-                raise server_gone(error) from error
-    if isinstance(outcome, httpx.TransportError):
-        raise server_gone(outcome) from outcome
-    if isinstance(outcome, BaseException):
-        raise outcome
-    if not isinstance(outcome, NightSummary):
-        raise click.ClickException(f"the flow run ended in the state {state.name}: {state.message}")
-    _show(console, outcome)
+        return run_here(request, settings, reporter)
+
+    console = new_console(stderr=as_json)
+    summary, server_s = outcome_of(NightSummary, start, settings, console)
+    _show(console, summary)
     if as_json:
-        click.echo(outcome.model_dump_json(indent=1))
+        click.echo(summary.model_dump_json(indent=1))
     if timings:
-        _show_timings(console, outcome, server_s)
-    return outcome.exit_code
+        _show_timings(console, summary, server_s)
+    return summary.exit_code
 
 
 def _show(console: Console, summary: NightSummary) -> None:

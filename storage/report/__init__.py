@@ -15,14 +15,15 @@ import jinja2
 from storage import humanize
 from storage.errors import ConfigurationError
 from storage.report.night import bounds_of, candidates_of, conditions_of, history_of, marks_of, outcomes_of, shown_of
+from storage.report.search import LOOKS, Search, searches_of
 from storage.results import Row
 from storage.results.query import open_catalog, rows_of
 from storage.results.regressions import Regression, compare_night
 from storage.root import StoreRoot
 
 _FILTERS = (
-    "size", "duration", "ratio", "difference", "quality_unit", "number", "percent", "change", "moment", "metric",
-    "name", "plural",
+    "size", "duration", "minutes", "ratio", "difference", "quality_unit", "number", "percent", "change", "moment",
+    "metric", "name", "plural",
 )  # fmt: skip
 
 
@@ -70,12 +71,13 @@ def _render(connection: duckdb.DuckDBPyConnection, night: dt.date, unrecorded: S
     candidates = candidates_of(connection, night)
     outcomes = outcomes_of(connection, night)
     comparison = compare_night(connection, night)
+    searches = searches_of(connection, night)
     return environment.get_template("report.html.j2").render(
         night=night,
         runs=runs,
         versions=json.loads(str(runs[-1]["versions"] or "{}")) if runs else {},
         workloads=[
-            _section(connection, night, name, rows, outcomes[name], comparison.findings)
+            _section(connection, night, name, rows, outcomes[name], comparison.findings, searches.get(name, ()))
             for name, rows in candidates.items()
         ],
         comparison=comparison,
@@ -92,6 +94,7 @@ def _section(
     rows: list[Row],
     outcome: Row,
     findings: Iterable[Regression],
+    trials: tuple[Row, ...],
 ) -> dict[str, object]:
     history = history_of(connection, name, night, (finding for finding in findings if finding.workload == name))
     marks = marks_of([*(str(row["name"]) for row in rows), *history.rows])
@@ -100,9 +103,11 @@ def _section(
     own = (str(row["name"]) for row in rows if row["setting"] == "incumbent" and outcome["outcome"] == "kept")
     current = next(own, str(outcome["candidate"] or ""))
     shown, bounds = shown_of(history, names), bounds_of(rows)
-    plots = dict.fromkeys(("quality", "size", "history"), "")
+    plots = dict.fromkeys(("quality", "size", "history", "search"), "")
+    search = Search(trials, str(rows[0]["quality_metric"] or "quality"))
     if _can_draw():
         plots = resolve_name("storage.report.plots:plots_of")(name, rows, marks, bounds, current, history, shown)
+        plots["search"] = resolve_name("storage.report.search_plot:search_plot")(f"{name}: the search", search)
     return {
         "name": name,
         "outcome": outcome,
@@ -113,6 +118,8 @@ def _section(
         "history": history,
         "shown": shown,
         "plots": plots,
+        "search": search,
+        "looks": LOOKS,  # marks of the search's trials by outcome
     }
 
 

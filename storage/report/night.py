@@ -34,18 +34,18 @@ _MARKERS = {
 
 @dataclass(frozen=True)
 class Mark:
-    """A candidate's CSS colour and matplotlib marker."""
+    """A CSS colour and a matplotlib marker, which may be hollow."""
 
     colour: str
     marker: str
+    is_hollow: bool = False
 
     @property
     def svg(self) -> str:
         """The mark as inline SVG; screen readers skip it, because the candidate's name stands next to it."""
-        outline = _MARKERS[self.marker]
-        return (
-            f'<svg class="mark" viewBox="0 0 16 16" aria-hidden="true"><path fill="{self.colour}" d="{outline}"/></svg>'
-        )
+        fill = f'none" stroke="{self.colour}" stroke-width="2' if self.is_hollow else self.colour
+        path = f'<path fill="{fill}" d="{_MARKERS[self.marker]}"/>'
+        return f'<svg class="mark" viewBox="0 0 16 16" aria-hidden="true">{path}</svg>'
 
 
 def marks_of(candidates: Iterable[str]) -> dict[str, Mark]:

@@ -70,8 +70,9 @@ def _accessible(text: str, title: str, description: str) -> str:
     return _ROOT.sub(root, text, count=1)
 
 
-_GREY, _GATE, _CHANGE = "#767676", "#a31515", "#5b3a8c"
+GREY, GATE, _CHANGE = "#767676", "#a31515", "#5b3a8c"
 _TICKS = 3.5
+Ends = tuple[float, float, float]  # a value and the ends of its interval
 
 
 def plots_of(
@@ -111,7 +112,7 @@ def quality_plot(
     with drawing(title, description) as picture:
         axes = picture.axes
         for row in drawn:
-            _point(
+            point(
                 axes,
                 _with_ends(row, "quality_difference"),
                 _with_ends(row, "deciding_speedup"),
@@ -119,8 +120,8 @@ def quality_plot(
                 row["name"] == current,
             )
         axes.set_ylim(0, axes.get_ylim()[1] * 1.03)
-        axes.axhline(1, color=_GREY, linewidth=1, linestyle=":")
-        axes.axvline(0, color=_GREY, linewidth=1, linestyle=":")
+        axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
+        axes.axvline(0, color=GREY, linewidth=1, linestyle=":")
         _bound(axes, "y", bounds.get("min_speedup"))
         drop = bounds.get("max_quality_drop")
         _bound(axes, "x", None if drop is None else -drop if is_up else drop)
@@ -148,7 +149,7 @@ def size_plot(title: str, rows: Sequence[Row], marks: Mapping[str, Mark], curren
         for row, bytes_, latency in zip(drawn, sizes, latencies, strict=True):
             low, high = (number(row, f"latency_{end}_s") for end in ("q25", "q75"))
             at = bytes_ / size_scale
-            _point(
+            point(
                 picture.axes,
                 (at, at, at),
                 (latency / time_scale, (low or latency) / time_scale, (high or latency) / time_scale),
@@ -185,7 +186,7 @@ def history_plot(title: str, history: History, names: Sequence[str], marks: Mapp
             points = [(x, y) for x, y, row in zip(at, values, rows, strict=True) if row["night"] in promoted]
             if points:
                 axes.plot(*zip(*points, strict=True), "o", color="black", markersize=11, markerfacecolor="none")
-        axes.axhline(1, color=_GREY, linewidth=1, linestyle=":")
+        axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
         _events(axes, history)
         ticks = _apart(nights)
         axes.set_xticks(date2num(ticks), [f"{night}" for night in ticks])  # type: ignore[no-untyped-call]
@@ -202,19 +203,18 @@ def _apart(nights: Sequence[dt.date]) -> list[dt.date]:
     return chosen
 
 
-def _with_ends(row: Row, column: str) -> tuple[float, float, float]:
+def _with_ends(row: Row, column: str) -> Ends:
     value = number(row, column) or 0.0
     low, high = number(row, f"{column}_low"), number(row, f"{column}_high")
     return value, value if low is None else low, value if high is None else high
 
 
-def _point(
-    axes: Axes, x: tuple[float, float, float], y: tuple[float, float, float], mark: Mark, is_current: bool
-) -> None:
+def point(axes: Axes, x: Ends, y: Ends, mark: Mark, is_current: bool = False, diameter: float = 7.0) -> None:
     """Draw a mark with error bars; omit bars of zero length."""
     bars = [[[max(v - low, 0)], [max(high - v, 0)]] if low < high else None for v, low, high in (x, y)]
     axes.errorbar(
-        [x[0]], [y[0]], xerr=bars[0], yerr=bars[1], fmt=mark.marker, color=mark.colour, elinewidth=1.2, clip_on=False
+        [x[0]], [y[0]], xerr=bars[0], yerr=bars[1], fmt=mark.marker, color=mark.colour, elinewidth=1.2, clip_on=False,
+        markersize=diameter, markerfacecolor="white" if mark.is_hollow else mark.colour,
     )  # fmt: skip
     if is_current:
         axes.plot([x[0]], [y[0]], "o", color="black", markersize=14, markerfacecolor="none", clip_on=False)
@@ -228,7 +228,7 @@ def _bound(axes: Axes, axis: str, value: float | None) -> None:
     if not low - room <= value <= high + room:
         return
     line, limit = (axes.axvline, axes.set_xlim) if axis == "x" else (axes.axhline, axes.set_ylim)
-    line(value, color=_GATE, linewidth=1.2, linestyle="--")
+    line(value, color=GATE, linewidth=1.2, linestyle="--")
     margin = (high - low) / 20
     limit(min(low, value - margin), max(high, value + margin))
 
@@ -240,7 +240,7 @@ def _events(axes: Axes, history: History) -> None:
     for index, event in enumerate(history.events, 1):
         at = date2num(event.night)  # type: ignore[no-untyped-call]
         if event.changes or event.alarms:
-            axes.axvline(at, color=_GATE if event.alarms else _CHANGE, linewidth=1.2, linestyle="--")
+            axes.axvline(at, color=GATE if event.alarms else _CHANGE, linewidth=1.2, linestyle="--")
         level = 1 - level if last is not None and (event.night - last).days < span / 16 else 0
         axes.text(
             at, 1.01 + 0.07 * level, str(index), ha="center", fontsize=9, transform=axes.get_xaxis_transform()

@@ -18,6 +18,10 @@ Caches = Literal["warm", "cold"]
 # Kinds of findings from a comparison with earlier nights, and the metrics that are compared.
 FindingKind = Literal["slower", "larger", "worse", "vanished", "appeared", "improved"]
 FindingMetric = Literal["speedup", "size_bytes", "quality_difference", "quality", "candidate"]
+# Sources of a search's trials, outcomes of trials, and units in which a bound limits the loss of quality.
+TrialOrigin = Literal["written", "space", "variant", "kept-float"]
+TrialOutcome = Literal["chosen", "passing", "failed", "dropped", "open"]
+QualityUnit = Literal["absolute", "relative"]
 
 # Name of the column that gives the reason for each unknown value of a row.
 UNKNOWN = "unknown"

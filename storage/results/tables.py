@@ -80,6 +80,7 @@ _PROFILE = _choice("profile", results.Profile, "length of the benchmarks")
 _FINGERPRINT = Column("fingerprint", TEXT, "SHA-256 of the constant properties of the host and its libraries")
 _MACHINE = Column("machine", TEXT, "SHA-256 of the constant properties of the host, such as processor and memory")
 _ARTIFACT_DIGEST = Column("artifact_digest", TEXT, "digest of the candidate in the artifact store")
+_DROP_UNIT = "quality_unit"
 _UNKNOWN = Column(
     results.UNKNOWN,
     pa.map_(TEXT, TEXT),
@@ -434,6 +435,44 @@ ACKNOWLEDGEMENTS = Table(
     ),
 )
 
+TRIALS = Table(
+    name="trials",
+    meaning="One row per run, workload and trial of a search, with the measurements and the reason for the outcome.",
+    key=("run_id", "workload", "trial"),
+    order=("night", "workload", "trial"),
+    columns=(
+        _RUN_ID,
+        _NIGHT,
+        _WORKLOAD,
+        _required("trial", INT, "number of the trial in the order in which the search considered it, from 1", "trials"),
+        _RECIPE,
+        _RUNTIME,
+        _required("method", TEXT, "quantization method; none for a float model"),
+        Column("settings", TEXT, "the recipe's settings, as JSON"),
+        _choice("origin", results.TrialOrigin, "source of the recipe: the workload file, the space or a repair"),
+        Column("parent", TEXT, "candidate that the trial repairs, as recipe/runtime; NULL if it is not a repair"),
+        _choice("outcome", results.TrialOutcome, "outcome; dropped trials cannot win, and open trials are undecided"),
+        Column("reason", TEXT, "one-line reason for the outcome"),
+        Column("split", TEXT, "split on which the search measured quality"),
+        Column("samples", INT, "number of samples of the split on which quality was measured", "samples"),
+        Column("quality_drop", REAL, "quality lost relative to the baseline; below 0, quality is better", _DROP_UNIT),
+        Column("quality_drop_low", REAL, "lower end of the paired 95% interval of quality_drop", _DROP_UNIT),
+        Column("quality_drop_high", REAL, "upper end of the paired 95% interval of quality_drop", _DROP_UNIT),
+        Column("quality_unit", TEXT, "unit of quality_drop, as in the gate", choices=get_args(results.QualityUnit)),
+        Column("size_bytes", INT, "size of the serialized state", "bytes"),
+        Column("speedup", REAL, "baseline latency / candidate latency in the search's short timing", "ratio"),
+        Column("speedup_low", REAL, "lower end of the 95% interval of speedup", "ratio"),
+        Column("speedup_high", REAL, "upper end of the 95% interval of speedup", "ratio"),
+        Column("launches", INT, "number of fresh processes in which the search timed the trial", "launches"),
+        Column("cost_s", REAL, "seconds that the run spent on the trial", "seconds"),
+        Column("is_known", FLAG, "whether an earlier run measured the trial"),
+        _FINGERPRINT,
+        Column("quality_bound", REAL, "largest allowed quality_drop; NULL if the search does not bound it", _DROP_UNIT),
+        Column("objective", TEXT, "criterion by which the search ranks the trials that pass"),
+        _UNKNOWN,
+    ),
+)
+
 TABLES: dict[str, Table] = {
-    table.name: table for table in (RUNS, MEASUREMENTS, LAYERS, PROMOTIONS, FINDINGS, ACKNOWLEDGEMENTS)
+    table.name: table for table in (RUNS, MEASUREMENTS, LAYERS, PROMOTIONS, FINDINGS, ACKNOWLEDGEMENTS, TRIALS)
 }

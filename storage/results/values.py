@@ -20,7 +20,7 @@ from storage.results.tables import Column, Table
 _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("seconds", "bytes", "samples", "tokens", "parameters", "modules", "workloads"), (0, inf)),
     **dict.fromkeys(("candidates", "blocks", "calls", "launches", "rounds", "busy threads"), (0, inf)),
-    **dict.fromkeys(("threads", "rank"), (1, inf)),
+    **dict.fromkeys(("threads", "rank", "trials"), (1, inf)),
     "ratio": (5e-324, inf),
     "share": (0, 1),
     # A distance, as a multiple of an output's range, may be above 1.

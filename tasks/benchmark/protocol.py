@@ -102,6 +102,11 @@ class Measured:
         """Return a subject's speed-up over the baseline, with the bounds that the gate uses (`Noise.bounds`)."""
         return self._noise.bounds(self._sample(name), self._sample(self._copy), self.contest.comparisons)
 
+    def moderated(self, name: str) -> Ratio:
+        """Return a subject's speed-up over the baseline, with a 95% interval for few launches (`Noise.half_width`)."""
+        sample = self._sample(name)
+        return Ratio.around(sample.mean, self._noise.half_width(sample, 0.025))
+
     def over_incumbent(self, name: str) -> Ratio | None:
         """Return a contender's speed-up over the deployed subject, with bounds; return None if either was not timed."""
         incumbent = self.contest.incumbent

@@ -17,6 +17,7 @@ from jinja2 import ChainableUndefined, Environment
 from storage.bundles import BundleStore
 from storage.digest import digest_of, file_digest
 from storage.errors import BundleError
+from storage.humanize import minutes, plural
 from storage.pointer import Pointer
 from storage.recovery import by_run
 from storage.seal import MANIFEST, SUMS, check_manifest, sign, write_sums
@@ -171,7 +172,7 @@ def _model_card(
     environment = Environment(
         autoescape=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=ChainableUndefined
     )
-    environment.filters["number"] = _number
+    environment.filters |= {"number": _number, "minutes": minutes, "plural": plural}
     template = environment.from_string(_CARD_TEMPLATE.read_text(encoding="utf-8"))
     usage = environment.from_string(domain.usage + runtime.usage).render(m=manifest)
     return template.render(m=manifest, runtime=runtime, usage=usage, signed=signed)

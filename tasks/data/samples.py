@@ -246,6 +246,8 @@ class Samples:
 def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Samples:
     """Open a split without reading its data; changes to the tensors are never written to the files.
 
+    ``dataset.judged_on`` replaces the test split, and ``dataset.at_most`` limits it.
+
     Raises
     ------
     InputError
@@ -254,6 +256,8 @@ def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Sampl
         The artifact is not in the store.
     """
     folder, description = store.path(dataset.kind, dataset.digest), read_description(dataset, store)
+    is_judged = split in ("test", SINGLE)
+    split = dataset.judged_on if split == "test" else split
     names = [path.name.split(".")[1] for path in sorted(folder.glob(f"{split}.*.npy")) if ".shapes." not in path.name]
     if not names:
         raise InputError(
@@ -262,12 +266,13 @@ def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Sampl
     columns = {name: _open_column(folder, split, name, description.types.get(f"{split}.{name}", "")) for name in names}
     size = description.splits["test" if split == SINGLE else split]
     samples = Samples(columns, description, size)
-    return samples.draw(dataset.at_most) if dataset.at_most and split in ("test", SINGLE) else samples
+    return samples.draw(dataset.at_most) if dataset.at_most and is_judged else samples
 
 
 def load_test(dataset: DatasetRef, store: ArtifactStore, *, apart: bool) -> Samples:
     """Open the test split; if `apart` is true, collated batches have one row each, so that rows are not padded."""
-    collated = apart and read_description(dataset, store).collated
+    # Only the test split is also stored in batches of one row.
+    collated = apart and dataset.judged_on == "test" and read_description(dataset, store).collated
     return load_samples(dataset, SINGLE if collated else "test", store)
 
 

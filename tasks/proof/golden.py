@@ -42,9 +42,10 @@ def golden_cases(job: Job[Workload], call: Call, workspace: Workspace) -> tuple[
     None.
     """
     workload, domain, store = job.workload, DOMAINS[job.workload.domain], workspace.store
-    inputs = domain.example_inputs(workload, job.dataset, store, workload.benchmark.batch_size)
+    dataset = job.dataset.as_prepared()  # all candidates are timed with the same inputs, whatever they are judged on
+    inputs = domain.example_inputs(workload, dataset, store, workload.benchmark.batch_size)
     timed = replace(_case(inputs, call), names=domain.output_names(job, store))
-    batch = domain.example_inputs(workload, job.dataset, store, SINGLES)
+    batch = domain.example_inputs(workload, dataset, store, SINGLES)
     axes = domain.axes(workload, batch)
     rows = {name: axis for name in batch for axis, length in axes.get(name, {}).items() if length == _BATCH}
     if not rows:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from tasks.extensions import METHODS, Need
 from tasks.quantize.spec import Spec
@@ -99,6 +99,19 @@ class Converter(ABC):
         raise TypeError(f'The "{spec.recipe.method}" method does not support training.')
 
 
+class Axis(NamedTuple):
+    """A key of a recipe that a search varies, and the key's values; the usual value comes first.
+
+    Without one of the module ``types``, the key has no effect. If ``same_speed`` is true, the key affects the quality
+    but hardly the speed.
+    """
+
+    key: str
+    values: tuple[object, ...]
+    types: frozenset[str] = frozenset()
+    same_speed: bool = False
+
+
 class Method(ABC, Generic[R]):
     """A way to quantize torch modules."""
 
@@ -106,6 +119,7 @@ class Method(ABC, Generic[R]):
     converts: ClassVar[str]  # import path of the method's `Converter`, ``module:class``
     quantizes: ClassVar[bool] = True  # whether quantized layers can be compared with the float layers
     needs: ClassVar[tuple[Need, ...]] = ()  # data that a domain must provide in addition to a float model
+    axes: ClassVar[tuple[Axis, ...]] = ()  # keys of the recipes that a search varies
 
     @abstractmethod
     def spec(self, recipe: R) -> Spec:

@@ -7,11 +7,16 @@ from typing import ClassVar, Literal
 from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tasks.extensions import Need
-from tasks.quantize.base import Method
+from tasks.quantize.base import Axis, Method
 from tasks.quantize.spec import EVERY, Calibration, Layer, Spec, Training
 from tasks.workload.recipe import Recipe
 
 _PLAIN = "tasks.quantize.plain:PlainConverter"
+_MEMORY_FORMAT = Axis("memory_format", ("contiguous", "channels-last"), frozenset({"Conv2d"}))
+_EMBEDDING = frozenset({"Embedding"})
+_ENGINE = Axis("engine", ())  # the values depend on the processor
+_WEIGHTS = Axis("weights", ("per-channel", "per-tensor"), same_speed=True)
+_OBSERVER = Axis("activation_observer", ("histogram", "moving-average", "min-max"), same_speed=True)
 
 
 class FloatRecipe(Recipe):
@@ -32,6 +37,7 @@ class Float(Method[FloatRecipe]):
     recipe = FloatRecipe
     quantizes = False
     converts = _PLAIN
+    axes = (_MEMORY_FORMAT, Axis("onednn", (True, False), frozenset({"LSTM", "GRU"})))
 
     def spec(self, recipe: FloatRecipe) -> Spec:
         """Return a spec with a small tolerance, because processors' float results differ only in the last digits."""
@@ -54,6 +60,7 @@ class Cast(Method[CastRecipe]):
     recipe = CastRecipe
     quantizes = False
     converts = _PLAIN
+    axes = (_MEMORY_FORMAT,)
 
     def spec(self, recipe: CastRecipe) -> Spec:
         """Return a spec for bfloat16, whose eight significant bits cause rounding errors of up to 0.4% per layer."""
@@ -79,6 +86,12 @@ class Dynamic(Method[DynamicRecipe]):
 
     recipe = DynamicRecipe
     converts = "tasks.quantize.dynamic_modules:DynamicConverter"
+    axes = (
+        Axis("embedding_bits", (None, 8, 4), _EMBEDDING),
+        Axis("dtype", ("qint8", "float16")),
+        _ENGINE,
+        Axis("per_channel", (False, True), same_speed=True),
+    )
 
     def spec(self, recipe: DynamicRecipe) -> Spec:
         """Return a spec for the named types.
@@ -113,6 +126,7 @@ class DynamicPerRow(Method[DynamicPerRowRecipe]):
 
     recipe = DynamicPerRowRecipe
     converts = "tasks.quantize.int8_modules:PerRowConverter"
+    axes = (Axis("embedding_bits", (None, 8), _EMBEDDING),)
 
     def spec(self, recipe: DynamicPerRowRecipe) -> Spec:
         """Return a spec for operators that compute the same numbers on every processor.
@@ -161,6 +175,7 @@ class Static(Method[StaticRecipe]):
     recipe = StaticRecipe
     needs: ClassVar[tuple[Need, ...]] = ("calibration",)
     converts = "tasks.quantize.graph.convert:StaticConverter"
+    axes = (_ENGINE, _WEIGHTS, _OBSERVER)
 
     def spec(self, recipe: StaticRecipe) -> Spec:
         """Return a spec with static ranges."""
@@ -198,6 +213,7 @@ class Qat(Method[QatRecipe]):
     recipe = QatRecipe
     needs: ClassVar[tuple[Need, ...]] = ("calibration", "fine-tuning")
     converts = "tasks.quantize.trained:QatConverter"
+    axes = (_ENGINE, _WEIGHTS)
 
     def spec(self, recipe: QatRecipe) -> Spec:
         """Return a spec with fine-tuned weights and ranges."""

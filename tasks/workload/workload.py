@@ -21,6 +21,7 @@ from tasks.extensions import DOMAINS, METHODS, RUNTIMES, Need
 from tasks.workload.base import Kind, PlainText, Section, Slug
 from tasks.workload.gate import Gate
 from tasks.workload.recipe import Recipe
+from tasks.workload.search import Search
 
 
 class Benchmark(Section):
@@ -90,6 +91,8 @@ class Workload(Section):
     """Settings of the timed calls."""
     gate: Gate = Gate()
     """Rules for promotion."""
+    search: Search | None = None
+    """Search for further recipes. Without this section, only the listed recipes are tried."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -111,6 +114,8 @@ class Workload(Section):
                         f'recipe "{recipe.name}": method "{recipe.method}" is not compatible '
                         f'with domain "{self.domain}", which {lack}'
                     )
+        if self.search:
+            self.search.goal(self.gate)
         if self.benchmark.baseline not in self.candidates():
             raise ValueError(
                 f'benchmark.baseline "{self.benchmark.baseline}" is not one of the candidates {self.candidates()}'

@@ -200,3 +200,21 @@ def test_a_benchmark_that_failed_costs_the_current_bundle_its_measurement_too(
     found = fan_out._with_benchmark(result, future)
     assert isinstance(found.incumbent, Incumbent)
     assert found.incumbent.failure == found.candidates[0].failure == failure
+
+
+def test_only_candidates_that_a_search_chose_are_compared_with_wider_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    class Compare:
+        def submit(self, *arguments: object) -> None:
+            asked.append(arguments[-1])
+
+    baseline, written, chosen = candidate("float", "eager"), candidate("int8"), candidate("half")
+    result = WorkloadResult(workload=workload(), candidates=(baseline, written, chosen))
+    future: Any = None
+    comparisons = {("half", "torchscript"): 3}
+    submitted = fan_out.Submitted(workload(), "store", future, future, {}, {}, comparisons)
+    monkeypatch.setattr(fan_out, "steps", SimpleNamespace(compare=Compare()))
+    monkeypatch.setattr(fan_out, "settle", lambda future, stage: [Comparison(quality_difference=0.0)] * 3)
+    fan_out._compared(result, submitted)
+    assert asked == [[1, 1, 3]]

@@ -10,7 +10,7 @@ import pytest
 from flows.findings import look_back, reported
 from storage.results.catalog import CATALOG, refresh
 from storage.results.writer import ResultsStore
-from tests.storage.results.rows import write_night
+from tests.storage.results.rows import measurement, trial, write_night
 
 DAY = date(2026, 3, 1)
 
@@ -111,3 +111,14 @@ def test_results_that_cannot_be_read_are_said_to_be_unknown(store: Path) -> None
     (why,) = findings.troubles.values()
     assert list(findings.troubles) == ["reading the results"]
     assert "last.parquet" in why
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("origin", "kinds"), [("space", []), ("written", ["vanished"])])
+def test_a_search_may_replace_its_own_recipes_but_not_those_of_the_workload_file(
+    store: Path, origin: str, kinds: list[str]
+) -> None:
+    gone = measurement("r", DAY)
+    row = trial("r", DAY, recipe=gone["recipe"], runtime=gone["runtime"], origin=origin, outcome="chosen")
+    ResultsStore(store).append("trials", [row], "r", datetime(2026, 3, 1, 3, tzinfo=UTC))
+    assert found(store) == kinds

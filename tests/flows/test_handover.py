@@ -13,16 +13,19 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from flows.handover import Handover, hand_over
+from flows.request import SearchResult
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
 from storage.seal import sign
 from storage.trust import Signer
-from tasks.bundle.manifest import Provenance
+from tasks.bundle.manifest import Provenance, Searched
 from tasks.bundle.package import BundleRef, package
 from tasks.job import Job, Workspace
 from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
 from tasks.results import CandidateResult, Evaluation, Failure, Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
+from tasks.search.trial import Origin, Trial
+from tasks.workload.search import Goal
 from tests.storage.bundle_files import fill, signer_of
 from tests.tasks.test_gate import row, workload
 
@@ -59,6 +62,7 @@ class Site:
     signer: Signer | None = None
     nights: int = 0
     packaged: list[str] = field(default_factory=list)
+    searched: list[Searched | None] = field(default_factory=list)
 
     @property
     def bundles(self) -> BundleStore:
@@ -77,6 +81,7 @@ class Site:
         rows: list[dict[str, Any]],
         incumbent: Incumbent | UnknownIncumbent | None,
         instead: Callable[[], BundleRef] | None = None,
+        search: SearchResult | None = None,
     ) -> Handover:
         """Hand over after a night with these measurements; `instead` takes the place of packaging."""
         self.nights += 1
@@ -94,12 +99,13 @@ class Site:
 
         def make(made: Provenance, replacing: str | None) -> BundleRef:
             self.packaged.append(made.candidate.name)
+            self.searched.append(made.searched)
             if instead is not None:
                 return instead()
             workspace = Workspace(ArtifactStore(self.root))
             return package(made, workspace, self.bundles, replacing)
 
-        return hand_over(result, rows, run, self.bundles, package=make, renew=self.bundles.renew)
+        return hand_over(result, rows, run, self.bundles, package=make, renew=self.bundles.renew, search=search)
 
 
 @pytest.fixture
@@ -319,3 +325,26 @@ def test_the_content_that_is_current_replaces_nothing_although_its_bytes_were_ma
     again = [row(INT8, over_incumbent=2.0, over_incumbent_low=1.9), row(INT8, setting="incumbent")]
     outcome = site.night(again, site.incumbent())
     assert (outcome.version, stays(outcome), decided(outcome)) == (first, True, {INT8: "promote"})
+
+
+@pytest.mark.parametrize(
+    ("origin", "searched"),
+    [("space", Searched(trials=1, split="valid", bound=0.5, finalists=1, spent_s=90.0)), ("written", None)],
+)
+def test_a_bundle_says_which_search_made_its_recipe(site: Site, origin: Origin, searched: Searched | None) -> None:
+    chosen = Trial(number=1, recipe=workload().recipe_named("int8"), runtime="torchscript", origin=origin, size_bytes=1)
+    broken = chosen.model_copy(update={"number": 2, "size_bytes": None})
+    search = SearchResult(
+        workload="demo",
+        goal=Goal("fastest", 0.5, "absolute"),
+        split="valid",
+        fingerprint="f" * 64,
+        trials=(chosen, broken),
+        finalists=(chosen,),
+        budget_s=100.0,
+        spent_s=0.0,
+        total_s=90.0,
+        ended="no other trial can win",
+    )
+    site.night(FIRST, None, search=search)
+    assert site.searched == [searched]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,18 @@ def test_a_candidate_differs_from_itself_by_nothing_and_from_another_perhaps(tmp
     assert other.quality_difference_low < -5
 
 
+def test_the_number_of_comparisons_of_each_candidate_widens_its_interval(tmp_path: Path) -> None:
+    store, right = ArtifactStore(tmp_path), ([100.0, 0.0] * 20, [100.0, 0.0, 100.0, 100.0] * 10)
+    before, after = (
+        evaluation(store, name, "right-or-wrong", quality=quality)
+        for name, quality in zip(("float", "int8"), right, strict=True)
+    )
+    compared = compare_all(before, [after, after], Workspace(store), [1, 4])
+    for comparison, count in zip(compared, (1, 4), strict=True):
+        ends = (comparison.quality_difference_low, comparison.quality_difference_high)
+        assert ends == pytest.approx(score_difference(*right, comparisons=count)[1:])
+
+
 @pytest.mark.slow
 def test_a_single_sample_has_no_interval(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
@@ -194,3 +207,16 @@ def test_a_single_sample_has_no_interval(tmp_path: Path) -> None:
     comparison = compare(before, after, store)
     assert comparison.quality_difference == 2
     assert (comparison.quality_difference_low, comparison.quality_difference_high) == (None, None)
+
+
+@pytest.mark.slow
+def test_a_candidate_is_judged_on_another_split_but_timed_with_the_same_inputs(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    job = job_of(Workload.model_validate(IMAGES), store)
+    candidate = build(job, "float", "eager", store)
+    dataset = job.dataset.model_copy(update={"judged_on": "train", "at_most": 24})
+    usual, judged = (evaluate(each, candidate, store) for each in (job, replace(job, dataset=dataset)))
+    assert (usual.samples, judged.samples) == (16, 24)
+    cases = [Golden.read(store.path(each.outputs.kind, each.outputs.digest) / GOLDEN) for each in (usual, judged)]
+    assert all(torch.equal(cases[0].inputs[name], cases[1].inputs[name]) for name in cases[0].inputs)
+    assert build(replace(job, dataset=dataset), "float", "eager", store) == candidate

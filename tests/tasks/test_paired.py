@@ -291,3 +291,25 @@ def test_resamples_without_a_quality_are_left_out_and_some_must_be_left() -> Non
     assert resampled_difference([1, math.nan, 2], [2, 5, math.nan]) == (1, 1, 1)
     with pytest.raises(ValueError, match="every resample"):
         resampled_difference([math.nan], [1])
+
+
+@pytest.mark.parametrize("interval", [bootstrap_difference, serial_difference, resampled_difference, score_difference])
+def test_the_intervals_of_several_comparisons_are_wider_around_the_same_mean(interval) -> None:
+    rng = np.random.default_rng(0)
+    before, after = (100.0 * rng.integers(0, 2, 300) for _ in range(2))
+    if interval is resampled_difference:
+        before, after = (rng.normal(size=1000) for _ in range(2))
+    one, three, ten = (interval(before, after, comparisons=count) for count in (1, 3, 10))
+    assert one == interval(before, after)
+    assert one.mean == three.mean == ten.mean
+    assert ten.low < three.low < one.low < one.high < three.high < ten.high
+
+
+def test_all_of_several_intervals_hold_at_once_in_95_percent_of_cases() -> None:
+    rng, alone, together = np.random.default_rng(1), 0, 0
+    for _ in range(1000):
+        values = rng.normal(0, 1, (5, 50))
+        found = [[serial_difference(np.zeros(50), row, comparisons=count) for row in values] for count in (1, 5)]
+        held = [all(each.low <= 0 <= each.high for each in intervals) for intervals in found]
+        alone, together = alone + held[0], together + held[1]
+    assert (alone / 1000, together / 1000) == pytest.approx((0.95**5, 0.95), abs=0.02)

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.models import resnet18
 
-from flows.commands.init import command, toml
+from flows.commands import toml
+from flows.commands.init import command
 from flows.commands.setup import workloads
 from flows.draft import Asked, sections
 from storage.errors import ConfigurationError

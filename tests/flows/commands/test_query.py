@@ -78,7 +78,7 @@ def test_parquet_goes_to_a_file(store: Path, tmp_path: Path) -> None:
 def test_every_example_of_the_list_runs(store: Path) -> None:
     listing = ask(store, "--list").output
     examples = [line.strip() for line in listing.splitlines() if line.startswith("    ")]
-    assert len(examples) == 20
+    assert len(examples) == 22
     for view in ("latest", "leaderboard", "trend", "pareto", "regressions", "failures", "samples"):
         assert f"{view} (view)" in listing
     for example in examples:

@@ -117,6 +117,38 @@ def promotion(run_id: str, night: dt.date, **changes: Any) -> dict[str, Any]:
     return row | changes
 
 
+def trial(run_id: str, night: dt.date, number: int = 1, **changes: Any) -> dict[str, Any]:
+    row = {
+        "run_id": run_id,
+        "night": night,
+        "workload": "word-lm",
+        "trial": number,
+        "recipe": f"static-{number}",
+        "runtime": "onnxruntime",
+        "method": "static",
+        "settings": "{}",
+        "origin": "space",
+        "outcome": "passing",
+        "split": "valid",
+        "samples": 1024,
+        "quality_drop": 0.1,
+        "quality_drop_low": 0.05,
+        "quality_drop_high": 0.15,
+        "quality_unit": "absolute",
+        "quality_bound": 0.5,
+        "objective": "fastest",
+        "size_bytes": 400,
+        "speedup": 2.0,
+        "speedup_low": 1.9,
+        "speedup_high": 2.1,
+        "launches": 2,
+        "cost_s": 12.5,
+        "is_known": False,
+        "fingerprint": FINGERPRINT,
+    }
+    return row | changes
+
+
 def write_night(root: Path | str, night: dt.date, rows: list[dict[str, Any]] | None = None, run_id: str = "") -> str:
     """Append one run with its rows (a baseline and a candidate by default); give its id."""
     run = run_id or f"run-{night}"

@@ -29,9 +29,19 @@ def count(store: Path, table: str) -> int:
 
 def test_an_empty_store_has_every_table_and_view(tmp_path: Path) -> None:
     with duckdb.connect(refresh(tmp_path), read_only=True) as connection:
-        for name in ("runs", "measurements", "layers", "promotions", "samples", "latest", "leaderboard", "trend"):
+        for name in (
+            "runs",
+            "measurements",
+            "layers",
+            "promotions",
+            "trials",
+            "samples",
+            "latest",
+            "leaderboard",
+            "trend",
+        ):
             assert connection.execute(f"select count(*) from {name}").fetchall() == [(0,)]
-        for name in ("pareto", "regressions", "failures"):
+        for name in ("pareto", "regressions", "failures", "searches"):
             assert connection.execute(f"from {name}").fetchall() == []
 
 

@@ -18,7 +18,7 @@ from storage.results.query import run_query
 from storage.results.tables import MEASUREMENTS
 from storage.results.values import admit, known
 from storage.results.writer import ResultsStore, validated
-from tests.storage.results.rows import at, baseline, measurement, promotion, run_row
+from tests.storage.results.rows import at, baseline, measurement, promotion, run_row, trial
 
 NIGHT = dt.date(2026, 3, 1)
 
@@ -124,7 +124,7 @@ def test_rows_with_the_same_reason_share_a_line(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("table", ["layers", "promotions", "findings", "runs"])
+@pytest.mark.parametrize("table", ["layers", "promotions", "findings", "runs", "trials"])
 def test_every_table_of_a_night_says_what_it_lacks(tmp_path: Path, table: str) -> None:
     key = {"run_id": "r1", "night": NIGHT, "workload": "word-lm", "recipe": "dynamic", "runtime": "eager"}
     layer = {**key, "module": "decoder", "type": "Linear", "parameters": 8, "quantized": True}
@@ -133,6 +133,7 @@ def test_every_table_of_a_night_says_what_it_lacks(tmp_path: Path, table: str) -
         "promotions": (promotion("r1", NIGHT), "incumbent_stays", "word-lm dynamic/eager"),
         "findings": ({**key, "metric": "quality", "kind": "worse"}, "tonight", "word-lm dynamic/eager quality"),
         "runs": (run_row("r1", NIGHT), "host", "r1"),
+        "trials": (trial("r1", NIGHT), "quality_drop", "word-lm static-1/onnxruntime"),
     }[table]
     found, told = recorded(tmp_path, row | {column: math.nan}, table=table)
     assert (found[0][column], list(found[0]["unknown"])) == (None, [column])

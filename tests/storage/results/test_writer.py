@@ -13,7 +13,7 @@ from storage.errors import StoreError
 from storage.results.tables import MEASUREMENTS, TABLES
 from storage.results.writer import ResultsStore, validated
 from storage.root import StoreRoot
-from tests.storage.results.rows import at, baseline, measurement, promotion, run_row
+from tests.storage.results.rows import at, baseline, measurement, promotion, run_row, trial
 
 NIGHT = dt.date(2026, 3, 1)
 
@@ -102,9 +102,10 @@ def test_no_rows_are_good_too(tmp_path: Path, table: str) -> None:
     assert pq.read_table(path).num_rows == 0
 
 
-def test_promotions_and_runs_round_trip(tmp_path: Path) -> None:
+def test_promotions_runs_and_trials_round_trip(tmp_path: Path) -> None:
     store = ResultsStore(tmp_path)
-    for table, row in (("promotions", promotion("r1", NIGHT)), ("runs", run_row("r1", NIGHT))):
+    rows = {"promotions": promotion("r1", NIGHT), "runs": run_row("r1", NIGHT), "trials": trial("r1", NIGHT)}
+    for table, row in rows.items():
         read = pq.ParquetFile(store.append(table, [row], "r1", at(NIGHT))).read().to_pylist()[0]
         assert {name: read[name] for name in row} == row
 

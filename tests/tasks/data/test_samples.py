@@ -21,6 +21,7 @@ from tasks.data.samples import (
     Samples,
     find_or_write,
     load_samples,
+    load_test,
     write_split,
 )
 from tasks.refs import DatasetRef
@@ -213,3 +214,19 @@ def test_records_of_any_shapes_are_drawn_whole(tmp_path: Path) -> None:
     )  # fmt: skip
     assert len(batched) == sum(batch.size for batch in batched.batches(1)) >= 20
     assert all(torch.equal(batch.inputs[0], batch.target) for batch in batched.batches(1) if batch.target is not None)
+
+
+def test_another_split_is_read_instead_of_the_test_split(tmp_path: Path) -> None:
+    columns = {"values": torch.arange(100.0), TARGET: torch.arange(100)}
+
+    def fill(folder: Path) -> Description:
+        for split, length in (("test", 5), ("valid", 100), ("calibration", 3)):
+            write_split(folder, split, {name: column[:length] for name, column in columns.items()})
+        return Description(splits={"test": 5, "valid": 100, "calibration": 3}, inputs=("values",))
+
+    store = ArtifactStore(tmp_path)
+    dataset = find_or_write(store, {}, fill).model_copy(update={"judged_on": "valid"})
+    assert [len(load_samples(dataset, split, store)) for split in ("test", "valid", "calibration")] == [100, 100, 3]
+    few = dataset.model_copy(update={"at_most": 10})
+    assert len(load_samples(few, "test", store)) == len(load_test(few, store, apart=True)) == 10
+    assert len(load_samples(few.as_prepared(), "test", store)) == 5

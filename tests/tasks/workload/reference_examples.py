@@ -24,6 +24,12 @@ max_quality_drop = 0.5
 min_size_ratio = 3.0
 min_speedup = 1.05
 """,
+    "[search]": """
+[search]
+budget_s = 900
+max_quality_drop = 0.5
+methods = ["static", "dynamic"]
+""",
     "none": """
 [[recipe]]
 name = "float"

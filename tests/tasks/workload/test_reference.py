@@ -23,7 +23,7 @@ PAGE = ROOT / "docs" / "workload-file.md"
 MARKER = "<!-- Generated from here on: python -m tests.tasks.workload.test_reference -->\n"
 FILES = [*BUILT_IN.glob("*.toml"), *(ROOT / "docs" / "examples").glob("*.toml")]
 # In the schema of each domain the same, and described once.
-COMMON = ("recipe", "benchmark", "gate")
+COMMON = ("recipe", "benchmark", "gate", "search")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
 OWN = ("fine_tune",)  # sections that some domains alone have
 
@@ -61,7 +61,7 @@ class Reference:
             method = recipe["properties"]["method"]["const"]
             yield f"### Method `{method}`\n"
             yield from self._section(recipe, method, leave_out=common)
-        for section in ("benchmark", "gate"):
+        for section in COMMON[1:]:
             (reference,) = self._references(first["properties"][section])
             yield f"## `[{section}]`\n"
             yield from self._section(self._at(reference), f"[{section}]")
@@ -86,7 +86,7 @@ class Reference:
         yield "| section | domain | kinds |\n| --- | --- | --- |"
         yield "| keys without a section | every domain | [top level](#top-level) |"
         yield "| `[[recipe]]` | every domain | [methods](#recipe) |"
-        for section in ("benchmark", "gate"):
+        for section in COMMON[1:]:
             yield f"| `[{section}]` | every domain | [keys](#{section}) |"
         for section in (*SECTIONS, *OWN):
             for name, domain in self.domains.items():
@@ -154,7 +154,7 @@ class Reference:
         for recipe in recipes:
             method = recipe["properties"]["method"]["const"]
             add(recipe, f"recipe/{method}", f"Method {method}", common)
-        for section in ("benchmark", "gate"):
+        for section in COMMON[1:]:
             (reference,) = self._references(first["properties"][section])
             add(self._at(reference), section, section)
         (usual,) = self._kinds(first, "benchmark")

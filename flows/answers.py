@@ -1,0 +1,165 @@
+"""Answer the requests of a search with Prefect tasks: build, evaluate, time and rank its trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from prefect.futures import PrefectFuture
+
+from flows import steps
+from flows.execution.task_runners import place_benchmarks
+from flows.fan_out import settle
+from flows.settings import Settings
+from storage.errors import MeasurementError
+from tasks.benchmark.stage import BenchmarkCandidate
+from tasks.job import Job
+from tasks.refs import CandidateRef, Frozen
+from tasks.results import Evaluation, Failure
+from tasks.search.selection import Selection
+from tasks.search.trial import Build, Drop, Rank, RankedLayer, Request, Screen, Speed, Time, Trial
+from tasks.workload.recipe import Recipe
+from tasks.workload.search import QualityUnit
+from tasks.workload.workload import Workload
+
+R = TypeVar("R")
+
+
+class Found(Frozen):
+    """The answer to a request about one trial: one value, or the reason why the trial ``failed``."""
+
+    size_bytes: int | None = None
+    drop: Drop | None = None
+    speed: Speed | None = None
+    layers: tuple[RankedLayer, ...] | None = None
+    failed: str = ""
+
+
+class Answers:
+    """Answers about the trials of one job; ``baseline`` is the built baseline.
+
+    Raises
+    ------
+    MeasurementError
+        The baseline cannot be built.
+    """
+
+    def __init__(
+        self, job: Job[Workload], selection: Selection, unit: QualityUnit, settings: Settings, store: str
+    ) -> None:
+        self._job, self._selection, self._unit = job, selection, unit
+        self._settings, self._store = settings, store
+        recipe, runtime = job.workload.baseline()
+        self._reference = job.workload.recipe_named(recipe), runtime
+        # Built candidates, evaluated candidates, which can be timed, and the baseline's qualities by number of samples.
+        self._built: dict[str, CandidateRef] = {}
+        self._subjects: dict[str, BenchmarkCandidate] = {}
+        self._qualities: dict[int, Evaluation] = {}
+        (built,) = self._build([self._reference])
+        self.baseline = required(built, "building the baseline")
+
+    def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
+        """Answer a request for some of the request's trials.
+
+        Raises
+        ------
+        MeasurementError
+            The baseline cannot be evaluated.
+        """
+        match request:
+            case Build():
+                built = self._build([(trial.recipe, trial.runtime) for trial in trials])
+                return [_failed(ref) if isinstance(ref, Failure) else Found(size_bytes=ref.size_bytes) for ref in built]
+            case Screen(samples=samples):
+                return self._screen(trials, samples)
+            case Time():
+                return self._time(trials)
+            case Rank():
+                return self._rank(trials)
+
+    def _build(self, candidates: Sequence[tuple[Recipe, str]]) -> list[CandidateRef | Failure]:
+        """Build candidates, or find them in the store; an earlier process may have built them."""
+        new = [one for one in candidates if _name(one) not in self._built]
+        futures = [steps.build.submit(self._job, recipe, runtime, self._store) for recipe, runtime in new]
+        built = _settled(futures, "build")
+        refs = dict(zip(map(_name, new), built, strict=True))
+        self._built |= {name: ref for name, ref in refs.items() if not isinstance(ref, Failure)}
+        return [(refs | self._built)[_name(one)] for one in candidates]
+
+    def _screen(self, trials: Sequence[Trial], samples: int) -> list[Found]:
+        if samples not in self._qualities:
+            (quality,) = self._evaluate([self._reference], samples)
+            self._qualities[samples] = required(quality, "evaluating the baseline")
+        baseline = self._qualities[samples]
+        outcomes = self._evaluate([(trial.recipe, trial.runtime) for trial in trials], samples)
+        good = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
+        compared = settle(steps.compare.submit(self._job.workload, baseline, good, self._store), "compare")
+        if isinstance(compared, Failure):
+            return [_failed(outcome if isinstance(outcome, Failure) else compared) for outcome in outcomes]
+        drops = iter([Drop.of(comparison, baseline, self._unit) for comparison in compared])
+        return [_failed(one) if isinstance(one, Failure) else Found(drop=next(drops)) for one in outcomes]
+
+    def _evaluate(self, candidates: Sequence[tuple[Recipe, str]], samples: int) -> list[Evaluation | Failure]:
+        """Evaluate candidates on samples of the selection split."""
+        job, built = self._selection.job(self._job, samples), self._build(candidates)
+        good = [ref for ref in built if not isinstance(ref, Failure)]
+        qualities = _settled([steps.evaluate.submit(job, ref, self._store) for ref in good], "evaluate")
+        outcomes = dict(zip((ref.name for ref in good), qualities, strict=True))
+        for ref in good:
+            if not isinstance(quality := outcomes[ref.name], Failure):
+                self._subjects[ref.name] = BenchmarkCandidate(candidate=ref, outputs=quality.outputs)
+        return [ref if isinstance(ref, Failure) else outcomes[ref.name] for ref in built]
+
+    def _time(self, trials: Sequence[Trial]) -> list[Found]:
+        candidates = [self._reference, *((trial.recipe, trial.runtime) for trial in trials)]
+        # An earlier process may have evaluated some of the candidates.
+        missing = [one for one in candidates if _name(one) not in self._subjects]
+        outcomes = zip(missing, self._evaluate(missing, self._selection.samples[0]), strict=True)
+        broken = {_name(one): _failed(outcome) for one, outcome in outcomes if isinstance(outcome, Failure)}
+        found = broken | self._speeds([trial.name for trial in trials if trial.name not in broken])
+        return [found[trial.name] for trial in trials]
+
+    def _speeds(self, names: Sequence[str]) -> dict[str, Found]:
+        """Time candidates; if the measurement fails, measure each half separately, to find the broken candidate."""
+        if not names:
+            return {}
+        baseline = self._subjects[self._job.workload.benchmark.baseline]
+        subjects = [self._subjects[name] for name in names]
+        with place_benchmarks(self._settings)():
+            future = steps.time_trials.submit(self._job, baseline, subjects, self._store, self._settings.fingerprint)
+        timed = settle(future, "benchmark")
+        if not isinstance(timed, Failure):
+            speeds = {name: Found(speed=speed) for name, speed in timed.speeds.items()}
+            return speeds | {name: Found(failed=f"benchmark: {reason}") for name, reason in timed.refused.items()}
+        if len(names) == 1:
+            return {names[0]: _failed(timed)}
+        middle = len(names) // 2
+        return self._speeds(names[:middle]) | self._speeds(names[middle:])
+
+    def _rank(self, trials: Sequence[Trial]) -> list[Found]:
+        futures = [steps.rank_layers.submit(self._job, trial.recipe, self._store) for trial in trials]
+        ranked = _settled(futures, "study")
+        return [_failed(layers) if isinstance(layers, Failure) else Found(layers=layers) for layers in ranked]
+
+
+def required(outcome: R | Failure, what: str) -> R:
+    """Return a stage's result; raise `MeasurementError` if the stage failed."""
+    if isinstance(outcome, Failure):
+        raise MeasurementError(f"The search is not possible, because {what} failed: {outcome.error}")
+    return outcome
+
+
+def _settled(futures: Sequence[PrefectFuture[R]], stage: str) -> list[R | Failure]:
+    outcomes: list[R | Failure] = []
+    for future in futures:
+        outcome = settle(future, stage)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _failed(failure: Failure) -> Found:
+    return Found(failed=f"{failure.stage}: {failure.error}")
+
+
+def _name(candidate: tuple[Recipe, str]) -> str:
+    return f"{candidate[0].name}/{candidate[1]}"

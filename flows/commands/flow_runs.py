@@ -1,0 +1,79 @@
+"""Run a Prefect flow within a command, with Prefect's server, a progress display and one-line errors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import httpx
+from rich.console import Console
+
+from flows.execution.server import ServerGoneError, prefect_api, server_gone
+from flows.execution.signals import Terminated, unwinding_on_sigterm
+from flows.reporter import Reporter, reporter_for
+from flows.settings import Settings, children_inherit
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
+T = TypeVar("T")
+_SERVER = "Prefect's server"
+
+
+def exit_code_of(run: Callable[[], int], *, debug: bool) -> int:
+    """Call `run` and return its exit code; describe a signal or a lost server in one line."""
+    if debug:
+        os.environ |= {"PREFECT_LOGGING_LEVEL": "DEBUG", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "DEBUG"}
+    try:
+        # Remove the signing key from the environment, because Prefect's server and the workers do not need it.
+        with unwinding_on_sigterm(), children_inherit(NIGHTQUANT_SIGNING_KEY=None):
+            return run()
+    except ServerGoneError as error:
+        if debug:
+            raise
+        click.echo(f"nightquant: {error}", err=True)
+        sys.stdout.flush()
+        # On a normal exit, Prefect's client would try for minutes to send its events to the missing server.
+        os._exit(error.exit_code)
+    except (Terminated, KeyboardInterrupt) as stop:
+        return stopped_by(signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
+
+
+def stopped_by(number: signal.Signals) -> int:
+    """Print that a signal stopped the command, and return the exit code."""
+    click.echo(
+        f"nightquant: Stopped by {number.name}. Run the command again; it reuses the finished artifacts.", err=True
+    )
+    return 128 + number
+
+
+def outcome_of(
+    expected: type[T], run: Callable[[Settings, Reporter], State[Any]], settings: Settings, console: Console
+) -> tuple[T, float]:
+    """Run a flow; return the result in its last state, and the seconds that Prefect's server took to start.
+
+    Raises
+    ------
+    ServerGoneError
+        Prefect's server stopped.
+    """
+    with reporter_for(console) as reporter:
+        reporter.started(_SERVER)
+        with prefect_api(settings.server_startup_timeout_s, reporter.noted) as server_s:
+            reporter.finished(_SERVER, server_s)
+            try:
+                state = run(settings, reporter)
+                outcome = state.result(raise_on_failure=False)
+            except httpx.TransportError as error:
+                raise server_gone(error) from error
+    if isinstance(outcome, httpx.TransportError):
+        raise server_gone(outcome) from outcome
+    if isinstance(outcome, BaseException):
+        raise outcome
+    if not isinstance(outcome, expected):
+        raise click.ClickException(f"the flow run ended in the state {state.name}: {state.message}")
+    return outcome, server_s

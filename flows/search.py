@@ -1,0 +1,241 @@
+"""Search for recipes: find the answers that a `tasks.search.race.Race` requests, and keep every answer.
+
+A search makes recipes. After the search, a run evaluates, times and judges the finalists like recipes from the workload
+file. If an earlier search with the same inputs found an answer, the answer comes from the journal (`storage.journal`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import tasks
+from flows import steps
+from flows.answers import Answers, Found, required
+from flows.execution.context import current_execution
+from flows.execution.task_runners import CLUSTERS
+from flows.fan_out import settle
+from flows.request import SearchResult
+from flows.settings import Settings
+from storage.digest import digest_of, file_digest
+from storage.humanize import ratio
+from storage.journal import Answer, Journal, answers_of_others
+from tasks.job import Job
+from tasks.machine import fingerprint, this_machine
+from tasks.search.race import Race
+from tasks.search.selection import Selection
+from tasks.search.space import space, variants
+from tasks.search.trial import Request, Screen, Time, Trial
+from tasks.sources import user_digest
+from tasks.workload.base import REFERENCE
+from tasks.workload.search import Goal
+from tasks.workload.search import Search as SearchSection
+from tasks.workload.workload import Workload
+
+
+@dataclass
+class Search:
+    """A search in progress.
+
+    ``find`` answers a request for some of the request's trials, at most ``at_once`` trials unless they must be measured
+    together. ``budget_s`` is the wall time that the search may spend, including the time before a kill. ``report``
+    receives a line about each new best trial.
+    """
+
+    workload: Workload
+    race: Race
+    journal: Journal
+    find: Callable[[Request, Sequence[Trial]], list[Found]]
+    split: str
+    fingerprint: str
+    budget_s: float
+    at_once: int
+    report: Callable[[str], None]
+    _own: set[str] = field(default_factory=set)  # questions that this process has answered
+    _since: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def begin(cls, workload: Workload, store: str, settings: Settings, budget_s: float | None = None) -> Search:
+        """Begin or continue the search of a workload with a ``[search]`` section, whose budget is the default.
+
+        The time for preparing data and weights does not count towards the budget.
+
+        Raises
+        ------
+        InputError
+            The data set has only a test split.
+        MeasurementError
+            The data, the weights or the baseline are not available.
+        """
+        section = _section(workload)
+        goal = section.goal(workload.gate)
+        prepared = settle(steps.prepare.submit(workload, store), "prepare")
+        dataset = required(prepared, "preparing the data")
+        obtained = settle(steps.obtain.submit(workload, dataset, store), "checkpoint")
+        job = required(obtained, "obtaining the weights")
+        selection = Selection.of(dataset)
+        host = settings.fingerprint or fingerprint()
+        journal = Journal.read(store, workload.name, digest_of(_inputs(job, selection.split, goal, host)))
+        began = time.monotonic()
+        answers = Answers(job, selection, goal.quality_unit, settings, store)
+        types = {module.type for module in answers.baseline.coverage}
+        speeds = _speeds(answers_of_others(journal, workload.name, host))
+        race = Race(
+            objective=goal.objective,
+            bound=goal.max_quality_drop,
+            samples=selection.samples,
+            trials=space(workload, types, this_machine(), speeds),
+            variants=partial(variants, workload),
+            keep_float=section.keep_float,
+            min_speedup=goal.min_speedup,
+            max_size_bytes=answers.baseline.size_bytes / goal.min_size_ratio if goal.min_size_ratio else None,
+        )
+        return cls(
+            workload=workload,
+            race=race,
+            journal=journal,
+            find=answers.find,
+            split=selection.split,
+            fingerprint=host,
+            budget_s=budget_s or section.budget_s,
+            at_once=race.batch if settings.task_runner in CLUSTERS else settings.workers,
+            report=current_execution().reporter.noted,
+            _since=began,
+        )
+
+    def run(self) -> SearchResult:
+        """Measure until no undecided trial can win, or until the next step would exceed the budget."""
+        self.journal.begin(self.budget_s, self.fingerprint)
+        reason = "no other trial can win"
+        while (request := self.race.ask()) is not None:
+            answers = [self.journal.find(self._question(request, number)) for number in request.numbers]
+            if any(answers):
+                # Ask again after telling known answers, because the race may need fewer of the other answers.
+                for number, answer in zip(request.numbers, answers, strict=True):
+                    if answer is not None:
+                        self._tell(number, answer)
+            elif self._fits(request, numbers := self._next(request)):
+                self._answer(request, numbers)
+            else:
+                reason = "the budget is spent"
+                break
+        result = self.result(reason)
+        self.journal.end(reason)
+        return result
+
+    def result(self, ended: str, stopped_by: int = 0) -> SearchResult:
+        """Return the outcome so far."""
+        section = _section(self.workload)
+        return SearchResult(
+            workload=self.workload.name,
+            goal=section.goal(self.workload.gate),
+            split=self.split,
+            fingerprint=self.fingerprint,
+            trials=tuple(self.race.results(section.finalists)),
+            finalists=tuple(self.race.finalists(section.finalists)),
+            budget_s=self.budget_s,
+            spent_s=self.journal.spent_s,
+            total_s=sum(answer.cost_s for answer in self.journal.answers()),
+            ended=ended,
+            stopped_by=stopped_by,
+        )
+
+    def _next(self, request: Request) -> tuple[int, ...]:
+        """Return the trials to measure before the search keeps the answers and asks again."""
+        return request.numbers if isinstance(request, Time) else request.numbers[: self.at_once]
+
+    def _fits(self, request: Request, numbers: Sequence[int]) -> bool:
+        """Return whether answers for these trials fit into the rest of the budget."""
+        left_s = self.budget_s - self.journal.spent_s - (time.monotonic() - self._since)
+        return left_s > 0 and sum(self._expected_s(request, number) for number in numbers) <= left_s
+
+    def _expected_s(self, request: Request, number: int) -> float:
+        """Return the largest known cost of a similar answer, preferably in the same runtime, or 0 if none is known."""
+        (kind, samples), costs = _kind(request), dict[str, list[float]]()
+        for answer in self.journal.answers():
+            known_kind, known_samples, name, _ = answer.question.split()
+            if known_kind == kind:
+                costs.setdefault(name.partition("/")[2], []).append(answer.cost_s / int(known_samples))
+        runtime = self.race.trials[number - 1].runtime
+        similar = costs.get(runtime) or [cost for group in costs.values() for cost in group]
+        return samples * max(similar, default=0.0)
+
+    def _answer(self, request: Request, numbers: Sequence[int]) -> None:
+        """Find the answers for some of the request's trials, keep the answers, and tell the race."""
+        found = self.find(request, [self.race.trials[number - 1] for number in numbers])
+        now = time.monotonic()
+        cost_s, self._since = (now - self._since) / len(numbers), now
+        answers = [
+            Answer(
+                question=self._question(request, number),
+                value=one.model_dump(mode="json", exclude_defaults=True),
+                cost_s=cost_s,
+            )
+            for number, one in zip(numbers, found, strict=True)
+        ]
+        self.journal.add(*answers)
+        self._own |= {answer.question for answer in answers}
+        before = self.race.best()
+        for number, answer in zip(numbers, answers, strict=True):
+            self._tell(number, answer)
+        best = self.race.best()
+        if best is not None and (before is None or best.name != before.name):
+            self._report(best)
+
+    def _tell(self, number: int, answer: Answer) -> None:
+        found, is_own = Found.model_validate(answer.value), answer.question in self._own
+        self.race.tell(number, **dict(found), cost_s=answer.cost_s if is_own else 0.0, known=not is_own)
+
+    def _report(self, best: Trial) -> None:
+        faster = f"{ratio(best.speed.value)} as fast as the baseline, " if best.speed else ""
+        spent = f"{self.journal.spent_s:.0f} s of {self.budget_s:.0f} s spent"
+        text = f"{self.workload.name}: best recipe so far: {best.name}, {faster}{spent}"
+        self.report(text)
+
+    def _question(self, request: Request, number: int) -> str:
+        trial, (kind, samples) = self.race.trials[number - 1], _kind(request)
+        # A user may change a recipe but keep the name.
+        return f"{kind} {samples} {trial.name} {digest_of(trial.recipe.content())[:16]}"
+
+
+def _section(workload: Workload) -> SearchSection:
+    if workload.search is None:
+        raise ValueError(f"workload {workload.name} has no [search] section")
+    return workload.search
+
+
+def _kind(request: Request) -> tuple[str, int]:
+    """Return a request's kind, and the number of samples that its cost is proportional to."""
+    return type(request).__name__.lower(), request.samples if isinstance(request, Screen) else 1
+
+
+def _speeds(answers: Sequence[Answer]) -> dict[str, float]:
+    """Return the speed-ups in a search's answers by the names of the trials."""
+    found = {answer.question.split()[2]: Found.model_validate(answer.value).speed for answer in answers}
+    return {name: speed.value for name, speed in found.items() if speed is not None}
+
+
+def _inputs(job: Job[Workload], split: str, goal: Goal, fingerprint: str) -> dict[str, object]:
+    """Return everything that the answers depend on, except the trials' recipes."""
+    workload = job.workload
+    evaluate = workload.evaluate.model_dump(mode="json")
+    metrics = [value for value in evaluate.values() if isinstance(value, str) and re.match(REFERENCE, value)]
+    package = Path(tasks.__path__[0])
+    return {
+        "dataset": job.dataset.digest,
+        "checkpoint": job.checkpoint.digest,
+        "model": workload.model.model_dump(mode="json"),
+        "evaluate": evaluate,
+        "metrics": user_digest(getattr(workload.evaluate, "folder", ""), *metrics),
+        "benchmark": workload.benchmark.model_dump(mode="json"),
+        "baseline": workload.recipe_named(workload.baseline()[0]).content(),
+        "split": split,
+        "unit": goal.quality_unit,
+        "fingerprint": fingerprint,
+        "libraries": this_machine().libraries,
+        "code": {str(path.relative_to(package)): file_digest(path) for path in sorted(package.rglob("*.py"))},
+    }

@@ -1,0 +1,152 @@
+"""The journal of a search: a file in the store with every answer, in the order in which the answers were found.
+
+A search asks questions, such as the quality of a candidate on 256 samples, and writes each answer immediately. A
+search that was killed therefore repeats only the unanswered questions, and spends only the rest of its budget. Later
+searches with the same inputs know all earlier answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+
+from storage.errors import StoreError
+from storage.root import StoreRoot
+
+FOLDER = "searches"
+
+
+class _Line(BaseModel):
+    # An interval of a speed-up may be infinite.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class Began(_Line):
+    """The beginning of a search, with the budget in seconds and the fingerprint of the host that times candidates."""
+
+    event: Literal["began"] = "began"
+    at: AwareDatetime = Field(default_factory=lambda: datetime.now(UTC))
+    budget_s: float
+    fingerprint: str
+
+
+class Answer(_Line):
+    """The answer to a question, with the wall time in seconds that the search spent on it."""
+
+    event: Literal["answer"] = "answer"
+    question: str
+    value: dict[str, JsonValue]
+    cost_s: float
+
+
+class Ended(_Line):
+    """The end of a search, with the reason."""
+
+    event: Literal["ended"] = "ended"
+    at: AwareDatetime = Field(default_factory=lambda: datetime.now(UTC))
+    reason: str
+
+
+Line = Annotated[Began | Answer | Ended, Field(discriminator="event")]
+_LINE: TypeAdapter[Began | Answer | Ended] = TypeAdapter(Line)
+
+
+@dataclass
+class Journal:
+    """The journal of all searches with the same inputs; ``name`` is the file's name in the store."""
+
+    root: StoreRoot
+    name: str
+    lines: list[Began | Answer | Ended] = field(default_factory=list)
+    _answers: dict[str, Answer] = field(default_factory=dict)
+    _unwritten: Began | None = None
+
+    @classmethod
+    def read(cls, place: StoreRoot | Path | str, workload: str, digest: str) -> Journal:
+        """Read the journal of a workload's searches whose inputs have this digest.
+
+        Raises
+        ------
+        StoreError
+            The store cannot be read, or the journal is damaged.
+        """
+        root, name = StoreRoot.of(place), f"{FOLDER}/{workload}/{digest}.jsonl"
+        try:
+            lines = list(_parsed(root, name))
+        except FileNotFoundError:
+            lines = []
+        answers = {line.question: line for line in lines if isinstance(line, Answer)}
+        return cls(root, name, lines, answers)
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether the last search has begun, but not ended."""
+        ends = (line for line in reversed(self.lines) if not isinstance(line, Answer))
+        return self._unwritten is not None or isinstance(next(ends, None), Began)
+
+    @property
+    def spent_s(self) -> float:
+        """Wall time that the search in progress has spent on answers; 0 if no search is in progress."""
+        spent = 0.0
+        for line in reversed(self.lines if self.in_progress and self._unwritten is None else []):
+            if not isinstance(line, Answer):
+                break
+            spent += line.cost_s
+        return spent
+
+    def begin(self, budget_s: float, fingerprint: str) -> None:
+        """Begin a search, or continue a search that did not end; the file changes with the next answer."""
+        if not self.in_progress:
+            self._unwritten = Began(budget_s=budget_s, fingerprint=fingerprint)
+
+    def find(self, question: str) -> Answer | None:
+        """Return the last answer to a question, or None if the question has not been answered."""
+        return self._answers.get(question)
+
+    def answers(self) -> list[Answer]:
+        """Return all answers, in the order in which they were found."""
+        return [line for line in self.lines if isinstance(line, Answer)]
+
+    def add(self, *answers: Answer) -> None:
+        """Write answers."""
+        new: list[Began | Answer | Ended] = [*([self._unwritten] if self._unwritten else []), *answers]
+        self._write([*self.lines, *new])
+        self._unwritten = None
+        self._answers |= {answer.question: answer for answer in answers}
+
+    def end(self, reason: str) -> None:
+        """End the search in progress; a search without new answers leaves no trace."""
+        if self._unwritten is None and self.in_progress:
+            self._write([*self.lines, Ended(reason=reason)])
+        self._unwritten = None
+
+    def _write(self, lines: list[Began | Answer | Ended]) -> None:
+        self.root.put(self.name, "".join(f"{line.model_dump_json()}\n" for line in lines).encode())
+        self.lines = lines
+
+
+def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list[Answer]:
+    """Return the answers in the workload's newest other journal of hosts with this fingerprint, or ``[]``."""
+    entries = sorted(journal.root.list(f"{FOLDER}/{workload}"), key=lambda entry: entry.modified, reverse=True)
+    for entry in entries:
+        if entry.name != journal.name and entry.name.endswith(".jsonl"):
+            lines = list(_parsed(journal.root, entry.name))
+            if any(isinstance(line, Began) and line.fingerprint == fingerprint for line in lines):
+                return [line for line in lines if isinstance(line, Answer)]
+    return []
+
+
+def _parsed(root: StoreRoot, name: str) -> Iterator[Began | Answer | Ended]:
+    for text in root.read(name).splitlines():
+        try:
+            yield _LINE.validate_json(text)
+        except ValidationError as error:
+            raise StoreError(
+                f"The journal {root.uri(name)} of a search is damaged.",
+                hint="Remove the file. The next search begins again.",
+            ) from error

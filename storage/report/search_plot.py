@@ -1,0 +1,74 @@
+"""Draw a search as inline SVG: the drop of quality in each trial, and the path of the search.
+
+`storage.report` imports this module only if matplotlib, which is optional, is installed.
+"""
+
+from __future__ import annotations
+
+import math
+
+from storage.humanize import size_unit
+from storage.report.plots import GATE, GREY, Drawing, drawing, point
+from storage.report.search import LOOKS, Search
+from storage.results import number
+
+# Diameter of the largest file's dot and of the smallest dots, and the least distance between numbers, in points.
+_LARGEST, _SMALLEST, _APART = 14.0, 4.0, 11.0
+
+
+def search_plot(title: str, search: Search) -> str:
+    """Plot drops of quality with 95% intervals against speed-ups, or against sizes if the smallest trial wins.
+
+    A dot's area is proportional to the file size, and numbers mark the best trials so far. A trial whose interval ends
+    far above the bound is an arrow at the upper edge. Return ``""`` if no trial has both numbers.
+    """
+    drawn = [(row, drop) for row in search.trials if (drop := search.drop(row)) and row[search.ranks_by] is not None]
+    if not drawn:
+        return ""
+    is_timed, largest = search.ranks_by == "speedup", max(number(row, "size_bytes") or 1 for row, _ in drawn)
+    unit, scale = ("", 1.0) if is_timed else size_unit(largest)
+    top, steps, path = ceiling(search), search.path, dict[int, tuple[float, float]]()
+    with drawing(title, search.description) as picture:
+        axes = picture.axes
+        for row, drop in drawn:
+            mark, x = LOOKS[str(row["outcome"])], (number(row, search.ranks_by) or 0.0) / scale
+            if row in steps:
+                path[steps.index(row) + 1] = (x, drop[0])
+            if drop[2] > top:
+                axes.plot([x], [1], "^", color=mark.colour, clip_on=False, transform=axes.get_xaxis_transform())
+                continue
+            low, high = (number(row, f"speedup_{end}") if is_timed else None for end in ("low", "high"))
+            diameter = max(_SMALLEST, _LARGEST * math.sqrt((number(row, "size_bytes") or 0.0) / largest))
+            point(axes, (x, low or x, high or x), drop, mark, diameter=diameter)
+        axes.axhline(0, color=GREY, linewidth=1, linestyle=":")
+        if is_timed:
+            axes.axvline(1, color=GREY, linewidth=1, linestyle=":")
+        if search.bound is not None:
+            axes.axhline(search.bound, color=GATE, linewidth=1.2, linestyle="--")
+        axes.set_xlim(0, axes.get_xlim()[1] * 1.03)
+        axes.locator_params(nbins=6)
+        axes.set_xlabel("speed-up (better →)" if is_timed else f"size in {unit} (← better)")
+        axes.set_ylabel(f"quality drop{search.unit and f' in {search.unit.strip()}'} (better ↓)")
+        _number_steps(picture, path)
+    return picture.svg
+
+
+def ceiling(search: Search) -> float:
+    """Return the drop above which trials are only arrows, because one bad trial would flatten the plot."""
+    highest = [1.5 * drop[2] for row in search.path if (drop := search.drop(row))]
+    top = max([4 * (search.bound or 0.0), *highest])
+    return top if top > 0 else math.inf
+
+
+def _number_steps(picture: Drawing, path: dict[int, tuple[float, float]]) -> None:
+    """Connect the path's steps and number them; of numbers that would overlap, write only the last."""
+    axes, numbered = picture.axes, list[tuple[float, float]]()
+    axes.plot([x for x, _ in path.values()], [y for _, y in path.values()], color="#1a1a1a", linewidth=1, zorder=1.2)
+    picture.figure.draw_without_rendering()  # the layout determines the distances
+    for step, place in reversed(path.items()):
+        x, y = (axes.transData.transform(place) - axes.bbox.min) * 72 / picture.figure.dpi
+        if all(max(abs(x - a), abs(y - b)) > _APART for a, b in numbered):
+            numbered.append((x, y))
+            # Write beside the vertical bar, and not on the labels of the vertical axis.
+            offset = (-8 if x > 2 * _APART else 8, 5)
+            axes.annotate(str(step), place, offset, textcoords="offset points", ha="center", fontsize=9)

@@ -1,0 +1,1 @@
+"""The search for recipes: a strategy that asks for measurements, and the measurements that nights lack."""

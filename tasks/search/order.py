@@ -1,0 +1,90 @@
+"""The order in which to keep layers in float: the most quality per unit of time first.
+
+The noise of a layer, as a share of its signal (`tasks.sensitivity`), stands for the quality that the layer loses. The
+layer's share of the float model's time stands for the time that int8 saves.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tasks.build import model_source
+from tasks.job import Job, Workspace
+from tasks.outputs import intra_op_threads
+from tasks.search.trial import RankedLayer
+from tasks.sensitivity import sensitivity
+from tasks.workload.recipe import Recipe
+from tasks.workload.workload import Workload
+
+_CALLS = 8  # the first call is not timed
+_LEAST_SHARE = 1e-4  # smaller shares of the time are noise
+
+
+def float_order(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[RankedLayer, ...]:
+    """Return a recipe's quantized layers in the order of quality lost per unit of time saved, largest first.
+
+    Raises
+    ------
+    ConfigurationError
+        The recipe's method does not quantize.
+    QuantizationError
+        The recipe is not possible with this model.
+    """
+    ranking, source = sensitivity(job, recipe, workspace), model_source(job, workspace)
+    with intra_op_threads(job.workload.benchmark.threads):
+        shares = time_shares(
+            source.float_model(), tuple(source.example_inputs.values()), [layer.module for layer in ranking]
+        )
+    layers = [
+        RankedLayer(module=layer.module, type=layer.type, sqnr_db=layer.sqnr_db, time_share=shares[layer.module])
+        for layer in ranking
+    ]
+    return tuple(sorted(layers, key=_decibels_per_share, reverse=True))
+
+
+@torch.inference_mode()
+def time_shares(model: nn.Module, inputs: Sequence[Tensor], modules: Sequence[str]) -> dict[str, float]:
+    """Measure the share of a model's time in each module, with forward hooks; the shortest of some calls counts."""
+    stopwatches = {path: _Stopwatch() for path in ("", *modules)}
+    with ExitStack() as hooks:
+        for path, stopwatch in stopwatches.items():
+            module = model.get_submodule(path)
+            hooks.callback(module.register_forward_pre_hook(stopwatch.start).remove)
+            hooks.callback(module.register_forward_hook(stopwatch.stop).remove)
+        for call in range(_CALLS):
+            model(*inputs)
+            for stopwatch in stopwatches.values():
+                stopwatch.end_call(counts=call > 0)
+    total = stopwatches[""].shortest_s
+    return {path: min(1.0, stopwatches[path].shortest_s / total) for path in modules}
+
+
+@dataclass
+class _Stopwatch:
+    """The time of a module, which may be called several times in a call of the model."""
+
+    began: float = 0.0
+    spent_s: float = 0.0
+    shortest_s: float = math.inf
+
+    def start(self, *_: object) -> None:
+        self.began = time.perf_counter()
+
+    def stop(self, *_: object) -> None:
+        self.spent_s += time.perf_counter() - self.began
+
+    def end_call(self, *, counts: bool) -> None:
+        self.shortest_s = min(self.shortest_s, self.spent_s) if counts else math.inf
+        self.spent_s = 0.0
+
+
+def _decibels_per_share(layer: RankedLayer) -> float:
+    """Return the logarithm of noise per share of the time, in decibels."""
+    return -layer.sqnr_db - 10 * math.log10(max(layer.time_share, _LEAST_SHARE))

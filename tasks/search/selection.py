@@ -1,0 +1,46 @@
+"""The selection split: data on which a search chooses recipes, and which the gate does not use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from storage.errors import InputError
+from tasks.job import Job
+from tasks.refs import DatasetRef
+from tasks.workload.workload import Workload
+
+_SPLITS = ("valid", "train", "calibration")
+_SIZES = (256, 1024)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A selection split, and the growing sample sizes on which trials are screened."""
+
+    split: str
+    samples: tuple[int, ...]
+
+    @classmethod
+    def of(cls, dataset: DatasetRef) -> Selection:
+        """Choose the selection split; a train split counts as no larger than the test split.
+
+        Raises
+        ------
+        InputError
+            The data set has only a test split.
+        """
+        available = [split for split in _SPLITS if dataset.splits.get(split)]
+        if not available:
+            raise InputError(
+                f"A search needs data other than the test split; the data set has only: {', '.join(dataset.splits)}.",
+                hint='Add a "valid" split to [data], or remove [search].',
+            )
+        split = available[0]
+        size = dataset.splits[split]
+        size = min(size, dataset.splits["test"]) if split == "train" else size
+        return cls(split, (*(smaller for smaller in _SIZES if smaller < size), size))
+
+    def job(self, job: Job[Workload], samples: int) -> Job[Workload]:
+        """Return the job whose candidates are evaluated on `samples` samples of this split."""
+        dataset = job.dataset.model_copy(update={"judged_on": self.split, "at_most": samples})
+        return replace(job, dataset=dataset)

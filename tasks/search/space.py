@@ -1,0 +1,202 @@
+"""The recipes that a search can try: the product of the methods' axes and the runtimes, without what cannot work."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, get_args
+
+from storage.digest import canonical_json, digest_of
+from storage.errors import UnavailableError
+from tasks.extensions import METHODS, RUNTIMES, Need
+from tasks.machine import Machine
+from tasks.quantize.base import Axis
+from tasks.quantize.spec import spec_of
+from tasks.search.trial import RankedLayer, Trial
+from tasks.workload.recipe import Recipe
+from tasks.workload.search import Search
+from tasks.workload.workload import Workload
+
+_REPEATED = 50  # number of characters of a recipe's name that the names of its kept-float recipes repeat
+# Engines with kernels for an architecture, the usual engine first. A search can name other engines.
+_ENGINES: Mapping[str, tuple[object, ...]] = {"x86_64": ("x86", "onednn"), "AMD64": ("x86", "onednn")}
+_OTHER_ENGINES = ("qnnpack", "onednn")
+_RESTRICTED_BY = {
+    "weights": "weights",
+    "per_channel": "weights",
+    "activation_observer": "observers",
+    "embedding_bits": "embedding_bits",
+    "engine": "engines",
+}
+_SPELLINGS: Mapping[object, object] = {None: 32, True: "per-channel", False: "per-tensor"}  # values in ``[search]``
+_WORDS: Mapping[tuple[str, object], str] = {
+    ("per_channel", True): "per-channel",
+    ("onednn", False): "without-onednn",
+    ("embedding_bits", 4): "embedding4",
+    ("embedding_bits", 8): "embedding8",
+}
+
+
+def space(
+    workload: Workload, module_types: Collection[str], machine: Machine, speeds: Mapping[str, float] | None = None
+) -> list[Trial]:
+    """Return the trials of a workload with a ``[search]`` section, in the order in which to try them.
+
+    Trials with known `speeds` come first, then recipes from the workload file, and then recipes with few settings that
+    differ from their method's defaults. Dropped trials, which cannot work, come last. The baseline is not a trial.
+
+    Parameters
+    ----------
+    module_types
+        Type names of the float model's modules with parameters.
+    speeds
+        Speed-ups that an earlier search measured on this machine, by the name of the trial.
+    """
+    known, settings = speeds or {}, _settings(workload)
+    pairs = [(recipe, runtime, "written") for recipe in workload.recipe for runtime in recipe.runtimes]
+    usual = _engines(settings, machine)[0]
+    for recipe in _recipes(workload, module_types, machine):
+        for runtime in settings.runtimes or [name for name in RUNTIMES if RUNTIMES[name].hands_over]:
+            runs = spec_of(recipe).engine in (None, usual) or RUNTIMES[runtime].runs_engine
+            if runs and not RUNTIMES[runtime].obstacle(recipe):
+                pairs.append((recipe.model_copy(update={"runtimes": (runtime,)}), runtime, "space"))
+    combinations = {(recipe.method, runtime) for recipe, runtime, _ in pairs}
+    reasons = {combination: _obstacle(workload, *combination) for combination in combinations}
+    trials: dict[str, Trial] = {}
+    for recipe, runtime, origin in pairs:
+        reason = reasons[recipe.method, runtime]
+        trial = Trial(
+            number=1,
+            recipe=recipe,
+            runtime=runtime,
+            origin=origin,
+            outcome="dropped" if reason else "open",
+            reason=reason,
+        )
+        trials.setdefault(canonical_json([recipe.content(), runtime]), trial)
+    found = [trial for trial in trials.values() if trial.name != workload.benchmark.baseline]
+    # Sorting is stable: trials without a known speed keep their order.
+    found.sort(key=lambda trial: (trial.outcome == "dropped", -known.get(trial.name, 0.0)))
+    return [trial.model_copy(update={"number": number}) for number, trial in enumerate(found, start=1)]
+
+
+def variants(workload: Workload, trial: Trial) -> list[Recipe]:
+    """Return recipes that are as fast as the trial's, with the other observers and granularities."""
+    axes = [axis for axis in METHODS[trial.recipe.method].axes if axis.same_speed]
+    found = []
+    for values in product(*(_allowed(_settings(workload), axis, axis.values) for axis in axes)):
+        changes = dict(zip((axis.key for axis in axes), values, strict=True))
+        recipe = trial.recipe.model_copy(update={**changes, "runtimes": (trial.runtime,)})
+        if recipe.content() != trial.recipe.content() and not RUNTIMES[trial.runtime].obstacle(recipe):
+            found.append(_named(workload, recipe))
+    return found
+
+
+def kept_float(recipe: Recipe, layers: Sequence[RankedLayer], count: int) -> Recipe:
+    """Return the recipe with the first `count` layers in float."""
+    exclude = (*recipe.exclude, *(layer.module for layer in layers[:count]))
+    changes: dict[str, object] = {"exclude": exclude}
+    if "Embedding" in spec_of(recipe).layers and all(layer.type != "Embedding" for layer in layers[count:]):
+        changes["embedding_bits"] = None  # building refuses a bit width without a quantized embedding
+    return _renamed(recipe.model_copy(update=changes), recipe.name)
+
+
+def adopt(workload: Workload, finalists: Sequence[Trial]) -> Workload:
+    """Return the workload with the finalists' recipes after the written recipes, which do not change."""
+    recipes = {recipe.name: recipe for recipe in workload.recipe}
+    for trial in finalists:
+        recipe = recipes.get(trial.recipe.name, trial.recipe.model_copy(update={"runtimes": ()}))
+        if trial.runtime not in recipe.runtimes:
+            recipe = recipe.model_copy(update={"runtimes": (*recipe.runtimes, trial.runtime)})
+        recipes[recipe.name] = recipe
+    return workload.model_copy(update={"recipe": tuple(recipes.values())})
+
+
+def _settings(workload: Workload) -> Search:
+    return workload.search or Search()
+
+
+def _recipes(workload: Workload, module_types: Collection[str], machine: Machine) -> Iterator[Recipe]:
+    """Yield recipes without runtimes; recipes with few settings other than their method's defaults come first."""
+    search, found = _settings(workload), []
+    for name in METHODS:
+        method, fields = METHODS[name], METHODS[name].recipe.model_fields
+        if name not in search.methods if search.methods else _is_left_out(workload, method.needs):
+            continue
+        settings: dict[str, Any] = {"name": name, "method": name, "runtimes": (), "exclude": search.exclude}
+        if "modules" in fields:
+            types = [kind for kind in _choices(fields["modules"].annotation) if kind in module_types]
+            if not types:
+                continue
+            settings["modules"] = tuple(dict.fromkeys((*fields["modules"].default, *types)))
+        axes = {}
+        for axis in method.axes:
+            if not axis.types or not axis.types.isdisjoint(module_types):
+                values = _engines(search, machine) if axis.key == "engine" else _allowed(search, axis, axis.values)
+                axes[axis.key] = values[:1] if axis.same_speed else values
+        for places in product(*(range(len(values)) for values in axes.values())):
+            chosen = {key: axes[key][place] for key, place in zip(axes, places, strict=True)}
+            recipe = method.recipe.model_construct(**(settings | chosen))
+            found.append((sum(map(bool, places)), _named(workload, recipe)))
+    return (recipe for _, recipe in sorted(found, key=lambda pair: pair[0]))
+
+
+def _choices(annotation: object) -> tuple[str, ...]:
+    """Return the strings of a type such as ``tuple[Literal["LSTM", "Linear"], ...]``."""
+    return get_args(get_args(annotation)[0])
+
+
+def _allowed(search: Search, axis: Axis, values: tuple[object, ...]) -> tuple[object, ...]:
+    """Return the values that ``[search]`` allows, or the first value if it allows none."""
+    only = getattr(search, _RESTRICTED_BY.get(axis.key, ""), ())
+    allowed = tuple(value for value in values if not only or _SPELLINGS.get(value, value) in only)
+    return allowed or values[:1]
+
+
+def _engines(search: Search, machine: Machine) -> tuple[object, ...]:
+    return search.engines or _ENGINES.get(machine.architecture, _OTHER_ENGINES)
+
+
+def _is_left_out(workload: Workload, needs: tuple[Need, ...]) -> bool:
+    """Return whether a method is tried only on request: it trains, or the domain lacks what it needs."""
+    return "fine-tuning" in needs or any(workload.lacks(need) for need in needs)
+
+
+def _obstacle(workload: Workload, method: str, runtime: str) -> str:
+    """Return the reason why a method's trials in a runtime cannot work or cannot win, or ``""``."""
+    needs = METHODS[method].needs
+    lacks = [f'the domain "{workload.domain}" {lack}' for need in needs if (lack := workload.lacks(need))]
+    if lacks or ("fine-tuning" in needs and workload.cannot_tune()):
+        return lacks[0] if lacks else workload.cannot_tune()
+    if not RUNTIMES[runtime].hands_over and runtime not in _settings(workload).runtimes:
+        return f"{runtime} candidates are never deployed"
+    try:
+        RUNTIMES[runtime].require_installed(runtime)
+    except UnavailableError as error:
+        return str(error)
+    return ""
+
+
+def _named(workload: Workload, recipe: Recipe) -> Recipe:
+    """Return a recipe with a name that depends only on its settings and on the names in the workload file."""
+    spec, fields = spec_of(recipe), type(recipe).model_fields
+    axes = [axis.key for axis in METHODS[recipe.method].axes]
+    words = [recipe.method if spec.layers else "float" if spec.arithmetic == "float32" else spec.arithmetic]
+    for key in axes:
+        value = getattr(recipe, key)
+        words += [_WORDS.get((key, value), str(value))] if value != fields[key].default else []
+    types, usual = getattr(recipe, "modules", ()), fields["modules"].default if "modules" in fields else ()
+    words += [kind.lower() for kind in types if kind not in usual]
+    others = fields.keys() - {"name", "method", "runtimes", "exclude", "modules", *axes}
+    is_usual = all(getattr(recipe, key) == fields[key].default for key in others) and set(usual) <= set(types)
+    name = "-".join(words)
+    if not is_usual or name in {other.name for other in workload.recipe if other.content() != recipe.content()}:
+        name += f"-{digest_of(recipe.content())[:4]}"
+    return _renamed(recipe, name)
+
+
+def _renamed(recipe: Recipe, name: str) -> Recipe:
+    """Return a recipe with a name; if modules stay in float, add their number and a part of the recipe's digest."""
+    if recipe.exclude:
+        name = f"{name[:_REPEATED]}-float{len(recipe.exclude)}-{digest_of(recipe.content())[:4]}"
+    return recipe.model_copy(update={"name": name})

@@ -1,0 +1,66 @@
+"""The speed of trials: two launches in the benchmark's own processes, without diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage.locks import host_lock
+from tasks.benchmark.child import Limit
+from tasks.benchmark.messages import Profile
+from tasks.benchmark.protocol import LOCK, Session
+from tasks.benchmark.stage import BenchmarkCandidate
+from tasks.job import Job, Workspace
+from tasks.search.trial import Speed, Timed
+from tasks.workload.workload import Workload
+
+_LAUNCHES = 2
+PROFILE = Profile(
+    name="search", launches=_LAUNCHES, rounds=4, budget_s=0, warm_up_s=0.3, single_calls=10, single_s=0.02,
+    cold_rounds=4,
+)  # fmt: skip
+_COLD_ROUNDS = 12  # number of rounds with cold caches, if they decide
+
+
+def time_trials(
+    job: Job[Workload],
+    baseline: BenchmarkCandidate,
+    candidates: Sequence[BenchmarkCandidate],
+    workspace: Workspace,
+    *,
+    limit_s: float | None = None,
+) -> Timed:
+    """Time trials, the baseline and a copy of the baseline, while no other benchmark runs on the host.
+
+    The intervals use the variances of all subjects, because two launches say little about the variance of one.
+
+    Parameters
+    ----------
+    limit_s
+        Maximum number of seconds, excluding the wait for other benchmarks.
+
+    Raises
+    ------
+    MeasurementError
+        The baseline was refused, a launch died, or `limit_s` was reached.
+    """
+    settings = job.workload.benchmark
+    profile = PROFILE.model_copy(update={"cold_rounds": _COLD_ROUNDS}) if settings.caches == "cold" else PROFILE
+    subjects = [candidate.subject(workspace) for candidate in (baseline, *candidates)]
+    with host_lock(LOCK, on_wait=lambda: workspace.progress(0, _LAUNCHES, "waiting for another benchmark")):
+        session = Session(
+            baseline.name,
+            profile,
+            settings.threads,
+            limit=Limit(limit_s),
+            on_launch=lambda done, minimum: workspace.progress(done, minimum, "launches"),
+        )
+        measured = session.measure(subjects).with_caches(settings.caches)
+    timed = measured.names()
+    ratios = {candidate.name: measured.moderated(candidate.name) for candidate in candidates if candidate.name in timed}
+    return Timed(
+        speeds={
+            name: Speed(value=ratio.value, low=ratio.low, high=ratio.high, launches=_LAUNCHES)
+            for name, ratio in ratios.items()
+        },
+        refused=measured.refused,
+    )

@@ -1,0 +1,164 @@
+"""The frozen values of a search: trials, their measurements, and the requests of a `tasks.search.race.Race`."""
+
+from __future__ import annotations
+
+from typing import Literal, Self, TypeAlias
+
+from pydantic import SerializeAsAny
+
+from storage.digest import canonical_json
+from storage.errors import MeasurementError
+from storage.results import Row
+from tasks.refs import Frozen
+from tasks.results import Comparison, Evaluation, RunInfo
+from tasks.workload.recipe import Recipe
+from tasks.workload.search import QualityUnit
+
+Origin = Literal["written", "space", "variant", "kept-float"]
+Outcome = Literal["open", "passing", "chosen", "dropped", "failed"]
+
+
+class Drop(Frozen):
+    """A quality loss on `samples` samples of the selection split, with the 95% interval; positive values are worse.
+
+    The unit is the metric's unit, or a fraction of the baseline's quality, as the search's bound specifies.
+    """
+
+    value: float
+    low: float
+    high: float
+    samples: int
+
+    @classmethod
+    def of(cls, comparison: Comparison, baseline: Evaluation, unit: QualityUnit) -> Self:
+        """Return the loss of a candidate that was compared with the baseline on the same samples.
+
+        Raises
+        ------
+        MeasurementError
+            A relative loss does not exist, because the baseline's quality is 0.
+        """
+        difference = comparison.quality_difference
+        ends = [comparison.quality_difference_low, comparison.quality_difference_high]
+        sign = -1.0 if baseline.higher_is_better else 1.0
+        scale = abs(baseline.quality) if unit == "relative" else 1.0
+        if not scale:
+            raise MeasurementError(
+                f"The baseline's {baseline.quality_metric} is 0, so a relative quality loss does not exist.",
+                hint='Set quality_drop = "absolute".',
+            )
+        low, high = sorted(sign * (difference if end is None else end) / scale for end in ends)
+        return cls(value=sign * difference / scale, low=low, high=high, samples=baseline.samples)
+
+
+class Speed(Frozen):
+    """A speed-up over the baseline in `launches` launches, with the 95% interval."""
+
+    value: float
+    low: float
+    high: float
+    launches: int
+
+
+class RankedLayer(Frozen):
+    """A quantized layer, its signal-to-quantization-noise ratio, and its share of the float model's time."""
+
+    module: str
+    type: str
+    sqnr_db: float
+    time_share: float
+
+
+class Timed(Frozen):
+    """The speeds of trials (``recipe/runtime``) in one measurement, and the reason for each refused trial."""
+
+    speeds: dict[str, Speed]
+    refused: dict[str, str]
+
+
+class Trial(Frozen):
+    """A recipe in one runtime, what is known about it, and what became of it; numbers count from 1.
+
+    A ``passing`` trial satisfies the bounds, and a ``chosen`` trial is a finalist. A ``failed`` trial broke, or loses
+    too much quality. A ``dropped`` trial cannot work, or cannot win. An ``open`` trial was not decided.
+    ``parent`` is the name of the trial from which a variant or a kept-float trial was derived. ``cost_s`` is the time
+    spent in this run. If ``known`` is true, an earlier run made all measurements.
+    """
+
+    number: int
+    recipe: SerializeAsAny[Recipe]
+    runtime: str
+    origin: Origin
+    parent: str = ""
+    size_bytes: int | None = None
+    drop: Drop | None = None
+    speed: Speed | None = None
+    outcome: Outcome = "open"
+    reason: str = ""
+    cost_s: float = 0.0
+    known: bool = False
+
+    @property
+    def name(self) -> str:
+        """``recipe/runtime``."""
+        return f"{self.recipe.name}/{self.runtime}"
+
+    def row(self, run: RunInfo, workload: str, split: str, unit: QualityUnit, fingerprint: str) -> Row:
+        """Return the trial's row of the ``trials`` table; `split` is the selection split."""
+        drop, speed = self.drop, self.speed
+        return {
+            "run_id": run.run_id,
+            "night": run.night,
+            "workload": workload,
+            "trial": self.number,
+            "recipe": self.recipe.name,
+            "runtime": self.runtime,
+            "method": self.recipe.method,
+            "settings": canonical_json(self.recipe.content()),
+            "origin": self.origin,
+            "parent": self.parent or None,
+            "outcome": self.outcome,
+            "reason": self.reason or None,
+            "split": split,
+            "samples": drop.samples if drop else None,
+            "quality_drop": drop.value if drop else None,
+            "quality_drop_low": drop.low if drop else None,
+            "quality_drop_high": drop.high if drop else None,
+            "quality_unit": unit,
+            "size_bytes": self.size_bytes,
+            "speedup": speed.value if speed else None,
+            "speedup_low": speed.low if speed else None,
+            "speedup_high": speed.high if speed else None,
+            "launches": speed.launches if speed else None,
+            "cost_s": self.cost_s,
+            "is_known": self.known,
+            "fingerprint": fingerprint,
+        }
+
+
+class Build(Frozen):
+    """A request to build trials; each answer is a size in bytes."""
+
+    numbers: tuple[int, ...]
+
+
+class Screen(Frozen):
+    """A request to evaluate trials on `samples` samples of the selection split; each answer is a `Drop`."""
+
+    numbers: tuple[int, ...]
+    samples: int
+
+
+class Time(Frozen):
+    """A request to time trials in one measurement; each answer is a `Speed`."""
+
+    numbers: tuple[int, ...]
+
+
+class Rank(Frozen):
+    """A request to rank a trial's layers; the answer is the layers in the order in which to keep them in float."""
+
+    numbers: tuple[int]
+
+
+Request: TypeAlias = Build | Screen | Time | Rank

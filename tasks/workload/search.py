@@ -1,0 +1,93 @@
+"""The keys of ``[search]``: a bound, an objective, a budget, and restrictions of the recipes that a search tries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, WithJsonSchema, field_validator
+
+from tasks.extensions import METHODS, RUNTIMES
+from tasks.workload.base import Section
+from tasks.workload.gate import Gate
+from tasks.workload.recipe import Engine, RuntimeName
+
+MethodName = Annotated[str, WithJsonSchema({"type": "string", "enum": list(METHODS)})]
+QualityUnit = Literal["absolute", "relative"]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The objective of a search, and the bounds that its results must satisfy; None stands for a missing bound."""
+
+    objective: Literal["fastest", "smallest"]
+    max_quality_drop: float
+    quality_unit: QualityUnit
+    min_speedup: float | None = None
+    min_size_ratio: float | None = None
+
+
+class Search(Section):
+    """Settings of the search for recipes; an empty restriction allows everything that is possible on the host."""
+
+    budget_s: PositiveFloat = 1800
+    """Maximum duration of a search in seconds."""
+    objective: Literal["fastest", "smallest"] | None = None
+    """Criterion for the best recipe. Without this key, the gate's `objective`."""
+    max_quality_drop: float | None = Field(default=None, ge=0)
+    """Maximum allowed quality loss on the selection split. Without this key, the gate's `max_quality_drop`."""
+    quality_drop: QualityUnit | None = None
+    """Unit of `max_quality_drop`, as in the gate. Without this key, the gate's `quality_drop`."""
+    finalists: PositiveInt = 3
+    """Maximum number of recipes that a search adds to the workload, to be judged on the test split."""
+    methods: tuple[MethodName, ...] = ()
+    """Methods to try. Only this key adds `qat`, because `qat` trains."""
+    runtimes: tuple[RuntimeName, ...] = ()
+    """Runtimes to try. Only this key adds runtimes whose files cannot be deployed."""
+    engines: tuple[Engine, ...] = ()
+    """Torch's quantized engines to try."""
+    weights: tuple[Literal["per-channel", "per-tensor"], ...] = ()
+    """Granularities of the weights' scales to try."""
+    observers: tuple[Literal["min-max", "moving-average", "histogram"], ...] = ()
+    """Activation observers to try."""
+    embedding_bits: tuple[Literal[4, 8, 32], ...] = ()
+    """Bit widths of embeddings to try; 32 leaves embeddings in float."""
+    exclude: tuple[str, ...] = ()
+    """Paths of modules that stay in float in every recipe."""
+    keep_float: bool = True
+    """Whether to try recipes that keep some layers in float."""
+
+    @field_validator("methods")
+    @classmethod
+    def _check_methods(cls, methods: tuple[str, ...]) -> tuple[str, ...]:
+        for name in methods:
+            METHODS.named(name)
+        return methods
+
+    @field_validator("runtimes")
+    @classmethod
+    def _check_runtimes(cls, runtimes: tuple[str, ...]) -> tuple[str, ...]:
+        for name in runtimes:
+            RUNTIMES.named(name)
+        return runtimes
+
+    def goal(self, gate: Gate) -> Goal:
+        """Return the search's objective and bounds, with the gate's values for missing keys.
+
+        Raises
+        ------
+        ValueError
+            Neither the search nor the gate bounds the quality loss.
+        """
+        bound = gate.max_quality_drop if self.max_quality_drop is None else self.max_quality_drop
+        if bound is None:
+            raise ValueError("search needs a bound on the quality loss: set max_quality_drop in [search] or [gate]")
+        fastest = (self.objective or gate.objective) != "smallest"
+        return Goal(
+            objective="fastest" if fastest else "smallest",
+            max_quality_drop=bound,
+            quality_unit=self.quality_drop or gate.quality_drop,
+            # A recipe that is slower than the baseline is not the fastest.
+            min_speedup=1.0 if fastest and gate.min_speedup is None else gate.min_speedup,
+            min_size_ratio=gate.min_size_ratio,
+        )

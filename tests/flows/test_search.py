@@ -1,0 +1,210 @@
+"""The driver of a search: what it asks again after a kill, what it knows the next night, and when its budget ends it.
+
+The race is the real one; only the measurements are simulated. `test_search_recipes.py` measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flows.answers import Found
+from flows.request import SearchResult
+from flows.search import Search, _speeds
+from storage.journal import Answer, Journal
+from tasks.search.race import Race
+from tasks.search.trial import Build, Drop, Rank, RankedLayer, Request, Screen, Speed, Time, Trial
+from tasks.workload.recipe import Recipe
+from tasks.workload.search import Search as SearchSection
+from tests.tasks.test_gate import workload as workload_of
+
+LAYERS = tuple(RankedLayer(module=name, type="Linear", sqnr_db=20.0, time_share=0.1) for name in "abcdef")
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A trial's true loss, its speed, and whether its build fails; each layer in float takes a part of both."""
+
+    loss: float
+    speed: float
+    breaks: bool
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@dataclass
+class World:
+    """Trials whose measurements are simulated, and every question that was asked."""
+
+    truths: list[Truth]
+    lives: int = 10**9  # number of requests until the process is killed
+    asked: list[tuple[str, int, str]] = field(default_factory=list)
+
+    def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
+        if self.lives == 0:
+            raise Killed
+        self.lives -= 1
+        samples = request.samples if isinstance(request, Screen) else 0
+        self.asked += [(type(request).__name__, samples, trial.name) for trial in trials]
+        return [self._found(request, trial) for trial in trials]
+
+    def _found(self, request: Request, trial: Trial) -> Found:
+        truth, kept = self.truths[int(trial.recipe.name[1])], len(trial.recipe.exclude)
+        if truth.breaks:
+            return Found(failed="build: it breaks")
+        match request:
+            case Build():
+                return Found(size_bytes=100 + kept)
+            case Screen(samples=samples):
+                loss = truth.loss * (1 - kept / len(LAYERS))
+                return Found(drop=Drop(value=loss, low=loss - 1 / samples, high=loss + 1 / samples, samples=samples))
+            case Time():
+                speed = truth.speed * (1 - kept / 20)
+                return Found(speed=Speed(value=speed, low=speed * 0.98, high=speed * 1.02, launches=2))
+            case Rank():
+                return Found(layers=LAYERS)
+
+
+def search(world: World, store: str, budget_s: float = 1e9) -> Search:
+    """A search of simulated trials, as a new process begins it."""
+    recipes = [Recipe.model_validate({"name": f"r{n}", "method": "dynamic"}) for n in range(len(world.truths))]
+    trials = [
+        Trial(number=number, recipe=recipe, runtime="torchscript", origin="space")
+        for number, recipe in enumerate(recipes, start=1)
+    ]
+    race = Race(objective="fastest", bound=1.0, samples=(4, 64), trials=trials, batch=4)
+    section = SearchSection(finalists=2)
+    return Search(
+        workload=workload_of(max_quality_drop=1.0).model_copy(update={"search": section}),
+        race=race,
+        journal=Journal.read(store, "demo", "a" * 64),
+        find=world.find,
+        split="valid",
+        fingerprint="f" * 64,
+        budget_s=budget_s,
+        at_once=2,
+        report=lambda line: None,
+    )
+
+
+def names(result: SearchResult) -> list[str]:
+    return [trial.name for trial in result.finalists]
+
+
+TRUTHS = st.builds(Truth, st.floats(0.0, 3.0), st.floats(0.5, 4.0), st.booleans())
+
+
+@settings(max_examples=20)  # each example writes files
+@given(st.lists(TRUTHS, min_size=1, max_size=5), st.lists(st.integers(0, 6), max_size=3))
+def test_a_search_that_was_killed_anywhere_goes_on_and_ends_like_one_that_was_not(
+    truths: list[Truth], kills: list[int]
+) -> None:
+    with TemporaryDirectory() as store:
+        whole = World(truths)
+        expected = search(whole, store).run()
+    with TemporaryDirectory() as store:
+        asked = []
+        for lives in kills:
+            world = World(truths, lives)
+            with suppress(Killed):
+                search(world, store).run()
+            asked += world.asked
+        last = World(truths)
+        result = search(last, store).run()
+        assert names(result) == names(expected)
+        # Nothing is asked twice, although many processes asked.
+        assert asked + last.asked == whole.asked
+        assert [trial.model_copy(update={"cost_s": 0.0, "known": False}) for trial in result.trials] == [
+            trial.model_copy(update={"cost_s": 0.0, "known": False}) for trial in expected.trials
+        ]
+
+
+def test_the_next_night_knows_everything_and_spends_nothing(tmp_path: Path) -> None:
+    truths = [Truth(0.1, 2.0, False), Truth(2.0, 3.0, False), Truth(0.1, 1.0, True)]
+    first, second = World(truths), World(truths)
+    found = search(first, str(tmp_path)).run()
+    again = search(second, str(tmp_path)).run()
+    assert (second.asked, again.spent_s, names(again)) == ([], 0.0, names(found))
+    assert not any(trial.known for trial in found.trials)
+    assert all(trial.known and trial.cost_s == 0.0 for trial in again.trials)
+    assert "known from an earlier search" in again.describe()
+
+
+def answered(store: str, *costs: float) -> None:
+    """Leave the journal of a search that was killed after builds of these costs."""
+    journal = Journal.read(store, "demo", "a" * 64)
+    journal.begin(60, "f" * 64)
+    journal.add(*(Answer(question=f"build 1 other{n}/eager 0", value={}, cost_s=s) for n, s in enumerate(costs)))
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "asks"), [(100.0, True), (30.0, False), (20.0, False)], ids=["enough", "too little", "nothing left"]
+)
+def test_a_search_begins_nothing_that_would_exceed_the_rest_of_its_budget(
+    budget_s: float, asks: bool, tmp_path: Path
+) -> None:
+    answered(str(tmp_path), 10.0, 10.0)
+    world = World([Truth(0.1, 2.0, False), Truth(0.1, 2.0, False)])
+    result = search(world, str(tmp_path), budget_s).run()
+    assert bool(world.asked) == asks
+    assert result.ended == ("no other trial can win" if asks else "the budget is spent")
+    # The search has ended, so the next search has a budget of its own.
+    assert search(world, str(tmp_path), budget_s).journal.spent_s == 0.0
+
+
+def test_a_recipe_that_changed_but_kept_its_name_is_measured_again(tmp_path: Path) -> None:
+    world = World([Truth(0.1, 2.0, False)])
+    search(world, str(tmp_path)).run()
+    changed, asked = search(world, str(tmp_path)), list(world.asked)
+    (trial,) = changed.race.trials
+    changed.race.trials[0] = trial.model_copy(update={"recipe": trial.recipe.model_copy(update={"engine": "onednn"})})
+    changed.run()
+    assert world.asked == asked * 2
+
+
+def test_a_better_trial_is_reported_when_it_is_found(tmp_path: Path) -> None:
+    lines: list[str] = []
+    running = search(World([Truth(0.1, 2.0, False), Truth(3.0, 9.0, True)]), str(tmp_path), 500)
+    running.report = lines.append
+    running.run()
+    assert lines == ["demo: best recipe so far: r0/torchscript, 2.00× as fast as the baseline, 0 s of 500 s spent"]
+
+
+def test_an_interrupted_search_gives_the_best_so_far_and_its_journal_stays_open(tmp_path: Path) -> None:
+    running = search(World([Truth(0.1, 2.0, False)] * 6, lives=5), str(tmp_path))
+    with pytest.raises(Killed):
+        running.run()
+    result = running.result("SIGINT stopped it", 2)
+    assert (result.ended, result.stopped_by, names(result)[:1]) == ("SIGINT stopped it", 2, ["r0/torchscript"])
+    assert running.journal.in_progress
+
+
+def test_only_finalists_that_a_search_made_share_their_error(tmp_path: Path) -> None:
+    result = search(World([Truth(0.1, 2.0, False), Truth(0.1, 2.0, False)]), str(tmp_path)).run()
+    first, second = result.finalists
+    written = first.model_copy(update={"origin": "written"})
+    mixed = result.model_copy(update={"finalists": (written, second)})
+    assert mixed.comparisons() == {(second.recipe.name, "torchscript"): 2}
+
+
+def test_speeds_of_an_earlier_search_are_known_by_the_names_of_its_trials() -> None:
+    speed = Speed(value=2.0, low=1.9, high=2.1, launches=2)
+    answers = [
+        Answer(question="build 1 r0/eager 00", value={"size_bytes": 1}, cost_s=1.0),
+        Answer(
+            question="time 1 r0/eager 00",
+            value=Found(speed=speed).model_dump(mode="json", exclude_defaults=True),
+            cost_s=1.0,
+        ),
+        Answer(question="time 1 r1/eager 00", value={"failed": "benchmark: it died"}, cost_s=1.0),
+    ]
+    assert _speeds(answers) == {"r0/eager": 2.0}

@@ -1,0 +1,87 @@
+"""What a search's journal remembers across kills, and what a later search finds of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import StoreError
+from storage.journal import Answer, Journal, answers_of_others
+
+DIGEST, OTHER = "a" * 64, "b" * 64
+HOST = "f" * 64
+COSTS = st.integers(0, 1000).map(float)
+# What a process does between its start and its kill: it begins or goes on, answers questions, and perhaps ends.
+PROCESSES = st.lists(
+    st.tuples(st.lists(st.tuples(st.sampled_from("abcdef"), COSTS), max_size=4), st.booleans()), max_size=5
+)
+
+
+def answer(question: str, cost_s: float = 1.0, **value: float) -> Answer:
+    return Answer(question=question, value=dict(value), cost_s=cost_s)
+
+
+@settings(max_examples=30)  # each example writes files
+@given(PROCESSES)
+def test_every_answer_survives_every_kill_and_a_budget_counts_what_was_spent_since_its_beginning(
+    processes: list[tuple[list[tuple[str, float]], bool]],
+) -> None:
+    known: dict[str, float] = {}
+    spent = 0.0
+    with TemporaryDirectory() as store:
+        for answers, ends in processes:
+            journal = Journal.read(store, "demo", DIGEST)
+            journal.begin(60, HOST)
+            assert journal.spent_s == spent
+            for question, cost_s in answers:
+                journal.add(answer(question, cost_s, value=cost_s))
+                known[question] = cost_s
+                spent += cost_s
+                assert journal.spent_s == spent
+            if ends:
+                journal.end("nothing left")
+                spent = 0.0
+            again = Journal.read(store, "demo", DIGEST)
+            assert {name: found.value["value"] for name in "abcdef" if (found := again.find(name))} == known
+
+
+def test_a_search_without_a_new_answer_leaves_no_trace(tmp_path: Path) -> None:
+    journal = Journal.read(tmp_path, "demo", DIGEST)
+    journal.begin(60, HOST)
+    journal.end("nothing left")
+    assert not journal.in_progress
+    assert list(tmp_path.rglob("*.jsonl")) == []
+
+
+def test_an_infinite_interval_is_read_as_it_was_written(tmp_path: Path) -> None:
+    journal = Journal.read(tmp_path, "demo", DIGEST)
+    journal.begin(60, HOST)
+    journal.add(answer("time", high=float("inf")))
+    found = Journal.read(tmp_path, "demo", DIGEST).find("time")
+    assert found is not None
+    assert found.value == {"high": float("inf")}
+
+
+def test_a_search_of_other_inputs_finds_the_answers_of_the_newest_journal_of_this_host(tmp_path: Path) -> None:
+    for age, (digest, host) in enumerate((("e" * 64, "0" * 64), (OTHER, HOST), ("d" * 64, HOST))):
+        journal = Journal.read(tmp_path, "demo", digest)
+        journal.begin(60, host)
+        journal.add(answer("time", age=float(age)))
+        os.utime(tmp_path / journal.name, (1e9 - age, 1e9 - age))
+    own = Journal.read(tmp_path, "demo", DIGEST)
+    assert [found.value for found in answers_of_others(own, "demo", HOST)] == [{"age": 1.0}]
+    assert answers_of_others(own, "another", HOST) == []
+
+
+def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
+    journal = Journal.read(tmp_path, "demo", DIGEST)
+    journal.begin(60, HOST)
+    journal.add(answer("time"))
+    (tmp_path / journal.name).write_text("{")
+    with pytest.raises(StoreError, match=r"searches/demo/a+\.jsonl of a search is damaged.*Remove the file"):
+        Journal.read(tmp_path, "demo", DIGEST)

@@ -1,0 +1,273 @@
+"""The race on simulated trials: what it chooses, and what it asks for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tasks.quantize.methods import FloatRecipe
+from tasks.search.race import Race
+from tasks.search.trial import Build, Drop, Rank, Screen, Speed, Time, Trial
+from tests.tasks.search.simulated import RUNTIME, SAMPLES, Truth, World, truths
+
+BOUND = 1.0
+Objective = Literal["fastest", "smallest"]
+objectives = st.sampled_from(["fastest", "smallest"])
+worlds = st.builds(World, st.lists(truths, min_size=1, max_size=12), st.floats(0, 1), st.integers(0, 99))
+
+
+def race_of(world: World, objective: Objective = "fastest", **settings: Any) -> Race:
+    return Race(objective, BOUND, SAMPLES, world.trials(), **{"variants": world.variants, **settings})
+
+
+def objective_of(world: World, trial: Trial, objective: Objective) -> float:
+    _, speed, size = world.truth(trial)
+    return speed if objective == "fastest" else -size
+
+
+def best_possible(world: World, objective: Objective, repairs: bool) -> float | None:
+    """The best objective of all trials that pass, found by trying everything."""
+    found = []
+    for number, truth in enumerate(world.truths, start=1):
+        choices = [(truth.loss, 0)]
+        if repairs:
+            choices.append((truth.variant_loss, 0))
+            base = min(truth.loss, truth.variant_loss)
+            left = [1 - sum(truth.relief[:kept]) / sum(truth.relief) for kept in range(truth.most + 1)]
+            choices += [(base * share, kept) for kept, share in enumerate(left)]
+        passing = [kept for loss, kept in choices if loss <= BOUND]
+        if passing:
+            recipe = world.trials()[number - 1].recipe
+            kept = (*recipe.exclude, *(f"layer{index}" for index in range(min(passing))))
+            trial = world.trials()[number - 1].model_copy(
+                update={"recipe": recipe.model_copy(update={"exclude": kept})}
+            )
+            found.append(objective_of(world, trial, objective))
+    return max(found, default=None)
+
+
+@given(world=worlds, objective=objectives, repairs=st.booleans())
+def test_without_noise_the_best_of_all_trials_and_repairs_wins(
+    world: World, objective: Objective, repairs: bool
+) -> None:
+    world = replace(world, noise=0.0)
+    race = race_of(world, objective, **({} if repairs else {"keep_float": False, "variants": lambda trial: []}))
+    world.run(race)
+    best = race.best()
+    expected = best_possible(world, objective, repairs)
+    assert (None if best is None else objective_of(world, best, objective)) == pytest.approx(expected)
+
+
+@given(
+    world=worlds, objective=objectives, slowest=st.none() | st.floats(0.5, 2), largest=st.none() | st.integers(1, 999)
+)
+def test_a_race_ends_and_asks_nothing_twice(
+    world: World, objective: Objective, slowest: float | None, largest: int | None
+) -> None:
+    race = race_of(world, objective, min_speedup=slowest, max_size_bytes=largest)
+    world.run(race)
+    assert race.ask() is None
+    assert len(set(world.asked)) == len(world.asked)
+    assert all(trial.outcome != "open" for trial in race.trials)
+    assert [trial.number for trial in race.trials] == list(range(1, len(race.trials) + 1))
+    names = [trial.name for trial in race.trials]
+    assert len(set(names)) == len(names)
+
+
+@given(
+    world=worlds, objective=objectives, slowest=st.none() | st.floats(0.5, 2), largest=st.none() | st.integers(1, 999)
+)
+def test_finalists_satisfy_every_bound_and_nothing_that_was_dropped_is_truly_better(
+    world: World, objective: Objective, slowest: float | None, largest: int | None
+) -> None:
+    race = race_of(world, objective, min_speedup=slowest, max_size_bytes=largest)
+    world.run(race)
+    finalists = race.finalists(3)
+    assert [trial.outcome for trial in finalists] == ["chosen"] * len(finalists)
+    assert [trial.outcome for trial in race.results(3)].count("chosen") == len(finalists)
+    for trial in finalists:
+        loss, speed, size = world.truth(trial)
+        assert loss <= BOUND + 1e-9
+        assert largest is None or size <= largest
+        assert slowest is None or trial.speed is None or trial.speed.high >= slowest
+    passing = [trial for trial in race.results(0) if trial.outcome == "passing"]
+    for trial in race.trials:
+        loss, speed, size = world.truth(trial)
+        is_possible = (largest is None or size <= largest) and (slowest is None or speed >= slowest)
+        if trial.outcome == "dropped" and is_possible and loss <= BOUND:
+            assert max(objective_of(world, other, objective) for other in passing) >= objective_of(
+                world, trial, objective
+            )
+
+
+@given(truth=truths, loss=st.floats(1.5, 4), bound=st.floats(0.01, 1.4))
+@example(Truth(2.0, 3.0, 2.0, 100, (1.0,) * 9, (0.01,) * 9), 2.0, 0.99)
+def test_a_repair_finds_the_fewest_layers_in_float_with_which_a_trial_passes(
+    truth: Truth, loss: float, bound: float
+) -> None:
+    world = World([replace(truth, loss=loss, variant_loss=5.0)])
+    race = race_of(world)
+    race.bound = bound
+    world.run(race)
+    left = [loss * (1 - sum(truth.relief[:kept]) / sum(truth.relief)) for kept in range(truth.most + 1)]
+    fewest = next((kept for kept, lost in enumerate(left) if lost <= bound), None)
+    best = race.best()
+    assert (best and len(best.recipe.exclude) - 1) == fewest
+    assert best is None or (best.origin, best.parent) == ("kept-float", f"r1/{RUNTIME}")
+
+
+@given(world=worlds, objective=objectives, answers=st.integers(0, 60))
+def test_a_race_that_is_played_again_goes_on_where_it_stopped(world: World, objective: Objective, answers: int) -> None:
+    uninterrupted = race_of(world, objective)
+    world.run(uninterrupted)
+    stopped = replace(world, asked=[])
+    stopped.run(race_of(stopped, objective), most=answers)
+    resumed, again = race_of(world, objective), replace(world, asked=[])
+    while request := resumed.ask():
+        for number in request.numbers:
+            again.answer_one(resumed, request, number)
+    assert resumed.trials == uninterrupted.trials
+    assert again.asked[: len(stopped.asked)] == stopped.asked
+
+
+@given(world=worlds, answers=st.integers(0, 60))
+def test_whatever_is_answered_so_far_the_best_is_a_passing_trial(world: World, answers: int) -> None:
+    race = race_of(world)
+    world.run(race, most=answers)
+    best = race.best()
+    assert best is None or race.trials[best.number - 1].outcome == "passing"
+    assert (best is None) == all(trial.outcome != "passing" for trial in race.trials)
+
+
+@given(world=worlds)
+def test_only_a_decided_loss_or_the_last_samples_fail_a_trial(world: World) -> None:
+    race = race_of(world)
+    world.run(race)
+    for trial in race.trials:
+        if trial.drop and trial.outcome in ("failed", "passing"):
+            is_last = trial.drop.samples == SAMPLES[-1]
+            passes = trial.drop.high <= BOUND
+            assert (trial.outcome == "passing") == passes
+            assert passes or trial.drop.low > BOUND or is_last
+
+
+def _world(*trials: tuple[float, float], noise: float = 0.0) -> World:
+    return World([Truth(loss, loss, speed, 100, (1.0, 1.0), (0.1, 0.1)) for loss, speed in trials], noise)
+
+
+def test_new_trials_are_built_screened_and_timed_in_batches() -> None:
+    world = _world(*[(0.5, 1.0 + number / 10) for number in range(5)])
+    race, requests = race_of(world, batch=3), []
+    while request := race.ask():
+        requests.append(request)
+        world.answer(race, request)
+    first, second = (1, 2, 3), (4, 5)
+    assert requests == [
+        Build(numbers=first), Screen(numbers=first, samples=16), Time(numbers=first),
+        Build(numbers=second), Screen(numbers=second, samples=16), Time(numbers=second),
+    ]  # fmt: skip
+
+
+def test_a_partly_answered_request_is_asked_again_for_the_rest() -> None:
+    race = race_of(_world((0, 1), (0, 2), (0, 3)))
+    assert race.ask() == Build(numbers=(1, 2, 3))
+    race.tell(2, size_bytes=10)
+    assert race.ask() == Build(numbers=(1, 3))
+
+
+def test_a_trial_that_breaks_is_not_asked_for_again() -> None:
+    world = _world((0, 1), (0, 2))
+    race = race_of(world)
+    race.tell(1, failed="build: no kernel")
+    world.run(race)
+    broken, other = race.trials
+    assert (broken.outcome, broken.reason, other.outcome) == ("failed", "build: no kernel", "passing")
+    assert {name for _, name, _ in world.asked} == {other.name}
+
+
+def test_size_needs_no_timing_unless_the_gate_requires_speed() -> None:
+    for slowest, timed in ((None, set()), (1.2, {"Time"})):
+        world = _world((0, 1), (0, 2))
+        world.run(race_of(world, "smallest", min_speedup=slowest))
+        assert {kind for kind, _, _ in world.asked} - {"Build", "Screen"} == timed
+
+
+def test_a_loss_is_screened_on_more_samples_only_while_it_is_undecided_and_can_win() -> None:
+    race = race_of(_world((0, 1), (0, 1), (0, 1)), keep_float=False, variants=lambda trial: [])
+    drops = {1: (0.2, 0.8), 2: (0.5, 1.5), 3: (0.5, 1.5)}
+    for number, (low, high) in drops.items():
+        race.tell(number, size_bytes=1)
+        race.tell(number, drop=Drop(value=(low + high) / 2, low=low, high=high, samples=16))
+    for number, speed in ((1, 1.5), (2, 2.0), (3, 1.2)):
+        race.tell(number, speed=Speed(value=speed, low=speed - 0.1, high=speed + 0.1, launches=2))
+    assert [trial.outcome for trial in race.trials] == ["passing", "open", "dropped"]
+    assert race.trials[2].reason == f"cannot be better than r1/{RUNTIME}"
+    assert race.ask() == Screen(numbers=(2,), samples=64)
+    race.tell(2, drop=Drop(value=1.0, low=0.9, high=1.1, samples=64))
+    assert race.ask() == Screen(numbers=(2,), samples=256)
+    race.tell(2, drop=Drop(value=1.0, low=0.95, high=1.05, samples=256))
+    assert race.trials[1].outcome == "failed"
+    assert race.trials[1].reason == "loses 0.95 to 1.05 on 256 samples, and at most 1 is allowed"
+    assert race.ask() is None
+
+
+def test_the_passing_trial_whose_speed_is_certain_bounds_the_others() -> None:
+    race = race_of(_world(*[(0, 1)] * 3))
+    for number in (1, 2, 3):
+        race.tell(number, size_bytes=1)
+        low, high = (0.5, 1.5) if number == 3 else (0.0, 0.0)
+        race.tell(number, drop=Drop(value=high / 2, low=low, high=high, samples=16))
+    for number, low, high in ((1, 1.0, 3.0), (2, 1.8, 2.0), (3, 1.2, 1.7)):
+        race.tell(number, speed=Speed(value=(low + high) / 2, low=low, high=high, launches=2))
+    assert race.trials[2].reason == f"cannot be better than r2/{RUNTIME}"
+
+
+def test_a_split_without_further_samples_decides_at_once() -> None:
+    race = race_of(_world((0, 1)), keep_float=False, variants=lambda trial: [])
+    race.tell(1, size_bytes=1)
+    race.tell(1, drop=Drop(value=1.0, low=0.5, high=1.5, samples=20))
+    race.tell(1, speed=Speed(value=1, low=1, high=1, launches=2))
+    assert race.ask() == Screen(numbers=(1,), samples=64)
+    race.tell(1, drop=Drop(value=1.0, low=0.5, high=1.5, samples=20))
+    assert (race.trials[0].outcome, race.ask()) == ("failed", None)
+
+
+def test_layers_are_ranked_once_for_all_runtimes_of_a_recipe() -> None:
+    world = _world((2.0, 1.0), (2.0, 2.0))
+    first, second = world.trials()
+    race = race_of(world, variants=lambda trial: [])
+    race.trials = [first, second.model_copy(update={"recipe": first.recipe, "runtime": "onnxruntime"})]
+    world.run(race)
+    assert [kind for kind, _, _ in world.asked].count("Rank") == 1
+
+
+def test_layers_that_cannot_be_ranked_end_the_repair() -> None:
+    world = _world((2.0, 1.0))
+    race = race_of(world, variants=lambda trial: [])
+    while not isinstance(request := race.ask(), Rank):
+        assert request
+        world.answer(race, request)
+    race.tell(1, failed="rank: no graph")
+    assert race.ask() is None
+    assert race.trials[0].reason.endswith("allowed; rank: no graph")
+
+
+def test_float_models_are_not_repaired() -> None:
+    trial = Trial(number=1, recipe=FloatRecipe(name="float", method="none"), runtime=RUNTIME, origin="written")
+    race = Race("fastest", BOUND, SAMPLES, [trial])
+    race.tell(1, size_bytes=1)
+    race.tell(1, drop=Drop(value=2, low=2, high=2, samples=16))
+    assert (race.trials[0].outcome, race.ask()) == ("failed", None)
+
+
+def test_only_answers_of_this_run_cost_and_a_trial_is_known_if_all_its_answers_are() -> None:
+    race = race_of(_world((0, 1), (0, 1)))
+    race.tell(1, size_bytes=1, known=True)
+    race.tell(2, size_bytes=1, known=True)
+    assert [trial.known for trial in race.trials] == [True, True]
+    race.tell(2, drop=Drop(value=0, low=0, high=0, samples=16), cost_s=2.5)
+    assert [(trial.known, trial.cost_s) for trial in race.trials] == [(True, 0.0), (False, 2.5)]
