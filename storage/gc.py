@@ -24,6 +24,7 @@ from storage.root import Entry, StoreRoot, fsync
 YOUNG_S = 24 * 3600.0
 # The next run resumes partial downloads and training, but month-old work is hardly ever resumed.
 _UNFINISHED_S = 30 * 24 * 3600.0
+_ABOUT_CANDIDATES = ("outputs", "evaluation", "proof")
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 # Match only names that nightquant writes, so that `store gc` on the wrong folder does not remove other files.
 _TEMPORARY = re.compile(
@@ -54,9 +55,9 @@ def collect(
 ) -> Collected:
     """Remove artifacts that are not referenced by a bundle or by a row of the latest nights; never remove rows.
 
-    References come from bundles and from the rows of each workload's latest `keep_nights` nights. The inputs and
-    evaluation outputs of a referenced artifact are also kept. Artifacts that are less than a day old at `now` (Unix
-    time) are never removed.
+    References come from bundles and from the rows of each workload's latest `keep_nights` nights. The inputs, the
+    evaluation and the proof of a referenced artifact are also kept. Artifacts that are less than a day old at `now`
+    (Unix time) are never removed.
 
     Raises
     ------
@@ -138,9 +139,10 @@ def _reachable(artifacts: list[Artifact], roots: set[str]) -> set[str]:
     while new:
         reachable |= new
         new = {digest for name in new for digest in names[name] & names.keys()} - reachable
-    # Evaluation outputs refer to their candidate, but not vice versa, so keep the outputs of reachable candidates.
-    outputs = {item.digest for item in artifacts if item.kind == "outputs"}
-    return reachable | {digest for digest in outputs & names.keys() if names[digest] & reachable}
+    # Outputs and facts refer to their candidate, but not vice versa. Keep the outputs and facts of reachable
+    # candidates.
+    about = {item.digest for item in artifacts if item.kind in _ABOUT_CANDIDATES}
+    return reachable | {digest for digest in about & names.keys() if names[digest] & reachable}
 
 
 def _remove_emptied_folders(root: StoreRoot, removed: Iterable[Entry]) -> None:

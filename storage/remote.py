@@ -14,15 +14,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import OpenerDirector, Request
 
 import fsspec
-import httpx
 
 from storage.errors import ConfigurationError
 from storage.transient import STATUSES, backoff_s, is_transient
+
+if TYPE_CHECKING:
+    import httpx
 
 _PIECE = 1 << 20
 
@@ -55,6 +57,8 @@ def open_stream(uri: str, start: int) -> AbstractContextManager[Stream]:
 
 @contextmanager
 def _open_http(uri: str, start: int) -> Iterator[Stream]:
+    import httpx  # httpx imports its command line and rich, but most processes that import this module do not download
+
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     # The hook also checks redirects. Requests to this host never use a proxy.
     hooks = {"request": [lambda request: _check_http(str(request.url))]}

@@ -1,4 +1,4 @@
-"""Evaluate a candidate's quality, and compare it with the baseline's quality on the same samples, without caching."""
+"""Evaluate a candidate's quality, and compare it with the baseline's quality on the same samples."""
 
 from __future__ import annotations
 
@@ -17,17 +17,54 @@ from storage.errors import MeasurementError
 from tasks import paired
 from tasks.build import open_candidate
 from tasks.data.evaluation import Quality
+from tasks.data.scores import OwnScore
 from tasks.extensions import DOMAINS, RUNTIMES
+from tasks.facts import Fact, host_conditions
 from tasks.job import Job, Workspace
 from tasks.outputs import Call
 from tasks.proof.golden import golden_cases
 from tasks.refs import ArtifactRef, CandidateRef
 from tasks.results import Comparison, Contributions, Evaluation
 from tasks.runtimes.base import CandidateFiles
+from tasks.sources import code_digest
 from tasks.tensor_files import GOLDEN, SAMPLES, Golden
 from tasks.workload.workload import Workload
 
-KIND = "outputs"
+KIND, FACT = "outputs", "evaluation"
+
+
+def find_or_evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> Evaluation:
+    """Return a candidate's evaluation; evaluate the candidate if the store lacks an evaluation under equal conditions.
+
+    The same files, data, code and libraries compute the same numbers on the same host. A user's own metric may depend
+    on anything, so a workload with such a metric is evaluated in every run.
+    """
+    store, fact = workspace.store, _fact(job, candidate)
+    found = fact.find(store) if fact else None
+    if found is not None and store.find(found.outputs.kind, found.outputs.digest) is not None:
+        # Recipes with equal content but different names share a candidate.
+        return found.model_copy(update={"recipe": candidate.recipe, "runtime": candidate.runtime})
+    evaluation = evaluate(job, candidate, workspace)
+    if fact is not None:
+        fact.keep(evaluation, store)
+    return evaluation
+
+
+def _fact(job: Job[Workload], candidate: CandidateRef) -> Fact[Evaluation] | None:
+    workload, domain = job.workload, DOMAINS[job.workload.domain]
+    if isinstance(domain.metric(workload), OwnScore):
+        return None
+    opener, _, _ = RUNTIMES[candidate.runtime].opens.partition(":")
+    conditions = {
+        "workload": workload.model_dump(mode="json", include={"domain", "data", "model", "evaluate"}),
+        "inputs": workload.benchmark.model_dump(mode="json", include={"batch_size", "sequence_length"}),
+        "dataset": [job.dataset.digest, job.dataset.judged_on, job.dataset.at_most],
+        "checkpoint": job.checkpoint.digest,
+        "code": code_digest(__name__, type(domain).__module__, opener),
+        "host": host_conditions(*workload.distributions),
+        "threads": torch.get_num_threads(),
+    }
+    return Fact(FACT, Evaluation, candidate.digest, conditions)
 
 
 def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> Evaluation:

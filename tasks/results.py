@@ -10,7 +10,7 @@ import json
 from datetime import date
 from typing import Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from storage.results import Setting
 from tasks.job import Job
@@ -38,6 +38,9 @@ class Evaluation(Frozen):
     activation ranges. ``batch_difference`` and ``batch_changed`` come from `tasks.proof.golden.Batching`. ``outputs``
     is an artifact with golden tensors (the timed inputs and the resulting outputs) and per-sample results.
     """
+
+    # A batch difference may be NaN or infinite, but ``null`` in JSON means that it was not measured.
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
     recipe: str
     runtime: str

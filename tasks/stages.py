@@ -78,18 +78,18 @@ def build(workspace: Workspace, job: Job[Workload], recipe: Recipe, runtime: str
 
 
 def evaluate(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) -> Evaluation:
-    """Compute a candidate's quality; store the candidate's golden outputs and per-sample results.
+    """Compute a candidate's quality, or find an earlier evaluation; see `tasks.evaluate.find_or_evaluate`.
 
     Raises
     ------
     MeasurementError
         The model computes NaN or infinities, or its outputs do not match the data.
     """
-    from tasks.evaluate import evaluate as evaluate_candidate
+    from tasks.evaluate import find_or_evaluate
 
     # Suppress text that the user's metric prints.
     with reported_as("The candidate cannot be evaluated", hint_for(candidate.runtime)), contained(passed_on=True):
-        return evaluate_candidate(job, candidate, workspace)
+        return find_or_evaluate(job, candidate, workspace)
 
 
 def compare(

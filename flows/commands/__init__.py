@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from getpass import getuser
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -25,7 +25,9 @@ from flows.reporter import reporter_for
 from flows.settings import load_settings
 from storage.results import PROFILES
 from storage.root import set_cache_folder
-from tasks.job import Progress
+
+if TYPE_CHECKING:
+    from tasks.job import Progress
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 FILE = click.Path(path_type=Path, dir_okay=False)

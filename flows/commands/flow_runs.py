@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,8 +16,9 @@ from rich.console import Console
 
 from flows.execution.server import ServerGoneError, prefect_api, server_gone
 from flows.execution.signals import Terminated, unwinding_on_sigterm
-from flows.reporter import Reporter, reporter_for
+from flows.reporter import reporter_for
 from flows.settings import Settings, children_inherit
+from tasks.refs import Frozen
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
@@ -52,9 +55,12 @@ def stopped_by(number: signal.Signals) -> int:
 
 
 def outcome_of(
-    expected: type[T], run: Callable[[Settings, Reporter], State[Any]], settings: Settings, console: Console
+    expected: type[T], module: str, request: Frozen, settings: Settings, console: Console
 ) -> tuple[T, float]:
-    """Run a flow; return the result in its last state, and the seconds that Prefect's server took to start.
+    """Run the flow of a module; return the result in its last state, and how many seconds Prefect's server started.
+
+    The function ``run_here`` in `module` runs the flow. Importing the module takes seconds, so the server starts
+    meanwhile.
 
     Raises
     ------
@@ -63,10 +69,13 @@ def outcome_of(
     """
     with reporter_for(console) as reporter:
         reporter.started(_SERVER)
-        with prefect_api(settings.server_startup_timeout_s, reporter.noted) as server_s:
+        flow = partial(import_module, module)
+        with prefect_api(settings.server_startup_timeout_s, reporter.noted, meanwhile=flow) as server_s:
             reporter.finished(_SERVER, server_s)
+            # Prefect reads its settings on import, so this module cannot import the flow earlier.
+            run_here: Callable[..., State[Any]] = import_module(module).run_here
             try:
-                state = run(settings, reporter)
+                state = run_here(request, settings, reporter)
                 outcome = state.result(raise_on_failure=False)
             except httpx.TransportError as error:
                 raise server_gone(error) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import TYPE_CHECKING, Any, get_args
+from typing import get_args
 
 import click
 from rich.console import Console
@@ -22,14 +22,10 @@ from flows.commands import (
 from flows.commands.flow_runs import exit_code_of, outcome_of
 from flows.console import new_console, night_lines, outcomes_of_run, shown_path
 from flows.execution.server import require_api
-from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
 from flows.settings import Settings, TaskRunnerName, load_settings
 from storage.results.query import open_catalog, rows_of
 from storage.root import check_writable
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
 
 
 @click.command()
@@ -80,14 +76,8 @@ def nightly(
 
 
 def _run(request: NightlyRequest, settings: Settings, timings: bool, *, as_json: bool) -> int:
-    def start(settings: Settings, reporter: Reporter) -> State[Any]:
-        # Import Prefect only now, because Prefect reads its settings on import.
-        from flows.nightly import run_here
-
-        return run_here(request, settings, reporter)
-
     console = new_console(stderr=as_json)
-    summary, server_s = outcome_of(NightSummary, start, settings, console)
+    summary, server_s = outcome_of(NightSummary, "flows.nightly", request, settings, console)
     _show(console, summary)
     if as_json:
         click.echo(summary.model_dump_json(indent=1))

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from flows.commands import FILE, format_option, night_option, print_result, store_option
 from flows.leaderboard import COLUMNS, NARROWEST, leaderboard_rows, leaderboard_table
-from storage.report import write_report
 from storage.results.descriptions import described
 from storage.results.formats import fitted, formatted
 from storage.results.query import run_query
@@ -94,5 +93,7 @@ def report(night: date | None, output: Path, format: str, store: str) -> None:
     Example:
       nightquant report --night 2026-11-21 -o report.html
     """
+    from storage.report import write_report  # imports scipy, which would take a third of the time of a query
+
     written = write_report(store, night, output)
     print_result(format, {"night": written, "report": output}, [f"Report of the night {written}: {output}"])

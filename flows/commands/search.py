@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import RenderableType
@@ -15,7 +15,6 @@ from rich.text import Text
 from flows.commands import format_option, store_option, toml, workload_option
 from flows.commands.flow_runs import exit_code_of, outcome_of, stopped_by
 from flows.console import WIDTH, new_console, plain_table, ratio_within, shortened, wrapped
-from flows.reporter import Reporter
 from flows.request import SearchRequest, SearchResult
 from flows.settings import Settings, load_settings
 from storage.errors import ConfigurationError
@@ -27,7 +26,7 @@ from tasks.workload import Workload
 from tasks.workload.recipe import Recipe
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
+    pass
 
 _NAMES = 3  # number of trials that a reason names
 
@@ -70,14 +69,8 @@ def command(debug: bool, workload: tuple[str, ...], store: str, budget: float | 
 
 
 def _run(request: SearchRequest, workload: Workload, settings: Settings, *, as_json: bool) -> int:
-    # Prefect reads its settings on import, so import Prefect only when the server runs.
-    def start(settings: Settings, reporter: Reporter) -> State[Any]:
-        from flows.search_recipes import run_here
-
-        return run_here(request, settings, reporter)
-
     console = new_console(stderr=as_json)
-    result, _ = outcome_of(SearchResult, start, settings, console)
+    result, _ = outcome_of(SearchResult, "flows.search_recipes", request, settings, console)
     if as_json:
         click.echo(result.model_dump_json(indent=1))
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -55,12 +56,16 @@ def server_gone(error: Exception) -> ServerGoneError:
 
 
 @contextmanager
-def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = lambda text: None) -> Iterator[float]:
+def prefect_api(
+    startup_timeout_s: float,
+    noted: Callable[[str], None] = lambda text: None,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Iterator[float]:
     """Make a Prefect API available to this process; yield the startup time in seconds.
 
-    Enter the block before importing Prefect, which reads its settings from the environment on import. If the
-    environment or the active profile sets ``PREFECT_API_URL``, the server at that URL is used. Otherwise, the command
-    starts its own server, which stops when the command ends for any reason.
+    Import Prefect in `meanwhile` or in the block, because Prefect reads its settings from the environment on import. If
+    the environment or the active profile sets ``PREFECT_API_URL``, the server at that URL is used. Otherwise, the
+    command starts its own server, which stops when the command ends for any reason.
 
     Parameters
     ----------
@@ -69,6 +74,8 @@ def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = lambda 
         server uses CPU time.
     noted
         Function to call with a message if the wait is long.
+    meanwhile
+        Function to call while the command's own server starts; ``PREFECT_API_URL`` is already set.
 
     Raises
     ------
@@ -82,7 +89,7 @@ def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = lambda 
     if configured_api():
         check_reachable()
     else:
-        process = _start(startup_timeout_s, noted)
+        process = _start(startup_timeout_s, noted, meanwhile)
     try:
         yield time.perf_counter() - began
     finally:
@@ -92,8 +99,7 @@ def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = lambda 
                 resolve_name(service).drain_all(timeout=_DRAIN_S)
         if process is not None:
             process.communicate()  # close the server's standard input, which stops the server
-            for name in ("PREFECT_API_URL", _OWN_SERVER):
-                os.environ.pop(name, None)
+            _forget()
 
 
 def configured_api() -> bool:
@@ -149,7 +155,12 @@ def _home() -> Path:
     return Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
 
 
-def _start(timeout_s: float, noted: Callable[[str], None]) -> subprocess.Popen[str]:
+def _forget() -> None:
+    for name in ("PREFECT_API_URL", _OWN_SERVER):
+        os.environ.pop(name, None)
+
+
+def _start(timeout_s: float, noted: Callable[[str], None], meanwhile: Callable[[], object]) -> subprocess.Popen[str]:
     try:
         _home().mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -163,23 +174,30 @@ def _start(timeout_s: float, noted: Callable[[str], None]) -> subprocess.Popen[s
     with host_lock(
         "prefect-server-start", on_wait=lambda: noted("Waiting for another command's Prefect server to start.")
     ):
-        process = subprocess.Popen(
-            # ``-P`` prevents modules in the working folder from replacing nightquant's modules.
-            [sys.executable, "-P", "-m", "flows.execution.server_process"],
-            env=os.environ | {"PYTHONPATH": path},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            # Protect the server from Control-C, because the flow must still report its own end to the server.
-            start_new_session=True,
-        )
+        # Open the socket here, so that the URL is known while the server starts.
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            process = subprocess.Popen(
+                # ``-P`` prevents modules in the working folder from replacing nightquant's modules.
+                [sys.executable, "-P", "-m", "flows.execution.server_process", str(listener.fileno())],
+                env=os.environ | {"PYTHONPATH": path},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                pass_fds=[listener.fileno()],
+                # Protect the server from Control-C, because the flow must still report its own end to the
+                # server.
+                start_new_session=True,
+            )
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+        os.environ |= {"PREFECT_API_URL": url, _OWN_SERVER: str(process.pid)}
         try:
-            port = port_of(process, timeout_s, noted)
+            meanwhile()
+            port_of(process, timeout_s, noted)
         except BaseException:  # a starting server does not need a graceful shutdown
             process.kill()
             process.wait()
+            _forget()
             raise
-    os.environ |= {"PREFECT_API_URL": f"http://127.0.0.1:{port}/api", _OWN_SERVER: str(process.pid)}
     return process
 
 

@@ -121,9 +121,13 @@ def _application() -> ASGIApp:
 
 
 def main() -> None:
-    """Serve Prefect's API on a free loopback port, and write its number to standard output when the server is ready."""
+    """Serve Prefect's API, and write the port's number to standard output when the server is ready.
+
+    The first argument is the descriptor of a listening socket. Without an argument, the server opens a loopback port.
+    """
     os.environ.update(PREFECT__SERVER_EPHEMERAL="1", PREFECT__SERVER_FINAL="1", PREFECT_UI_ENABLED="0")
-    listener = socket.create_server(("127.0.0.1", 0))
+    passed = sys.argv[1:]
+    listener = socket.socket(fileno=int(passed[0])) if passed else socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         _application,
         factory=True,

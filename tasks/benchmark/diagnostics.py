@@ -6,7 +6,7 @@ Memory and proofs are obtained after timing. If a value cannot be measured, the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -113,12 +113,17 @@ class Diagnosis:
             self.unknown.setdefault(name, {}).update(dict.fromkeys(columns, reason))
 
 
-def diagnose(session: Session, subjects: Sequence[Subject], modules: tuple[str, ...]) -> Diagnosis:
-    """Measure memory and make proofs in parallel, because neither step depends on wall time."""
-    diagnosis, began = Diagnosis(), time.perf_counter()
+def diagnose(
+    session: Session, subjects: Sequence[Subject], modules: tuple[str, ...], known: Mapping[str, Proof] | None = None
+) -> Diagnosis:
+    """Measure memory and make the proofs that are not `known`, in parallel, because neither depends on wall time."""
+    diagnosis, began = Diagnosis(proofs=dict(known or {})), time.perf_counter()
+    unknown = [subject for subject in subjects if subject.name not in diagnosis.proofs]
     with ThreadPoolExecutor(1) as pool:
-        measuring = pool.submit(look, lambda part: session.measure_memory(part, modules), subjects, session.limit)
-        proofs, unproven = look(lambda part: session.prove(part, modules), subjects, session.limit)
+        measuring = pool.submit(
+            look, lambda part: session.measure_memory(part, modules, alone=not unknown), subjects, session.limit
+        )
+        proofs, unproven = look(lambda part: session.prove(part, modules), unknown, session.limit)
         diagnosis.proof_wall_s = time.perf_counter() - began
         memories, unmeasured = measuring.result()
     for memory in memories:
@@ -144,6 +149,8 @@ def look(
     reports, refused
         Reports of the processes that succeeded, and the reason for each subject without a report.
     """
+    if not subjects:
+        return [], {}
     try:
         return [measure(subjects)], {}
     except MeasurementError as error:

@@ -31,8 +31,6 @@ from tasks.tensor_files import Golden
 # differs between processes, because threads share work differently or an activation rounds to the next int8 step.
 # Rounding stays below 1e-4; a float model and its int8 version differ by 1e-2 or more.
 TOLERANCE = 1e-3
-# Cold calls may take up to a quarter of the time for the rest of the launch, which is a fifth of the complete time.
-_COLD_SHARE = 1 / 4
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def run(spec_json: str) -> LaunchReport:
         began = time.monotonic()
         # The budget is a fraction of the launch's time so far, without the first launch's additional warm-up.
         longer_s = len(ready) * (spec.profile.warm_up_s - spec.profile.rewarm_s)
-        budget_s = _COLD_SHARE * (began - spec.spawned_at - longer_s)
+        budget_s = spec.profile.cold_share * (began - spec.spawned_at - longer_s)
         cold_s = time_cold_rounds(spec, subjects, Eviction(pinned), budget_s)
         cold_wall_s = time.monotonic() - began
         used: dict[str, float] = {}

@@ -20,23 +20,22 @@ import psutil
 import torch
 
 from tasks.benchmark.child import describe_end
-from tasks.benchmark.messages import ChildSpec, Memory, MemoryReport, Subject
+from tasks.benchmark.messages import ChildSpec, Memory, MemoryReport, MemorySpec, Subject
 from tasks.machine import available_cores
 
 _CALLS = 3
 
 
 def run(spec_json: str) -> MemoryReport:
-    """Measure each subject of a `ChildSpec` separately; write the traceback of a failure to standard error."""
-    spec = ChildSpec.model_validate_json(spec_json)
+    """Measure each subject of a `MemorySpec` separately; write the traceback of a failure to standard error."""
+    spec = MemorySpec.model_validate_json(spec_json)
     torch.set_num_threads(spec.threads)
     for module in (*spec.modules, spec.loader.partition(":")[0]):
         importlib.import_module(module)
     # Without `gc.freeze`, garbage collection in a child would touch, and therefore copy, every object of this process.
     gc.freeze()
-    # Children can run in parallel, because time is not measured. Each child counts only its own pages. Leave `threads`
-    # processors for the proof (`tasks.proof.child`), which runs at the same time.
-    parallel = max(1, available_cores() - spec.threads)
+    # Children can run in parallel, because time is not measured. Each child counts only its own pages.
+    parallel = max(1, available_cores() - spec.reserved)
     results: dict[str, Memory | str] = {}
     for first in range(0, len(spec.subjects), parallel):
         started = {subject.name: _start(subject, spec) for subject in spec.subjects[first : first + parallel]}

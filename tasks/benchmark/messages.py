@@ -20,7 +20,8 @@ class Profile(Frozen):
     are spent. A block takes at least ``block_s`` seconds. A warm-up takes at least ``warm_up_calls`` calls and
     ``warm_up_s`` seconds (``rewarm_s`` in later launches). Percentiles come from ``single_calls`` single calls in
     ``launches`` launches, limited to ``single_s`` seconds per candidate and launch. At most ``cold_rounds`` rounds are
-    timed with cold caches. Further settings, which do not affect decisions, are timed in ``further_launches`` launches.
+    timed with cold caches, in at most ``cold_share`` of the time for the rest of the launch. Further settings, which do
+    not affect decisions, are timed in ``further_launches`` launches.
     """
 
     name: str
@@ -34,11 +35,22 @@ class Profile(Frozen):
     single_calls: int = 1000
     single_s: float = 0.3
     cold_rounds: int = 40
+    cold_share: float = 1 / 4
     further_launches: int = 5
 
 
 PROFILES = {
-    "quick": Profile(name="quick", launches=3, rounds=4, budget_s=60, warm_up_s=0.5, single_s=0.1, further_launches=2),
+    "quick": Profile(
+        name="quick",
+        launches=3,
+        rounds=4,
+        budget_s=60,
+        warm_up_s=0.3,
+        rewarm_s=0.1,
+        single_s=0.1,
+        cold_share=1 / 3,
+        further_launches=2,
+    ),
     "standard": Profile(name="standard", launches=5, rounds=8, budget_s=300),
     "full": Profile(name="full", launches=10, rounds=10, budget_s=900, further_launches=10),
 }
@@ -65,6 +77,12 @@ class ChildSpec(Frozen):
     loader: str
     threads: int
     modules: tuple[str, ...] = ()
+
+
+class MemorySpec(ChildSpec):
+    """Request for memory measurements, which run in parallel on all processors except ``reserved`` processors."""
+
+    reserved: int = 0
 
 
 class LaunchSpec(ChildSpec):

@@ -18,6 +18,7 @@ from tasks.benchmark.messages import (
     LaunchReport,
     LaunchSpec,
     MemoryReport,
+    MemorySpec,
     Profile,
     Subject,
     SubjectReport,
@@ -200,15 +201,21 @@ class Session:
             if done == LOOKS[-1] or spent_s * (done + 1) / done > self.profile.budget_s:
                 return measured
 
-    def measure_memory(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> MemoryReport:
+    def measure_memory(
+        self, subjects: Sequence[Subject], modules: tuple[str, ...], *, alone: bool = False
+    ) -> MemoryReport:
         """Measure the resident memory of every subject, each in a separate process that has imported `modules`.
+
+        If the measurement is not `alone`, it leaves as many processors as the benchmark has threads to the proof.
 
         Raises
         ------
         MeasurementError
             The memory process died or exceeded the limit.
         """
-        return run_child("tasks.benchmark.memory", self._spec(subjects, modules), MemoryReport, self.limit)
+        reserved = 0 if alone else self.threads
+        spec = MemorySpec(**dict(self._spec(subjects, modules)), reserved=reserved)
+        return run_child("tasks.benchmark.memory", spec, MemoryReport, self.limit)
 
     def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
         """Find out which operators and instructions each subject executes, in one process for all subjects.

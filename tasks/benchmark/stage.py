@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -12,19 +12,22 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from storage.artifacts import ArtifactStore
-from storage.errors import InputError, MeasurementError
+from storage.errors import InputError, MeasurementError, StoreError
 from storage.locks import host_lock
 from tasks.benchmark.child import Limit
 from tasks.benchmark.diagnostics import diagnose, timings_of
 from tasks.benchmark.messages import INCUMBENT_SUFFIX, LaunchReport, Profile, Subject
 from tasks.benchmark.protocol import LOCK, Contest, Measured, Session
 from tasks.benchmark.statistics import verdict_of
-from tasks.extensions import DOMAINS
+from tasks.extensions import DOMAINS, RUNTIMES
+from tasks.facts import Fact, host_conditions
 from tasks.job import Job, Workspace
 from tasks.machine import Evidence, fingerprint, observe
+from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.results import BenchmarkResult
 from tasks.runtimes.base import CandidateFiles
+from tasks.sources import code_digest
 from tasks.tensor_files import GOLDEN, Golden
 from tasks.workload.workload import Benchmark, SequenceBenchmark, Workload
 
@@ -116,10 +119,13 @@ def benchmark(
         measured = session.measure(subjects, contest)
         timed = [subject for subject in subjects if subject.name in measured.names()]
         tonight = [subject for subject in timed if not subject.name.endswith(INCUMBENT_SUFFIX)]
-        diagnosis = diagnose(session, timed, measured.launches[0].modules)
+        facts = proof_facts(workload, candidates, measured.names())
+        known = {name: proof for name, fact in facts.items() if (proof := fact.find(workspace.store))}
+        diagnosis = diagnose(session, timed, measured.launches[0].modules, known)
         further, refused = _measure_further(session, tonight, job, workspace.store)
         after = observe("after", settings.threads, engines)
         wall_s = time.perf_counter() - began
+    _keep(diagnosis.proofs, {name: fact for name, fact in facts.items() if name not in known}, workspace.store)
     aa, cold_aa = measured.aa_ratio(), measured.with_caches("cold").aa_ratio()
     timings = list(timings_of(measured, settings.batch_size, "primary", diagnosis.memory))
     for setting, timed_further in further.items():
@@ -185,6 +191,37 @@ def subjects_at(
         path = Path(folder) / GOLDEN
         path.write_bytes(Golden(inputs).to_bytes())
         yield [subject.model_copy(update={"golden": str(path)}) for subject in subjects]
+
+
+def proof_facts(
+    workload: Workload, candidates: Sequence[BenchmarkCandidate], timed: Collection[str]
+) -> dict[str, Fact[Proof]]:
+    """Return the places of the timed candidates' proofs, by name.
+
+    The dictionary is empty if the gate requires a fraction of time, because a run never decides by earlier times.
+    """
+    if workload.gate.min_int8_time_share is not None:
+        return {}
+    return {one.name: _proof_fact(one, workload.benchmark.threads) for one in candidates if one.name in timed}
+
+
+def _proof_fact(candidate: BenchmarkCandidate, threads: int) -> Fact[Proof]:
+    opener, _, _ = RUNTIMES[candidate.candidate.runtime].opens.partition(":")
+    conditions = {
+        "code": code_digest("tasks.proof.child", opener),
+        "host": host_conditions("capstone"),
+        "golden": candidate.outputs.digest,  # contains the inputs
+        "threads": threads,
+    }
+    return Fact("proof", Proof, candidate.candidate.digest, conditions)
+
+
+def _keep(proofs: Mapping[str, Proof], facts: Mapping[str, Fact[Proof]], store: ArtifactStore) -> None:
+    """Store complete proofs; a proof without instructions may become complete when the system allows sampling."""
+    for name, fact in facts.items():
+        if name in proofs and proofs[name].instructions is not None:
+            with suppress(StoreError):  # the next run can make the proof again, but cannot repeat the timings
+                fact.keep(proofs[name], store)
 
 
 def _measure_further(

@@ -23,7 +23,8 @@ from tasks.quantize.int8_modules import align_for_aot_inductor
 from tasks.quantize.operators import SUFFIX
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
-from tasks.runtimes.aot_package import MODEL, TEMPORARY, open_package, own_cache, target
+from tasks.runtimes.aot_session import MODEL, open_package
+from tasks.runtimes.aot_target import TEMPORARY, own_cache, target
 from tasks.runtimes.base import Made, Maker
 
 OPTIONS: dict[str, object] = {

@@ -76,7 +76,7 @@ class AotInductor(Runtime):
     """
 
     makes = "tasks.runtimes.aot_compile:AotMaker"
-    opens = "tasks.runtimes.aot_package:AotOpener"
+    opens = "tasks.runtimes.aot_session:AotOpener"
     checker = "tasks.runtimes.aot_checker"
     extra = "inductor"
     main_file = "model.pt2"
@@ -129,7 +129,7 @@ with torch.inference_mode():
 
     def required_instructions(self, recipe: Recipe) -> list[str]:
         """Return the instruction sets that the compiler may use, as named in ``/proc/cpuinfo``."""
-        instructions: list[str] = resolve_name("tasks.runtimes.aot_package:instructions_for")(spec_of(recipe))
+        instructions: list[str] = resolve_name("tasks.runtimes.aot_target:instructions_for")(spec_of(recipe))
         return instructions
 
 

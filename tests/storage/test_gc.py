@@ -74,18 +74,18 @@ def test_what_a_bundle_mentions_stays(tmp_path: Path) -> None:
     assert digests["model1"] not in left(tmp_path)
 
 
-def test_candidates_keep_what_they_were_made_from_and_their_outputs(tmp_path: Path) -> None:
+def test_candidates_keep_their_inputs_outputs_and_facts(tmp_path: Path) -> None:
     made = {"checkpoint": make(tmp_path, "checkpoint", seed=1)}
     made["fine-tuned"] = make(tmp_path, "fine-tuned", checkpoint=made["checkpoint"])
     made["converted"] = make(tmp_path, "converted", fine_tuned=made["fine-tuned"])
     made["candidate"] = make(tmp_path, "candidate", converted=made["converted"])
-    made["outputs"] = make(tmp_path, "outputs", candidate=made["candidate"])
+    made |= {kind: make(tmp_path, kind, candidate=made["candidate"]) for kind in ("outputs", "evaluation", "proof")}
     other = make(tmp_path, "candidate", converted=made["converted"], runtime="other")
-    outputs_of_other = make(tmp_path, "outputs", candidate=other)
+    about_other = {make(tmp_path, kind, candidate=other) for kind in ("outputs", "evaluation", "proof")}
     write_night(tmp_path, NIGHTS[0], [measurement("run", NIGHTS[0], artifact_digest=made["candidate"])], "run")
     done = collect(tmp_path, 1, now=TOMORROW)
     assert left(tmp_path) == set(made.values())
-    assert {item.digest for item in done.removed} == {other, outputs_of_other}
+    assert {item.digest for item in done.removed} == {other, *about_other}
 
 
 @pytest.mark.slow

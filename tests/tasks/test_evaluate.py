@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import MeasurementError
+from tasks.data.evaluation import Quality
 from tasks.evaluate import compare, compare_all, quality_of
 from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
@@ -55,6 +58,34 @@ def test_a_failure_names_the_candidate(tmp_path: Path, monkeypatch: pytest.Monke
         evaluate(job, candidate, store)
 
 
+@pytest.mark.slow
+def test_an_evaluation_is_found_again_until_its_conditions_or_outputs_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ArtifactStore(tmp_path)
+    job = job_of(read_workload(_WORKLOAD), store)
+    candidate = build(job, "float", "eager", store)
+    first, domain = evaluate(job, candidate, store), type(DOMAINS[job.workload.domain])
+    calls: list[str] = []
+    original = domain.evaluate
+
+    def count(*args: Any, **settings: Any) -> Quality:
+        calls.append("called")
+        return original(*args, **settings)
+
+    monkeypatch.setattr(domain, "evaluate", count)
+    assert evaluate(job, candidate, store) == first
+    renamed = evaluate(job, candidate.model_copy(update={"recipe": "other name"}), store)
+    assert renamed == first.model_copy(update={"recipe": "other name"})
+    assert not calls
+    shutil.rmtree(store.path(first.outputs.kind, first.outputs.digest))
+    assert evaluate(job, candidate, store) == first
+    assert len(calls) == 1
+    fewer = replace(job, dataset=job.dataset.model_copy(update={"at_most": 10}))
+    evaluate(fewer, candidate, store)
+    assert len(calls) == 2
+
+
 RECIPES = [
     {"name": "float", "method": "none"},
     {"name": "static", "method": "static", "calibration_batches": 1, "calibration_batch_size": 8},
@@ -83,6 +114,13 @@ def test_a_method_says_whether_what_a_row_gives_depends_on_its_neighbours(
     named = job.workload.recipe_named(recipe)
     coupled = not torch.allclose(alone[0], beside[0], rtol=1e-4, atol=1e-5)
     assert spec_of(named).couples_rows == coupled
+
+
+def test_another_split_has_an_evaluation_of_its_own(images: tuple[Job[Workload], ArtifactStore]) -> None:
+    job, store = images
+    candidate = build(job, "float", "eager", store)
+    selection = replace(job, dataset=job.dataset.model_copy(update={"judged_on": "valid"}))
+    assert evaluate(job, candidate, store).outputs != evaluate(selection, candidate, store).outputs
 
 
 def test_images_are_evaluated_one_by_one_where_they_would_share_ranges(

@@ -68,3 +68,14 @@ def test_without_time_nothing_is_tried_again(tmp_path: Path) -> None:
 def test_what_sampling_would_tell_is_unknown_where_it_is_not_allowed(tmp_path: Path) -> None:
     found = diagnosed(plan(tmp_path, "float/eager", work=1))
     assert found.unknown == {"float/eager": {"instructions": "not allowed", "saturation": "not allowed"}}
+
+
+@pytest.mark.slow
+def test_a_known_proof_is_not_made_again(tmp_path: Path) -> None:
+    known = {"float/eager": Proof(int8_time_share=0.125, instructions={})}
+    subjects = [plan(tmp_path, name, work=1) for name in ("float/eager", "int8/eager")]
+    session = _Planted("float/eager", TINY, loader=LOADER)
+    found = diagnose(session, subjects, (), known)
+    assert found.proofs["float/eager"] == known["float/eager"]
+    assert set(found.proofs) == set(found.memory) == {"float/eager", "int8/eager"}
+    assert set(found.unknown) == {"int8/eager"}

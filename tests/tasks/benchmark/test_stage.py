@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from storage.artifacts import ArtifactStore, artifact_digest
+from storage.digest import digest_of
 from storage.errors import MeasurementError
 from storage.results import PROFILES as NAMES
 from storage.results import Caches
@@ -24,11 +25,13 @@ from tasks.benchmark.stage import (
     benchmark,
     contest_of,
     further_settings,
+    proof_facts,
     subjects_at,
 )
 from tasks.job import Job, Workspace
 from tasks.machine import fingerprint
-from tasks.refs import ArtifactRef
+from tasks.proofs import ProofReport
+from tasks.refs import ArtifactRef, CandidateRef
 from tasks.tensor_files import GOLDEN, Golden
 from tasks.workload import Workload, read_workload
 from tasks.workload.workload import Benchmark, SequenceBenchmark
@@ -203,13 +206,63 @@ def test_memory_that_was_not_measured_is_told_and_costs_nothing_else(
     job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = MemoryReport(memory={}, refused={"dynamic-int8/eager": "MemoryError: "})
-    monkeypatch.setattr(Session, "measure_memory", lambda *_: report)
+    monkeypatch.setattr(Session, "measure_memory", lambda *_, **__: report)
     result = benchmark(job, candidates, TINY, Workspace(store))
     assert result.refused == {}
     lacking = result.unknown["dynamic-int8/eager"]
     assert (lacking["peak_rss_bytes"], lacking["rss_loaded_bytes"]) == ("MemoryError: ", "MemoryError: ")
     assert {row.recipe for row in result.timings} == {"float", "dynamic-int8"}
     assert {row.peak_rss_bytes for row in result.timings} == {None}
+
+
+@pytest.mark.slow
+def test_complete_proofs_are_found_again(
+    job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {candidate.name for candidate in candidates}
+    first = benchmark(job, candidates, TINY, Workspace(store))
+    asked: set[str] = set()
+    prove = Session.prove
+
+    def counted(session: Session, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
+        asked.update(subject.name for subject in subjects)
+        return prove(session, subjects, modules)
+
+    monkeypatch.setattr(Session, "prove", counted)
+    again = benchmark(job, candidates, TINY, Workspace(store))
+    # Without instructions, for example in a container that does not allow sampling, a proof is incomplete.
+    complete = {name for name, proof in first.proofs.items() if proof.instructions is not None}
+    assert asked == names - complete
+    assert {name: again.proofs[name] for name in complete} == {name: first.proofs[name] for name in complete}
+
+
+def test_every_proof_is_made_again_if_the_gate_decides_by_their_times() -> None:
+    workload = read_workload(_WORKLOAD)
+    made = CandidateRef(kind="candidate", digest="1" * 64, recipe="int8", runtime="eager", size_bytes=1)
+    candidate = BenchmarkCandidate(candidate=made, outputs=ArtifactRef(kind="outputs", digest="2" * 64))
+    assert set(proof_facts(workload, [candidate], ["int8/eager"])) == {"int8/eager"}
+    assert proof_facts(workload, [candidate], ["float/eager"]) == {}
+    gate = workload.gate.model_copy(update={"min_int8_time_share": 0.5})
+    assert proof_facts(workload.model_copy(update={"gate": gate}), [candidate], ["int8/eager"]) == {}
+
+
+def test_a_proof_depends_on_its_candidate_and_inputs() -> None:
+    workload, digests = read_workload(_WORKLOAD), ("1" * 64, "2" * 64)
+    facts = [
+        proof_facts(
+            workload,
+            [
+                BenchmarkCandidate(
+                    candidate=CandidateRef(kind="candidate", digest=one, recipe="int8", runtime="eager", size_bytes=1),
+                    outputs=ArtifactRef(kind="outputs", digest=other),
+                )
+            ],
+            ["int8/eager"],
+        )["int8/eager"]
+        for one in digests
+        for other in digests
+    ]
+    assert len({(fact.candidate, digest_of(fact.conditions)) for fact in facts}) == len(facts)
 
 
 _MORTAL = """

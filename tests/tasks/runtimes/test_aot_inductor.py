@@ -27,7 +27,7 @@ from tasks.job import Job
 from tasks.machine import this_machine
 from tasks.quantize.engine import BFLOAT16
 from tasks.refs import CandidateRef
-from tasks.runtimes import aot_compile, aot_package
+from tasks.runtimes import aot_compile, aot_target
 from tasks.runtimes.aot_checker import open_model
 from tasks.runtimes.aot_compile import int8_products
 from tasks.runtimes.base import CandidateFiles
@@ -74,9 +74,9 @@ def package(candidate: CandidateRef, store: ArtifactStore) -> Path:
 @pytest.fixture
 def forgotten() -> Iterator[None]:
     """What was found out about the compiler counts neither before the test nor after it."""
-    aot_package.target.cache_clear()
+    aot_target.target.cache_clear()
     yield
-    aot_package.target.cache_clear()
+    aot_target.target.cache_clear()
 
 
 def test_every_layer_is_int8_in_the_graph_and_in_the_machine_code(candidate: CandidateRef, package: Path) -> None:
@@ -224,7 +224,7 @@ def test_without_a_compiler_it_is_told_what_to_install(
     def find_none() -> str:
         raise InvalidCxxCompiler
 
-    monkeypatch.setattr(aot_package, "get_cpp_compiler", find_none)
+    monkeypatch.setattr(aot_target, "get_cpp_compiler", find_none)
     with pytest.raises(UnavailableError, match=r"needs a C\+\+ compiler.*apt install g\+\+"):
         pipeline.build(static, "tried", RUNTIME, store)
 
@@ -233,7 +233,7 @@ def test_without_a_compiler_it_is_told_what_to_install(
 def test_processor_and_compiler_are_part_of_what_decides_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
     here = RUNTIMES[RUNTIME].environment()
     assert {"torch", "torchao", "vnni", "saturates", "capability", "instructions", "compiler"} == set(here)
-    aot_package.target.cache_clear()
+    aot_target.target.cache_clear()
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
     assert RUNTIMES[RUNTIME].environment()["instructions"] == ["avx2", "fma", "f16c"]
 
@@ -244,10 +244,10 @@ def test_int8_with_all_bits_needs_vnni_whatever_it_is_compiled_for(
 ) -> None:
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
     floats, int8 = (static.workload.recipe_named(name) for name in ("float", "tried"))
-    processor = aot_package.processor()
+    processor = aot_target.processor()
     for more, expected in ((set(), []), ({"avx_vnni"}, ["avx_vnni"]), ({"avx_vnni", "avx512_vnni"}, ["avx512_vnni"])):
         words = processor - {"avx_vnni", "avx512_vnni"} | more
-        monkeypatch.setattr(aot_package, "processor", lambda words=words: words)
+        monkeypatch.setattr(aot_target, "processor", lambda words=words: words)
         assert RUNTIMES[RUNTIME].required_instructions(floats) == ["avx2", "fma", "f16c"]
         assert RUNTIMES[RUNTIME].required_instructions(int8) == ["avx2", "fma", "f16c", *expected]
 
@@ -257,17 +257,17 @@ def test_code_is_compiled_in_folders_of_the_users_own_unless_another_is_named(
 ) -> None:
     variable = "TORCHINDUCTOR_CACHE_DIR"
     monkeypatch.setenv("NIGHTQUANT_CACHE", str(tmp_path))
-    own = aot_package._kept_folder()
+    own = aot_target._kept_folder()
     assert Path(own).is_relative_to(tmp_path)
     assert Path(own).stat().st_mode & 0o077 == 0
     for shared in (None, default_cache_dir()):
         monkeypatch.delenv(variable, raising=False)
         if shared:
             monkeypatch.setenv(variable, shared)
-        with aot_package.own_cache(own):
+        with aot_target.own_cache(own):
             assert cache_dir() == own
     monkeypatch.setenv(variable, str(tmp_path))
-    with aot_package.own_cache("elsewhere"):
+    with aot_target.own_cache("elsewhere"):
         assert cache_dir() == str(tmp_path)
     assert os.environ[variable] == str(tmp_path)
 
@@ -278,7 +278,7 @@ def test_without_a_cache_folder_that_can_be_written_a_temporary_one_serves(
     (tmp_path / "file").touch()
     monkeypatch.setenv("NIGHTQUANT_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = Path(aot_package._kept_folder())
+    folder = Path(aot_target._kept_folder())
     assert folder.parent == tmp_path
     assert folder.stat().st_mode & 0o077 == 0
 
@@ -286,7 +286,7 @@ def test_without_a_cache_folder_that_can_be_written_a_temporary_one_serves(
 @pytest.mark.long
 def test_opening_a_package_leaves_nothing_in_the_shared_folder(package: Path, tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path\nfrom tasks.runtimes.aot_package import open_package\n"
+        "from pathlib import Path\nfrom tasks.runtimes.aot_session import open_package\n"
         f"open_package(Path({str(package)!r}))"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}

@@ -38,6 +38,12 @@ def spread(outputs, target):
 def wrong(outputs, target):
     return "good"
 
+counts = []
+
+def counted(outputs, target):
+    counts.append(len(counts))
+    return float(len(counts))
+
 def failing(outputs, target):
     raise ValueError("no such thing")
 """
@@ -115,6 +121,15 @@ def test_the_mean_of_the_rows_is_the_quality(tmp_path: Path, metric: str, contri
     assert samples["quality"].double().mean().item() == pytest.approx(found.quality, rel=1e-6)
     assert found.contributions == contributions
     assert len(samples["prediction" if metric == "accuracy" else "output"]) == found.samples
+
+
+def test_a_users_own_metric_is_computed_in_every_run(tmp_path: Path) -> None:
+    write(tmp_path, CODE + REGRESSION)
+    store = ArtifactStore(tmp_path)
+    job = job_of(own(tmp_path, **sections("own_code:counted")), store)
+    candidate = build(job, "float", "eager", store)
+    first, second = (evaluate(job, candidate, store).quality for _ in range(2))
+    assert first < second
 
 
 @pytest.mark.parametrize("metric", ["f1-macro", "auroc", "perplexity", "own_code:spread"])

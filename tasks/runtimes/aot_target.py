@@ -1,4 +1,4 @@
-"""Open and profile compiled packages, and determine the instruction sets that the compiler may use."""
+"""Determine the instruction sets that the compiler may use, and the folder in which it compiles."""
 
 from __future__ import annotations
 
@@ -6,65 +6,24 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
-import torch
-from torch import Tensor
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-from torch.utils import _pytree as pytree
 
 from storage.errors import UnavailableError
 from storage.root import cache_base
 from tasks.libraries import quiet
-from tasks.outputs import Call
-from tasks.proofs import Operator
-from tasks.quantize.operators import load_libraries
 from tasks.quantize.spec import Spec
-from tasks.runtimes.base import CandidateFiles, Opened, Opener
-from tasks.runtimes.torch_modules import profile_torch
 
 with quiet():
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.cpu_vec_isa import pick_vec_isa
     from torch._inductor.exc import InvalidCxxCompiler
 
-MODEL = "model.pt2"
 _CACHE, TEMPORARY = "TORCHINDUCTOR_CACHE_DIR", "nightquant-inductor-"
-
-
-class AotOpener(Opener):
-    """An opener for compiled packages."""
-
-    def open(self, files: CandidateFiles, threads: int) -> Opened:
-        """Load the package; its loops and oneDNN's kernels use torch's intra-op threads."""
-        torch.set_num_threads(threads)
-        load_libraries(files.folder)
-        return Opened(open_package(files.folder / MODEL))
-
-    def profile(
-        self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
-    ) -> list[Operator]:
-        """Profile with torch's and oneDNN's profilers, and attribute the remaining time to the package's own loops."""
-        return profile_torch(partial(opened.call, *inputs), calls)
-
-
-def open_package(path: Path) -> Call:
-    """Load a package as a callable that takes tensors.
-
-    When loading a package, torch runs the compiler to warn about packages for other processors. The callable uses the
-    loader directly, because torch's Python wrapper parses descriptions of inputs and outputs on every call.
-    """
-    with quiet(), own_cache(_kept_folder()):
-        loader = torch._inductor.aoti_load_package(str(path)).loader
-    structure = pytree.treespec_loads(loader.get_call_spec()[1])
-
-    def call(*inputs: Tensor) -> object:
-        return pytree.tree_unflatten(loader.run(list(inputs)), structure)
-
-    return call
 
 
 def instructions_for(spec: Spec) -> list[str]:

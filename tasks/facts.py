@@ -1,0 +1,60 @@
+"""Facts about a candidate that later runs look up in the store: evaluations and proofs, but never measurements.
+
+A fact holds only under its conditions: the code that determines the fact, the inputs, and this host's hardware,
+libraries and instruction sets. If a condition changes, the run determines the fact again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from storage.artifacts import ArtifactStore, artifact_digest
+from storage.digest import digest_of
+from tasks.machine import installed_version, this_machine
+from tasks.refs import Frozen
+
+T = TypeVar("T", bound=Frozen)
+_FILE = "fact.json"
+# Prefixes of environment variables that select the kernels of torch, oneDNN, MKL and nightquant.
+_SELECTING = ("ATEN_", "DNNL_", "MKL_", "NIGHTQUANT_ISA", "ONEDNN_")
+
+
+@dataclass(frozen=True)
+class Fact(Generic[T]):
+    """A place in the store for a value of class `model` about a `candidate` (a digest), under certain `conditions`."""
+
+    kind: str
+    model: type[T]
+    candidate: str
+    conditions: Mapping[str, object]
+
+    def find(self, store: ArtifactStore) -> T | None:
+        """Return the value, or None if the store lacks it; raise `StoreError` if the artifact is damaged."""
+        folder = store.find(self.kind, artifact_digest(self.kind, self._made_from()))
+        if folder is None:
+            return None
+        return self.model.model_validate_json((folder / _FILE).read_text(encoding="utf-8"))
+
+    def keep(self, value: T, store: ArtifactStore) -> None:
+        """Store the value; raise `StoreError` if the store is not writable."""
+        made_from = self._made_from()
+        with store.create(self.kind, artifact_digest(self.kind, made_from), made_from) as folder:
+            (folder / _FILE).write_text(value.model_dump_json(), encoding="utf-8")
+
+    def _made_from(self) -> dict[str, object]:
+        # `storage.gc` keeps an artifact if it names a reachable digest, so the only named digest is the candidate's.
+        return {"candidate": self.candidate, "conditions": digest_of(self.conditions)}
+
+
+def host_conditions(*distributions: str) -> dict[str, object]:
+    """Return the properties of this host that affect a candidate's outputs, and the versions of `distributions`."""
+    machine = this_machine()
+    return {
+        "machine": machine.digest,
+        "environment": machine.environment,
+        "versions": {name: installed_version(name) for name in distributions},
+        "variables": {name: value for name, value in os.environ.items() if name.startswith(_SELECTING)},
+    }

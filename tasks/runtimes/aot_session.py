@@ -1,0 +1,50 @@
+"""Open and profile compiled packages without importing the compiler, which would take a second in each process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from tasks.outputs import Call
+from tasks.proofs import Operator
+from tasks.quantize.operators import load_libraries
+from tasks.runtimes.base import CandidateFiles, Opened, Opener
+from tasks.runtimes.torch_modules import profile_torch
+
+MODEL = "model.pt2"
+
+
+class AotOpener(Opener):
+    """An opener for compiled packages."""
+
+    def open(self, files: CandidateFiles, threads: int) -> Opened:
+        """Load the package; its loops and oneDNN's kernels use torch's intra-op threads."""
+        torch.set_num_threads(threads)
+        load_libraries(files.folder)
+        return Opened(open_package(files.folder / MODEL))
+
+    def profile(
+        self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
+    ) -> list[Operator]:
+        """Profile with torch's and oneDNN's profilers, and attribute the remaining time to the package's own loops."""
+        return profile_torch(partial(opened.call, *inputs), calls)
+
+
+def open_package(path: Path) -> Call:
+    """Load a package as a callable that takes tensors.
+
+    ``torch._inductor.aoti_load_package`` creates the same loader, but imports the compiler and runs it to warn about
+    packages for other processors. Its wrapper also parses descriptions of inputs and outputs on every call.
+    """
+    loader = torch._C._aoti.AOTIModelPackageLoader(str(path))
+    structure = pytree.treespec_loads(loader.get_call_spec()[1])
+
+    def call(*inputs: Tensor) -> object:
+        return pytree.tree_unflatten(loader.run(list(inputs)), structure)
+
+    return call
