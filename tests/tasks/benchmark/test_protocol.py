@@ -45,6 +45,18 @@ def test_planted_ratio_is_recovered_from_noise_that_is_known(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_two_launches_of_several_subjects_give_a_moderated_interval(tmp_path: Path) -> None:
+    works = {BASELINE: 120, "fast/eager": 40, "close/eager": 110, "slow/eager": 240}
+    measured = SESSION.measure([plan(tmp_path, name, work=work, simulated=True) for name, work in works.items()])
+    assert len(measured.launches) == 2
+    for name in ("fast/eager", "close/eager", "slow/eager"):
+        ratio = measured.moderated(name)
+        assert ratio.low <= 120 / works[name] <= ratio.high
+        assert ratio.value == measured.ratio(name).value
+        assert ratio.high / ratio.low < 1.5
+
+
+@pytest.mark.slow
 def test_launches_go_on_until_every_contender_is_decided_and_the_others_leave_after_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
