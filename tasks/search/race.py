@@ -31,8 +31,8 @@ def _no_variants(trial: Trial) -> Sequence[Recipe]:
 class Race:
     """A search's trials, and the decision what to measure next.
 
-    A trial passes if its quality loss is certainly at most ``bound``, and if it can have the required speed and size.
-    The loss is measured on the growing sample sizes ``samples`` until it is decided. ``variants`` returns recipes that
+    A trial passes if its quality loss is at most ``bound``, and if it can have the required speed and size. The loss is
+    measured on the growing sample sizes ``samples`` until its interval is decided; on all samples, the estimate decides. ``variants`` returns recipes that
     are as fast as a trial's recipe. At most ``batch`` new trials are built, screened and timed together.
     """
 
@@ -186,14 +186,17 @@ class Race:
         return numbers
 
     def _judge(self, trial: Trial, drop: Drop) -> None:
-        """Decide whether a trial satisfies the bound on quality; an undecided trial fails on the last samples."""
+        """Decide whether a trial satisfies the bound on quality, by its interval or, on the last samples, its estimate.
+
+        Intervals of a small selection split would reject almost every trial, and the gate judges the finalists anyway.
+        """
         screened = self._screened[trial.number] = self._screened.get(trial.number, 0) + 1
         is_last = screened == len(self.samples) or bool(trial.drop and trial.drop.samples == drop.samples)
-        if drop.high <= self.bound:
+        if drop.high <= self.bound or (is_last and drop.value <= self.bound):
             self._decided[trial.number] = True
         elif drop.low > self.bound or is_last:
             self._decided[trial.number] = False
-            loss = f"loses {drop.low:.3g} to {drop.high:.3g} on {drop.samples:,} samples"
+            loss = f"loses {drop.value:.3g} ({drop.low:.3g} to {drop.high:.3g}) on {drop.samples:,} samples"
             self._end(trial.number, "failed", f"{loss}, and at most {self.bound:.3g} is allowed")
 
     def _settle(self) -> None:

@@ -48,6 +48,7 @@ ELSEWHERE = {
     "generate",
     "handoff sign",
     "init",
+    "search",
     "sensitivity",
     "operations install",
     "operations check",

@@ -91,7 +91,9 @@ def test_finalists_satisfy_every_bound_and_nothing_that_was_dropped_is_truly_bet
     assert [trial.outcome for trial in race.results(3)].count("chosen") == len(finalists)
     for trial in finalists:
         loss, speed, size = world.truth(trial)
-        assert loss <= BOUND + 1e-9
+        assert trial.drop
+        assert trial.drop.value <= BOUND
+        assert trial.drop.low <= loss + 1e-9
         assert largest is None or size <= largest
         assert slowest is None or trial.speed is None or trial.speed.high >= slowest
     passing = [trial for trial in race.results(0) if trial.outcome == "passing"]
@@ -150,7 +152,7 @@ def test_only_a_decided_loss_or_the_last_samples_fail_a_trial(world: World) -> N
     for trial in race.trials:
         if trial.drop and trial.outcome in ("failed", "passing"):
             is_last = trial.drop.samples == SAMPLES[-1]
-            passes = trial.drop.high <= BOUND
+            passes = (trial.drop.value if is_last else trial.drop.high) <= BOUND
             assert (trial.outcome == "passing") == passes
             assert passes or trial.drop.low > BOUND or is_last
 
@@ -209,9 +211,9 @@ def test_a_loss_is_screened_on_more_samples_only_while_it_is_undecided_and_can_w
     assert race.ask() == Screen(numbers=(2,), samples=64)
     race.tell(2, drop=Drop(value=1.0, low=0.9, high=1.1, samples=64))
     assert race.ask() == Screen(numbers=(2,), samples=256)
-    race.tell(2, drop=Drop(value=1.0, low=0.95, high=1.05, samples=256))
+    race.tell(2, drop=Drop(value=1.01, low=0.95, high=1.05, samples=256))
     assert race.trials[1].outcome == "failed"
-    assert race.trials[1].reason == "loses 0.95 to 1.05 on 256 samples, and at most 1 is allowed"
+    assert race.trials[1].reason == "loses 1.01 (0.95 to 1.05) on 256 samples, and at most 1 is allowed"
     assert race.ask() is None
 
 
@@ -226,14 +228,15 @@ def test_the_passing_trial_whose_speed_is_certain_bounds_the_others() -> None:
     assert race.trials[2].reason == f"cannot be better than r2/{RUNTIME}"
 
 
-def test_a_split_without_further_samples_decides_at_once() -> None:
+@pytest.mark.parametrize(("loss", "outcome"), [(0.9, "passing"), (1.1, "failed")])
+def test_a_split_without_further_samples_decides_at_once_by_the_estimate(loss: float, outcome: str) -> None:
     race = race_of(_world((0, 1)), keep_float=False, variants=lambda trial: [])
     race.tell(1, size_bytes=1)
-    race.tell(1, drop=Drop(value=1.0, low=0.5, high=1.5, samples=20))
+    race.tell(1, drop=Drop(value=loss, low=0.5, high=1.5, samples=20))
     race.tell(1, speed=Speed(value=1, low=1, high=1, launches=2))
     assert race.ask() == Screen(numbers=(1,), samples=64)
-    race.tell(1, drop=Drop(value=1.0, low=0.5, high=1.5, samples=20))
-    assert (race.trials[0].outcome, race.ask()) == ("failed", None)
+    race.tell(1, drop=Drop(value=loss, low=0.5, high=1.5, samples=20))
+    assert (race.trials[0].outcome, race.ask()) == (outcome, None)
 
 
 def test_layers_are_ranked_once_for_all_runtimes_of_a_recipe() -> None:
