@@ -223,7 +223,12 @@ def benchmark_all(results: list[WorkloadResult], settings: Settings, store: str)
 
 def _submit_benchmark(result: WorkloadResult, settings: Settings, store: str) -> PrefectFuture[BenchmarkResult] | None:
     candidates = [
-        BenchmarkCandidate(candidate=one.built, outputs=one.evaluation.outputs, standing=_standing(result, one))
+        BenchmarkCandidate(
+            candidate=one.built,
+            outputs=one.evaluation.outputs,
+            standing=_standing(result, one),
+            may_be_promoted=may_be_promoted(result.workload, candidate_columns(result, one)),
+        )
         for one in result.candidates
         if one.failure is None and one.built is not None and one.evaluation is not None
     ]
@@ -239,7 +244,7 @@ def _submit_benchmark(result: WorkloadResult, settings: Settings, store: str) ->
 def _standing(result: WorkloadResult, candidate: CandidateResult) -> Literal["settled", "challenger", "defender"]:
     """Return the candidate's role in the benchmark, based on facts that are known before timing."""
     gate = result.workload.gate
-    if gate.objective == "smallest" and gate.min_speedup is None:
+    if gate.objective != "fastest" and gate.min_speedup is None:
         return "settled"
     current = result.incumbent
     if isinstance(current, Incumbent) and current.same_as == f"{candidate.recipe}/{candidate.runtime}":

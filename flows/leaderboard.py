@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from flows.console import became, faster, plain_table, shortened, signed
+from storage import humanize
 from storage.humanize import MISSING, cut, duration, quality_unit, ratio, size
 from storage.results import Row, number
 from storage.results.query import open_catalog, rows_of
@@ -24,6 +25,12 @@ _HEADINGS = {
     "latency": "latency_ms",
     "cold": "cold_speedup",
     "memory": "memory_mb",
+    "requests/s": "capacity_rps",
+    "serves": "capacity_ratio",
+    "p50": "capacity_p50_ms",
+    "p99": "capacity_p99_ms",
+    "p99.9": "capacity_p999_ms",
+    "cost": "cost_per_million",
     "why": "why",
 }
 COLUMNS = {"rank", "interval", *_HEADINGS.values()}
@@ -32,6 +39,8 @@ _TEXTS = ("workload", "candidate", "decision", "why")
 _LONGEST_WORKLOAD = 16
 _SHORTEST_REASON = 24  # a shorter part of the reason is not informative
 _GAP = 2
+# Columns that are left out if no row has a value, because few workloads measure capacity.
+_RARE = ("requests/s", "serves", "p50", "p99", "p99.9", "cost")
 
 
 def leaderboard_rows(store: str, rows: Sequence[Row]) -> list[Row]:
@@ -49,12 +58,14 @@ def leaderboard_table(rows: Sequence[Row], width: int) -> tuple[Table, str]:
     Return the table, and a line that lists the omitted columns.
     """
     cells = [_cells(row) for row in rows]
-    widths = {heading: max(len(heading), *(len(texts[heading]) for texts in cells)) for heading in _HEADINGS}
-    shown = list(_HEADINGS)[:_ALWAYS]
+    empty = {heading for heading in _RARE if all(texts[heading] == MISSING for texts in cells)}
+    headings = [heading for heading in _HEADINGS if heading not in empty]
+    widths = {heading: max(len(heading), *(len(texts[heading]) for texts in cells)) for heading in headings}
+    shown = headings[:_ALWAYS]
     room = width - sum(widths[heading] + _GAP for heading in shown if heading != "candidate")
     widths["candidate"] = min(widths["candidate"], room)
     room -= widths["candidate"]
-    for heading in list(_HEADINGS)[_ALWAYS:]:
+    for heading in headings[_ALWAYS:]:
         needed = min(widths[heading], _SHORTEST_REASON) if heading == "why" else widths[heading]
         if needed + _GAP <= room:
             shown.append(heading)
@@ -66,7 +77,7 @@ def leaderboard_table(rows: Sequence[Row], width: int) -> tuple[Table, str]:
         texts["why"] = cut(texts["why"], widths["why"])
         is_current = row["became"] in ("promote", "stays")
         table.row(*(texts[heading] for heading in shown), style="bold green" if is_current else "")
-    omitted = sorted(COLUMNS - {"interval"} - {_HEADINGS[heading] for heading in shown})
+    omitted = sorted(COLUMNS - {"interval"} - {_HEADINGS[heading] for heading in (*shown, *empty)})
     return table, f"Not shown: {', '.join(omitted)} (--format json)"
 
 
@@ -83,5 +94,11 @@ def _cells(row: Row) -> dict[str, str]:
         "latency": duration(None if milliseconds is None else milliseconds / 1e3),
         "cold": ratio(number(row, "cold_speedup")),
         "memory": size(number(row, "peak_rss_bytes")),
+        "requests/s": humanize.number(number(row, "capacity_rps"), ",.4g"),
+        "serves": ratio(number(row, "capacity_ratio")),
+        "p50": duration(number(row, "capacity_p50_s")),
+        "p99": duration(number(row, "capacity_p99_s")),
+        "p99.9": duration(number(row, "capacity_p999_s")),
+        "cost": humanize.number(number(row, "cost_per_million")),
         "why": str(row["why"] or MISSING),
     }

@@ -15,6 +15,8 @@ from tasks.results import Incumbent, UnknownIncumbent
 from tasks.workload.gate import Gate, finite, rules_on, text
 from tasks.workload.workload import Workload
 
+_RATIOS = ("min_speedup", "min_capacity_ratio")
+
 
 def judge(
     workload: Workload,
@@ -28,8 +30,8 @@ def judge(
     The gate rejects a candidate that failed or breaks a rule, and holds a candidate with an undecided rule. All other
     candidates pass. Among the passing candidates that can be deployed, the gate promotes the best by ``objective``. A
     good current bundle is replaced only by a candidate that is clearly better in one of three ways. The candidate is
-    faster in the same launches, is smaller if size is the objective, or passes a rule that is undecided for the current
-    bundle. If the current bundle could not be looked up or measured, the gate holds all passing candidates.
+    faster in the same launches (or smaller, or cheaper, by ``objective``), or passes a rule that is undecided for the
+    current bundle. If the current bundle could not be looked up or measured, the gate holds all passing candidates.
 
     Parameters
     ----------
@@ -170,24 +172,36 @@ def _advantage(gate: Gate, row: Row, current: Row | None) -> str:
         low, value = (finite(row, deciding(row, f"over_incumbent{end}")) for end in ("_low", ""))
         if low is not None and value is not None and low > gate.margin:
             return f"{value:.3g} times as fast as the current bundle in the same launches, at least {low:.3g} times"
+    elif gate.objective == "cheapest":
+        if (least := _least_capacity(row, current)) and least > gate.margin:
+            return f"serves at least {least:.3g} times as many requests as the current bundle"
     else:
         size, before = finite(row, "size_bytes"), finite(current, "size_bytes")
         if size and before and before / size > gate.margin:
             return f"{before / size:.3g} times as small as the current bundle"
-    # Skip ``min_speedup``, because equally fast candidates may have different ratios to the baseline. A rule without a
-    # measured number does not count against the current bundle.
+    # The comparison above decides on speed, because equally fast candidates may have different ratios to the baseline.
+    # A missing number does not count against the current bundle.
     open_rules = [
         rule
         for rule in rules_on(gate, current)
-        if rule.outcome == "held" and rule.name != "min_speedup" and rule.seen is not None
+        if rule.outcome == "held" and rule.name not in _RATIOS and rule.seen is not None
     ]
     return f"passes a rule that is undecided for the current bundle: {open_rules[0].describe()}" if open_rules else ""
+
+
+def _least_capacity(row: Row, current: Row) -> float | None:
+    """Return the least ratio of two capacities, from the ends of their intervals; return None if it is unknown."""
+    low, before = finite(row, "capacity_ratio_low"), finite(current, "capacity_ratio_high")
+    limited = text(row, "capacity_limit") or text(current, "capacity_limit")
+    return low / before if low and before and not limited else None
 
 
 def _undecided(gate: Gate, row: Row, current: Row | None) -> str:
     low, high = (finite(row, deciding(row, f"over_incumbent_{end}")) for end in ("low", "high"))
     if gate.objective == "smallest":
         return f"this candidate is not more than {gate.margin:g} times as small"
+    if gate.objective == "cheapest":
+        return f"this candidate does not certainly serve more than {gate.margin:g} times as many requests"
     if low is None or high is None:
         return "this candidate was not timed in the same launches"
     return f"this candidate is {low:.3g} to {high:.3g} times as fast, and more than {gate.margin:g} is required"
@@ -209,4 +223,9 @@ def _rank(gate: Gate, row: Row) -> tuple[float, float]:
     """Return a sorting key for the gate's ``objective``; smaller keys are better."""
     speed, size = -(finite(row, deciding(row, "speedup")) or 0.0), finite(row, "size_bytes")
     size = math.inf if size is None else size
-    return (speed, size) if gate.objective == "fastest" else (size, speed)
+    keys = {
+        "fastest": (speed, size),
+        "smallest": (size, speed),
+        "cheapest": (-(finite(row, "capacity_ratio") or 0.0), size),
+    }
+    return keys[gate.objective]

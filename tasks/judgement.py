@@ -7,12 +7,11 @@ The gate decides before packaging. The store records the outcome after packaging
 from __future__ import annotations
 
 from datetime import date, datetime
-from typing import Literal
 
 from storage.digest import canonical_json
 from storage.results import Decision, Row
 from tasks.refs import Frozen
-from tasks.workload.gate import RuleOutcome
+from tasks.workload.gate import Objective, RuleOutcome
 
 
 class GateDecision(Frozen):
@@ -21,7 +20,7 @@ class GateDecision(Frozen):
     recipe: str
     runtime: str
     decision: Decision
-    objective: Literal["fastest", "smallest"]
+    objective: Objective
     rules: tuple[RuleOutcome, ...]
     reason: str
     artifact_digest: str | None = None

@@ -1,7 +1,7 @@
 """Results of the stages, as small frozen values that are passed between tasks; this module does not import torch.
 
-`tasks.rows` records a field of `Evaluation`, `Comparison`, `Timing` or `tasks.proofs.Proof` in ``measurements`` if that
-table has a column with the field's name.
+`tasks.rows` records a field of `Evaluation`, `Comparison`, `Timing`, `ServedCapacity` or `tasks.proofs.Proof` in
+``measurements`` if that table has a column with the field's name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from storage.results import Setting
+from storage.results import Scenario, Setting
 from tasks.job import Job
 from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage
@@ -138,11 +138,32 @@ class Timing(Frozen):
     cold_s: tuple[float, ...] = ()
 
 
+class ServedCapacity(Frozen):
+    """The requests per second that the host serves with one candidate; the ratio's baseline has the same rounds.
+
+    The percentiles of the latency apply to the highest rate within the latency bound. ``capacity_limit`` is ``""``
+    unless the generator of the requests limited the rate.
+    """
+
+    capacity_scenario: Scenario
+    capacity_rps: float
+    capacity_ratio: float
+    capacity_ratio_low: float
+    capacity_ratio_high: float
+    capacity_p50_s: float | None = None
+    capacity_p99_s: float | None = None
+    capacity_p999_s: float | None = None
+    capacity_split: str
+    capacity_limit: str = ""
+    cost_per_million: float | None = None
+
+
 class BenchmarkResult(Frozen):
     """All timings of one workload, with the A/A check and the host's state.
 
-    ``refused`` gives the reason for each ``recipe/runtime`` that was not timed. ``proofs`` maps subjects to proofs.
-    ``unknown`` maps each timed subject to the ``measurements`` columns that lack a value, with the reasons.
+    ``refused`` gives the reason for each ``recipe/runtime`` that was not timed. ``proofs`` maps subjects to proofs, and
+    ``capacities`` maps subjects to capacities. ``unknown`` maps each timed subject to the ``measurements`` columns that
+    lack a value, with the reasons.
     """
 
     workload: str
@@ -159,6 +180,7 @@ class BenchmarkResult(Frozen):
     timings: tuple[Timing, ...]
     refused: dict[str, str] = Field(default_factory=dict)
     proofs: dict[str, Proof] = Field(default_factory=dict)
+    capacities: dict[str, ServedCapacity] = Field(default_factory=dict)
     unknown: dict[str, dict[str, str]] = Field(default_factory=dict)
     evidence_before: str
     evidence_after: str

@@ -67,16 +67,18 @@ def _incumbents(result: WorkloadResult) -> list[CandidateResult]:
 def _proof_columns(
     benchmark: BenchmarkResult | None, timing: Timing, batch_difference: float | None
 ) -> dict[str, Cell]:
-    # Proofs apply only to the primary setting.
+    # Proofs and capacities apply only to the primary setting.
     if benchmark is None or timing.setting == "throughput":
         return {}
     name = f"{timing.recipe}/{timing.runtime}{INCUMBENT_SUFFIX if timing.setting == 'incumbent' else ''}"
-    unknown: dict[str, Cell] = {UNKNOWN: benchmark.unknown[name]} if name in benchmark.unknown else {}
+    columns: dict[str, Cell] = {UNKNOWN: benchmark.unknown[name]} if name in benchmark.unknown else {}
+    if timing.setting != "a/a" and (capacity := benchmark.capacities.get(name)):
+        columns |= _recorded(capacity)
     proof = benchmark.proofs.get(name)
     if proof is None:
-        return unknown
+        return columns
     doubts = [*proof.doubts, *filter(None, [doubt_about_batches(batch_difference)])]
-    return unknown | _recorded(proof) | {"doubts": canonical_json(doubts)}
+    return columns | _recorded(proof) | {"doubts": canonical_json(doubts)}
 
 
 def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:

@@ -15,6 +15,8 @@ Verdict = Literal["valid", "inconclusive", "not-measured"]
 Decision = Literal["promote", "pass", "hold", "reject"]
 # State of the caches during a timed call: warm in a loop of calls, or cold after other data has filled the caches.
 Caches = Literal["warm", "cold"]
+# Load under which capacity is measured: all processors busy, or requests at random times with a latency bound.
+Scenario = Literal["offline", "server"]
 # Kinds of findings from a comparison with earlier nights, and the metrics that are compared.
 FindingKind = Literal["slower", "larger", "worse", "vanished", "appeared", "improved"]
 FindingMetric = Literal["speedup", "size_bytes", "quality_difference", "quality", "candidate"]

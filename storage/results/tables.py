@@ -114,6 +114,35 @@ RUNS = Table(
     ),
 )
 
+_CAPACITY = (
+    Column(
+        "capacity_scenario",
+        TEXT,
+        "load under which the run measured capacity; NULL if the run did not measure capacity",
+        choices=get_args(results.Scenario),
+    ),
+    Column("capacity_rps", REAL, "requests per second that the host serves with this candidate", "requests per second"),
+    Column("capacity_ratio", REAL, "candidate's capacity / baseline's capacity in the same rounds", "ratio"),
+    Column("capacity_ratio_low", REAL, "lower end of the 95% interval of capacity_ratio", "ratio"),
+    Column("capacity_ratio_high", REAL, "upper end of the 95% interval of capacity_ratio", "ratio"),
+    Column("capacity_p50_s", REAL, "median latency at capacity_rps, in the server scenario", "seconds"),
+    Column(
+        "capacity_p99_s",
+        REAL,
+        "99th percentile of the latency at capacity_rps; NULL for fewer than 1,000 requests",
+        "seconds",
+    ),
+    Column(
+        "capacity_p999_s",
+        REAL,
+        "99.9th percentile of the latency at capacity_rps; NULL for fewer than 10,000 requests",
+        "seconds",
+    ),
+    Column("capacity_split", TEXT, "number of processes, threads per process and rows per call"),
+    Column("capacity_limit", TEXT, "limit of capacity_rps other than the host's speed; NULL if there is no such limit"),
+    Column("cost_per_million", REAL, "cost of a million requests at price_per_hour, in the currency of the price"),
+)
+
 MEASUREMENTS = Table(
     name="measurements",
     meaning="One row per run, workload, recipe, runtime and setting, with all measurements.",
@@ -311,6 +340,7 @@ MEASUREMENTS = Table(
             "number of steps in a call; NULL in rows with the primary setting's sequence length",
             "steps",
         ),
+        *_CAPACITY,
         _UNKNOWN,
     ),
 )

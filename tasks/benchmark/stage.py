@@ -14,6 +14,7 @@ from typing import Literal
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError, StoreError
 from storage.locks import host_lock
+from tasks.benchmark.capacity import eligible_subjects, measure_capacity
 from tasks.benchmark.child import Limit
 from tasks.benchmark.diagnostics import diagnose, timings_of
 from tasks.benchmark.messages import INCUMBENT_SUFFIX, LaunchReport, Profile, Subject
@@ -37,12 +38,14 @@ class BenchmarkCandidate(Frozen):
 
     If ``standing`` is ``settled``, the candidate's speed does not affect decisions. The speed of a ``challenger``
     determines whether the challenger can be promoted. Challengers are compared with the current bundle's files
-    (``incumbent``) or an identical candidate (``defender``).
+    (``incumbent``) or an identical candidate (``defender``). Capacity is measured only for candidates that
+    ``may_be_promoted`` and for the current bundle.
     """
 
     candidate: CandidateRef
     outputs: ArtifactRef
     standing: Literal["settled", "challenger", "defender", "incumbent"] = "challenger"
+    may_be_promoted: bool = True
 
     @property
     def name(self) -> str:
@@ -124,6 +127,13 @@ def benchmark(
         diagnosis = diagnose(session, timed, measured.launches[0].modules, known)
         further, refused = _measure_further(session, tonight, job, workspace.store)
         after = observe("after", settings.threads, engines)
+        # Measure capacity last, because its load is not part of the host's state during the timings.
+        capacity_began = time.perf_counter()
+        if settings.capacity is not None:
+            workspace.progress(0, 1, "capacity measurements")
+        promising = [each.name for each in candidates if each.may_be_promoted or each.standing == "defender"]
+        capacities = measure_capacity(session, timed, eligible_subjects(measured, promising), job, workspace.store)
+        capacity_s = time.perf_counter() - capacity_began
         wall_s = time.perf_counter() - began
     _keep(diagnosis.proofs, {name: fact for name, fact in facts.items() if name not in known}, workspace.store)
     aa, cold_aa = measured.aa_ratio(), measured.with_caches("cold").aa_ratio()
@@ -145,11 +155,15 @@ def benchmark(
         timings=tuple(timings),
         refused=measured.refused | refused,
         proofs=diagnosis.proofs,
-        unknown=diagnosis.unknown,
+        capacities=capacities.served,
+        unknown={
+            name: diagnosis.unknown.get(name, {}) | capacities.unknown.get(name, {})
+            for name in diagnosis.unknown | capacities.unknown
+        },
         evidence_before=before.model_dump_json(),
         evidence_after=_with_launches(after, measured.launches, diagnosis.proof_wall_s).model_dump_json(),
         wall_s=wall_s,
-        timed_s=measured.timed_s + sum(timed_further.timed_s for timed_further in further.values()),
+        timed_s=measured.timed_s + sum(timed_further.timed_s for timed_further in further.values()) + capacity_s,
     )
 
 

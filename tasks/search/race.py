@@ -32,8 +32,9 @@ class Race:
     """A search's trials, and the decision what to measure next.
 
     A trial passes if its quality loss is at most ``bound``, and if it can have the required speed and size. The loss is
-    measured on the growing sample sizes ``samples`` until its interval is decided; on all samples, the estimate decides. ``variants`` returns recipes that
-    are as fast as a trial's recipe. At most ``batch`` new trials are built, screened and timed together.
+    measured on the growing sample sizes ``samples`` until its interval decides; on all samples, the estimate decides.
+    ``variants`` returns recipes that are as fast as a trial's recipe. At most ``batch`` new trials are built, screened
+    and timed together.
     """
 
     objective: Literal["fastest", "smallest"]

@@ -26,6 +26,7 @@ BATCH_TOLERANCE = 1e-4
 _BATCH_NOTE = "distance between batched and separate outputs, as a fraction of the output's range"
 
 Outcome = Literal["passed", "held", "failed"]
+Objective = Literal["fastest", "smallest", "cheapest"]
 _QUALITY = ("quality_difference", "quality_difference_low", "quality_difference_high", "higher_is_better")
 
 
@@ -35,8 +36,8 @@ class Gate(Section):
     The gate compares bounds on quality and speed with the interval's worse end.
     """
 
-    objective: Literal["fastest", "smallest"] = "fastest"
-    """Criterion for choosing one of the candidates that pass."""
+    objective: Objective = "fastest"
+    """Criterion for choosing one of the candidates that pass; `cheapest` means the highest capacity."""
     quality_drop: Literal["absolute", "relative"] = "absolute"
     """Unit of `max_quality_drop`: the unit of the metric, or a fraction of the baseline's quality."""
     max_quality_drop: float | None = Field(default=None, ge=0)
@@ -45,6 +46,8 @@ class Gate(Section):
     """Minimum required ratio of the baseline's size to the candidate's size."""
     min_speedup: PositiveFloat | None = None
     """Minimum required ratio of the baseline's latency to the candidate's latency."""
+    min_capacity_ratio: PositiveFloat | None = None
+    """Minimum required ratio of the candidate's capacity to the baseline's; requires `[benchmark.capacity]`."""
     max_peak_rss_bytes: PositiveInt | None = None
     """Maximum allowed peak memory of the candidate's process, in bytes."""
     min_coverage: float | None = Field(default=None, ge=0, le=1)
@@ -56,7 +59,12 @@ class Gate(Section):
     require_batch_invariance: bool = False
     """Whether a row must have the same output in a batch as in a separate call."""
     margin: float = Field(default=1.0, ge=1)
-    """Factor by which a candidate must be faster (or smaller, if size is the objective) than the current bundle."""
+    """Factor by which a candidate must be faster than the current bundle (or smaller, or cheaper, by the objective)."""
+
+    @property
+    def needs_capacity(self) -> bool:
+        """Whether decisions depend on the candidates' capacities."""
+        return self.objective == "cheapest" or self.min_capacity_ratio is not None
 
 
 class RuleOutcome(BaseModel):
@@ -124,6 +132,8 @@ class Rule:
         """Return the gate's bound for this rule, or None if the rule does not apply."""
         if self.name == "max_batch_difference":
             return BATCH_TOLERANCE if gate.require_batch_invariance else None
+        if self.name == "min_capacity_ratio" and gate.objective == "cheapest":
+            return gate.min_capacity_ratio or 0.0  # any capacity passes, but an unknown capacity must not win
         bound: float | None = getattr(gate, self.name)
         return bound
 
@@ -183,6 +193,15 @@ def _speedup(gate: Gate, row: Row) -> Seen:
     return Seen((low, high), note, why_unknown(row, *bounds))
 
 
+def _capacity_ratio(gate: Gate, row: Row) -> Seen:
+    columns = ("capacity_ratio_low", "capacity_ratio_high")
+    low, high = (finite(row, column) for column in columns)
+    if limit := text(row, "capacity_limit"):
+        return Seen((low, high), unknown=f"limited by {limit}")
+    note = "no capacity was measured" if low is None or high is None else f"interval: {low:.4g} to {high:.4g}"
+    return Seen((low, high), note, why_unknown(row, "capacity_ratio", *columns))
+
+
 def _quality_drop(gate: Gate, row: Row) -> Seen:
     """Return the ends of the quality drop, in the metric's unit or as fractions of the baseline's quality."""
     relative = gate.quality_drop == "relative"
@@ -231,6 +250,7 @@ RULES: dict[str, Rule] = {
         Rule("max_quality_drop", "at most", "quality drop", "quality_metric", _quality_drop),
         Rule("min_size_ratio", "at least", "size ratio", "ratio", partial(_column, "size_ratio")),
         Rule("min_speedup", "at least", "speedup", "ratio", _speedup, is_timed=True),
+        Rule("min_capacity_ratio", "at least", "capacity", "ratio", _capacity_ratio, is_timed=True),
         Rule("max_peak_rss_bytes", "at most", "memory", "bytes", partial(_column, "peak_rss_bytes"), is_timed=True),
         Rule("min_coverage", "at least", "coverage", "share", partial(_column, "coverage")),
         Rule(

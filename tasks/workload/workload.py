@@ -19,6 +19,7 @@ from pydantic import (
 from storage.results import Caches
 from tasks.extensions import DOMAINS, METHODS, RUNTIMES, Need
 from tasks.workload.base import Kind, PlainText, Section, Slug
+from tasks.workload.capacity import Capacity
 from tasks.workload.gate import Gate
 from tasks.workload.recipe import Recipe
 from tasks.workload.search import Search
@@ -44,6 +45,8 @@ class Benchmark(Section):
     caches: Caches = "warm"
     """Timed calls that the gate uses: `warm` if the model is called in a loop, `cold` if other work runs between calls.
     """
+    capacity: Capacity | None = None
+    """Settings of the capacity measurement."""
 
 
 class SequenceBenchmark(Benchmark):
@@ -120,6 +123,9 @@ class Workload(Section):
             raise ValueError(
                 f'benchmark.baseline "{self.benchmark.baseline}" is not one of the candidates {self.candidates()}'
             )
+        if self.gate.needs_capacity and self.benchmark.capacity is None:
+            key = "min_capacity_ratio" if self.gate.min_capacity_ratio is not None else 'objective = "cheapest"'
+            raise ValueError(f"gate: {key} requires the section [benchmark.capacity]")
         return self
 
     @classmethod

@@ -19,6 +19,7 @@ from tasks.results import (
     Incumbent,
     LayerSensitivity,
     RunInfo,
+    ServedCapacity,
     Timing,
     WorkloadResult,
 )
@@ -299,6 +300,34 @@ def test_what_was_not_found_out_about_a_candidate_is_unknown_in_its_row():
         ("dynamic-int8", "throughput"): None,
         ("dynamic-int8", "incumbent"): {"saturation": "The same."},
     }
+
+
+def test_a_capacity_stands_in_the_rows_of_its_own_subject_in_the_primary_setting():
+    served = ServedCapacity(
+        capacity_scenario="offline",
+        capacity_rps=1e3,
+        capacity_ratio=1.5,
+        capacity_ratio_low=1.4,
+        capacity_ratio_high=1.6,
+        capacity_split="2 processes × 1 thread, batch 1",
+    )
+    timings = _timing(), _timing(setting="a/a"), _timing("dynamic-int8"), _timing("dynamic-int8", setting="incumbent")
+    deployed = _candidate("dynamic-int8")
+    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, evaluation=deployed.evaluation)
+    bundle = served.model_copy(update={"capacity_rps": 2e3})
+    benchmark = _benchmark(*timings, _timing("dynamic-int8", setting="throughput", batch_size=8)).model_copy(
+        update={"capacities": {"float/eager": served, "dynamic-int8/eager#incumbent": bundle}}
+    )
+    result = _result(_candidate(), deployed, benchmark=benchmark, incumbent=incumbent)
+    rows = measurement_rows(RUN, result, NOW)
+    assert {(row["recipe"], row["setting"]): row.get("capacity_rps") for row in rows} == {
+        ("float", "primary"): 1e3,
+        ("float", "a/a"): None,
+        ("dynamic-int8", "primary"): None,
+        ("dynamic-int8", "throughput"): None,
+        ("dynamic-int8", "incumbent"): 2e3,
+    }
+    assert rows[0]["capacity_limit"] is None
 
 
 def test_a_candidate_without_bytes_has_no_ratio():

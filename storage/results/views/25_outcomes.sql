@@ -12,7 +12,7 @@
 -- column deciding_speedup_high: upper end of the 95% interval of deciding_speedup
 -- column deciding_latency_s: median seconds per call, for the calls that the gate uses
 -- column resolution: size of the noise, as the distance from 1 to the farther end of the A/A interval
--- column goodness: number by which the gate's objective ranks candidates: deciding_speedup or size_ratio
+-- column goodness: number by which the gate's objective ranks candidates: deciding_speedup, size_ratio or capacity_ratio
 -- column best_float: fastest float candidate on the same night and host
 -- column speedup_over_best_float: candidate's deciding_speedup / best_float's deciding_speedup
 -- column unbeaten: whether no other candidate is better in size, deciding_speedup and quality at once
@@ -75,7 +75,9 @@ judged as (
         end as why,
         best_float,
         deciding_speedup / best_float_speedup as speedup_over_best_float,
-        case max(decided.objective) over of_night when 'smallest' then size_ratio else deciding_speedup end as goodness,
+        case max(decided.objective) over of_night
+            when 'smallest' then size_ratio when 'cheapest' then capacity_ratio else deciding_speedup
+        end as goodness,
         case
             when setting = 'primary' and status = 'ok'
                 then case when higher_is_better then quality else -quality end

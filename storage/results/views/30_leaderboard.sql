@@ -12,6 +12,12 @@
 -- column cold_speedup: speedup with cold caches; the workload file decides whether the gate uses warm or cold calls
 -- column latency_ms: milliseconds per call, as the baseline's median / speedup; the latest view contains the candidate's own median
 -- column memory_mb: peak resident memory minus the resident memory before loading, in millions of bytes
+-- column capacity_rps: requests per second that the host serves; NULL if the run did not measure capacity
+-- column capacity_ratio: capacity / baseline's capacity, rounded to three digits; above 1, the candidate serves more
+-- column capacity_p50_ms: median latency at capacity_rps in milliseconds, in the server scenario
+-- column capacity_p99_ms: 99th percentile of the latency at capacity_rps, in milliseconds
+-- column capacity_p999_ms: 99.9th percentile of the latency at capacity_rps, in milliseconds
+-- column cost_per_million: cost of a million requests, in the currency of the workload file's price_per_hour
 -- column why: the gate's short reason, or the failure; the promotions table contains the full reason
 --
 -- In leaderboard_on, speedup_over_best_float compares a candidate with the night's fastest float candidate on the host
@@ -27,7 +33,9 @@ select
     speedup_high, speedup_over_best_float, best_float,
     peak_rss_bytes, coverage, verdict, why as reason, stage, error, night, run_id, profile, fingerprint, artifact_digest,
     incumbent_stays,
-    caches, cold_latency_s, cold_baseline_latency_s, cold_speedup, cold_speedup_low, cold_speedup_high, threads_used
+    caches, cold_latency_s, cold_baseline_latency_s, cold_speedup, cold_speedup_low, cold_speedup_high, threads_used,
+    capacity_scenario, capacity_rps, capacity_ratio, capacity_ratio_low, capacity_ratio_high, capacity_p50_s,
+    capacity_p99_s, capacity_p999_s, capacity_split, capacity_limit, cost_per_million
 from outcomes_on(asked)
 where setting = 'primary'
 order by workload, rank;
@@ -52,6 +60,12 @@ select
     internal.to_three_digits(cold_speedup) as cold_speedup,
     internal.to_three_digits(coalesce(baseline_latency_s / speedup, latency_s) * 1e3) as latency_ms,
     internal.to_three_digits(peak_rss_bytes / 1e6) as memory_mb,
+    internal.to_three_digits(capacity_rps) as capacity_rps,
+    internal.to_three_digits(capacity_ratio) as capacity_ratio,
+    internal.to_three_digits(capacity_p50_s * 1e3) as capacity_p50_ms,
+    internal.to_three_digits(capacity_p99_s * 1e3) as capacity_p99_ms,
+    internal.to_three_digits(capacity_p999_s * 1e3) as capacity_p999_ms,
+    internal.to_three_digits(cost_per_million) as cost_per_million,
     regexp_replace(split_part(why, chr(10), 1), '^(stays: |passes all [0-9]+ rules; )', '') as why
 from outcomes
 where setting = 'primary'

@@ -22,7 +22,7 @@ from storage.results import Row, number
 from storage.results.catalog import refresh
 from storage.results.query import QueryError, open_catalog, rows_of
 from tests.storage.results.filled import fill
-from tests.storage.results.rows import write_night
+from tests.storage.results.rows import CAPACITY, baseline, measurement, write_night
 
 
 @pytest.fixture
@@ -144,6 +144,24 @@ def test_the_leaderboard_shows_the_numbers_of_the_nights_own_table(tmp_path: Pat
     (line,) = [line for line in printed if " dynamic-int8/torchscript " in line]
     assert f" {faster(row)} " in line
     assert f" {ratio(number(row, 'size_ratio'))} " in line
+
+
+@pytest.mark.slow
+def test_the_leaderboard_shows_capacities_only_if_they_were_measured(tmp_path: Path) -> None:
+    night = dt.date(2026, 3, 1)
+    write_night(tmp_path / "without", night)
+    write_night(tmp_path / "with", night, [baseline("run", night), measurement("run", night, **CAPACITY)], "run")
+    shown = []
+    for store in (tmp_path / "without", tmp_path / "with"):
+        refresh(store)
+        shown.append(at_terminal(store, "FROM leaderboard", 200))
+    assert {"requests/s", "p99", "cost"}.isdisjoint(shown[0][0].split())
+    assert "capacity" not in shown[0][-1]
+    (line,) = [line for line in shown[1] if " dynamic/eager " in line]
+    assert "capacity" not in shown[1][-1]
+    for heading, value in (("requests/s", "1,234"), ("serves", "1.25×"), ("p99", "19.5 ms"), ("cost", "0.0225")):
+        assert heading in shown[1][0].split()
+        assert f" {value} " in line
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from storage.report import write_report
 from storage.results.catalog import refresh
 from storage.results.query import open_catalog
 from tests.storage.report.nights import FIRST, LAST
-from tests.storage.results.rows import baseline, measurement, write_night
+from tests.storage.results.rows import CAPACITY, baseline, measurement, write_night
 
 
 class Tags(html.parser.HTMLParser):
@@ -124,6 +124,18 @@ def test_a_store_of_bare_rows_is_reported(tmp_path: Path) -> None:
     refresh(tmp_path)
     write_report(tmp_path, None, tmp_path / "r.html")
     assert "✕ 1 not judged" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_capacities_are_a_table_only_if_they_were_measured(full_page: Path, tmp_path: Path) -> None:
+    assert "Capacity: requests per second" not in full_page.read_text(encoding="utf-8")
+    write_night(tmp_path, FIRST, [baseline("run", FIRST), measurement("run", FIRST, **CAPACITY)], "run")
+    refresh(tmp_path)
+    write_report(tmp_path, None, tmp_path / "r.html")
+    page = html.unescape((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert "requests per second that this host serves in the server scenario" in page
+    for part in ("1,234", "1.25× (1.20 to 1.30)", "2 ms", "19.5 ms", "0.0225", "limited by the generator"):
+        assert part in page, part
 
 
 def test_a_night_without_results_says_which_there_are(filled: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from storage.digest import digest_of
 from storage.errors import MeasurementError
 from storage.results import PROFILES as NAMES
 from storage.results import Caches
+from tasks.benchmark.capacity import measure_capacity
 from tasks.benchmark.messages import PROFILES, MemoryReport, Subject
 from tasks.benchmark.protocol import Session
 from tasks.benchmark.stage import (
@@ -34,6 +36,7 @@ from tasks.proofs import ProofReport
 from tasks.refs import ArtifactRef, CandidateRef
 from tasks.tensor_files import GOLDEN, Golden
 from tasks.workload import Workload, read_workload
+from tasks.workload.capacity import Capacity
 from tasks.workload.workload import Benchmark, SequenceBenchmark
 from tests.tasks.benchmark.planted import TINY
 from tests.tasks.data.test_user_data import MEAN, PADDED, SEQUENCES
@@ -63,6 +66,11 @@ def candidates(job: Job[Workload], store: ArtifactStore) -> list[BenchmarkCandid
 
 def _with_sizes(job: Job[Workload], *sizes: int) -> Job[Workload]:
     settings = job.workload.benchmark.model_copy(update={"batch_sizes": sizes})
+    return replace(job, workload=job.workload.model_copy(update={"benchmark": settings}))
+
+
+def _with_capacity(job: Job[Workload], **keys: Any) -> Job[Workload]:
+    settings = job.workload.benchmark.model_copy(update={"capacity": Capacity.model_validate(keys)})
     return replace(job, workload=job.workload.model_copy(update={"benchmark": settings}))
 
 
@@ -116,6 +124,40 @@ def test_every_candidate_is_timed_with_memory_evidence_and_raw_blocks(
     assert after["proof_wall_s"] > 0
     assert all(0 < cold < end for cold, end in zip(after["cold_wall_s"], after["end_s"], strict=True))
     assert told
+
+
+@pytest.mark.slow
+def test_capacity_is_measured_of_the_baseline_and_of_candidates_that_may_be_promoted(
+    job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore
+) -> None:
+    asked = _with_capacity(job, scenario="offline", batch_sizes=[2], budget_s=1, price_per_hour=3.6)
+    result = benchmark(asked, candidates, TINY, Workspace(store))
+    assert set(result.capacities) == {"float/eager", "dynamic-int8/eager"}
+    for served in result.capacities.values():
+        assert served.capacity_split.endswith("batch 2")
+        assert served.cost_per_million == pytest.approx(1000 / served.capacity_rps)
+    ratio = result.capacities["dynamic-int8/eager"]
+    assert ratio.capacity_ratio_low < ratio.capacity_ratio < ratio.capacity_ratio_high
+    barred = [each.model_copy(update={"may_be_promoted": False}) for each in candidates]
+    only = benchmark(_with_capacity(job, scenario="offline", budget_s=1), barred, TINY, Workspace(store))
+    assert set(only.capacities) == {"float/eager"}
+
+
+def test_a_capacity_that_is_not_measured_has_its_reason_and_the_benchmark_goes_on(
+    job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore
+) -> None:
+    subjects = [candidate.subject(Workspace(store)) for candidate in candidates]
+    session = Session("float/eager", PROFILES["quick"])
+    names = ["dynamic-int8/eager"]
+    for keys, reason in (
+        ({}, "in_quick = true"),
+        ({"in_quick": True, "threads": [10_000]}, "the processes and threads in [benchmark.capacity] need more"),
+    ):
+        found = measure_capacity(session, subjects, names, _with_capacity(job, scenario="offline", **keys), store)
+        assert found.served == {}
+        assert set(found.unknown) == {"float/eager", "dynamic-int8/eager"}
+        assert all(reason in why for reasons in found.unknown.values() for why in reasons.values())
+    assert measure_capacity(session, subjects, names, job, store).unknown == {}
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from tasks.gate import judge
 from tasks.workload import Workload
 from tasks.workload.base import FetchedCheckpoint
 from tests.storage.bundle_files import fill, signer_of, version
+from tests.storage.results.rows import CAPACITY
 from tests.tasks.bundle.conftest import NIGHT, Made
 from tests.tasks.pipeline import build
 
@@ -213,6 +214,13 @@ def test_the_card_of_a_recipe_from_a_search_says_how_it_was_found(
 def test_the_card_of_a_written_recipe_does_not_mention_a_search(published: Path):
     assert "search" not in (published / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "search" not in json.loads((published / "manifest.json").read_bytes())
+
+
+def test_the_card_has_capacities_if_they_were_measured(made: Made, published: Path, tmp_path: Path):
+    assert "requests per second" not in (published / "MODEL_CARD.md").read_text(encoding="utf-8")
+    location = made.package(BundleStore(tmp_path), measurements=made.rows(**CAPACITY)).location
+    card = (tmp_path / location / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert "| server | 1234 | 1.25 (1.2 to 1.3) | 2 ms | 19.5 ms | – | 0.0225 | 2 processes" in card
 
 
 def test_a_bundle_names_its_sources_without_passwords_and_signed_queries(made: Made, tmp_path: Path):

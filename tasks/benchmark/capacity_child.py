@@ -1,0 +1,246 @@
+"""Measure the requests per second that the host serves: the process that starts the workers and sends the requests.
+
+`tasks.benchmark.child` runs this module. The process first searches each subject's best split of the processors. Then
+it measures in sittings: each sitting starts a new fleet for every subject, and each round of a sitting measures all
+subjects in turn. Idle fleets sleep.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.errors import MeasurementError
+from tasks.benchmark.capacity_fleet import Fleet, running_fleet
+from tasks.benchmark.capacity_messages import CapacityReport, CapacitySpec, Served, Split
+from tasks.benchmark.capacity_server import Probe, generator_limit, highest_rate, offer
+from tasks.benchmark.messages import Subject
+from tasks.benchmark.rounds import balanced_rounds
+from tasks.benchmark.statistics import Array
+from tasks.machine import affinity
+
+# Fraction of the time for the search of the splits.
+_SEARCH_SHARE = 0.35
+_SHORTEST_S, _LONGEST_S = 0.2, 2.0
+_FEWEST_WINDOWS = 3  # of the search, for each split
+_FEWEST_SITTINGS, _MOST_SITTINGS = 3, 20
+_FEWEST_REQUESTS = 100
+# First rate to try, as a fraction of the highest throughput.
+_FIRST_GUESS = 0.8
+# Numbers of requests for the percentiles: ten requests are above the percentile.
+_FOR_P99, _FOR_P999 = 1_000, 10_000
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Number of sittings that the time should allow, rounds in a sitting, and windows of a subject in a sitting."""
+
+    sittings: int
+    rounds: int
+    windows: int
+
+
+# In the server scenario, the search for the highest rate tries about seven rates.
+_PLANS = {"offline": _Plan(sittings=7, rounds=6, windows=6), "server": _Plan(sittings=6, rounds=1, windows=8)}
+
+
+class _Score(NamedTuple):
+    """A split's score: whether calls are within the bound, and the throughput, in rows and in calls."""
+
+    fits: bool
+    rows_per_s: float
+    calls_per_s: float
+
+
+@dataclass
+class _Subject:
+    """A subject's results so far: ``rps`` in each round of each sitting, and ``probes`` in each round."""
+
+    subject: Subject
+    split: Split
+    score: _Score
+    rps: list[list[float]] = field(default_factory=list)
+    probes: list[Probe] = field(default_factory=list)
+
+    def served(self, spec: CapacitySpec) -> Served:
+        """Return the report."""
+        served = Served(split=self.split, rps=tuple(map(tuple, self.rps)))
+        if not self.probes:
+            return served
+        latency_s = np.concatenate([probe.latency_s for probe in self.probes])
+        lag_s = np.concatenate([probe.lag_s for probe in self.probes])
+        count = len(latency_s)
+        return served.model_copy(
+            update={
+                "requests": count,
+                "p50_s": float(np.quantile(latency_s, 0.5)),
+                "p99_s": float(np.quantile(latency_s, 0.99)) if count >= _FOR_P99 else None,
+                "p999_s": float(np.quantile(latency_s, 0.999)) if count >= _FOR_P999 else None,
+                "limit": generator_limit(lag_s, float(np.mean([probe.busy for probe in self.probes])), spec.bound_s),
+            }
+        )
+
+
+@dataclass
+class _Measurement:
+    """The state of the measurement; ``started_s`` lists the durations of the fleets' starts.
+
+    A sitting has windows of ``window_s`` seconds, or probes of ``requests`` requests, for each subject.
+    """
+
+    spec: CapacitySpec
+    processors: tuple[int, ...] = field(default_factory=affinity)
+    started_s: list[float] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    requests: int = 0
+    window_s: float = 0.0
+
+    def left_s(self) -> float:
+        """Return the time until the budget is spent."""
+        return self.spec.spawned_at + self.spec.budget_s - time.monotonic()
+
+    def run(self) -> CapacityReport:
+        """Search the splits, measure, and report."""
+        found, baseline = self._search(), self.spec.subjects[0].name
+        if baseline in found:
+            found = self._affordable(found)
+            self._measure_sittings(found)
+        if baseline in self.refused:
+            reason = f"the baseline's capacity is unknown: {self.refused[baseline]}"
+            self.refused = dict.fromkeys(found, reason) | self.refused
+        subjects = {name: item.served(self.spec) for name, item in found.items() if name not in self.refused}
+        return CapacityReport(subjects=subjects, refused=self.refused)
+
+    def _search(self) -> dict[str, _Subject]:
+        """Search each subject's best split by successive halving.
+
+        See Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS
+        2016. All subjects take turns and try the same splits first, because a split that was tried for one subject
+        only would change the ratio.
+        """
+        end, windows = time.monotonic() + _SEARCH_SHARE * self.left_s(), _FEWEST_WINDOWS
+        scores: dict[str, dict[Split, _Score]] = {subject.name: {} for subject in self.spec.subjects}
+        alive = {subject.name: list(self.spec.splits) for subject in self.spec.subjects}
+        while True:
+            for position in range(max(map(len, alive.values()))):
+                if any(scores.values()) and time.monotonic() > end:
+                    break
+                for subject in self.spec.subjects:
+                    for split in alive[subject.name][position : position + 1]:
+                        self._try(subject, split, windows, scores[subject.name])
+            for name, tried in scores.items():
+                ranked = sorted((split for split in alive[name] if split in tried), key=tried.__getitem__, reverse=True)
+                alive[name] = ranked[: -(-len(ranked) // 2)]
+            windows *= 2
+            if time.monotonic() > end or max(map(len, alive.values())) <= 1:
+                break
+        self.refused = {name: reason for name, reason in self.refused.items() if not scores[name]}
+        return {
+            subject.name: _Subject(subject, alive[subject.name][0], scores[subject.name][alive[subject.name][0]])
+            for subject in self.spec.subjects
+            if subject.name not in self.refused
+        }
+
+    def _try(self, subject: Subject, split: Split, windows: int, scores: dict[Split, _Score]) -> None:
+        """Update a split's score with the best of several windows, because other programs only make windows slower."""
+        # If a split fails, other splits may work: a candidate may not support this number of rows.
+        with self._refusing(subject.name), self._fleet(subject, split) as fleet:
+            for _ in range(windows):
+                window = fleet.repeat(_SHORTEST_S / 2)
+                fits = not self.spec.bound_s or window.call_s <= self.spec.bound_s
+                score = _Score(fits, window.calls_per_s * split.batch_size, window.calls_per_s)
+                scores[split] = max(score, scores.get(split, score))
+
+    def _affordable(self, found: dict[str, _Subject]) -> dict[str, _Subject]:
+        """Return the subjects for which the time is sufficient; plan the windows and the number of requests."""
+        plan, start_s, left_s = _PLANS[self.spec.scenario], float(np.mean(self.started_s)), self.left_s()
+        # Without a candidate, the baseline's capacity would not affect any decision.
+        most = max(2, math.floor(left_s / _FEWEST_SITTINGS / (start_s + plan.windows * _SHORTEST_S)))
+        for name in list(found)[most:]:
+            self.refused[name] = f"budget_s = {self.spec.budget_s:g} is sufficient for {most} of {len(found)} models"
+        kept = {name: item for name, item in found.items() if name not in self.refused}
+        window_s = (left_s / len(kept) / plan.sittings - start_s) / plan.windows
+        self.window_s = min(max(window_s, _SHORTEST_S), _LONGEST_S)
+        # All subjects get the same number of requests, because the queue is longer in a longer series.
+        self.requests = max(_FEWEST_REQUESTS, int(next(iter(kept.values())).score.calls_per_s * self.window_s))
+        return kept
+
+    def _measure_sittings(self, found: dict[str, _Subject]) -> None:
+        rounds, baseline, sitting_s = _PLANS[self.spec.scenario].rounds, self.spec.subjects[0].name, 0.0
+        order = balanced_rounds(list(found), _MOST_SITTINGS * rounds, self.spec.seed)
+        for sitting in range(_MOST_SITTINGS):
+            if baseline in self.refused or (sitting >= _FEWEST_SITTINGS and self.left_s() < sitting_s):
+                return
+            began = time.monotonic()
+            with ExitStack() as stack:
+                fleets = {}
+                for name in [name for name in found if name not in self.refused]:
+                    with self._refusing(name):
+                        fleets[name] = stack.enter_context(self._fleet(found[name].subject, found[name].split))
+                        found[name].rps.append([])
+                for names in order[sitting * rounds : (sitting + 1) * rounds]:
+                    for name in names:
+                        if name not in self.refused:
+                            with self._refusing(name):
+                                self._measure(found[name], fleets[name], sitting)
+            sitting_s = max(sitting_s, time.monotonic() - began)
+
+    def _measure(self, item: _Subject, fleet: Fleet, sitting: int) -> None:
+        window = fleet.repeat(self.window_s)
+        if self.spec.scenario == "offline":
+            item.rps[-1].append(window.calls_per_s * item.split.batch_size / self.spec.request_rows)
+            return
+        gaps = np.random.default_rng([self.spec.seed, sitting]).exponential(
+            size=min(self.requests, fleet.most_requests)
+        )
+        guess = item.probes[-1].rate if item.probes else _FIRST_GUESS * window.calls_per_s
+        probe = highest_rate(self._twice(fleet, gaps), self.spec.bound_s, guess, window.calls_per_s)
+        if probe is None:
+            raise MeasurementError(
+                f"No rate keeps the latency within latency_bound_ms = {self.spec.bound_s * 1e3:g}: "
+                f"a call takes {window.call_s * 1e3:.3g} ms on a busy host."
+            )
+        item.rps[-1].append(probe.rate)
+        item.probes.append(probe)
+
+    def _twice(self, fleet: Fleet, gaps: Array) -> Callable[[float], Probe]:
+        """Return a function that tries a rate again if it fails, because other programs may have caused the failure."""
+
+        def attempt(rate: float) -> Probe:
+            probe = offer(fleet, gaps, rate)
+            return probe if probe.is_within(self.spec.bound_s) else offer(fleet, gaps, rate)
+
+        return attempt
+
+    @contextmanager
+    def _fleet(self, subject: Subject, split: Split) -> Iterator[Fleet]:
+        golden = self.spec.goldens.get(split.batch_size, subject.golden)
+        resized, began = subject.model_copy(update={"golden": golden}), time.monotonic()
+        with running_fleet(resized, split, self.spec.loader, self.processors) as fleet:
+            self.started_s.append(time.monotonic() - began)
+            yield fleet
+
+    @contextmanager
+    def _refusing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except MeasurementError as error:
+            self.refused[name] = str(error)
+
+
+def run(spec_json: str) -> CapacityReport:
+    """Execute a `CapacitySpec`; this process must not call torch, because its workers are forked."""
+    spec = CapacitySpec.model_validate_json(spec_json)
+    for module in (*spec.modules, spec.loader.partition(":")[0]):
+        importlib.import_module(module)
+    # Without `gc.freeze`, garbage collection in a worker would touch, and therefore copy, every object of this process.
+    gc.freeze()
+    return _Measurement(spec).run()

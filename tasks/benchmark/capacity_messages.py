@@ -1,0 +1,62 @@
+"""The request to the process that measures capacity, and the process's report."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from storage.results import Scenario
+from tasks.benchmark.messages import ChildSpec
+from tasks.refs import Frozen
+
+
+class Split(Frozen):
+    """A division of the host into ``processes``, each with ``threads`` processors and ``batch_size`` rows per call."""
+
+    processes: int
+    threads: int
+    batch_size: int
+
+    def __str__(self) -> str:
+        processes = f"{self.processes} process{'es' if self.processes > 1 else ''}"
+        return f"{processes} × {self.threads} thread{'s' if self.threads > 1 else ''}, batch {self.batch_size}"
+
+
+class CapacitySpec(ChildSpec):
+    """Subjects to measure; the first is the baseline, and later subjects are left out first if time is short.
+
+    ``request_rows`` is the number of rows in a request. ``goldens`` maps other numbers of rows per call to files of
+    inputs. ``bound_s`` bounds the 99th percentile of the latency in the server scenario. The budget begins at monotonic
+    time ``spawned_at``.
+    """
+
+    scenario: Scenario
+    splits: tuple[Split, ...]
+    request_rows: int
+    goldens: dict[int, str] = Field(default={})
+    bound_s: float = 0.0
+    budget_s: float
+    seed: int
+    spawned_at: float
+
+
+class Served(Frozen):
+    """One subject's requests per second in each round of each sitting, with its best split.
+
+    The percentiles of the latency (server scenario) cover the ``requests`` at the highest rate of each round. ``limit``
+    names a limit other than the subject's speed, or is ``""``.
+    """
+
+    split: Split
+    rps: tuple[tuple[float, ...], ...] = ()
+    requests: int = 0
+    p50_s: float | None = None
+    p99_s: float | None = None
+    p999_s: float | None = None
+    limit: str = ""
+
+
+class CapacityReport(Frozen):
+    """Measured subjects in the order of the request, and the reason for each subject that was not measured."""
+
+    subjects: dict[str, Served]
+    refused: dict[str, str]

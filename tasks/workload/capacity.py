@@ -1,0 +1,44 @@
+"""The keys of ``[benchmark.capacity]``: how to measure the requests per second that a host serves."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import PositiveFloat, PositiveInt, model_validator
+
+from storage.results import Scenario
+from tasks.workload.base import Section
+
+
+class Capacity(Section):
+    """Settings of the capacity measurement; without this section, a run does not measure capacity.
+
+    A request is a call with `benchmark.batch_size` rows.
+    """
+
+    scenario: Scenario
+    """Kind of load: `offline` keeps all processors busy, and `server` sends requests at random times."""
+    latency_bound_ms: PositiveFloat | None = None
+    """Largest allowed 99th percentile of the latency in milliseconds, including queueing; required for `server`."""
+    processes: tuple[PositiveInt, ...] = ()
+    """Numbers of processes to try; the default is the number that keeps all processors busy."""
+    threads: tuple[PositiveInt, ...] = ()
+    """Numbers of threads per process to try; the default is every power of two up to the number of processors."""
+    batch_sizes: tuple[PositiveInt, ...] = ()
+    """Rows per call to try in the `offline` scenario; the default is 1, 4 and 16 times `benchmark.batch_size`."""
+    budget_s: PositiveFloat = 90.0
+    """Duration of the measurement in seconds, for all candidates of the workload together."""
+    price_per_hour: PositiveFloat | None = None
+    """Price of the host per hour, in any currency; used for the cost per million requests."""
+    in_quick: bool = False
+    """Whether runs with the `quick` profile also measure capacity."""
+
+    @model_validator(mode="after")
+    def _check_bound(self) -> Self:
+        if self.scenario == "server" and self.latency_bound_ms is None:
+            raise ValueError('scenario "server" requires latency_bound_ms')
+        if self.scenario == "offline" and self.latency_bound_ms is not None:
+            raise ValueError('latency_bound_ms applies only to scenario "server"')
+        if self.scenario == "server" and self.batch_sizes:
+            raise ValueError('batch_sizes applies only to scenario "offline"')
+        return self
