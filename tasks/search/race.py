@@ -47,6 +47,7 @@ class Race:
     max_size_bytes: float | None = None
     batch: int = 8
     _started: list[int] = field(default_factory=list)  # the batch in progress
+    _batches: int = 0  # number of batches from the space; a repair follows each batch, because a budget may end soon
     _screened: dict[int, int] = field(default_factory=dict)  # number of sample sizes on which a trial was screened
     _decided: dict[int, bool] = field(default_factory=dict)  # whether a trial satisfies the bound on quality
     _broken: set[int] = field(default_factory=set)
@@ -58,12 +59,15 @@ class Race:
         while True:
             if request := self._advance() or self._decide():
                 return request
-            if waiting := _numbers(trial for trial in self._open() if trial.size_bytes is None):
+            waiting = _numbers(trial for trial in self._open() if trial.size_bytes is None)
+            if repair := self._next_repair(is_due=not waiting or len(self._repairs) < self._batches):
+                if rank := self._continue(repair):
+                    return rank
+            elif waiting:
+                self._batches += 1
                 self._started = list(waiting[: self.batch])
-            elif (repair := self._next_repair()) is None:
+            else:
                 return None
-            elif rank := self._continue(repair):
-                return rank
 
     def tell(
         self,
@@ -135,10 +139,12 @@ class Race:
         numbers = _numbers(trial for trial in undecided if self._screened[trial.number] == step)
         return Screen(numbers=numbers, samples=self.samples[step])
 
-    def _next_repair(self) -> Repair | None:
-        """Return the repair in progress, or begin to repair the best trial that failed."""
+    def _next_repair(self, *, is_due: bool) -> Repair | None:
+        """Return the repair in progress or, if a repair is due, begin to repair the best trial that failed."""
         if self._repairs and not self._repairs[-1].is_done:
             return self._repairs[-1]
+        if not is_due:
+            return None
         begun = {repair.root for repair in self._repairs}
         failed = [trial for trial in self.trials if trial.number not in begun and self._is_root(trial)]
         if not failed:

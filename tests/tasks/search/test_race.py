@@ -174,6 +174,16 @@ def test_new_trials_are_built_screened_and_timed_in_batches() -> None:
     ]  # fmt: skip
 
 
+def test_the_fastest_failed_trial_of_a_batch_is_repaired_before_the_next_batch() -> None:
+    world = _world((2.0, 1.5), (2.0, 2.0), (0.5, 1.0), (0.5, 1.0))
+    race, requests = race_of(world, batch=2, variants=lambda trial: []), []
+    while (request := race.ask()) and not isinstance(request, Rank):
+        requests.append(request)
+        world.answer(race, request)
+    assert request == Rank(numbers=(2,))
+    assert {number for one in requests for number in one.numbers} == {1, 2}
+
+
 def test_a_partly_answered_request_is_asked_again_for_the_rest() -> None:
     race = race_of(_world((0, 1), (0, 2), (0, 3)))
     assert race.ask() == Build(numbers=(1, 2, 3))
