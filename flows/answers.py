@@ -36,7 +36,7 @@ class Found(Frozen):
 
 
 class Answers:
-    """Answers about the trials of one job; ``baseline`` is the built baseline.
+    """A source of answers about the trials of one job; ``baseline`` is the built baseline.
 
     Raises
     ------
@@ -51,7 +51,7 @@ class Answers:
         self._settings, self._store = settings, store
         recipe, runtime = job.workload.baseline()
         self._reference = job.workload.recipe_named(recipe), runtime
-        # Built candidates, evaluated candidates, which can be timed, and the baseline's qualities by number of samples.
+        # Built candidates, candidates that are evaluated and can be timed, and the baseline's quality by sample size.
         self._built: dict[str, CandidateRef] = {}
         self._subjects: dict[str, BenchmarkCandidate] = {}
         self._qualities: dict[int, Evaluation] = {}
@@ -59,7 +59,7 @@ class Answers:
         self.baseline = required(built, "building the baseline")
 
     def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
-        """Answer a request for some of the request's trials.
+        """Answer a request for `trials`, which need not be all of the request's trials.
 
         Raises
         ------

@@ -43,7 +43,7 @@ Key = tuple[str, str]  # recipe and runtime
 class Submitted:
     """Futures of one workload's stages; the keys of ``built`` and ``evaluated`` are (recipe, runtime) pairs.
 
-    ``comparisons`` contains, for each candidate that a search chose, the number of intervals that must hold at once.
+    ``comparisons`` maps each candidate that a search chose to the number of intervals that must hold simultaneously.
     """
 
     workload: Workload
@@ -254,7 +254,7 @@ def _standing(result: WorkloadResult, candidate: CandidateResult) -> Literal["se
 
 
 def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResult]) -> WorkloadResult:
-    """Add the benchmark's results; mark each candidate that the benchmark refused as failed.
+    """Add the benchmark's results; a candidate that the benchmark refused counts as failed.
 
     If a benchmark fails in a secondary setting, only report it, because only the primary setting affects decisions.
     """

@@ -104,7 +104,7 @@ def look_back(store: str, night: date, workloads: Collection[str], *, is_everyth
 
 
 def _compared(results: DuckDBPyConnection, night: date, workloads: Collection[str]) -> NightComparison:
-    """Compare a night with earlier nights; a search may replace its own recipes, so these recipes do not vanish."""
+    """Compare a night with earlier nights; a search may replace its own recipes, so their absence is not a finding."""
     comparison = compare_night(results, night).of(workloads)
     made = rows_of(results, "select distinct workload, recipe, runtime from trials where origin <> 'written'")
     replaceable = {(row["workload"], row["recipe"], row["runtime"]) for row in made}

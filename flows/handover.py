@@ -140,7 +140,7 @@ def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[str]:
 
 
 def _searched(search: SearchResult | None, candidate: str) -> Searched | None:
-    """Describe the search if it made the candidate's recipe."""
+    """Describe the search that made the candidate's recipe; return None if no search made it."""
     if search is None or candidate not in {f"{recipe}/{runtime}" for recipe, runtime in search.comparisons()}:
         return None
     return Searched(

@@ -109,7 +109,7 @@ def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
 
 
 def _record_dead_runs(night: Night, held: HeldStore) -> None:
-    """Complete the records of earlier runs that died: add the missing switches and each run's end."""
+    """Complete the records of earlier runs that died: add unrecorded switches of the bundle and each run's end."""
     for missing in night.attempt("looking for unrecorded switches", lambda: unrecorded_switches(night.store)) or ():
         failed = attempt(f"recording that {missing.describe()}", partial(record_switch, night.store, missing))
         result = "this run recorded that" if failed is None else f"that could not be recorded: {reason(failed)}"

@@ -90,9 +90,9 @@ class SearchResult(Frozen):
     """The outcome of a search.
 
     ``split`` is the selection split. ``finalists`` are the best passing trials, best first. ``spent_s`` is the wall
-    time of the search, including the time before a kill, and ``total_s`` includes all earlier searches with the same
-    inputs. ``ended`` is the reason why the search ended. If a signal stopped the search, ``stopped_by`` is the signal's
-    number.
+    time of the search, including time before an interruption. ``total_s`` also includes all earlier searches with the
+    same inputs. ``ended`` is the reason why the search ended. If a signal stopped the search, ``stopped_by`` is the
+    signal's number.
     """
 
     workload: str
@@ -108,11 +108,11 @@ class SearchResult(Frozen):
     stopped_by: int = 0
 
     def measured(self) -> list[Trial]:
-        """Return the trials that were at least built."""
+        """Return the trials that were built."""
         return [trial for trial in self.trials if trial.size_bytes is not None]
 
     def comparisons(self) -> dict[tuple[str, str], int]:
-        """Map each finalist that the workload lacks, as (recipe, runtime), to the number of simultaneous intervals."""
+        """Map each finalist that a search made, as (recipe, runtime), to how many intervals must hold together."""
         made = [trial for trial in self.finalists if trial.origin != "written"]
         return {(trial.recipe.name, trial.runtime): len(self.finalists) for trial in made}
 

@@ -41,9 +41,9 @@ from tasks.workload.workload import Workload
 class Search:
     """A search in progress.
 
-    ``find`` answers a request for some of the request's trials, at most ``at_once`` trials unless they must be measured
-    together. ``budget_s`` is the wall time that the search may spend, including the time before a kill. ``report``
-    receives a line about each new best trial.
+    ``find`` answers a request for the given trials: at most ``at_once`` trials, unless they must be measured together.
+    ``budget_s`` is the wall time that the search may spend, including time before an interruption. ``report`` receives
+    a line about each new best trial.
     """
 
     workload: Workload
@@ -114,7 +114,7 @@ class Search:
         while (request := self.race.ask()) is not None:
             answers = [self.journal.find(self._question(request, number)) for number in request.numbers]
             if any(answers):
-                # Ask again after telling known answers, because the race may need fewer of the other answers.
+                # Pass on the known answers and ask again, because the race may then need fewer new answers.
                 for number, answer in zip(request.numbers, answers, strict=True):
                     if answer is not None:
                         self._tell(number, answer)
@@ -145,7 +145,7 @@ class Search:
         )
 
     def _next(self, request: Request) -> tuple[int, ...]:
-        """Return the trials to measure before the search keeps the answers and asks again."""
+        """Return the trials to measure now; the search saves their answers before it asks again."""
         return request.numbers if isinstance(request, Time) else request.numbers[: self.at_once]
 
     def _fits(self, request: Request, numbers: Sequence[int]) -> bool:
@@ -165,7 +165,7 @@ class Search:
         return samples * max(similar, default=0.0)
 
     def _answer(self, request: Request, numbers: Sequence[int]) -> None:
-        """Find the answers for some of the request's trials, keep the answers, and tell the race."""
+        """Find the answers for some of a request's trials, save them, and pass them to the race."""
         found = self.find(request, [self.race.trials[number - 1] for number in numbers])
         now = time.monotonic()
         cost_s, self._since = (now - self._since) / len(numbers), now

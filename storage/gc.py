@@ -97,7 +97,7 @@ def _collect(root: StoreRoot, keep_nights: int, now: float, *, dry_run: bool) ->
 
 
 def leftovers(root: StoreRoot, before: float) -> list[Entry]:
-    """List temporary files older than `before` (Unix time), and resumable work that is older by a further month."""
+    """List temporary files older than `before` (Unix time), and resumable work that is at least a month older."""
     kinds = (_TEMPORARY, before), (_UNFINISHED, before - _UNFINISHED_S)
     return [
         entry

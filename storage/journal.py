@@ -22,7 +22,7 @@ FOLDER = "searches"
 
 
 class _Line(BaseModel):
-    # An interval of a speed-up may be infinite.
+    # An end of a speed-up's interval may be infinite.
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
@@ -85,7 +85,7 @@ class Journal:
 
     @property
     def in_progress(self) -> bool:
-        """Whether the last search has begun, but not ended."""
+        """Whether the last search is unfinished."""
         ends = (line for line in reversed(self.lines) if not isinstance(line, Answer))
         return self._unwritten is not None or isinstance(next(ends, None), Began)
 
@@ -100,7 +100,7 @@ class Journal:
         return spent
 
     def begin(self, budget_s: float, fingerprint: str) -> None:
-        """Begin a search, or continue a search that did not end; the file changes with the next answer."""
+        """Begin a search, or continue an unfinished search; nothing is written before the next answer."""
         if not self.in_progress:
             self._unwritten = Began(budget_s=budget_s, fingerprint=fingerprint)
 
@@ -131,7 +131,7 @@ class Journal:
 
 
 def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list[Answer]:
-    """Return the answers in the workload's newest other journal of hosts with this fingerprint, or ``[]``."""
+    """Return the answers in the workload's newest other journal for hosts with this fingerprint, or ``[]``."""
     entries = sorted(journal.root.list(f"{FOLDER}/{workload}"), key=lambda entry: entry.modified, reverse=True)
     for entry in entries:
         if entry.name != journal.name and entry.name.endswith(".jsonl"):

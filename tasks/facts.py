@@ -24,7 +24,7 @@ _SELECTING = ("ATEN_", "DNNL_", "MKL_", "NIGHTQUANT_ISA", "ONEDNN_")
 
 @dataclass(frozen=True)
 class Fact(Generic[T]):
-    """A place in the store for a value of class `model` about a `candidate` (a digest), under certain `conditions`."""
+    """The place in the store for a value of class `model` about a `candidate` (a digest) under certain `conditions`."""
 
     kind: str
     model: type[T]
@@ -45,7 +45,7 @@ class Fact(Generic[T]):
             (folder / _FILE).write_text(value.model_dump_json(), encoding="utf-8")
 
     def _made_from(self) -> dict[str, object]:
-        # `storage.gc` keeps an artifact if it names a reachable digest, so the only named digest is the candidate's.
+        # `storage.gc` keeps artifacts that name a reachable digest, so name only the candidate's digest.
         return {"candidate": self.candidate, "conditions": digest_of(self.conditions)}
 
 

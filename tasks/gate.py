@@ -29,9 +29,9 @@ def judge(
 
     The gate rejects a candidate that failed or breaks a rule, and holds a candidate with an undecided rule. All other
     candidates pass. Among the passing candidates that can be deployed, the gate promotes the best by ``objective``. A
-    good current bundle is replaced only by a candidate that is clearly better in one of three ways. The candidate is
-    faster in the same launches (or smaller, or cheaper, by ``objective``), or passes a rule that is undecided for the
-    current bundle. If the current bundle could not be looked up or measured, the gate holds all passing candidates.
+    good current bundle is replaced only by a candidate that is clearly better in one of two ways. The candidate is
+    better by ``objective`` (for speed: in the same launches), or passes a rule that is undecided for the current
+    bundle. If the current bundle could not be looked up or measured, the gate holds all passing candidates.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def _advantage(gate: Gate, row: Row, current: Row | None) -> str:
         size, before = finite(row, "size_bytes"), finite(current, "size_bytes")
         if size and before and before / size > gate.margin:
             return f"{before / size:.3g} times as small as the current bundle"
-    # The comparison above decides on speed, because equally fast candidates may have different ratios to the baseline.
+    # Ignore ratios to the baseline, which may differ for equally fast candidates; speed was compared above.
     # A missing number does not count against the current bundle.
     open_rules = [
         rule
@@ -190,7 +190,7 @@ def _advantage(gate: Gate, row: Row, current: Row | None) -> str:
 
 
 def _least_capacity(row: Row, current: Row) -> float | None:
-    """Return the least ratio of two capacities, from the ends of their intervals; return None if it is unknown."""
+    """Return a lower bound of the ratio of two capacities, from the ends of their intervals, or None if unknown."""
     low, before = finite(row, "capacity_ratio_low"), finite(current, "capacity_ratio_high")
     limited = text(row, "capacity_limit") or text(current, "capacity_limit")
     return low / before if low and before and not limited else None

@@ -68,7 +68,7 @@ class Judgement(Frozen):
         return self.model_copy(update={"incumbent": standing.model_copy(update={"stays": stays, "reason": reason})})
 
     def not_packaged(self, problem: str, version: str) -> Judgement:
-        """Return the decisions after `problem` prevented the promotion; `version` (``""``: none) is current."""
+        """Return the decisions after `problem` prevented the promotion; `version` is current (``""`` if none is)."""
         standing, promoted = self.incumbent, self.promoted
         stays = standing is not None and standing.version == version
         if promoted is None or (standing is not None and standing.stays and stays):

@@ -18,9 +18,9 @@ from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage
 from tasks.workload.workload import Workload
 
-# Kinds of contributions to a quality. Independent samples contribute numbers, or 100 if right and 0 if wrong. In a
-# series, neighbouring values are dependent. For other metrics, each resample contributes its own quality, and all
-# candidates share the resamples.
+# Kinds of contributions to a quality. An independent sample contributes a number, or 100 for a right answer and 0 for
+# a wrong answer. In a series, neighbouring values are dependent. For other metrics, each resample contributes its own
+# quality, and all candidates share the resamples.
 Contributions = Literal["independent", "right-or-wrong", "serial", "resampled"]
 
 
@@ -139,7 +139,7 @@ class Timing(Frozen):
 
 
 class ServedCapacity(Frozen):
-    """The requests per second that the host serves with one candidate; the ratio's baseline has the same rounds.
+    """The requests per second that the host serves with one candidate, also relative to the baseline.
 
     The percentiles of the latency apply to the highest rate within the latency bound. ``capacity_limit`` is ``""``
     unless the generator of the requests limited the rate.
@@ -217,7 +217,7 @@ class Incumbent(Frozen):
 
     ``candidate`` is an artifact of the bundle's own files, or tonight's identical candidate, whose name is ``same_as``.
     If the files cannot be used, ``candidate`` is None and ``fault`` is the reason. ``failure`` describes a failed stage
-    if the files are good; quality and speed are then unknown. ``made_as`` is the digest of the packaged candidate, and
+    of a usable bundle; quality and speed are then unknown. ``made_as`` is the digest of the packaged candidate, and
     ``coverage`` is the candidate's quantized fraction. ``outdated`` describes the change if the workload's checkpoint
     has changed since the bundle was packaged.
     """

@@ -105,7 +105,7 @@ def compare(
     Parameters
     ----------
     comparisons
-        For each candidate, the number of candidates for which its interval must hold at once; by default 1.
+        For each candidate, the number of intervals that must hold simultaneously; the default is 1.
 
     Raises
     ------

@@ -28,7 +28,7 @@ _SERVER = "Prefect's server"
 
 
 def exit_code_of(run: Callable[[], int], *, debug: bool) -> int:
-    """Call `run` and return its exit code; describe a signal or a lost server in one line."""
+    """Call `run` and return its exit code; if a signal arrives or Prefect's server stops, print one line."""
     if debug:
         os.environ |= {"PREFECT_LOGGING_LEVEL": "DEBUG", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "DEBUG"}
     try:
@@ -57,7 +57,7 @@ def stopped_by(number: signal.Signals) -> int:
 def outcome_of(
     expected: type[T], module: str, request: Frozen, settings: Settings, console: Console
 ) -> tuple[T, float]:
-    """Run the flow of a module; return the result in its last state, and how many seconds Prefect's server started.
+    """Run the flow of a module; return the result in its last state, and the startup time of Prefect's server.
 
     The function ``run_here`` in `module` runs the flow. Importing the module takes seconds, so the server starts
     meanwhile.

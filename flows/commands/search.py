@@ -28,7 +28,7 @@ from tasks.workload.recipe import Recipe
 if TYPE_CHECKING:
     pass
 
-_NAMES = 3  # number of trials that a reason names
+_NAMES = 3  # maximum number of trials named with a reason
 
 
 @click.command()
@@ -45,7 +45,8 @@ _NAMES = 3  # number of trials that a reason names
 def command(debug: bool, workload: tuple[str, ...], store: str, budget: float | None, format: str) -> int:
     """Search for the best recipes of one workload within a budget; the results stay in the store.
 
-    Control-C shows the best recipes so far. If you repeat a stopped search, it continues with the rest of its budget.
+    Press Control-C to stop and see the best recipes so far. If you repeat a stopped search, it continues with the rest
+    of its budget.
     Without a [search] section, the search uses the bounds and the objective in the [gate] section.
 
     \b

@@ -63,9 +63,9 @@ def prefect_api(
 ) -> Iterator[float]:
     """Make a Prefect API available to this process; yield the startup time in seconds.
 
-    Import Prefect in `meanwhile` or in the block, because Prefect reads its settings from the environment on import. If
-    the environment or the active profile sets ``PREFECT_API_URL``, the server at that URL is used. Otherwise, the
-    command starts its own server, which stops when the command ends for any reason.
+    Do not import Prefect earlier than in `meanwhile`, because Prefect reads its settings from the environment on
+    import. If the environment or the active profile sets ``PREFECT_API_URL``, the server at that URL is used.
+    Otherwise, the command starts its own server, which stops when the command ends for any reason.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ _MARKERS = {
 
 @dataclass(frozen=True)
 class Mark:
-    """A CSS colour and a matplotlib marker, which may be hollow."""
+    """A CSS colour and a matplotlib marker, filled or only outlined."""
 
     colour: str
     marker: str

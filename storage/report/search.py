@@ -16,7 +16,7 @@ from storage.report.night import Mark
 from storage.results import Row, number
 from storage.results.query import rows_of
 
-# Only chosen trials are filled; the outcomes differ in shape and in colour.
+# Only the marks of chosen trials are filled; all other outcomes differ in both shape and colour.
 LOOKS = {
     "chosen": Mark("#0072B2", "o"),
     "passing": Mark("#0072B2", "o", is_hollow=True),
@@ -67,7 +67,7 @@ class Search:
 
     @property
     def path(self) -> tuple[Row, ...]:
-        """The trials that were the best passing trial so far, in the order of the search."""
+        """Passing trials that were better than all passing trials before them, in the order of the search."""
         sign, best, steps = -1 if self.ranks_by == "size_bytes" else 1, -math.inf, []
         for row in self.trials:
             value = number(row, self.ranks_by)

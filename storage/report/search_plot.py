@@ -12,7 +12,7 @@ from storage.report.plots import GATE, GREY, Drawing, drawing, point
 from storage.report.search import LOOKS, Search
 from storage.results import number
 
-# Diameter of the largest file's dot and of the smallest dots, and the least distance between numbers, in points.
+# Diameters of the largest and the smallest dots, and the minimum distance between numbers, in points.
 _LARGEST, _SMALLEST, _APART = 14.0, 4.0, 11.0
 
 
@@ -20,7 +20,7 @@ def search_plot(title: str, search: Search) -> str:
     """Plot drops of quality with 95% intervals against speed-ups, or against sizes if the smallest trial wins.
 
     A dot's area is proportional to the file size, and numbers mark the best trials so far. A trial whose interval ends
-    far above the bound is an arrow at the upper edge. Return ``""`` if no trial has both numbers.
+    far above the bound appears as an arrow at the upper edge. Return ``""`` if no trial has both values.
     """
     drawn = [(row, drop) for row in search.trials if (drop := search.drop(row)) and row[search.ranks_by] is not None]
     if not drawn:
@@ -54,14 +54,14 @@ def search_plot(title: str, search: Search) -> str:
 
 
 def ceiling(search: Search) -> float:
-    """Return the drop above which trials are only arrows, because one bad trial would flatten the plot."""
+    """Return the drop above which a trial appears only as an arrow, because one bad trial would flatten the plot."""
     highest = [1.5 * drop[2] for row in search.path if (drop := search.drop(row))]
     top = max([4 * (search.bound or 0.0), *highest])
     return top if top > 0 else math.inf
 
 
 def _number_steps(picture: Drawing, path: dict[int, tuple[float, float]]) -> None:
-    """Connect the path's steps and number them; of numbers that would overlap, write only the last."""
+    """Connect the path's steps and number them; if numbers would overlap, show only the last."""
     axes, numbered = picture.axes, list[tuple[float, float]]()
     axes.plot([x for x, _ in path.values()], [y for _, y in path.values()], color="#1a1a1a", linewidth=1, zorder=1.2)
     picture.figure.draw_without_rendering()  # the layout determines the distances
@@ -69,6 +69,6 @@ def _number_steps(picture: Drawing, path: dict[int, tuple[float, float]]) -> Non
         x, y = (axes.transData.transform(place) - axes.bbox.min) * 72 / picture.figure.dpi
         if all(max(abs(x - a), abs(y - b)) > _APART for a, b in numbered):
             numbered.append((x, y))
-            # Write beside the vertical bar, and not on the labels of the vertical axis.
+            # Place the number beside the error bar, so that it does not cover the axis labels.
             offset = (-8 if x > 2 * _APART else 8, 5)
             axes.annotate(str(step), place, offset, textcoords="offset points", ha="center", fontsize=9)

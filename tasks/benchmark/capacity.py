@@ -43,7 +43,7 @@ class Capacities:
 def measure_capacity(
     session: Session, subjects: Sequence[Subject], eligible: Sequence[str], job: Job[Workload], store: ArtifactStore
 ) -> Capacities:
-    """Measure the capacity of the baseline and of `eligible` subjects, best first; failures become reasons.
+    """Measure the capacity of the baseline and of `eligible` subjects, best first; record failures as reasons.
 
     Without ``[benchmark.capacity]``, return nothing. With the ``quick`` profile, measure only if ``in_quick`` is true.
     """
@@ -89,7 +89,7 @@ def spec_of(
     return CapacitySpec(
         subjects=tuple(subjects),
         loader=session.loader,
-        threads=1,  # each worker sets its own number
+        threads=1,  # each worker sets its own number of threads
         scenario=settings.scenario,
         splits=splits,
         request_rows=rows,
@@ -104,7 +104,7 @@ def spec_of(
 def splits_of(
     processors: int, threads: Sequence[int], processes: Sequence[int], batch_sizes: Sequence[int]
 ) -> tuple[Split, ...]:
-    """Return the splits that fit on a number of processors, with the most processes and the smallest calls first."""
+    """Return the splits for at most `processors` processors, with the most processes and the smallest calls first."""
     powers = [1 << exponent for exponent in range(processors.bit_length())]
     return tuple(
         Split(processes=count, threads=per_process, batch_size=batch_size)

@@ -1,6 +1,6 @@
 """Measure the requests per second that the host serves: the process that starts the workers and sends the requests.
 
-`tasks.benchmark.child` runs this module. The process first searches each subject's best split of the processors. Then
+`tasks.benchmark.child` runs this module. The process first finds each subject's best split of the processors. Then
 it measures in sittings: each sitting starts a new fleet for every subject, and each round of a sitting measures all
 subjects in turn. Idle fleets sleep.
 """
@@ -27,21 +27,21 @@ from tasks.benchmark.rounds import balanced_rounds
 from tasks.benchmark.statistics import Array
 from tasks.machine import affinity
 
-# Fraction of the time for the search of the splits.
+# Fraction of the time to spend on finding the splits.
 _SEARCH_SHARE = 0.35
 _SHORTEST_S, _LONGEST_S = 0.2, 2.0
-_FEWEST_WINDOWS = 3  # of the search, for each split
+_FEWEST_WINDOWS = 3  # windows per split in the first pass of the search
 _FEWEST_SITTINGS, _MOST_SITTINGS = 3, 20
 _FEWEST_REQUESTS = 100
 # First rate to try, as a fraction of the highest throughput.
 _FIRST_GUESS = 0.8
-# Numbers of requests for the percentiles: ten requests are above the percentile.
+# Minimum numbers of requests for the percentiles, so that ten requests are above each percentile.
 _FOR_P99, _FOR_P999 = 1_000, 10_000
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """Number of sittings that the time should allow, rounds in a sitting, and windows of a subject in a sitting."""
+    """Target number of sittings in the available time, rounds per sitting, and windows per subject and sitting."""
 
     sittings: int
     rounds: int
@@ -108,7 +108,7 @@ class _Measurement:
         return self.spec.spawned_at + self.spec.budget_s - time.monotonic()
 
     def run(self) -> CapacityReport:
-        """Search the splits, measure, and report."""
+        """Find the best splits, measure, and report."""
         found, baseline = self._search(), self.spec.subjects[0].name
         if baseline in found:
             found = self._affordable(found)
@@ -120,11 +120,11 @@ class _Measurement:
         return CapacityReport(subjects=subjects, refused=self.refused)
 
     def _search(self) -> dict[str, _Subject]:
-        """Search each subject's best split by successive halving.
+        """Find each subject's best split by successive halving.
 
         See Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS
-        2016. All subjects take turns and try the same splits first, because a split that was tried for one subject
-        only would change the ratio.
+        2016. All subjects take turns and try the same splits first, because a split tried for only one subject would
+        bias the ratio.
         """
         end, windows = time.monotonic() + _SEARCH_SHARE * self.left_s(), _FEWEST_WINDOWS
         scores: dict[str, dict[Split, _Score]] = {subject.name: {} for subject in self.spec.subjects}

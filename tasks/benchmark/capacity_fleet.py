@@ -36,7 +36,7 @@ from tasks.benchmark.statistics import Array
 from tasks.outputs import tensors_of
 
 _WARM_UP_CALLS, _WARM_UP_S = 5, 0.2
-# A worker that has not answered after this time, in addition to the planned time, hangs.
+# A worker counts as hung if it does not answer within the planned time plus this time.
 _PATIENCE_S = 60.0
 _HEAD_START_S = 0.002  # time for all workers to receive an order
 _BYTES, _STOP = 8, -1
@@ -104,17 +104,17 @@ class Fleet:
 
 @contextmanager
 def running_fleet(subject: Subject, split: Split, loader: str, processors: Sequence[int]) -> Iterator[Fleet]:
-    """Start a fleet, wait until every worker has loaded, checked and warmed up the subject, and end it with the block.
+    """Start a fleet whose workers have loaded, checked and warmed up the subject; stop it when the block ends.
 
     Raises
     ------
     MeasurementError
-        A worker could not load the subject, computed other outputs than the evaluation, died or hung.
+        A worker died, hung, could not load the subject, or computed outputs that differ from the evaluation's.
     """
     taken, queue = os.pipe()
     with suppress(OSError):  # the system allows only smaller pipes
         fcntl.fcntl(queue, fcntl.F_SETPIPE_SZ, _QUEUE_BYTES)
-    # Reserve a page that is partly read, and the numbers that stop the workers.
+    # Leave room for a partly read page, and for the numbers that stop the workers.
     most = fcntl.fcntl(queue, fcntl.F_GETPIPE_SZ) // _BYTES - mmap.PAGESIZE // _BYTES - split.processes
     finished_s = np.frombuffer(mmap.mmap(-1, most * _BYTES), dtype=np.float64)
     fleet = Fleet({}, queue, most, finished_s)
@@ -145,7 +145,7 @@ def _work(
     load: Callable[[], Loaded], threads: int, pinned: Sequence[int], control: Connection, queue: int, finished_s: Array
 ) -> None:
     """Serve one worker's orders until the fleet ends; this function runs in the worker's process."""
-    # End with the fleet's process: the workers share its pipes, so no worker would notice the process's death.
+    # Stop if the fleet's process dies: all workers share its pipes, so no worker would see a closed pipe.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if pinned:
         with suppress(OSError):  # some sandboxes forbid this call

@@ -22,7 +22,7 @@ class Split(Frozen):
 
 
 class CapacitySpec(ChildSpec):
-    """Subjects to measure; the first is the baseline, and later subjects are left out first if time is short.
+    """Subjects to measure, beginning with the baseline; if time is short, the last subjects are left out.
 
     ``request_rows`` is the number of rows in a request. ``goldens`` maps other numbers of rows per call to files of
     inputs. ``bound_s`` bounds the 99th percentile of the latency in the server scenario. The budget begins at monotonic

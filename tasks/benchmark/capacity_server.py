@@ -21,7 +21,7 @@ from tasks.benchmark.statistics import Array
 
 # Share of the latencies that must be within the bound.
 SHARE = 0.99
-# The generator is the bottleneck if it is later than this share of the bound, or busier than this share of the time.
+# If its lag exceeds this share of the bound, or its busy time exceeds this share, the generator is the bottleneck.
 LATE, BUSY = 0.1, 0.8
 _PRECISION = 1.02  # ratio between the lowest rate that fails and the highest that passes
 _FIRST_STEP = 1.04
@@ -32,8 +32,8 @@ _LOWEST = 0.01  # share of the highest throughput below which the search ends
 class Probe:
     """Requests that were sent at ``rate`` per second, float64 [requests]; times are in seconds.
 
-    ``latency_s`` ends with the answer and ``lag_s`` ends with the sending; both begin at the scheduled time. ``busy``
-    is the generator's processor time ÷ elapsed time.
+    From the scheduled time, ``latency_s`` lasts until the answer, and ``lag_s`` until the request is sent. ``busy`` is
+    the generator's processor time ÷ elapsed time.
     """
 
     rate: float
@@ -65,7 +65,7 @@ def offer(fleet: Fleet, gaps: Array, rate: float) -> Probe:
             now = time.monotonic()
             until = bisect_right(due, now, done)
             if until == done:
-                # Sleep, because the generator may share a processor with a worker.
+                # Sleep instead of polling, because the generator may share a processor with a worker.
                 time.sleep(due[done] - now)
                 continue
             fleet.put(numbers[item * done : item * until])
@@ -77,7 +77,7 @@ def offer(fleet: Fleet, gaps: Array, rate: float) -> Probe:
 
 
 def highest_rate(attempt: Callable[[float], Probe], bound_s: float, guess: float, ceiling: float) -> Probe | None:
-    """Find the highest rate with a 99th percentile of the latency within `bound_s`; return None if there is none.
+    """Find the highest rate at which the latency's 99th percentile is at most `bound_s`, or return None.
 
     The search takes growing steps from `guess` until it has a rate that passes and a rate that fails, and then bisects.
     Rates above `ceiling`, the highest throughput, are not tried: in a short time, their queue stays short by chance.

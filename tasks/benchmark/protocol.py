@@ -206,7 +206,7 @@ class Session:
     ) -> MemoryReport:
         """Measure the resident memory of every subject, each in a separate process that has imported `modules`.
 
-        If the measurement is not `alone`, it leaves as many processors as the benchmark has threads to the proof.
+        Unless the measurement runs `alone`, reserve as many processors for the proof as the benchmark has threads.
 
         Raises
         ------

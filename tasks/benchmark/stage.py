@@ -127,7 +127,7 @@ def benchmark(
         diagnosis = diagnose(session, timed, measured.launches[0].modules, known)
         further, refused = _measure_further(session, tonight, job, workspace.store)
         after = observe("after", settings.threads, engines)
-        # Measure capacity last, because its load is not part of the host's state during the timings.
+        # Measure capacity last, so that its load does not appear in the host's state after the timings.
         capacity_began = time.perf_counter()
         if settings.capacity is not None:
             workspace.progress(0, 1, "capacity measurements")
@@ -210,9 +210,9 @@ def subjects_at(
 def proof_facts(
     workload: Workload, candidates: Sequence[BenchmarkCandidate], timed: Collection[str]
 ) -> dict[str, Fact[Proof]]:
-    """Return the places of the timed candidates' proofs, by name.
+    """Return the `Fact` of each timed candidate's proof, by the candidate's name.
 
-    The dictionary is empty if the gate requires a fraction of time, because a run never decides by earlier times.
+    The dictionary is empty if the gate requires an int8 share of the time, because decisions never use earlier times.
     """
     if workload.gate.min_int8_time_share is not None:
         return {}

@@ -78,7 +78,7 @@ def batching(singles: Sequence[Golden], together: Sequence[Tensor], *, chooses: 
 def _with_later_state(
     batch: Mapping[str, Tensor], states: Mapping[str, int], axes: Mapping[str, Mapping[int, str]], call: Call
 ) -> dict[str, Tensor]:
-    """Return the samples shortened to a few steps, with the model's state after all steps."""
+    """Return samples of a few steps that begin with the model's state after all steps."""
     outputs = tensors_of(call(*batch.values()))
     later = {}
     for name, tensor in batch.items():

@@ -102,8 +102,8 @@ class Converter(ABC):
 class Axis(NamedTuple):
     """A key of a recipe that a search varies, and the key's values; the usual value comes first.
 
-    Without one of the module ``types``, the key has no effect. If ``same_speed`` is true, the key affects the quality
-    but hardly the speed.
+    If ``types`` is not empty, the key affects only models with a module of one of these types. If ``same_speed`` is
+    true, the key affects the quality but hardly the speed.
     """
 
     key: str

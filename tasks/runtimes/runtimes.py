@@ -1,4 +1,4 @@
-"""The runtimes, each with its limits and with the names of its maker, opener and checker.
+"""The runtimes, each with its limits and with the import paths of its maker, opener and checker.
 
 Runtimes that read ONNX files quantize the exported float model with their own tools. These runtimes ignore a recipe's
 engine and graph mode, which are settings of torch.
@@ -146,7 +146,7 @@ class OnnxRuntime(Runtime):
         limit("arithmetic", "float32", reason=_OTHER_METHOD),
         limit("weights", "int8", reason="its kernels support neither float16 weights nor 4-bit embeddings"),
     )
-    saturation_noticed = 1e-3  # the reference rounds the same values as the measured model
+    saturation_noticed = 1e-3  # the reference rounds at the same points of the graph
     usage = """\
 import onnxruntime
 

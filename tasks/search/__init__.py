@@ -1,1 +1,1 @@
-"""The search for recipes: a strategy that asks for measurements, and the measurements that nights lack."""
+"""The search for recipes: a strategy that requests measurements, and measurements that only a search makes."""

@@ -1,7 +1,7 @@
-"""The order in which to keep layers in float: the most quality per unit of time first.
+"""The order in which to keep layers in float: the largest quality loss per unit of time saved first.
 
-The noise of a layer, as a share of its signal (`tasks.sensitivity`), stands for the quality that the layer loses. The
-layer's share of the float model's time stands for the time that int8 saves.
+The noise of a layer, as a share of its signal (`tasks.sensitivity`), approximates the quality that the layer loses. The
+layer's share of the float model's time approximates the time that int8 saves.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def float_order(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
 
 @torch.inference_mode()
 def time_shares(model: nn.Module, inputs: Sequence[Tensor], modules: Sequence[str]) -> dict[str, float]:
-    """Measure the share of a model's time in each module, with forward hooks; the shortest of some calls counts."""
+    """Measure each module's share of a model's time with forward hooks, from the shortest of several calls."""
     stopwatches = {path: _Stopwatch() for path in ("", *modules)}
     with ExitStack() as hooks:
         for path, stopwatch in stopwatches.items():
@@ -86,5 +86,5 @@ class _Stopwatch:
 
 
 def _decibels_per_share(layer: RankedLayer) -> float:
-    """Return the logarithm of noise per share of the time, in decibels."""
+    """Return the ratio of noise to share of the time, in decibels."""
     return -layer.sqnr_db - 10 * math.log10(max(layer.time_share, _LEAST_SHARE))

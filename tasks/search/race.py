@@ -1,11 +1,11 @@
-"""The strategy of a search: decide what to measure next. A race does no work itself, and its answers determine it.
+"""The strategy of a search: decide what to measure next. A race measures nothing; it depends only on the answers.
 
 The trials race against each other: all are screened on few samples, and a trial is measured more only while it can
 still win (Maron and Moore, "Hoeffding races: accelerating model selection search for classification and function
 approximation", NIPS 6, 1994). A trial that violates the bound on quality is repaired if it could beat the best: first
-with other observers and granularities, and then with layers in float. A repair is a branch, and the trial's own speed
-is the branch's bound, because a trial with layers in float is not faster (branch and bound: Land and Doig, "An
-automatic method of solving discrete programming problems", Econometrica 28, 1960).
+with other observers and granularities, and then with layers in float. Repairs use branch and bound (Land and Doig, "An
+automatic method of solving discrete programming problems", Econometrica 28, 1960). A repair is a branch, and the
+trial's own speed is the branch's bound, because a trial with layers in float is not faster.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def _no_variants(trial: Trial) -> Sequence[Recipe]:
 
 @dataclass
 class Race:
-    """A search's trials, and the decision what to measure next.
+    """A search's trials, and the choice of the next measurement.
 
-    A trial passes if its quality loss is at most ``bound``, and if it can have the required speed and size. The loss is
-    measured on the growing sample sizes ``samples`` until its interval decides; on all samples, the estimate decides.
-    ``variants`` returns recipes that are as fast as a trial's recipe. At most ``batch`` new trials are built, screened
-    and timed together.
+    A trial passes if its quality loss is at most ``bound``, and if its speed and size may satisfy their bounds. The
+    loss is measured on the growing sample sizes ``samples`` until its interval excludes the bound. On all samples, the
+    estimate decides. ``variants`` returns recipes that are as fast as a trial's recipe. At most ``batch`` new trials
+    are built, screened and timed together.
     """
 
     objective: Literal["fastest", "smallest"]
@@ -51,8 +51,8 @@ class Race:
     _screened: dict[int, int] = field(default_factory=dict)  # number of sample sizes on which a trial was screened
     _decided: dict[int, bool] = field(default_factory=dict)  # whether a trial satisfies the bound on quality
     _broken: set[int] = field(default_factory=set)
-    _layers: dict[str, tuple[RankedLayer, ...]] = field(default_factory=dict)  # ranked layers by recipe content
-    _repairs: list[Repair] = field(default_factory=list)  # the last one may be in progress
+    _layers: dict[str, tuple[RankedLayer, ...]] = field(default_factory=dict)  # maps a recipe's content to layers
+    _repairs: list[Repair] = field(default_factory=list)  # the last repair may be in progress
 
     def ask(self) -> Request | None:
         """Return the next request, or None if no undecided trial can win; repeat a request until it is answered."""
@@ -218,7 +218,7 @@ class Race:
                 self._end(trial.number, "dropped", f"cannot be better than {self._leader().name}")
 
     def _excess(self, trial: Trial) -> str:
-        """Return how a trial violates the bounds on size or speed, or ``""`` if it does not, or may not."""
+        """Return how a trial violates a bound on size or speed, or ``""`` if a violation is not certain."""
         size, speed = trial.size_bytes, trial.speed
         if size and self.max_size_bytes and size > self.max_size_bytes:
             return f"{size:,} bytes are more than {self.max_size_bytes:,.0f}"
@@ -237,14 +237,14 @@ class Race:
         return [trial for trial in self.trials if trial.outcome == "passing"]
 
     def _leader(self) -> Trial:
-        """Return the passing trial that is certainly the best: no other trial's objective has a higher lower end."""
+        """Return the best passing trial, judged by the lower ends of the intervals of the objective."""
         return max(self._passing(), key=lambda trial: self._ends(trial)[0])
 
     def _can_win(self, trial: Trial) -> bool:
         return not self._passing() or self._ends(trial)[1] > self._ends(self._leader())[0]
 
     def _ends(self, trial: Trial) -> tuple[float, float]:
-        """Return the ends of a trial's objective; larger values are better. A repair is not better than its parent."""
+        """Return the interval of a trial's objective; larger is better. A repair is at most as good as its parent."""
         if self.objective == "smallest" and trial.size_bytes is not None:
             return -trial.size_bytes, -trial.size_bytes
         if self.objective == "fastest" and trial.speed:
@@ -259,7 +259,7 @@ class Race:
         return -math.inf if trial.size_bytes is None else -trial.size_bytes
 
     def _needs_time(self, trial: Trial) -> bool:
-        """Return whether to time a trial: its speed decides whether it, or a repair, passes and can win."""
+        """Return whether to time a trial, because its speed decides whether it or its repair passes and can win."""
         if self.objective == "smallest" and self.min_speedup is None:
             return False
         repaired = self._repairs[-1] if self._repairs else None

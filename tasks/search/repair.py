@@ -30,7 +30,7 @@ class Repair:
     is_done: bool = False
 
     def learn(self, *, failed: bool, passed: bool, can_win: bool) -> None:
-        """Use the outcome of the last trial; more layers in float cannot win if this trial cannot win."""
+        """Use the outcome of the last trial; if it cannot win, trials with more layers in float cannot win either."""
         if passed or (self.passes is not None and not failed):
             self.passes = self.count
         else:

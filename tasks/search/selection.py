@@ -22,7 +22,7 @@ class Selection:
 
     @classmethod
     def of(cls, dataset: DatasetRef) -> Selection:
-        """Choose the selection split; a train split counts as no larger than the test split.
+        """Choose the selection split; use no more samples of a train split than the test split has.
 
         Raises
         ------

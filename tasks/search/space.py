@@ -1,4 +1,4 @@
-"""The recipes that a search can try: the product of the methods' axes and the runtimes, without what cannot work."""
+"""The recipes that a search can try: combinations of the methods' axes and the runtimes, unless they cannot work."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def space(
 
 
 def variants(workload: Workload, trial: Trial) -> list[Recipe]:
-    """Return recipes that are as fast as the trial's, with the other observers and granularities."""
+    """Return recipes that are as fast as the trial's recipe, but have other observers or granularities."""
     axes = [axis for axis in METHODS[trial.recipe.method].axes if axis.same_speed]
     found = []
     for values in product(*(_allowed(_settings(workload), axis, axis.values) for axis in axes)):
@@ -97,7 +97,7 @@ def kept_float(recipe: Recipe, layers: Sequence[RankedLayer], count: int) -> Rec
     exclude = (*recipe.exclude, *(layer.module for layer in layers[:count]))
     changes: dict[str, object] = {"exclude": exclude}
     if "Embedding" in spec_of(recipe).layers and all(layer.type != "Embedding" for layer in layers[count:]):
-        changes["embedding_bits"] = None  # building refuses a bit width without a quantized embedding
+        changes["embedding_bits"] = None  # a bit width is an error if no embedding is quantized
     return _renamed(recipe.model_copy(update=changes), recipe.name)
 
 

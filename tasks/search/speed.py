@@ -18,7 +18,7 @@ PROFILE = Profile(
     name="search", launches=_LAUNCHES, rounds=4, budget_s=0, warm_up_s=0.3, single_calls=10, single_s=0.02,
     cold_rounds=4,
 )  # fmt: skip
-_COLD_ROUNDS = 12  # number of rounds with cold caches, if they decide
+_COLD_ROUNDS = 12  # number of rounds with cold caches, if `benchmark.caches` is cold
 
 
 def time_trials(
@@ -31,7 +31,7 @@ def time_trials(
 ) -> Timed:
     """Time trials, the baseline and a copy of the baseline, while no other benchmark runs on the host.
 
-    The intervals use the variances of all subjects, because two launches say little about the variance of one.
+    The intervals pool the variances of all subjects, because two launches say little about one subject's variance.
 
     Parameters
     ----------

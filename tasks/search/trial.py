@@ -36,7 +36,7 @@ class Drop(Frozen):
         Raises
         ------
         MeasurementError
-            A relative loss does not exist, because the baseline's quality is 0.
+            The relative loss is undefined, because the baseline's quality is 0.
         """
         difference = comparison.quality_difference
         ends = [comparison.quality_difference_low, comparison.quality_difference_high]

@@ -133,7 +133,7 @@ class Rule:
         if self.name == "max_batch_difference":
             return BATCH_TOLERANCE if gate.require_batch_invariance else None
         if self.name == "min_capacity_ratio" and gate.objective == "cheapest":
-            return gate.min_capacity_ratio or 0.0  # any capacity passes, but an unknown capacity must not win
+            return gate.min_capacity_ratio or 0.0  # every known capacity passes, but an unknown one must not win
         bound: float | None = getattr(gate, self.name)
         return bound
 

@@ -1,4 +1,4 @@
-"""The keys of ``[search]``: a bound, an objective, a budget, and restrictions of the recipes that a search tries."""
+"""The keys of ``[search]``: a bound, an objective, a budget, and restrictions on the recipes that a search tries."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Search(Section):
     budget_s: PositiveFloat = 1800
     """Maximum duration of a search in seconds."""
     objective: Literal["fastest", "smallest"] | None = None
-    """Criterion for the best recipe. Without this key, the gate's `objective`."""
+    """Criterion for the best recipe; the default is the gate's `objective`."""
     max_quality_drop: float | None = Field(default=None, ge=0)
-    """Maximum allowed quality loss on the selection split. Without this key, the gate's `max_quality_drop`."""
+    """Maximum allowed quality loss on the selection split; the default is the gate's `max_quality_drop`."""
     quality_drop: QualityUnit | None = None
-    """Unit of `max_quality_drop`, as in the gate. Without this key, the gate's `quality_drop`."""
+    """Unit of `max_quality_drop`, as in the gate; the default is the gate's `quality_drop`."""
     finalists: PositiveInt = 3
     """Maximum number of recipes that a search adds to the workload, to be judged on the test split."""
     methods: tuple[MethodName, ...] = ()
-    """Methods to try. Only this key adds `qat`, because `qat` trains."""
+    """Methods to try. `qat` is tried only if it is listed here, because it trains the model."""
     runtimes: tuple[RuntimeName, ...] = ()
-    """Runtimes to try. Only this key adds runtimes whose files cannot be deployed."""
+    """Runtimes to try. Runtimes whose files cannot be deployed are tried only if they are listed here."""
     engines: tuple[Engine, ...] = ()
     """Torch's quantized engines to try."""
     weights: tuple[Literal["per-channel", "per-tensor"], ...] = ()
@@ -87,7 +87,7 @@ class Search(Section):
             objective="fastest" if fastest else "smallest",
             max_quality_drop=bound,
             quality_unit=self.quality_drop or gate.quality_drop,
-            # A recipe that is slower than the baseline is not the fastest.
+            # With the objective "fastest", a recipe must not be slower than the baseline.
             min_speedup=1.0 if fastest and gate.min_speedup is None else gate.min_speedup,
             min_size_ratio=gate.min_size_ratio,
         )

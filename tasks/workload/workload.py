@@ -95,7 +95,7 @@ class Workload(Section):
     gate: Gate = Gate()
     """Rules for promotion."""
     search: Search | None = None
-    """Search for further recipes. Without this section, only the listed recipes are tried."""
+    """Settings of the search for further recipes. Without this section, only the listed recipes are tried."""
 
     @model_validator(mode="wrap")
     @classmethod
