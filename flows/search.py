@@ -1,4 +1,4 @@
-"""Search for recipes: find the answers that a `tasks.search.race.Race` requests, and keep every answer.
+"""Search for recipes: find and store the answers that a `tasks.search.race.Race` requests.
 
 A search makes recipes. After the search, a run evaluates, times and judges the finalists like recipes from the workload
 file. If an earlier search with the same inputs found an answer, the answer comes from the journal (`storage.journal`).

@@ -197,7 +197,7 @@ def _resampled_means(differences: NDArray[np.float64], resamples: int, rng: np.r
 
 
 def _expanded_tail(tail: float, samples: int) -> float:
-    """Return the fraction to cut off at each end so that a normal mean's interval is as wide as Student's interval."""
+    """Return the fraction to cut off at each end so that a normal mean's interval is as wide as a t interval."""
     return NormalDist().cdf(math.sqrt(samples / (samples - 1)) * student_quantile(tail, samples - 1))
 
 

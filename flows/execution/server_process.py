@@ -123,7 +123,8 @@ def _application() -> ASGIApp:
 def main() -> None:
     """Serve Prefect's API, and write the port number to standard output when the server is ready.
 
-    The first argument is the file descriptor of a listening socket. Without it, the server opens a loopback port.
+    The first argument is the file descriptor of a listening socket. Without an argument, the server opens a loopback
+    port.
     """
     os.environ.update(PREFECT__SERVER_EPHEMERAL="1", PREFECT__SERVER_FINAL="1", PREFECT_UI_ENABLED="0")
     passed = sys.argv[1:]

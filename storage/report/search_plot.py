@@ -20,7 +20,7 @@ def search_plot(title: str, search: Search) -> str:
     """Plot drops of quality with 95% intervals against speed-ups, or against sizes if the smallest trial wins.
 
     A dot's area is proportional to the file size, and numbers mark the best trials so far. A trial whose interval ends
-    far above the bound appears as an arrow at the upper edge. Return ``""`` if no trial has both values.
+    far above the bound appears as an arrow at the upper edge. Return ``""`` if no trial has values for both axes.
     """
     drawn = [(row, drop) for row in search.trials if (drop := search.drop(row)) and row[search.ranks_by] is not None]
     if not drawn:

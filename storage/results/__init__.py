@@ -29,8 +29,8 @@ QualityUnit = Literal["absolute", "relative"]
 UNKNOWN = "unknown"
 
 # If these fractions of a benchmark's time are exceeded, the numbers are less reliable than on a quiet host.
-# `WAITED_SHARE` limits the time in which a task waited for a CPU, and `STOLEN_SHARE` limits the time that other
-# virtual machines took.
+# `WAITED_SHARE` applies to the time in which a task waited for a CPU, and `STOLEN_SHARE` to the time that other virtual
+# machines took.
 WAITED_SHARE, STOLEN_SHARE = 0.2, 0.02
 # If an A/A interval extends further than `WIDEST` from 1, the host is too noisy to show small differences.
 WIDEST = 0.05

@@ -53,7 +53,7 @@ _PLANS = {"offline": _Plan(sittings=7, rounds=6, windows=6), "server": _Plan(sit
 
 
 class _Score(NamedTuple):
-    """A split's score: whether calls are within the bound, and the throughput, in rows and in calls."""
+    """A split's score: whether calls are within the latency bound, and the throughput in rows and in calls."""
 
     fits: bool
     rows_per_s: float

@@ -21,7 +21,7 @@ from tasks.benchmark.statistics import Array
 
 # Share of the latencies that must be within the bound.
 SHARE = 0.99
-# If its lag exceeds this share of the bound, or its busy time exceeds this share, the generator is the bottleneck.
+# The generator is the bottleneck above these fractions: lag ÷ latency bound, and busy time ÷ elapsed time.
 LATE, BUSY = 0.1, 0.8
 _PRECISION = 1.02  # ratio between the lowest rate that fails and the highest that passes
 _FIRST_STEP = 1.04
@@ -32,8 +32,8 @@ _LOWEST = 0.01  # share of the highest throughput below which the search ends
 class Probe:
     """Requests that were sent at ``rate`` per second, float64 [requests]; times are in seconds.
 
-    From the scheduled time, ``latency_s`` lasts until the answer, and ``lag_s`` until the request is sent. ``busy`` is
-    the generator's processor time ÷ elapsed time.
+    Both times begin at the scheduled time; ``latency_s`` ends with the answer, and ``lag_s`` when the request is sent.
+    ``busy`` is the generator's processor time ÷ elapsed time.
     """
 
     rate: float

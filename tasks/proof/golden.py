@@ -42,7 +42,7 @@ def golden_cases(job: Job[Workload], call: Call, workspace: Workspace) -> tuple[
     None.
     """
     workload, domain, store = job.workload, DOMAINS[job.workload.domain], workspace.store
-    dataset = job.dataset.as_prepared()  # all candidates are timed with the same inputs, whatever they are judged on
+    dataset = job.dataset.as_prepared()  # all candidates are timed with the same inputs, even during a search
     inputs = domain.example_inputs(workload, dataset, store, workload.benchmark.batch_size)
     timed = replace(_case(inputs, call), names=domain.output_names(job, store))
     batch = domain.example_inputs(workload, dataset, store, SINGLES)

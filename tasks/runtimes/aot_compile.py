@@ -49,7 +49,7 @@ class AotMaker(Maker):
         return instruction_set() | {"instructions": list(instructions), "compiler": compiler}
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
-        """Find or build the converted module, unless the spec has an engine: such modules cannot be exported."""
+        """Find or build the converted module, unless the spec has an engine, whose modules cannot be exported."""
         return {KIND: find_or_convert(source, spec).name} if spec.engine is None else {}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:

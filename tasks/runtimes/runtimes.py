@@ -146,7 +146,7 @@ class OnnxRuntime(Runtime):
         limit("arithmetic", "float32", reason=_OTHER_METHOD),
         limit("weights", "int8", reason="its kernels support neither float16 weights nor 4-bit embeddings"),
     )
-    saturation_noticed = 1e-3  # the reference rounds at the same points of the graph
+    saturation_noticed = 1e-3  # the reference and the model round at the same points
     usage = """\
 import onnxruntime
 

@@ -4,8 +4,8 @@ The trials race against each other: all are screened on few samples, and a trial
 still win (Maron and Moore, "Hoeffding races: accelerating model selection search for classification and function
 approximation", NIPS 6, 1994). A trial that violates the bound on quality is repaired if it could beat the best: first
 with other observers and granularities, and then with layers in float. Repairs use branch and bound (Land and Doig, "An
-automatic method of solving discrete programming problems", Econometrica 28, 1960). A repair is a branch, and the
-trial's own speed is the branch's bound, because a trial with layers in float is not faster.
+automatic method of solving discrete programming problems", Econometrica 28, 1960). A repair is a branch whose bound is
+the failed trial's speed, because keeping layers in float does not make a trial faster.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Race:
         Parameters
         ----------
         known
-            Whether an earlier run measured the answer.
+            Whether an earlier run found the answer.
         """
         trial = self.trials[number - 1]
         is_first = trial.size_bytes is None
@@ -177,7 +177,7 @@ class Race:
         return None
 
     def _add(self, parent: Trial, origin: Origin, recipes: Iterable[Recipe]) -> list[int]:
-        """Return the numbers of trials with these recipes; add new trials."""
+        """Return the numbers of the trials with these recipes; add trials for new recipes."""
         numbers = []
         for recipe in recipes:
             same = (

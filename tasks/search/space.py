@@ -1,4 +1,4 @@
-"""The recipes that a search can try: combinations of the methods' axes and the runtimes, unless they cannot work."""
+"""The recipes that a search can try: combinations of the methods' axes and the runtimes that can work."""
 
 from __future__ import annotations
 

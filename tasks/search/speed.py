@@ -31,7 +31,7 @@ def time_trials(
 ) -> Timed:
     """Time trials, the baseline and a copy of the baseline, while no other benchmark runs on the host.
 
-    The intervals pool the variances of all subjects, because two launches say little about one subject's variance.
+    The intervals also use the other subjects' variances, because two launches say little about one subject's variance.
 
     Parameters
     ----------
