@@ -122,10 +122,10 @@ _CAPACITY = (
         choices=get_args(results.Scenario),
     ),
     Column("capacity_rps", REAL, "requests per second that the host serves with this candidate", "requests per second"),
-    Column("capacity_ratio", REAL, "candidate's capacity / baseline's capacity in the same rounds", "ratio"),
+    Column("capacity_ratio", REAL, "candidate capacity / baseline capacity in the same rounds", "ratio"),
     Column("capacity_ratio_low", REAL, "lower end of the 95% interval of capacity_ratio", "ratio"),
     Column("capacity_ratio_high", REAL, "upper end of the 95% interval of capacity_ratio", "ratio"),
-    Column("capacity_p50_s", REAL, "median latency at capacity_rps, in the server scenario", "seconds"),
+    Column("capacity_p50_s", REAL, "median latency at capacity_rps; NULL in the offline scenario", "seconds"),
     Column(
         "capacity_p99_s",
         REAL,
@@ -138,8 +138,12 @@ _CAPACITY = (
         "99.9th percentile of the latency at capacity_rps; NULL for fewer than 10,000 requests",
         "seconds",
     ),
-    Column("capacity_split", TEXT, "number of processes, threads per process and rows per call"),
-    Column("capacity_limit", TEXT, "limit of capacity_rps other than the host's speed; NULL if there is no such limit"),
+    Column("capacity_split", TEXT, "best numbers of processes, threads per process and rows per call"),
+    Column(
+        "capacity_limit",
+        TEXT,
+        "reason why the request generator limited capacity_rps; NULL if the generator was not the limit",
+    ),
     Column("cost_per_million", REAL, "cost of a million requests at price_per_hour, in the currency of the price"),
 )
 
@@ -201,7 +205,7 @@ MEASUREMENTS = Table(
         Column(
             "evaluation_mode",
             TEXT,
-            "evaluation mode: exact, segments or plain; rows apart means that the run evaluated one row at a time",
+            "evaluation method: exact, segments or plain; ends in rows apart if each call had a single row",
         ),
         Column("evaluation_samples", INT, "number of samples that the run evaluated (tokens for text)", "samples"),
         Column("metrics", pa.map_(TEXT, REAL), "all numbers that the evaluation computed, by name"),
@@ -266,9 +270,7 @@ MEASUREMENTS = Table(
         ),
         Column("over_incumbent_low", REAL, "lower bound that the gate uses for over_incumbent", "ratio"),
         Column("over_incumbent_high", REAL, "upper bound that the gate uses for over_incumbent", "ratio"),
-        Column(
-            "quality_batched", REAL, "quality if a call contains several rows; see docs/quality.md", "quality_metric"
-        ),
+        Column("quality_batched", REAL, "quality with several rows per call; see docs/quality.md", "quality_metric"),
         _MACHINE,
         Column(
             "environment",
@@ -280,7 +282,7 @@ MEASUREMENTS = Table(
         Column(
             "caches",
             TEXT,
-            "cache state (warm or cold) of the calls that the gate uses",
+            "state of the caches in the calls that the gate uses",
             choices=get_args(results.Caches),
         ),
         Column("cold_latency_s", REAL, "median seconds per call with cold caches", "seconds"),
@@ -288,21 +290,19 @@ MEASUREMENTS = Table(
         Column("cold_speedup", REAL, "baseline latency / candidate latency with cold caches", "ratio"),
         Column("cold_speedup_low", REAL, "lower end of the 95% interval of cold_speedup", "ratio"),
         Column("cold_speedup_high", REAL, "upper end of the 95% interval of cold_speedup", "ratio"),
-        Column("cold_speedup_bound_low", REAL, "lower bound of cold_speedup, for a gate that uses cold calls", "ratio"),
-        Column(
-            "cold_speedup_bound_high", REAL, "upper bound of cold_speedup, for a gate that uses cold calls", "ratio"
-        ),
+        Column("cold_speedup_bound_low", REAL, "lower bound for cold_speedup if the gate uses cold calls", "ratio"),
+        Column("cold_speedup_bound_high", REAL, "upper bound for cold_speedup if the gate uses cold calls", "ratio"),
         Column("cold_over_incumbent", REAL, "over_incumbent with cold caches", "ratio"),
         Column(
             "cold_over_incumbent_low",
             REAL,
-            "lower bound of cold_over_incumbent, for a gate that uses cold calls",
+            "lower bound for cold_over_incumbent if the gate uses cold calls",
             "ratio",
         ),
         Column(
             "cold_over_incumbent_high",
             REAL,
-            "upper bound of cold_over_incumbent, for a gate that uses cold calls",
+            "upper bound for cold_over_incumbent if the gate uses cold calls",
             "ratio",
         ),
         Column("cold_aa_ratio", REAL, "aa_ratio with cold caches", "ratio"),
@@ -322,18 +322,23 @@ MEASUREMENTS = Table(
             TEXT,
             "most expensive float operators, with their fractions of the operator time and the reasons, as JSON",
         ),
-        Column("instructions", pa.map_(TEXT, REAL), "fraction of time spent in the loops of each kind of arithmetic"),
+        Column("instructions", pa.map_(TEXT, REAL), "fraction of time spent in loops, by kind of arithmetic"),
         Column(
-            "saturation", REAL, "difference between outputs with and without saturation / the output's range", "ranges"
+            "saturation",
+            REAL,
+            "difference between outputs with and without saturation, as a fraction of the output's range",
+            "ranges",
         ),
         Column("doubts", TEXT, "warnings about the candidate's int8 computation, as a JSON list of sentences"),
         Column(
             "batch_difference",
             REAL,
-            "difference between outputs for batched and single rows / the output's range",
+            "difference between outputs for batched and single rows, as a fraction of the output's range",
             "ranges",
         ),
-        Column("batch_changed", REAL, "fraction of rows whose predicted class changes in a batch", "share"),
+        Column(
+            "batch_changed", REAL, "fraction of rows whose predicted class changes when the rows are batched", "share"
+        ),
         Column(
             "sequence_length",
             INT,
@@ -362,11 +367,11 @@ LAYERS = Table(
         _required("quantized", FLAG, "whether the module was quantized"),
         Column("reason", TEXT, "reason why the module stayed in float; NULL if the module was quantized"),
         Column("sqnr_db", REAL, "signal-to-quantization-noise ratio of the module's output", "decibels"),
-        Column("sensitivity_rank", INT, "rank of the module, 1 for the largest loss", "rank"),
+        Column("sensitivity_rank", INT, "rank of the module by quantization loss, 1 for the largest loss", "rank"),
         Column(
             "kept_float_quality",
             REAL,
-            "quality if this module and all modules with a larger loss stay in float",
+            "quality if this module and all higher-ranked modules stay in float",
             "quality_metric",
         ),
         Column(
@@ -474,13 +479,15 @@ TRIALS = Table(
         _RUN_ID,
         _NIGHT,
         _WORKLOAD,
-        _required("trial", INT, "number of the trial in the order in which the search considered it, from 1", "trials"),
+        _required("trial", INT, "position of the trial in the search's order, starting at 1", "trials"),
         _RECIPE,
         _RUNTIME,
         _required("method", TEXT, "quantization method; none for a float model"),
         Column("settings", TEXT, "the recipe's settings, as JSON"),
-        _choice("origin", results.TrialOrigin, "source of the recipe: the workload file, the space or a repair"),
-        Column("parent", TEXT, "candidate that the trial repairs, as recipe/runtime; NULL if it is not a repair"),
+        _choice("origin", results.TrialOrigin, "source of the recipe: the workload file, the search space or a repair"),
+        Column(
+            "parent", TEXT, "candidate that the trial repairs, as recipe/runtime; NULL if the trial is not a repair"
+        ),
         _choice("outcome", results.TrialOutcome, "outcome; dropped trials cannot win, and open trials are undecided"),
         Column("reason", TEXT, "one-line reason for the outcome"),
         Column("split", TEXT, "split on which the search measured quality"),
@@ -497,7 +504,7 @@ TRIALS = Table(
         Column("cost_s", REAL, "seconds that the run spent on the trial", "seconds"),
         Column("is_known", FLAG, "whether an earlier run measured the trial"),
         _FINGERPRINT,
-        Column("quality_bound", REAL, "largest allowed quality_drop; NULL if the search does not bound it", _DROP_UNIT),
+        Column("quality_bound", REAL, "largest allowed quality_drop; NULL if there is no such bound", _DROP_UNIT),
         Column("objective", TEXT, "criterion by which the search ranks the trials that pass"),
         _UNKNOWN,
     ),

@@ -195,6 +195,6 @@ class TableData(TableFile):
     features: tuple[str, ...] = Field(min_length=1)
     """Names of the columns that form the float32 input of shape `[N, F]`."""
     target: str
-    """Name of the column to predict; floats and decimals are read as numbers, integers and other values as classes."""
+    """Name of the column to predict; floats and decimals are numbers to predict, and all other values are classes."""
     standardize: bool = True
     """Whether to standardize features with the mean and standard deviation of the train split."""

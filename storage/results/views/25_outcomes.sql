@@ -6,7 +6,7 @@
 -- column became: one of promote, stays (current before and after), goes (no longer current), pass, hold, reject, failed, skipped or baseline
 -- column why: the gate's reason, or the stage and error of a failure
 -- column passes: whether the gate's decision is promote or pass
--- column rank: rank in the workload, 1 for the best candidate; failed candidates come last, and a bundle's own row is not ranked
+-- column rank: rank in the workload, 1 for the best candidate; failed candidates come last, and the current bundle's additional row has no rank
 -- column deciding_speedup: speed-up in the calls (warm or cold) that the gate uses; 1 for the baseline
 -- column deciding_speedup_low: lower end of the 95% interval of deciding_speedup
 -- column deciding_speedup_high: upper end of the 95% interval of deciding_speedup
@@ -14,7 +14,7 @@
 -- column resolution: size of the noise, as the distance from 1 to the farther end of the A/A interval
 -- column goodness: number by which the gate's objective ranks candidates: deciding_speedup, size_ratio or capacity_ratio
 -- column best_float: fastest float candidate on the same night and host
--- column speedup_over_best_float: candidate's deciding_speedup / best_float's deciding_speedup
+-- column speedup_over_best_float: deciding_speedup of the candidate / deciding_speedup of best_float
 -- column unbeaten: whether no other candidate is better in size, deciding_speedup and quality at once
 --
 -- best_float compares only rows with the same host and baseline, because other ratios are not comparable.

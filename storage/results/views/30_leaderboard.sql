@@ -10,11 +10,11 @@
 -- column speedup: baseline latency / candidate latency over paired launches, rounded to three digits; above 1, the candidate is faster
 -- column interval: 95% interval of speedup, formatted as text
 -- column cold_speedup: speedup with cold caches; the workload file decides whether the gate uses warm or cold calls
--- column latency_ms: milliseconds per call, as the baseline's median / speedup; the latest view contains the candidate's own median
+-- column latency_ms: milliseconds per call, computed as baseline latency / speedup; the latest view contains the candidate's own median
 -- column memory_mb: peak resident memory minus the resident memory before loading, in millions of bytes
 -- column capacity_rps: requests per second that the host serves; NULL if the run did not measure capacity
--- column capacity_ratio: capacity / baseline's capacity, rounded to three digits; above 1, the candidate serves more
--- column capacity_p50_ms: median latency at capacity_rps in milliseconds, in the server scenario
+-- column capacity_ratio: candidate capacity / baseline capacity, rounded to three digits; above 1, the candidate serves more requests
+-- column capacity_p50_ms: median latency at capacity_rps, in milliseconds; NULL in the offline scenario
 -- column capacity_p99_ms: 99th percentile of the latency at capacity_rps, in milliseconds
 -- column capacity_p999_ms: 99.9th percentile of the latency at capacity_rps, in milliseconds
 -- column cost_per_million: cost of a million requests, in the currency of the workload file's price_per_hour

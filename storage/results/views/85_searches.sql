@@ -2,7 +2,7 @@
 -- on one night, only the last run counts.
 -- example: select night, workload, trials, passing, spent_s, recipe, runtime, speedup, quality_drop from searches
 -- column trials: number of trials that the search considered
--- column passing: number of trials that stay within the bound on quality, including the chosen trials
+-- column passing: number of passing trials, including the chosen trials
 -- column spent_s: seconds that the run spent on the search's trials
 -- column recipe: recipe of the best chosen trial; NULL if the search did not choose a trial
 -- column runtime: runtime of the best chosen trial

@@ -17,7 +17,7 @@ MARKER = "<!-- Generated from here on: python -m tests.storage.results.test_docu
 # Calls of macros and names of columns, which are code on the page.
 _CODE = re.compile(
     r"\b\w+_o[nf]\((?:[^()]|\([^()]*\))*\)|\b[a-z0-9]+(?:_[a-z0-9]+)+\b"
-    r"|(?:(?<=interval of )|(?<=uses for ))speedup\b"
+    r"|(?:(?<=interval of )|(?<=uses for )|(?<=latency / ))speedup\b"
     r"|\b(?:latest|measurements|promotions|samples)(?= (?:table|view)\b)"
 )
 
@@ -26,7 +26,7 @@ def documented(page: str) -> str:
     """The page with what follows its marker written again."""
     written, _, _ = page.partition(MARKER)
     limits = (
-        f"The schema version is {SCHEMA_VERSION}. The catalog contains copies of the rows of tables with at most "
+        f"The schema version is {SCHEMA_VERSION}. The catalog contains a copy of each table that has at most "
         f"{MATERIALIZE_UP_TO:,} rows.\n"
     )
     views = sorted((item for item in described() if item.kind == "view"), key=lambda item: item.name)
