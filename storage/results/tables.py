@@ -138,7 +138,7 @@ _CAPACITY = (
         "99.9th percentile of the latency at capacity_rps; NULL for fewer than 10,000 requests",
         "seconds",
     ),
-    Column("capacity_split", TEXT, "best numbers of processes, threads per process and rows per call"),
+    Column("capacity_split", TEXT, "best split of the host into processes, threads per process and rows per call"),
     Column(
         "capacity_limit",
         TEXT,

@@ -47,7 +47,7 @@ class Gate(Section):
     min_speedup: PositiveFloat | None = None
     """Minimum required ratio of the baseline's latency to the candidate's latency."""
     min_capacity_ratio: PositiveFloat | None = None
-    """Minimum required ratio of the candidate's capacity to the baseline's; requires `[benchmark.capacity]`."""
+    """Minimum required ratio of the candidate's capacity to the baseline's capacity; needs `[benchmark.capacity]`."""
     max_peak_rss_bytes: PositiveInt | None = None
     """Maximum allowed peak memory of the candidate's process, in bytes."""
     min_coverage: float | None = Field(default=None, ge=0, le=1)
@@ -59,7 +59,7 @@ class Gate(Section):
     require_batch_invariance: bool = False
     """Whether a row must have the same output in a batch as in a separate call."""
     margin: float = Field(default=1.0, ge=1)
-    """Factor by which a candidate must be faster than the current bundle (or smaller, or cheaper, by the objective)."""
+    """Factor by which a candidate must be faster, smaller or cheaper than the current bundle (see `objective`)."""
 
     @property
     def needs_capacity(self) -> bool:

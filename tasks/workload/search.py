@@ -28,7 +28,7 @@ class Goal:
 
 
 class Search(Section):
-    """Settings of the search for recipes; an empty restriction allows everything that is possible on the host."""
+    """Settings of the search for recipes; an omitted or empty restriction allows everything that the host supports."""
 
     budget_s: PositiveFloat = 1800
     """Maximum duration of a search in seconds."""
@@ -47,7 +47,7 @@ class Search(Section):
     engines: tuple[Engine, ...] = ()
     """Torch's quantized engines to try."""
     weights: tuple[Literal["per-channel", "per-tensor"], ...] = ()
-    """Granularities of the weights' scales to try."""
+    """Granularities of weight scales to try."""
     observers: tuple[Literal["min-max", "moving-average", "histogram"], ...] = ()
     """Activation observers to try."""
     embedding_bits: tuple[Literal[4, 8, 32], ...] = ()
