@@ -145,7 +145,7 @@ class Answers:
 def required(outcome: R | Failure, what: str) -> R:
     """Return a stage's result; raise `MeasurementError` if the stage failed."""
     if isinstance(outcome, Failure):
-        raise MeasurementError(f"The search is not possible, because {what} failed: {outcome.error}")
+        raise MeasurementError(f"The search cannot continue, because {what} failed: {outcome.error}")
     return outcome
 
 

@@ -147,6 +147,6 @@ def _parsed(root: StoreRoot, name: str) -> Iterator[Began | Answer | Ended]:
             yield _LINE.validate_json(text)
         except ValidationError as error:
             raise StoreError(
-                f"The journal {root.uri(name)} of a search is damaged.",
-                hint="Remove the file. The next search begins again.",
+                f"The search journal {root.uri(name)} is damaged.",
+                hint="Remove the file, then start the search again.",
             ) from error

@@ -21,7 +21,7 @@ from storage.locks import file_lock
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-_LONGEST_PART = 255  # limit of common file systems, in bytes
+_LONGEST_PART = 255  # longest file name on common file systems, in bytes
 _LONGEST = 1024
 
 
@@ -112,7 +112,7 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def publish(self, folder: Path, location: str, marker: str) -> bool:
-        """Move or copy a folder into the store, with the file `marker` last; return False if `location` is complete."""
+        """Move or copy a folder to `location`, with the file `marker` last; return False if it is already complete."""
 
     @abc.abstractmethod
     def download(self, name: str, target: Path) -> None:
@@ -163,7 +163,7 @@ _chosen_cache = ""
 
 
 def set_cache_folder(folder: str) -> None:
-    """Set this process's folder for copies of object stores; ``""`` restores the default."""
+    """Set this process's folder for copies of remote files; ``""`` restores the default."""
     global _chosen_cache
     _chosen_cache = folder
 

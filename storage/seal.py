@@ -1,6 +1,7 @@
 """The seal of a bundle: ``SHA256SUMS``, its signature, and the schema of ``manifest.json``.
 
-A bundle is a flat folder of regular files with plain names. Other files are refused before they are read.
+A bundle is a folder of regular files with simple ASCII names, without subfolders. Other files are refused before they
+are read.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def _parse(folder: Path, content: bytes) -> dict[str, str]:
 
 
 def _regular_files(folder: Path) -> set[str]:
-    """Return the file names in a flat folder; refuse links, subfolders and special files without opening them."""
+    """Return the names of a folder's files; refuse links, subfolders and special files without opening them."""
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             raise BundleError(f"{folder} is not a folder.", hint="Name the bundle's own folder, not a link.")

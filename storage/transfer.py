@@ -23,7 +23,7 @@ Listener = Callable[[float, float, str], None]
 
 @dataclass(frozen=True)
 class Source:
-    """A file, or an archive's content, with its SHA-256; the first call of ``path`` starts the download."""
+    """A file, or an archive's content, with its SHA-256; the first call to ``path`` starts the download."""
 
     sha256: str
     path: Callable[[], Path]

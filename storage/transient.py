@@ -42,8 +42,8 @@ _LONGEST_WAIT_S = 60.0
 def is_transient(error: BaseException) -> bool:
     """Return whether the failed call may succeed later; return False if the kind of failure is unknown.
 
-    The outermost classifiable error of the chain decides, by its attribute ``transient``, the server's status, its
-    type or its error number. A rejected certificate is never transient.
+    The outermost error in the chain that can be classified decides, based on its ``transient`` attribute, the server's
+    status, the error's type or its error number. A rejected certificate is never transient.
     """
     chain = list(_chain(error))
     if any(isinstance(link, ssl.SSLCertVerificationError) for link in chain):

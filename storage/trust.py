@@ -1,9 +1,9 @@
 """Ed25519 keys, and signed, expiring statements about the current bundle.
 
 A statement plays the role of the timestamp and snapshot metadata in The Update Framework. A statement contains a
-bundle's version, the digest of ``SHA256SUMS``, a growing serial number and an expiry time. An attacker without a key
-can therefore serve only the current bundle or cause an error. ``current.json`` stores the statement in a DSSE envelope
-(github.com/secure-systems-lab/dsse).
+bundle's version, the digest of ``SHA256SUMS``, an increasing serial number and an expiry time. An attacker without a
+key can therefore serve only the current bundle or cause an error. ``current.json`` stores the statement in a DSSE
+envelope (github.com/secure-systems-lab/dsse).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Signer:
         Raises
         ------
         ConfigurationError
-            The setting is neither PEM text nor a path with private keys; the message does not show it.
+            The setting is neither PEM text nor a path to private keys; the message does not show the setting.
         """
         if not value:
             return None
@@ -112,8 +112,8 @@ class FrozenDocument(BaseModel):
 class Statement(FrozenDocument):
     """A claim that `version`, whose ``SHA256SUMS`` has the digest `sha256sums`, is the workload's current bundle.
 
-    The statement is valid from `signed_at` until `expires_at`. ``serial`` grows with every statement. ``withdrawn`` is
-    also signed; otherwise, an attacker could make a run promote a withdrawn bundle again.
+    The statement is valid from `signed_at` until `expires_at`. ``serial`` increases with every statement. ``withdrawn``
+    is also signed; otherwise, an attacker could make a run promote a withdrawn bundle again.
     """
 
     format: Literal[1] = 1

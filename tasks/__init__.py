@@ -1,1 +1,1 @@
-"""The stages of a run as plain functions; other packages do not import torch."""
+"""The stages of a run as plain functions; only this package imports torch."""

@@ -114,7 +114,8 @@ workload_argument = click.argument("workload", shell_complete=complete_workload)
 profile_option = click.option(
     "--profile",
     type=click.Choice(PROFILES),
-    help="Measure each workload for up to 1, 5 or 15 min, and stop early once the result is clear (default: standard).",
+    help="Measure each workload for up to 1 min (quick), 5 min (standard) or 15 min (full), and stop early once the "
+    "result is clear (default: standard).",
 )
 # This option passes ``by: str``.
 by_option = click.option(

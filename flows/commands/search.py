@@ -38,12 +38,12 @@ _NAMES = 3  # maximum number of trials named with a reason
     "--budget",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Spend at most this wall time (default: `budget_s` in the [search] section, or 1800).",
+    help="Limit the search to this wall time (default: `budget_s` in the [search] section, or 1800).",
 )
 @format_option("text", "json")
 @click.pass_obj
 def command(debug: bool, workload: tuple[str, ...], store: str, budget: float | None, format: str) -> int:
-    """Search for the best recipes of one workload within a budget; the results stay in the store.
+    """Search for one workload's best recipes within a time budget; the store keeps all results.
 
     Press Control-C to stop and see the best recipes so far. If you repeat a stopped search, it continues with the rest
     of its budget.
@@ -60,7 +60,8 @@ def command(debug: bool, workload: tuple[str, ...], store: str, budget: float | 
     """
     if len(workload) != 1:
         raise ConfigurationError(
-            "The command accepts one workload.", hint="Example: nightquant search --workload resnet18"
+            "A search needs exactly one workload.",
+            hint="Use --workload once, for example: nightquant search --workload resnet18",
         )
     settings = load_settings(store=store)
     request = SearchRequest(workload=workload[0], budget_s=budget, store=store)

@@ -20,7 +20,8 @@ from storage.results.tables import MEASUREMENTS, TABLES, Table
 from storage.root import Entry, StoreRoot
 
 CATALOG = "results.duckdb"
-# A table of up to this many rows is copied into the catalog, which can then be moved. Larger tables stay in files.
+# Tables with at most this many rows are copied into the catalog, so that the catalog can be moved. Larger tables stay
+# in files.
 MATERIALIZE_UP_TO = 2_000_000
 # DuckDB's published command-line client is one release behind the library and cannot read a newer format.
 _STORAGE_VERSION = "v1.5.0"
@@ -30,7 +31,7 @@ _RAW_BLOCKS = ("internal.raw_blocks", f"{_KEYS}, {', '.join(_RAW)}")
 
 
 def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> str:
-    """Build the catalog, replace the old catalog, and return its path or URL. Readers keep the catalog they opened.
+    """Build the catalog, replace the old catalog, and return the path or URL. Open readers keep the old catalog.
 
     The views in a large catalog name the files by absolute path. `open_catalog` detects that the store has moved. For
     other clients, run ``nightquant store compact`` once after a move.

@@ -1,4 +1,4 @@
-"""Find the night on which a noisy series left its reference: a change-point test for nights of different precision.
+"""Find the night on which a noisy series changed, with a change-point test for nights of different precision.
 
 The test considers every night except the last as a possible start of a lasting change. A likelihood ratio, weighted by
 precision, compares the nights since that start with the reference. Page's CUSUM [1]_ sums the evidence for a change of
@@ -6,7 +6,7 @@ a fixed size. This test uses the most likely size (the generalized likelihood ra
 widely in precision. In its change-point form [4]_, the test does not need a separate phase to collect a reference. A
 night's variance is the variance of its interval plus the night-to-night variance of the series. The night-to-night
 variance is unknown, so the test averages over its possible values. The weights come from a prior and the restricted
-likelihood [5]_ of the reference nights. With a short history, the distribution therefore has wide tails.
+likelihood [5]_ of the reference nights. If the history is short, the distribution therefore has heavy tails.
 
 References
 ----------
@@ -33,14 +33,14 @@ from scipy.special import chdtri, ndtr, ndtri
 
 REFERENCE_NIGHTS = 30  # number of nights at the start of a series that set its reference
 LEAST_NIGHTS = 3  # minimum number of reference nights
-WINDOW = 45  # number of latest nights on which a change may have begun
+WINDOW = 45  # number of most recent nights on which a change may have begun
 LEAST_EFFECT = 0.03  # minimum change in the logarithm
-LEAST_SIGMA = 1.0  # minimum change, in standard deviations of a night; a smaller change is scatter
-ALPHA = 5e-4  # one-sided level; ``benchmarks/regressions.py`` measures the false alarms
-EFFECTIVE_NIGHTS = 1.2  # minimum effective number of nights (Kish), so that one night never decides
+LEAST_SIGMA = 1.0  # minimum change, in standard deviations of a night; smaller changes count as scatter
+ALPHA = 5e-4  # one-sided significance level; ``benchmarks/regressions.py`` measures the false alarms
+EFFECTIVE_NIGHTS = 1.2  # minimum effective number of nights (Kish), so that a single night never decides
 RESOLVED = 0.25  # a series is comparable if five nights would show a change of this size
 _DISAGREE = 1e-3
-_OVER = 5.0  # log likelihood ratio at which the last nights count as back at the reference
+_OVER = 5.0  # log likelihood ratio above which the last nights count as a return to the reference
 _SPREAD = 0.5  # scale of the log-normal prior around a night-to-night standard deviation of 1.5%
 _TAU = np.exp(np.linspace(np.log(0.002), np.log(0.4), 16))[:, None]
 _LOG_PRIOR = -0.5 * (np.log(_TAU / 0.015) / _SPREAD) ** 2
@@ -55,9 +55,9 @@ class Scan:
 
     ``starts`` contains the indices of the first changed nights. ``reference`` is the mean logarithm of the reference
     nights, and ``nights`` is the number of reference nights. ``shift`` is the mean of the nights since the start, minus
-    the reference. ``p`` is the shift's one-sided p-value, or 1 if the change is too small, lasted one night, or is
-    over. ``evidence`` is the logarithm of the likelihood ratio. ``resolution`` is the smallest shift that five nights
-    would show.
+    the reference. ``p`` is the shift's one-sided p-value, or 1 if the change is too small, lasted only one night,
+    or is over. ``evidence`` is the logarithm of the likelihood ratio. ``resolution`` is the smallest shift that five
+    nights would reveal.
     """
 
     starts: Indices
@@ -103,7 +103,7 @@ def scan(values: Floats, sds: Floats) -> Scan | None:
     x, sd = values[chosen], np.maximum(sds, np.median(sds))[chosen]
     starts = np.arange(max(LEAST_NIGHTS, len(x) - WINDOW), len(x) - 1)
     nights = np.minimum(starts, limit)
-    # Arrays have the axes [night-to-night deviation, number of summed nights]; a range's end selects the column.
+    # The axes are [night-to-night deviation, number of nights]; column k contains the sums over the first k nights.
     weight = 1 / (_TAU**2 + sd**2)
     weights, logs, first, second, squares = map(
         _cumulated, (weight, np.log(weight), weight * x, weight * x * x, weight**2)
@@ -143,7 +143,7 @@ def scan(values: Floats, sds: Floats) -> Scan | None:
 
 
 def _reference_nights(values: Floats, sds: Floats) -> int:
-    """Return the number of reference nights; a change before the reference was complete reduces the number."""
+    """Return the number of reference nights; after an early change, only the nights before the change count."""
     if len(values) <= REFERENCE_NIGHTS:
         return REFERENCE_NIGHTS
     early = scan(values[:REFERENCE_NIGHTS], sds[:REFERENCE_NIGHTS])
@@ -151,7 +151,7 @@ def _reference_nights(values: Floats, sds: Floats) -> int:
 
 
 def _is_over(x: Floats, weight: Floats, reference: Floats, shift: Floats, starts: Indices) -> NDArray[np.bool_]:
-    """Return, for each start, whether a reversed Page test finds the last two or more nights at the reference again."""
+    """Return, for each start, whether a reversed Page test finds at least the last two nights back at the reference."""
     nights = np.cumsum(weight[::-1])[1:]  # sums over the last two nights, the last three nights, …
     values = np.cumsum((weight * x)[::-1])[1:]
     ratio = shift[:, None] * (values - nights * (reference + shift / 2)[:, None])

@@ -34,7 +34,7 @@ from storage.results.tables import TABLES, Table
 from storage.results.writer import serialized
 from storage.root import StoreRoot, fsync, make_folder
 
-# A run that started before midnight may still publish into the old month, and compaction is not urgent.
+# Compaction waits this long, because a run that started before midnight may still publish into the old month.
 MONTH_SETTLES = dt.timedelta(days=2)
 # Readers keep a catalog open only for a few minutes.
 GRACE = dt.timedelta(hours=12)
@@ -73,7 +73,7 @@ def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, gra
             _drop_superseded(root, table, files)
             for month, small in files.months.items():
                 fresh = [file for file in small if file.run_id not in files.compacted_runs]
-                # Rewrite even a single run's file, because the catalog continues to name the ``.pq`` file.
+                # Compact even a single file, because the catalog continues to name the ``.pq`` file.
                 if month < open_month and fresh:
                     _write(root, table, month, files.newest.get(month), fresh)
                     written.append(f"{table.name} {month}")

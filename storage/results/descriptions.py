@@ -67,7 +67,7 @@ def quoted(text: str) -> str:
 
 
 def _view(file: str, sql: str) -> Described:
-    # The comments are the meaning, an example, the columns that no table has, and notes for readers of the SQL.
+    # The comments contain the meaning, an example, the meanings of columns that no table has, and notes on the SQL.
     comments = [line.removeprefix("--").strip() for line in sql.splitlines() if line.startswith("--")]
     meaning, _, rest = "\n".join(comments).partition("\nexample: ")
     example, *lines = rest.splitlines()

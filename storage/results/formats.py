@@ -1,4 +1,4 @@
-"""Format rows as text for a terminal, or in full as text, JSON or Parquet."""
+"""Format rows as shortened text for a terminal, or as complete text, JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _table(rows: pa.Table) -> bytes:
 
 
 def _aligned(text: Grid, width: float = inf, *, folds_names: bool = False) -> list[str] | None:
-    """Return the table's lines, or None if a line exceeds `width`; rich would be too slow for a million rows."""
+    """Return the table's lines, or None if a line exceeds `width`; the rich library is too slow for a million rows."""
     headings = [_folded(name) if folds_names else [name] for name in text.names]
     columns = zip(headings, zip(*text.cells, strict=True) if text.cells else [()] * len(text.names), strict=True)
     widths = [max(map(len, (*heading, *cells))) for heading, cells in columns]

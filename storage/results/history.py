@@ -99,7 +99,7 @@ class History:
         self._night = night
 
     def tonight(self) -> list[Tonight]:
-        """Return the night's valid measurements, the latest last."""
+        """Return the night's valid measurements, oldest first."""
         return [Tonight(Key(*row[:3]), *row[3:]) for row in self._rows(_TONIGHT)]
 
     def speeds(self) -> dict[int, Series]:
@@ -215,7 +215,7 @@ _FOLLOW = {"data": ("checkpoint", "calibration")}
 
 
 def changes_between(earlier: Sequence[Row], now: Row) -> dict[str, str]:
-    """Return descriptions of changes by name: machine, environment, data, checkpoint, recipe, …
+    """Return a description of each change, keyed by its name: machine, environment, data, checkpoint, recipe, …
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ def folder(table: Table) -> str:
 
 
 def part_name(run_id: str, part: str = "") -> str:
-    """Return the file name, without a suffix, for a run's rows, or for the run's rows of the workload `part`."""
+    """Return the file name, without its suffix, for a run's rows, or only for the rows about the workload `part`."""
     return f"{run_id}.{part}" if part else run_id
 
 

@@ -18,22 +18,22 @@ from storage.results.descriptions import quoted
 from storage.root import StoreRoot
 
 _READING = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.PRAGMA})
-# A statement's type may hide a COPY: a WITH clause may contain one, and two functions run SQL from text. DuckDB cannot
-# make a file read-only, so a COPY could replace the catalog or a results file.
+# A statement of a permitted type may still run a COPY, in a WITH clause or through two functions that run text as SQL.
+# DuckDB cannot protect single files from writing, so a COPY could replace the catalog or a results file.
 _HIDING = re.compile(r"\b(copy|query|json_execute_serialized_sql)\b", re.IGNORECASE)
 _EXPLAIN = re.compile(r"^\s*explain(\s+analyze|\s*\([^)]*\))?\s", re.IGNORECASE)
 
 
 class QueryError(ConfigurationError):
-    """The SQL is invalid or would do more than read; the message often comes from DuckDB."""
+    """The SQL is invalid or is not read-only; the message often comes from DuckDB."""
 
 
 @contextmanager
 def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the store's catalog for reading; yield a connection whose settings are locked.
 
-    The connection can read only the catalog and the results files that it names. If the catalog is missing or names
-    files of another store, the function builds a temporary catalog.
+    The connection can read only the catalog and the results files that the catalog names. If the catalog is missing or
+    names files of another store, the function builds a temporary catalog.
     """
     root = StoreRoot.of(root)
     with (
@@ -123,7 +123,7 @@ def _catalog_file(root: StoreRoot, scratch: Path) -> Path:
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
-    """Attach a catalog; return the root of the files behind its views: None without files, or ``""`` if unknown."""
+    """Attach a catalog; return the root of its files, None if it names no files, or ``""`` if the root is unknown."""
     connection.execute(f"attach '{quoted(str(path))}' as results (read_only)")
     connection.execute("use results")
     try:

@@ -21,7 +21,7 @@ from storage.results.history import History, Key, Series, Tonight, attribute
 from storage.results.query import open_catalog
 from storage.root import StoreRoot
 
-KNOWN_NIGHTS = 10  # a candidate absent from this many earlier nights is new
+KNOWN_NIGHTS = 10  # a candidate that was absent for this many nights counts as new
 LEAST_SIZE_EFFECT = 0.02  # minimum change, as a fraction of the reference
 LEAST_QUALITY_EFFECT = 0.005  # minimum change, as a fraction of the baseline's quality
 _WORSE: dict[FindingMetric, FindingKind] = {"speedup": "slower", "size_bytes": "larger"}
@@ -228,7 +228,7 @@ def _with_cause(change: _Change, inputs: Sequence[Row]) -> Regression:
 
 
 def _presence(history: History) -> Iterator[Regression]:
-    """Yield a finding for each candidate that is new compared with recent nights, or that vanished tonight."""
+    """Yield a finding for each candidate that was absent from recent nights, or that vanished tonight."""
     for nights in history.presence().values():
         tonight, *before = [nights[night] for night in sorted(nights, reverse=True)][: 1 + KNOWN_NIGHTS]
         ages = {key: age for age, keys in reversed(list(enumerate(before))) for key in keys}

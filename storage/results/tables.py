@@ -30,7 +30,7 @@ class Column:
 
     @property
     def description(self) -> str:
-        """The meaning, with the values that the column may have."""
+        """The column's meaning, followed by the possible values."""
         return f"{self.meaning} ({', '.join(self.choices)})" if self.choices else self.meaning
 
 

@@ -23,7 +23,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("threads", "rank", "trials"), (1, inf)),
     "ratio": (5e-324, inf),
     "share": (0, 1),
-    # A distance, as a multiple of an output's range, may be above 1.
+    # A distance is a multiple of an output's range, so it may exceed 1.
     "ranges": (0, inf),
 }
 _NAMED = 3  # a message names at most this many rows and counts the others
@@ -35,7 +35,7 @@ def array_of(column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.Da
     Raises
     ------
     ValueError
-        The column does not accept a value; the message names it and the reason.
+        The column does not accept a value; the message names the value and the reason.
     """
     try:
         array = pa.array(values, column.type)

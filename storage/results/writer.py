@@ -19,7 +19,7 @@ from storage.results.values import admit, array_of
 from storage.root import StoreRoot
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_ROW_GROUP = 122_880  # DuckDB's default: one row group is one unit of its parallel scan
+_ROW_GROUP = 122_880  # DuckDB's default; threads scan different row groups in parallel
 
 
 class ResultsStore:
@@ -32,7 +32,7 @@ class ResultsStore:
         """Write one run's rows of a table, or only the rows of `part`; return the file's path or URL.
 
         If the store already has these rows, in a run's file or a compacted file, write nothing and return that file. A
-        retried run therefore never counts twice. `published` determines the month of the folder.
+        retried run therefore never counts twice. `published` determines the month in the file's path.
 
         Raises
         ------
@@ -163,7 +163,7 @@ def validated(table: Table, rows: Sequence[Row], run_id: str) -> pa.Table:
 
 
 def _refuse_defects(table: Table, rows: Sequence[Row], run_id: str) -> None:
-    """Refuse rows that only a defect in the code can cause."""
+    """Refuse rows that only a defect in the code can produce."""
     required = {column.name for column in table.columns if not column.nullable}
     for position, row in enumerate(rows):
         if unknown := sorted(set(row) - table.names):

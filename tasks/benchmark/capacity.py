@@ -54,7 +54,9 @@ def measure_capacity(
     names = list(dict.fromkeys([session.baseline, *eligible]))
     try:
         if session.profile.name == "quick" and not settings.in_quick:
-            raise MeasurementError("A quick run measures capacity only with in_quick = true in [benchmark.capacity].")
+            raise MeasurementError(
+                "Quick runs do not measure capacity by default.", hint="Set in_quick = true in [benchmark.capacity]."
+            )
         with _golden_files(job, settings, store) as goldens:
             spec = spec_of(session, [by_name[name] for name in names], job.workload, goldens)
             report = run_child("tasks.benchmark.capacity_child", spec, CapacityReport, session.limit)
@@ -82,8 +84,7 @@ def spec_of(
     splits = splits_of(available_cores(), settings.threads, settings.processes, sorted(goldens))
     if not splits:
         raise MeasurementError(
-            f"This host has {available_cores()} processors, and the processes and threads in [benchmark.capacity] "
-            "need more.",
+            f"This host has {available_cores()} processors, but [benchmark.capacity] requires more.",
             hint="Lower processes or threads.",
         )
     return CapacitySpec(
@@ -129,7 +130,7 @@ def _golden_files(job: Job[Workload], settings: Capacity, store: ArtifactStore) 
                 try:
                     inputs = domain.example_inputs(job.workload, job.dataset, store, size)
                 except InputError as error:
-                    raise MeasurementError(f"There are no inputs with {size} rows: {error}") from error
+                    raise MeasurementError(f"Inputs with {size} rows cannot be made: {error}") from error
                 path.write_bytes(Golden(inputs).to_bytes())
             goldens[size] = str(path) if size != rows else ""
         yield goldens

@@ -205,8 +205,9 @@ class _Measurement:
         probe = highest_rate(self._twice(fleet, gaps), self.spec.bound_s, guess, window.calls_per_s)
         if probe is None:
             raise MeasurementError(
-                f"No rate keeps the latency within latency_bound_ms = {self.spec.bound_s * 1e3:g}: "
-                f"a call takes {window.call_s * 1e3:.3g} ms on a busy host."
+                f"No request rate meets latency_bound_ms = {self.spec.bound_s * 1e3:g}: "
+                f"a call takes {window.call_s * 1e3:.3g} ms on a busy host.",
+                hint="Raise latency_bound_ms.",
             )
         item.rps[-1].append(probe.rate)
         item.probes.append(probe)

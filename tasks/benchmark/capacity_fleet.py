@@ -197,7 +197,7 @@ def _number(value: int) -> bytes:
 def _answer(process: ForkProcess, control: Connection, patience_s: float) -> str | tuple[int, float]:
     try:
         if not control.poll(patience_s):
-            raise MeasurementError(f"A worker did not answer within {patience_s:.0f} s.")
+            raise MeasurementError(f"A worker process did not respond within {patience_s:.0f} s.")
         answer: str | tuple[int, float] = control.recv()
     except (EOFError, OSError) as error:
         raise _ended(process) from error

@@ -105,7 +105,7 @@ def main(module: str, spec: str, out: str) -> None:
 def _end_with_parent() -> None:
     """Sleep in the kernel until the parent closes standard input or exits, then kill this process group."""
     os.read(0, 1)
-    # If a user starts the child, kill only the child, because the child shares the shell's process group.
+    # If a user started this process, kill only this process, because it may be in the shell's process group.
     kill = os.killpg if os.getpgrp() == os.getpid() else os.kill
     kill(os.getpid(), signal.SIGKILL)
 

@@ -28,8 +28,8 @@ from tasks.outputs import tensors_of
 from tasks.tensor_files import Golden
 
 # Largest allowed relative Euclidean distance between outputs and golden outputs. On the same host, only rounding
-# differs between processes, because threads share work differently or an activation rounds to the next int8 step.
-# Rounding stays below 1e-4; a float model and its int8 version differ by 1e-2 or more.
+# differs between processes, because threads divide the work differently or an activation rounds to an adjacent int8
+# step. Rounding errors stay below 1e-4, whereas a float model and its int8 version differ by 1e-2 or more.
 TOLERANCE = 1e-3
 
 
@@ -62,7 +62,7 @@ def run(spec_json: str) -> LaunchReport:
         round_s = time_rounds(spec, subjects, calls)
         single_s = time_singles(spec, subjects)
         began = time.monotonic()
-        # The budget is a fraction of the launch's time so far, without the first launch's additional warm-up.
+        # The budget is a fraction of the launch's time so far, excluding the first launch's additional warm-up.
         longer_s = len(ready) * (spec.profile.warm_up_s - spec.profile.rewarm_s)
         budget_s = spec.profile.cold_share * (began - spec.spawned_at - longer_s)
         cold_s = time_cold_rounds(spec, subjects, Eviction(pinned), budget_s)

@@ -1,7 +1,7 @@
 """Measure each subject's peak memory in a process that has not loaded another model.
 
-`tasks.benchmark.child` runs this module. The process imports the libraries and forks one child per subject. A child's
-resident memory therefore grows because of the model and its working memory, not because of imports. Linux resets the
+`tasks.benchmark.child` runs this module. The process imports the libraries and forks one child per subject. The growth
+of a child's resident memory therefore comes from the model and its working memory, not from imports. Linux resets the
 peak memory of a forked child.
 """
 

@@ -1,4 +1,4 @@
-"""Requests to a benchmark's child processes, and reports from the processes, as small JSON files without models."""
+"""Requests to a benchmark's child processes, and their reports: small JSON files that do not contain models."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Profile(Frozen):
     are spent. A block takes at least ``block_s`` seconds. A warm-up takes at least ``warm_up_calls`` calls and
     ``warm_up_s`` seconds (``rewarm_s`` in later launches). Percentiles come from ``single_calls`` single calls in
     ``launches`` launches, limited to ``single_s`` seconds per candidate and launch. At most ``cold_rounds`` rounds are
-    timed with cold caches, in at most ``cold_share`` of the time for the rest of the launch. Further settings, which do
-    not affect decisions, are timed in ``further_launches`` launches.
+    timed with cold caches, for at most ``cold_share`` times the duration of the rest of the launch. Further settings,
+    which do not affect decisions, are timed in ``further_launches`` launches.
     """
 
     name: str

@@ -32,7 +32,7 @@ class Selection:
         available = [split for split in _SPLITS if dataset.splits.get(split)]
         if not available:
             raise InputError(
-                f"A search needs data other than the test split; the data set has only: {', '.join(dataset.splits)}.",
+                f"A search needs a split other than test, but the data set has only: {', '.join(dataset.splits)}.",
                 hint='Add a "valid" split to [data], or remove [search].',
             )
         split = available[0]

@@ -44,7 +44,7 @@ class Drop(Frozen):
         scale = abs(baseline.quality) if unit == "relative" else 1.0
         if not scale:
             raise MeasurementError(
-                f"The baseline's {baseline.quality_metric} is 0, so a relative quality loss is undefined.",
+                f"The baseline's {baseline.quality_metric} is 0, so the relative quality loss is undefined.",
                 hint='Set quality_drop = "absolute".',
             )
         low, high = sorted(sign * (difference if end is None else end) / scale for end in ends)

@@ -109,7 +109,7 @@ class Workload(Section):
     def _check_consistency(self) -> Self:
         names = [recipe.name for recipe in self.recipe]
         if len(set(names)) != len(names):
-            raise ValueError(f"recipe names are not unique: {names}; give each recipe its own name")
+            raise ValueError(f"several recipes have the same name: {names}; give each recipe a unique name")
         for recipe in self.recipe:
             for need in METHODS[recipe.method].needs:
                 if lack := self.lacks(need):

@@ -103,7 +103,7 @@ def test_a_bound_that_no_call_meets_is_the_reason_and_a_generous_one_gives_a_rat
     assert served.p50_s is not None
     assert min(min(rounds) for rounds in served.rps) > 0
     report = measure(spec(subject, scenario="server", bound_s=1e-7))
-    assert "No rate keeps the latency within latency_bound_ms = 0.0001" in report.refused["float/eager"]
+    assert "No request rate meets latency_bound_ms = 0.0001" in report.refused["float/eager"]
 
 
 @pytest.mark.slow

@@ -148,7 +148,7 @@ def test_the_cheapest_can_be_chosen_where_capacity_is_measured(tmp_path):
 
 
 def test_two_recipes_of_one_name_are_refused(tmp_path):
-    assert "recipe names are not unique" in _refused(tmp_path, 'name = "dynamic-int8"', 'name = "float"')
+    assert "several recipes have the same name" in _refused(tmp_path, 'name = "dynamic-int8"', 'name = "float"')
 
 
 def test_what_is_not_toml_is_refused_with_its_place(tmp_path):
