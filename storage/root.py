@@ -21,7 +21,7 @@ from storage.locks import file_lock
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-_LONGEST_PART = 255  # longest file name on common file systems, in bytes
+_LONGEST_PART = 255  # longest file or folder name on common file systems, in bytes
 _LONGEST = 1024
 
 

@@ -129,7 +129,7 @@ def _zip_members(archive: Path) -> _Members:
             # The upper 16 bits contain the Unix permissions and file type; in archives from other systems, the upper
             # bits are 0.
             kind = stat.S_IFMT(member.external_attr >> 16)
-            if not member.filename:  # zipfile returns ``""`` for a name that begins with NUL; it cannot open the file
+            if not member.filename:  # zipfile cannot open a name that begins with NUL, and returns ``""``
                 yield member.filename, why_unsafe(member.filename), None
             elif kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 yield member.filename, "it is a link or a device", None

@@ -31,7 +31,7 @@ _RAW_BLOCKS = ("internal.raw_blocks", f"{_KEYS}, {', '.join(_RAW)}")
 
 
 def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> str:
-    """Build the catalog, replace the old catalog, and return the path or URL. Open readers keep the old catalog.
+    """Build the catalog, replace the old catalog, and return the path or URL. Existing readers keep the old catalog.
 
     The views in a large catalog name the files by absolute path. `open_catalog` detects that the store has moved. For
     other clients, run ``nightquant store compact`` once after a move.
