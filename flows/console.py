@@ -190,7 +190,7 @@ def _outcome(rows: Sequence[Row], night: Row) -> Iterator[Text]:
 
 
 def wrapped(mark: str, text: str, style: str = "") -> Iterator[Text]:
-    """Wrap a text with a mark in front of it."""
+    """Wrap `text` to the line width, with `mark` in front of the first line."""
     wrapper = textwrap.TextWrapper(WIDTH, f"{mark} ", "  ", break_long_words=False, break_on_hyphens=False)
     for part in wrapper.wrap(text):
         yield Text(part, style=style)

@@ -65,9 +65,9 @@ def nightly_quantization(
 ) -> State[NightSummary] | State[NightRunningError]:
     """Quantize, evaluate, benchmark and publish the requested workloads.
 
-    If a workload fails, the other workloads continue. The failed workload's rows contain the error. After all other
-    work, the run ends as ``Failed``. If the run is cancelled, the rows of measured workloads are kept. If another run
-    has locked the store, the run is cancelled at once.
+    If a workload fails, the other workloads continue. The failed workload's rows contain the error. After a
+    failure, the run finishes all other work and then ends in the ``Failed`` state. If the run is cancelled, the rows of
+    measured workloads are kept. If another run has locked the store, the run is cancelled at once.
     """
     began = time.perf_counter()
     invocation = current_invocation()

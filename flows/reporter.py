@@ -119,7 +119,10 @@ class _Lines(Reporter):
 
 
 class _Bars(Reporter):
-    """Reporter that prints finished stages and draws a bar for each running stage; a bar without progress pulses."""
+    """Reporter that prints finished stages and draws a bar for each running stage.
+
+    If a stage does not report its progress, the stage's bar pulses.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -1,4 +1,4 @@
-"""The journal of a search: a file in the store with every answer, in the order in which the answers were found.
+"""The journal of a search: a file in the store that contains every answer, oldest first.
 
 A search asks questions, such as the quality of a candidate on 256 samples, and writes each answer immediately. A
 search that was killed therefore repeats only the unanswered questions, and spends only the rest of its budget. Later
@@ -22,7 +22,7 @@ FOLDER = "searches"
 
 
 class _Line(BaseModel):
-    # An end of a speed-up's interval may be infinite.
+    # Either end of a speed-up's interval may be infinite.
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 

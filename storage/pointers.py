@@ -93,7 +93,7 @@ class Pointers:
         ConfigurationError
             The pointer is signed, but a signing key is not set.
         BundleError
-            The pointer was changed, has another signer, or is older than the last statement signed on this host.
+            The pointer was modified, was not signed by this signer, or is older than this host's last signed statement.
         """
         if self._signer is None:
             if pointer is not None and pointer.signed is not None:

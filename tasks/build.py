@@ -68,7 +68,7 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
     Raises
     ------
     UnavailableError
-        A library of the runtime is not installed, or the processor lacks instructions that the runtime needs.
+        A library that the runtime needs is not installed, or the processor lacks instructions that the runtime needs.
     QuantizationError
         The recipe does not work with this model or processor, or the quantized model computes NaN or infinities.
     LibraryError

@@ -67,7 +67,7 @@ class Registry(Generic[T]):
 
 
 class Domains(Registry["Domain[Workload, Kind]"]):
-    """Domains by name; each line names the class of the domain's workloads."""
+    """Domains, keyed by name; each entry specifies the class of the domain's workloads."""
 
     def workload(self, name: str) -> type[Workload]:
         """Import the class of a domain's workloads, without importing torch."""

@@ -19,7 +19,7 @@ W = TypeVar("W", bound=Workload)
 
 
 class Progress(Protocol):
-    """Callback that receives the completed and total work and the unit, and runs in the stage's own thread."""
+    """Callback that runs in the stage's own thread and receives the completed work, the total work and the unit."""
 
     def __call__(self, done: float, total: float, unit: str = "") -> None:
         """Report the stage's progress."""

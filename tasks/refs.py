@@ -29,9 +29,10 @@ class ArtifactRef(Frozen):
 class DatasetRef(ArtifactRef):
     """A prepared data set: samples (or tokens) per split, number of classes, vocabulary size, and sample shape.
 
-    ``calibration_digest`` is the SHA-256 of the list of calibration samples, or ``""``. ``notes`` describe how the
-    samples were prepared, for readers of the report. ``judged_on`` is the split that is read instead of the test split
-    while a search selects recipes. ``at_most`` limits this split to a random sample of this size; 0 means no limit.
+    ``calibration_digest`` is the SHA-256 of the calibration split's files, or ``""`` if the split is missing. ``notes``
+    describe how the samples were prepared, for readers of the report. ``judged_on`` is the split that is read instead
+    of the test split while a search selects recipes. ``at_most`` limits this split to a random sample of this size; 0
+    means no limit.
     """
 
     splits: dict[str, int]

@@ -137,7 +137,7 @@ def _cells(trial: Trial) -> tuple[str, ...]:
 
 
 def _recipe_lines(recipe: Recipe) -> Iterator[str]:
-    """Return a recipe as TOML, with the keys that differ from the defaults."""
+    """Return a recipe as TOML, with only the keys that differ from the defaults."""
     keys = {"name": recipe.name, "method": recipe.method, "runtimes": list(recipe.runtimes)}
     yield "[[recipe]]"
     for key, value in (keys | recipe.model_dump(mode="json", exclude_defaults=True)).items():

@@ -108,7 +108,10 @@ class History:
         return {series: Series(nights, np.array(ratios), np.array(sds)) for series, nights, ratios, sds in rows}
 
     def numbers(self) -> dict[tuple[int, FindingMetric, int], Series]:
-        """Return sizes and qualities by candidate, metric, and a hash of the baseline and the metric (0 for sizes)."""
+        """Return sizes and qualities, keyed by candidate, metric, and a hash of the baseline and the metric.
+
+        For sizes, the hash is 0.
+        """
         columns = "candidate, metric, quality_of, nights, values, low, high, scale"
         rows = self._rows(f"select {columns} from internal.numbers_on($night)")
         return {tuple(row[:3]): Series(row[3], np.array(row[4]), None, *row[5:]) for row in rows}

@@ -30,7 +30,7 @@ _LOWEST = 0.01  # share of the highest throughput below which the search ends
 
 @dataclass(frozen=True)
 class Probe:
-    """Requests that were sent at ``rate`` per second, float64 [requests]; times are in seconds.
+    """Times of requests that were sent at ``rate`` per second, as float64 [requests] arrays in seconds.
 
     Both times begin at the scheduled time; ``latency_s`` ends with the answer, and ``lag_s`` when the request is sent.
     ``busy`` is the generator's processor time ÷ elapsed time.

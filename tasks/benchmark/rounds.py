@@ -124,7 +124,7 @@ def balanced_rounds(names: Sequence[str], rounds: int, seed: int) -> list[tuple[
 
 
 def warm_up_all(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, int]:
-    """Warm up every subject; return the calls per block, by subject."""
+    """Warm up every subject; return each subject's number of calls per block."""
     profile, calls = spec.profile, dict(spec.calls)
     for name, loaded in subjects.items():
         with loaded.scope():
@@ -136,7 +136,7 @@ def warm_up_all(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, i
 
 
 def time_rounds(spec: LaunchSpec, subjects: Mapping[str, Loaded], calls: dict[str, int]) -> dict[str, list[float]]:
-    """Return the seconds per call in each round, by subject."""
+    """Return each subject's seconds per call in each round."""
     round_s: dict[str, list[float]] = {name: [] for name in subjects}
     for order in balanced_rounds(sorted(subjects), spec.profile.rounds, spec.seed):
         for name in order:

@@ -1,4 +1,4 @@
-"""The built-in task that classifies texts from Python's standard library as comment, docstring, message or code."""
+"""The built-in task that classifies texts from Python's standard library as comments, docstrings, messages or code."""
 
 from __future__ import annotations
 

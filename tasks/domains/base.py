@@ -143,6 +143,6 @@ class Domain(ABC, Generic[W, M]):
 
 
 def write_preprocessing(document: Mapping[str, object], folder: Path) -> dict[str, str]:
-    """Write ``preprocessing.json`` into a bundle; return a dictionary that maps the file's purpose to its name."""
+    """Write ``preprocessing.json`` into a bundle; return a dictionary that maps the file's purpose to the file name."""
     (folder / PREPROCESSING).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="ascii")
     return {"preprocessing": PREPROCESSING}

@@ -107,7 +107,8 @@ class OneDnnLstm(nn.Module):
         if not lstm.bias:
             weights += [steps.new_zeros(4 * lstm.hidden_size)] * 2
         backwards = lstm.bidirectional and index % 2 == 1
-        # In ideep, mode 2 is LSTM. The last arguments select one layer, bias, one direction, time first and inference.
+        # In ideep, mode 2 is LSTM. The last arguments select a single layer with biases, one direction, time-first
+        # input and inference mode.
         output, last_h, last_c, _ = torch.ops.aten.mkldnn_rnn_layer(
             steps, *weights, h, c, backwards, [], 2, lstm.hidden_size, 1, True, False, False, False
         )

@@ -40,7 +40,7 @@ class ModelSource:
         return self.calibration(batch_size)
 
     def code_of(self, spec: Spec) -> tuple[str | Callable[..., object], ...]:
-        """Return the modules and functions that a spec's digest covers, because their code determines the result."""
+        """Return the modules and functions whose code determines the result; a spec's digest covers this code."""
         method = METHODS[spec.recipe.method]
         data = [self.calibration.func] if method.needs and self.calibration else []
         return method.converts.partition(":")[0], *data

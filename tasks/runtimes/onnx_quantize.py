@@ -1,4 +1,4 @@
-"""Quantize an exported model with ONNX Runtime's tools, and read from the result which modules became int8."""
+"""Quantize an exported model with ONNX Runtime's tools, and determine from the result which modules became int8."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         """Return the first rows of the test split; if the first batch is too short, repeat its rows.
 
         If ``benchmark.sequence_length`` is set, prefer the first batch with exactly that many steps. If no batch
-        matches, cut the shortest batch with more steps. If all batches have fewer steps, repeat the longest batch.
+        matches, cut the shortest batch with more steps. If every batch is too short, repeat the longest batch's steps.
         """
         split = load_test(dataset, store, apart=batch_size == 1)
         names, axes = split.description.inputs, open_axes(workload.axes, split.description.inputs)

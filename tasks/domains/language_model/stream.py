@@ -97,7 +97,10 @@ def segment_losses(
 
 @dataclass(frozen=True)
 class _Lane:
-    """Neighbouring segments, from `first` to `last` (exclusive), of a stream padded to a multiple of `length`."""
+    """Consecutive segments of a stream, from `first` to `last` (exclusive).
+
+    The stream is padded to a multiple of `length`.
+    """
 
     call: Call
     padded: Tensor
