@@ -62,7 +62,7 @@ def _when(function: Function) -> Function:
     late = age_option(
         "--late-after",
         default="10m",
-        help="Report a run that starts this late or stays pending for this long.",
+        help="Report a run that stays late or pending for this long.",
     )
     silent = age_option(
         "--silent-after", default="10m", help="Report a run that has not sent a heartbeat for this long."

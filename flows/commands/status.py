@@ -58,7 +58,8 @@ _STORY = "the workload's bundle, nights and layers"
 @click.command()
 @age_option(
     "--max-age",
-    help="Check only the age of the last good night; exit with code 1 if it is older than this, for instance 26h.",
+    help="Check only the age of the last good night; exit with code 1 if that night is older than this limit, for "
+    "instance 26h.",
 )
 @workload_option
 @click.option(

@@ -129,13 +129,13 @@ _CAPACITY = (
     Column(
         "capacity_p99_s",
         REAL,
-        "99th percentile of the latency at capacity_rps; NULL for fewer than 1,000 requests",
+        "99th-percentile latency at capacity_rps; NULL if fewer than 1,000 requests were timed",
         "seconds",
     ),
     Column(
         "capacity_p999_s",
         REAL,
-        "99.9th percentile of the latency at capacity_rps; NULL for fewer than 10,000 requests",
+        "99.9th-percentile latency at capacity_rps; NULL if fewer than 10,000 requests were timed",
         "seconds",
     ),
     Column("capacity_split", TEXT, "best split of the host into processes, threads per process and rows per call"),
@@ -144,7 +144,7 @@ _CAPACITY = (
         TEXT,
         "reason why the request generator limited capacity_rps; NULL if the generator was not the limit",
     ),
-    Column("cost_per_million", REAL, "cost of a million requests at price_per_hour, in the currency of the price"),
+    Column("cost_per_million", REAL, "cost of a million requests at price_per_hour, in the same currency"),
 )
 
 MEASUREMENTS = Table(
@@ -210,19 +210,19 @@ MEASUREMENTS = Table(
         Column("evaluation_samples", INT, "number of samples that the run evaluated (tokens for text)", "samples"),
         Column("metrics", pa.map_(TEXT, REAL), "all metrics that the evaluation computed, by name"),
         Column("latency_s", REAL, "median seconds per call", "seconds"),
-        Column("latency_q25_s", REAL, "lower quartile of the blocks' seconds per call", "seconds"),
-        Column("latency_q75_s", REAL, "upper quartile of the blocks' seconds per call", "seconds"),
+        Column("latency_q25_s", REAL, "lower quartile of seconds per call across the blocks", "seconds"),
+        Column("latency_q75_s", REAL, "upper quartile of seconds per call across the blocks", "seconds"),
         Column("latency_p50_s", REAL, "median duration of individually timed calls", "seconds"),
         Column(
             "latency_p90_s",
             REAL,
-            "90th percentile of the durations of individually timed calls; NULL for fewer than 100 calls",
+            "90th-percentile duration of individually timed calls; NULL if fewer than 100 calls were timed",
             "seconds",
         ),
         Column(
             "latency_p99_s",
             REAL,
-            "99th percentile of the durations of individually timed calls; NULL for fewer than 1,000 calls",
+            "99th-percentile duration of individually timed calls; NULL if fewer than 1,000 calls were timed",
             "seconds",
         ),
         Column("baseline_latency_s", REAL, "baseline's median seconds per call in the same launches", "seconds"),
@@ -454,7 +454,8 @@ FINDINGS = Table(
 
 ACKNOWLEDGEMENTS = Table(
     name="acknowledgements",
-    meaning="One row per finding that a person accepted. The metric's reference restarts on the night of the finding.",
+    meaning="One row per finding that a person accepted. After the acknowledgement, the metric's reference includes "
+    "only the night of the finding and later nights.",
     key=("run_id", "workload", "recipe", "runtime", "metric"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(

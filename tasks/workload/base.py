@@ -128,9 +128,9 @@ class TableFile(Kind):
     split: str | None = None
     """Column that contains `train`, `valid`, `calibration` or `test`; without this key, rows are split at random."""
     test_share: float = Field(default=0.2, gt=0, lt=1)
-    """Fraction of the rows for the test split."""
+    """Fraction of the rows to put in the `test` split."""
     valid_share: float = Field(default=0.0, ge=0, lt=1)
-    """Fraction of the rows for the valid split."""
+    """Fraction of the rows to put in the `valid` split."""
     calibration: PositiveInt = 256
     """Number of train rows for calibration; ignored if the split column marks rows as `calibration`."""
     seed: int = 0

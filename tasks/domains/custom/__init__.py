@@ -50,11 +50,11 @@ class Evaluate(FromFile):
     """The ``[evaluate]`` section sets the metric."""
 
     metric: Annotated[str, WithJsonSchema(_METRIC)] = Field(pattern=r"^[A-Za-z_][\w.-]*(:[A-Za-z_]\w*)?$")
-    """Name of a built-in metric, or `module:callable` for your own metric."""
+    """Name of a built-in metric, or `module:callable` for a custom metric."""
     higher_is_better: bool | None = None
-    """Whether higher values of your own metric are better."""
+    """Whether higher values of a custom metric are better."""
     unit: str = ""
-    """Unit of your own metric."""
+    """Unit of a custom metric."""
     output: str = ""
     """Name of the output that the metric uses, as shown by `--check`; by default, the first output."""
     batch_size: PositiveInt = 32
@@ -64,7 +64,7 @@ class Evaluate(FromFile):
     def _direction_is_known(self) -> Self:
         if ":" in self.metric:
             if self.higher_is_better is None:
-                raise ValueError("your own metric needs higher_is_better = true or false")
+                raise ValueError("set higher_is_better to true or false for a custom metric")
         elif self.metric not in OFFERED:
             suggestion = did_you_mean(self.metric, OFFERED)
             expected = ", ".join(OFFERED)

@@ -18,7 +18,7 @@ TRAINED = {"kind": "train", "train": "own_code:train"}
     ("changes", "message"),
     [
         ({"evaluate": {"metric": "acuracy"}}, "expected module:callable or one of accuracy"),
-        ({"evaluate": {"metric": "own_code:score"}}, "needs higher_is_better"),
+        ({"evaluate": {"metric": "own_code:score"}}, "set higher_is_better"),
         ({"evaluate": {"metric": "mse", "higher_is_better": True}}, "because mse defines both"),
         ({"data": {"kind": "csv", "uri": "t.csv", "features": [], "target": "y"}}, "features"),
         ({"benchmark": {"sequence_length": 8}}, "expected an axis that data.axes names"),
