@@ -116,7 +116,9 @@ def _regular_files(folder: Path) -> set[str]:
     """Return the names of a folder's files; refuse links, subfolders and special files without opening them."""
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode):
-            raise BundleError(f"{folder} is not a folder.", hint="Name the bundle's own folder, not a link.")
+            raise BundleError(
+                f"{folder} is a link, or is not a folder.", hint="Pass the path of the bundle's folder itself."
+            )
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
         raise BundleError(f"{folder}: cannot be read: {error.strerror or error}.") from error

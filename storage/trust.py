@@ -62,7 +62,8 @@ class Signer:
                 raise TypeError("not a private Ed25519 key")
         except (OSError, ValueError, TypeError) as error:
             raise ConfigurationError(
-                f"{VARIABLE} is neither a private Ed25519 key in PEM without a password nor the path of such a key.",
+                f"{VARIABLE} must contain an unencrypted Ed25519 private key in PEM format, or the path of a file with "
+                "such a key.",
                 hint="Create a key with: openssl genpkey -algorithm ed25519 -out signing-key.pem",
             ) from error
         return Signer(tuple(key for key in keys if isinstance(key, Ed25519PrivateKey)), timedelta(days=days))

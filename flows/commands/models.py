@@ -61,7 +61,10 @@ def generate(
     from tasks.generate import generate as sample  # imports torch
 
     if output is not None and format == "json":
-        raise ConfigurationError("With --format json, the text goes to standard output.", hint="Leave out --output.")
+        raise ConfigurationError(
+            "--output cannot be used with --format json, which writes the text to standard output.",
+            hint="Leave out --output.",
+        )
     if output is not None and not output.parent.is_dir():  # check this before training or sampling
         raise ConfigurationError(
             f"{output} cannot be written, because the folder {output.parent} does not exist.",
@@ -163,7 +166,7 @@ def _recipes(workload: Workload, names: tuple[str, ...], compare: bool) -> list[
 
 
 def _print_columns(headings: list[str], texts: list[Iterator[str]], console: Console) -> None:
-    """Print the texts side by side: word by word at a terminal, but all at once if the output is a file."""
+    """Print the texts side by side: stream each word to a terminal, or write only the complete texts to a file."""
     grown = [""] * len(texts)
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
         for pieces in zip_longest(*texts, fillvalue=""):

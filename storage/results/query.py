@@ -152,13 +152,15 @@ def _check_reads(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statem
         # EXPLAIN ANALYZE executes the explained statement.
         for part in connection.extract_statements(_EXPLAIN.sub("", statement.query, count=1)):
             if part.type not in _READING:
-                raise QueryError(f"EXPLAIN of {part.type.name} statements is not allowed: queries are read-only.")
+                raise QueryError(
+                    f"EXPLAIN is not allowed with {part.type.name} statements, because queries are read-only."
+                )
     elif statement.type == duckdb.StatementType.MULTI:
         _check_is_pivot(connection, statement)
     elif statement.type not in _READING:
-        raise QueryError(f"{statement.type.name} statements are not allowed: queries are read-only.")
+        raise QueryError(f"{statement.type.name} statements are not allowed, because queries are read-only.")
     if hiding := _HIDING.search(_without(statement.query, duckdb.token_type.comment, duckdb.token_type.string_const)):
-        raise QueryError(f"{hiding[0].upper()} is not allowed: queries are read-only.")
+        raise QueryError(f"{hiding[0].upper()} is not allowed, because queries are read-only.")
 
 
 def _without(sql: str, *kinds: duckdb.token_type) -> str:
@@ -175,4 +177,4 @@ def _check_is_pivot(connection: duckdb.DuckDBPyConnection, statement: duckdb.Sta
     try:
         connection.extract_statements(f"select exists (\n{query}\n)")
     except duckdb.ParserException as error:
-        raise QueryError("PIVOT is not allowed in statements that write: queries are read-only.") from error
+        raise QueryError("PIVOT is not allowed in statements that write, because queries are read-only.") from error

@@ -83,9 +83,10 @@ def spec_of(
     assert settings is not None
     splits = splits_of(available_cores(), settings.threads, settings.processes, sorted(goldens))
     if not splits:
+        required = min(settings.processes or (1,)) * min(settings.threads or (1,))
         raise MeasurementError(
-            f"This host has {available_cores()} processors, but [benchmark.capacity] requires more.",
-            hint="Lower processes or threads.",
+            f"[benchmark.capacity] requires at least {required} processors, but this host has {available_cores()}.",
+            hint="Decrease `processes` or `threads`.",
         )
     return CapacitySpec(
         subjects=tuple(subjects),

@@ -150,7 +150,7 @@ def checked_outputs(result: object, rows: int) -> Tensor:
     if not outputs.dim() or len(outputs) != rows:
         raise MeasurementError(
             f"the model returns a tensor of shape {list(outputs.shape)} for {rows} rows.",
-            hint="Return one row of the first output for each input row.",
+            hint="Change the model so that its first output has one row for each input row.",
         )
     if outputs.is_floating_point() and not outputs.isfinite().all():
         raise MeasurementError(

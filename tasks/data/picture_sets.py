@@ -99,7 +99,8 @@ def prepare_pictures(
             rest = [f"and {len(reasons) - _NAMED} more"] if len(reasons) > _NAMED else []
             listed = "; ".join([*reasons[:_NAMED], *rest])
             raise InputError(
-                f"{len(reasons)} of {total} images cannot be read, but only {allowed:.1%} may be unreadable: {listed}.",
+                f"{len(reasons)} of {total} images cannot be read, but the limit is {allowed:.1%}. "
+                f"Unreadable images: {listed}.",
                 hint="Repair or remove these images, or increase data.max_corrupt_share.",
             )
         return Description(

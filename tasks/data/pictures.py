@@ -156,12 +156,12 @@ class PictureWriter:
         """
         counts: dict[str, int] = {split: len(labels) for split, labels in self.labels.items()}
         if empty := [split for split, count in counts.items() if not count]:
-            missing = f"{', '.join(empty)} (found: {counts})"
+            missing = f"{', '.join(empty)}. Images found: {counts}"
             notes = "".join(f"{note}. " for note in self.notes())
             hint = "Provide more images, or make the other splits smaller in [data]."
             if notes:
                 hint = "Remove the test images from the training part, or provide other training images."
-            raise InputError(f"{notes}The data set has no images left for: {missing}.", hint=hint)
+            raise InputError(f"{notes}No images remain for these splits: {missing}.", hint=hint)
         for split, labels in self.labels.items():
             np.save(self._folder / f"{split}.{TARGET}.npy", np.array(labels, dtype="<i8"))
         changes = {"splits": counts, "inputs": (_COLUMN,), "sample_shape": self._shape}

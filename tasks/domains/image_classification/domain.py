@@ -173,8 +173,8 @@ def training_batches(
     split = load_samples(dataset, "train", store)
     if min(len(split), batch_size) < 2:
         raise InputError(
-            f"Training needs batches of at least two images, but {len(split)} training images are read in batches of "
-            f"{batch_size}.",
+            f"Training needs batches of at least two images, but batch_size is {batch_size} and the number of training "
+            f"images is {len(split)}.",
             hint="Set batch_size to 2 or more, or provide more training images.",
         )
     order = torch.randperm(len(split), generator=generator)

@@ -215,5 +215,5 @@ def _pad_by_numbers(model: nn.Module, float_paths: Collection[str]) -> None:
             # int8 kernels pad both sides equally, but ``"same"`` pads unequally if the kernel size is even.
             raise QuantizationError(
                 f'The convolution {path} has an even kernel size, so int8 kernels cannot use padding="same".',
-                hint=f'Add "{path}" to `exclude`, or pad before it with nn.ZeroPad2d.',
+                hint=f'Add "{path}" to `exclude`, or pad the input of the convolution with nn.ZeroPad2d.',
             )

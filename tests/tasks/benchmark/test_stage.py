@@ -151,7 +151,7 @@ def test_a_capacity_that_is_not_measured_has_its_reason_and_the_benchmark_goes_o
     names = ["dynamic-int8/eager"]
     for keys, reason in (
         ({}, "in_quick = true"),
-        ({"in_quick": True, "threads": [10_000]}, "but [benchmark.capacity] requires more"),
+        ({"in_quick": True, "threads": [10_000]}, "[benchmark.capacity] requires at least 10000 processors"),
     ):
         found = measure_capacity(session, subjects, names, _with_capacity(job, scenario="offline", **keys), store)
         assert found.served == {}

@@ -39,7 +39,7 @@ def test_an_empty_split_is_refused_and_nothing_is_published(tmp_path):
         writer.add("test", picture(1), 0)
         return DESCRIPTION
 
-    with pytest.raises(InputError, match="no images left for: valid, calibration, train"):
+    with pytest.raises(InputError, match="No images remain for these splits: valid, calibration, train"):
         find_or_write_pictures(ArtifactStore(tmp_path), {}, SHAPE, fill)
 
     assert not list(tmp_path.rglob("*.npy"))

@@ -94,7 +94,7 @@ def test_a_rate_that_is_far_too_high_is_told(prepared):
 def test_a_single_training_image_is_not_enough(tmp_path):
     dataset, store = rendered(tmp_path, train=1)
 
-    with pytest.raises(InputError, match=r"but 1 training images are read in batches of 16\."):
+    with pytest.raises(InputError, match=r"batch_size is 16 and the number of training images is 1\."):
         ImageClassification().train(workload(), dataset, Workspace(store))
 
 
