@@ -112,7 +112,7 @@ def test_training_images_that_are_all_test_images_are_counted_where_none_are_lef
     pictures(root / "test", each=5)
     shutil.copytree(root / "test", root / "train")
 
-    with pytest.raises(InputError, match=r"^10 training images were left out because .* left for: valid"):
+    with pytest.raises(InputError, match=r"^10 training images were left out because .*: valid"):
         prepared(root, store)
 
 

@@ -28,7 +28,7 @@ VECTORS = {"kind": "config", "task": "embedding", "config": {"model_type": "bert
         ({"data": TABLE, "model": VECTORS, "evaluate": {"metric": "retrieval"}}, '"retrieval" needs data.pair'),
         ({"model": of_config()}, 'checkpoint.kind "directory" needs model.kind "directory"'),
         ({"data": TABLE, "model": VECTORS, "checkpoint": {"kind": "train"}}, "nightquant does not train embeddings"),
-        ({"model": {"kind": "directory"}}, "set path to the model's directory"),
+        ({"model": {"kind": "directory"}}, "set path to the directory"),
         (
             {"model": {"kind": "config", "max_length": 9, "config": {"model_type": "bert"}}},
             "tokens, but model.max_length is",
