@@ -2,6 +2,6 @@
 
 from flows.cli import main
 
-# Worker processes import this module again under another name.
+# Worker processes import this module but must not run `main`.
 if __name__ == "__main__":
     main()

@@ -79,7 +79,7 @@ def summary_line(findings: Findings) -> str:
 
 
 def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
-    """Attach the leaderboard to the current flow run as a table; also attach a link to the report, if any."""
+    """Attach the leaderboard table to the current flow run, with a link to the report if one was written."""
     if own_server_died():
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: its server died")
         return
@@ -104,7 +104,8 @@ def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
             link = "The night's report, one HTML file"
             create_link_artifact(report, link_text=report, key="report", description=link)
     except (httpx.HTTPError, PrefectException) as error:
-        # The leaderboard's rows are already in the store. At its end, the flow run reports that the server is missing.
+        # The leaderboard's rows are already in the store. When the flow run ends, it reports that the server is
+        # missing.
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
 
 
@@ -168,7 +169,7 @@ def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, s
 
 
 def _attempt(call: Callable[[], None]) -> str:
-    """Return the reason for a failed call, or ``""``.
+    """Return the reason why a call failed, or ``""`` if the call succeeded.
 
     For an unexpected error, return only its type, because the error's text may contain a URL.
     """

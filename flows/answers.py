@@ -1,4 +1,4 @@
-"""Answer the requests of a search with Prefect tasks: build, evaluate, time and rank its trials."""
+"""Answer a search's requests with Prefect tasks that build, evaluate, time and rank trials."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class Found(Frozen):
-    """The answer to a request about one trial: one value, or the reason why the trial ``failed``."""
+    """Answer to a request about one trial: a value or, if the trial failed, the reason in ``failed``."""
 
     size_bytes: int | None = None
     drop: Drop | None = None
@@ -36,7 +36,7 @@ class Found(Frozen):
 
 
 class Answers:
-    """A source of answers about the trials of one job; ``baseline`` is the built baseline.
+    """Object that answers requests about the trials of one job; ``baseline`` is the built baseline candidate.
 
     Raises
     ------
@@ -51,7 +51,8 @@ class Answers:
         self._settings, self._store = settings, store
         recipe, runtime = job.workload.baseline()
         self._reference = job.workload.recipe_named(recipe), runtime
-        # Built candidates, candidates that are evaluated and can be timed, and the baseline's quality by sample size.
+        # The built candidates, and the candidates that can be timed, are keyed by name. The baseline's evaluations are
+        # keyed by sample size.
         self._built: dict[str, CandidateRef] = {}
         self._subjects: dict[str, BenchmarkCandidate] = {}
         self._qualities: dict[int, Evaluation] = {}
@@ -59,7 +60,7 @@ class Answers:
         self.baseline = required(built, "building the baseline")
 
     def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
-        """Answer a request for `trials`, which need not be all of the request's trials.
+        """Answer a request for `trials`, which may be a subset of the request's trials.
 
         Raises
         ------
@@ -78,7 +79,7 @@ class Answers:
                 return self._rank(trials)
 
     def _build(self, candidates: Sequence[tuple[Recipe, str]]) -> list[CandidateRef | Failure]:
-        """Build candidates, or find them in the store; an earlier process may have built them."""
+        """Build candidates; reuse artifacts that an earlier process built."""
         new = [one for one in candidates if _name(one) not in self._built]
         futures = [steps.build.submit(self._job, recipe, runtime, self._store) for recipe, runtime in new]
         built = _settled(futures, "build")
@@ -120,7 +121,7 @@ class Answers:
         return [found[trial.name] for trial in trials]
 
     def _speeds(self, names: Sequence[str]) -> dict[str, Found]:
-        """Time candidates; if the measurement fails, measure each half separately, to find the broken candidate."""
+        """Time candidates; if timing fails, time each half of them separately to find the broken candidate."""
         if not names:
             return {}
         baseline = self._subjects[self._job.workload.benchmark.baseline]

@@ -19,8 +19,8 @@ from storage.results.query import open_catalog, rows_of
 
 WIDTH = 80
 _OUTCOMES = {"promote": "promoted", "pass": "passes", "hold": "held", "reject": "rejected"}
-# Outcomes, closest to promotion first. A candidate that passes but is not promoted comes last, because its runtime
-# (eager) cannot be deployed.
+# Outcomes, closest to promotion first. ``pass`` comes last, because a passing candidate that is not promoted has a
+# runtime (eager) that cannot be deployed.
 _NEAREST = ("hold", "reject", "pass")
 
 
@@ -50,7 +50,7 @@ def plain_table(*headings: str, right: Collection[str] = ()) -> TextTable:
 
 
 def marked_lines(lines: Iterable[tuple[str, str | Text]], width: int = 1) -> Table:
-    """Return a table with one mark and one text per line; `width` is the width of the mark column."""
+    """Return a table with a mark and text on each line; `width` is the width of the mark column."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=width)
     grid.add_column(overflow="fold")
@@ -130,7 +130,7 @@ def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[Rend
 
 
 def shown_path(path: str) -> str:
-    """Return a path relative to the working folder if it is inside that folder; otherwise, return it unchanged."""
+    """Return a path inside the working folder as a relative path; return any other path unchanged."""
     here = os.getcwd() + os.sep  # noqa: PTH109 - pathlib would change a URL
     return path.removeprefix(here)
 

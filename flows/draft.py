@@ -37,7 +37,7 @@ _RECIPES: tuple[JsonObject, ...] = (
 
 @dataclass(frozen=True)
 class Asked:
-    """A user's description of a model; ``folder`` contains the workload file, and missing options are ``""``."""
+    """A user's description of a model. ``folder`` contains the workload file; an omitted option is ``""``."""
 
     model: str
     data: str
@@ -57,7 +57,7 @@ class Asked:
 
 
 def with_texts(request: Asked) -> Asked:
-    """Write ``texts.csv`` with placeholders into the workload file's folder; return the request with this file as data.
+    """Write placeholder texts to ``texts.csv`` next to the workload file; return a request that uses ``texts.csv``.
 
     Raises
     ------
@@ -198,7 +198,7 @@ def _encoder(request: Asked) -> JsonObject:
 
 
 def whole(name: str, content: JsonObject) -> JsonObject:
-    """Add every recipe that the domain supports, and the installed runtimes, to the document."""
+    """Complete the document with the installed runtimes and with every recipe that the domain supports."""
     recipes = []
     for keys in _RECIPES:
         needs = METHODS[str(keys["method"])].needs
@@ -216,7 +216,7 @@ def whole(name: str, content: JsonObject) -> JsonObject:
 
 
 def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject, dict[str, str]]:
-    """Limit the quality drop and, if a quantized candidate can be small enough, the size.
+    """Limit the quality drop; also limit the size if a quantized candidate can be small enough.
 
     Return the document, and a dictionary that maps the gate's keys (``section.key``) to the reasons for their values.
     """
@@ -237,7 +237,7 @@ def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
     """Add an obstacle to each candidate that has too few int8 parameters for the gate's size rule.
 
     A run would build and evaluate such a candidate, only to reject it. If all quantized candidates are too large,
-    return the preview unchanged, because `with_strict_gate` then leaves out the size rule.
+    return the preview unchanged; `with_strict_gate` then omits the size rule.
     """
     bound = float(document["gate"]["min_size_ratio"])
 
@@ -256,7 +256,7 @@ def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
 
 
 def _too_few_parameters(document: JsonObject, preview: Preview) -> float | None:
-    """Return the candidates' largest fraction of int8 parameters; return None if it is unknown or passes the gate."""
+    """Return the largest fraction of int8 parameters, or None if the fraction passes the gate or is unknown."""
     quantized = _quantized(document, preview)
     if not quantized or not all(candidate.coverage for candidate in quantized):
         return None

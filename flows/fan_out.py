@@ -70,7 +70,7 @@ def submit(workload: Workload, store: str, comparisons: Mapping[Key, int] | None
 
 
 def later(future: PrefectFuture[R]) -> R:
-    """Cast a future to the type of its result, because Prefect passes the result, not the future, to the next task."""
+    """Cast a future to the type of its result, because the next task receives the result instead of the future."""
     return cast(R, future)
 
 
@@ -120,7 +120,7 @@ def _compared(result: WorkloadResult, submitted: Submitted) -> WorkloadResult:
 
 
 def _with_incumbent(result: WorkloadResult, store: str) -> WorkloadResult:
-    """Look up the current bundle; evaluate its files unless it matches one of tonight's candidates.
+    """Look up the current bundle; evaluate the bundle's files unless the bundle matches one of tonight's candidates.
 
     If the look-up fails, the current bundle is recorded as unknown, not as absent.
     """
@@ -155,7 +155,7 @@ def _evaluated(
 
 
 def _update(result: WorkloadResult, change: Callable[[CandidateResult], dict[str, object]]) -> WorkloadResult:
-    """Update each candidate with the fields that `change` returns for it."""
+    """Update each candidate with the fields that `change` returns for the candidate."""
     candidates = tuple(candidate.model_copy(update=change(candidate)) for candidate in result.candidates)
     return result.model_copy(update={"candidates": candidates})
 
@@ -167,7 +167,7 @@ def _fail_rest(result: WorkloadResult, stage: str, error: str) -> WorkloadResult
 
 
 def _with_failures(result: WorkloadResult, failure_of: Callable[[str], Failure | None]) -> WorkloadResult:
-    """Call `failure_of` with the name of each candidate and the current bundle; record failures that it returns."""
+    """Pass the names of the candidates and the current bundle to `failure_of`, and record the returned failures."""
     current = result.incumbent
     if isinstance(current, Incumbent) and current.candidate is not None:
         why = current.failure or failure_of(current.candidate.name + INCUMBENT_SUFFIX)
@@ -256,7 +256,7 @@ def _standing(result: WorkloadResult, candidate: CandidateResult) -> Literal["se
 def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResult]) -> WorkloadResult:
     """Add the benchmark's results; a candidate that the benchmark refused counts as failed.
 
-    If a benchmark fails in a secondary setting, only report it, because only the primary setting affects decisions.
+    A benchmark failure in a secondary setting is only reported, because only the primary setting affects decisions.
     """
     benchmark = settle(future, "benchmark")
     if isinstance(benchmark, Failure):

@@ -46,7 +46,7 @@ def end_dead_runs(held: HeldStore, flow_run_id: str) -> None:
 
     Only runs that the store has recorded as dead are changed. If Prefect's server does not have the flow run, or the
     update fails, a later run tries again. `flow_run_id` identifies the calling flow run, which may be recorded as dead
-    if it is a retry.
+    if the run is a retry.
     """
     with get_client(sync_client=True) as client:
         for dead in held.dead:
@@ -104,7 +104,10 @@ def look_back(store: str, night: date, workloads: Collection[str], *, is_everyth
 
 
 def _compared(results: DuckDBPyConnection, night: date, workloads: Collection[str]) -> NightComparison:
-    """Compare a night with earlier nights; a search may replace its own recipes, so their absence is not a finding."""
+    """Compare a night with earlier nights.
+
+    A vanished recipe is not a finding if a search made the recipe, because searches replace their own recipes.
+    """
     comparison = compare_night(results, night).of(workloads)
     made = rows_of(results, "select distinct workload, recipe, runtime from trials where origin <> 'written'")
     replaceable = {(row["workload"], row["recipe"], row["runtime"]) for row in made}

@@ -27,8 +27,8 @@ from tasks.results import Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
 class Handover:
     """Outcome of publishing one workload.
 
-    `judgement` is None if it is unknown whether the current bundle was switched. `version` is the version that is
-    current afterwards, or ``""`` if it is unknown or no bundle is current. `problem` explains why a bundle was not
+    `judgement` is None if it is unknown whether the current bundle was switched. `version` is the current version after
+    publishing, or ``""`` if no bundle is current or the version is unknown. `problem` explains why a bundle was not
     built, judged or re-signed.
     """
 
@@ -78,7 +78,7 @@ def hand_over(
             outcome = judgement.not_packaged(why, bundle.version) if why else judgement.packaged(bundle.version)
             return Handover(outcome, bundle.version)
         done = _not_packaged(judgement, bundles, name, run, bundle)
-    # Re-sign the current bundle only if this run examined it.
+    # Re-sign the current bundle only if this run examined the bundle.
     if isinstance(current, Incumbent) and done.version == current.version:
         refused = attempt(f"renewing {name}", partial(renew, name, current.version))
         if refused is not None:
@@ -90,7 +90,10 @@ def hand_over(
 def _not_packaged(
     judgement: Judgement, bundles: BundleStore, workload: str, run: RunInfo, error: Exception
 ) -> Handover:
-    """Return the outcome of failed packaging; the switch may have succeeded even if the store's response was lost."""
+    """Return the outcome of failed packaging.
+
+    The new bundle may be current despite the error, for example if only the store's response was lost.
+    """
     why = f"its bundle could not be built: {reason(error)}"
     try:
         now = bundles.pointer(workload)
@@ -128,7 +131,7 @@ def _look_up(
 
 
 def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[str]:
-    """Return the candidates whose content equals the content of a withdrawn bundle."""
+    """Return the candidates with the same content as a withdrawn bundle."""
     if pointer is None or result.job is None:
         return set()
     contents = withdrawn_contents(pointer)
@@ -140,7 +143,7 @@ def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[str]:
 
 
 def _searched(search: SearchResult | None, candidate: str) -> Searched | None:
-    """Describe the search that made the candidate's recipe; return None if no search made it."""
+    """Describe the search that made the candidate's recipe; return None if no search made the recipe."""
     if search is None or candidate not in {f"{recipe}/{runtime}" for recipe, runtime in search.comparisons()}:
         return None
     return Searched(

@@ -37,7 +37,7 @@ COLUMNS = {"rank", "interval", *_HEADINGS.values()}
 _ALWAYS = 6
 _TEXTS = ("workload", "candidate", "decision", "why")
 _LONGEST_WORKLOAD = 16
-_SHORTEST_REASON = 24  # a shorter part of the reason is not informative
+_SHORTEST_REASON = 24  # a shorter excerpt of the reason would not be informative
 _GAP = 2
 # Columns that are left out if no row has a value, because few workloads measure capacity.
 _RARE = ("requests/s", "serves", "p50", "p99", "p99.9", "cost")

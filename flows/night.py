@@ -39,10 +39,10 @@ class Night:
     flow_run_id: str
     started_at: datetime
     store: str  # absolute path or URL, because processes may have different working folders
-    searches: dict[str, SearchResult] = field(default_factory=dict)  # finished searches by workload
+    searches: dict[str, SearchResult] = field(default_factory=dict)  # finished searches, keyed by workload
     results: list[WorkloadResult] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    promotions: dict[str, list[Row]] = field(default_factory=dict)  # decisions by workload
+    promotions: dict[str, list[Row]] = field(default_factory=dict)  # decisions, keyed by workload
     bundles: dict[str, str] = field(default_factory=dict)  # each workload's current version after the decisions
     kept: list[str] = field(default_factory=list)  # workloads whose bundle stays current
     problems: dict[str, str] = field(default_factory=dict)  # maps failed actions to reasons; excludes failed candidates
@@ -108,7 +108,7 @@ class Night:
         return self.promotions[workload]
 
     def measured(self) -> dict[str, list[Row]]:
-        """Return the measured rows by table."""
+        """Return the measured rows, keyed by table."""
         layers = [row for result in self.results for row in layer_rows(self.info, result)]
         trials = [row for search in self.searches.values() for row in search.rows(self.info)]
         return {"measurements": self.rows, "layers": layers, "trials": trials}
@@ -137,7 +137,7 @@ class Night:
         return descriptions
 
     def has_failures(self) -> bool:
-        """Return whether anything failed: a candidate, publishing a workload, or another action."""
+        """Return whether a candidate, the publication of a workload, or another action failed."""
         return bool(self.candidates()[1] or self.problems)
 
     def message(self) -> str:

@@ -109,7 +109,7 @@ def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
 
 
 def _record_dead_runs(night: Night, held: HeldStore) -> None:
-    """Complete the records of earlier runs that died: add unrecorded switches of the bundle and each run's end."""
+    """Complete the records of earlier runs that died: add missing bundle switches and the end of each run."""
     for missing in night.attempt("looking for unrecorded switches", lambda: unrecorded_switches(night.store)) or ():
         failed = attempt(f"recording that {missing.describe()}", partial(record_switch, night.store, missing))
         result = "this run recorded that" if failed is None else f"that could not be recorded: {reason(failed)}"
@@ -209,7 +209,7 @@ def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
 
 
 def _hand_over(night: Night) -> None:
-    """Publish each workload's winner, and record its decisions immediately afterwards."""
+    """Publish each workload's winner, and immediately record the workload's decisions."""
     for result in night.results:
         night.attempt(f"publishing {result.workload.name}", partial(_hand_over_one, night, result))
 

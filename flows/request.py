@@ -1,4 +1,4 @@
-"""Requests for a nightly run and for a search, shown as forms in Prefect's UI, and their results."""
+"""Requests for a nightly run or a search, and their results; Prefect's UI shows each request as a form."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class SearchResult(Frozen):
         return [trial for trial in self.trials if trial.size_bytes is not None]
 
     def comparisons(self) -> dict[tuple[str, str], int]:
-        """Map each finalist that a search made, as (recipe, runtime), to how many intervals must hold together."""
+        """Return the number of simultaneous intervals, keyed by (recipe, runtime), for finalists that a search made."""
         made = [trial for trial in self.finalists if trial.origin != "written"]
         return {(trial.recipe.name, trial.runtime): len(self.finalists) for trial in made}
 

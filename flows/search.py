@@ -41,7 +41,7 @@ from tasks.workload.workload import Workload
 class Search:
     """A search in progress.
 
-    ``find`` answers a request for the given trials: at most ``at_once`` trials, unless they must be measured together.
+    ``find`` receives a request and at most ``at_once`` trials, or more if the trials must be measured together.
     ``budget_s`` is the wall time that the search may spend, including time before an interruption. ``report`` receives
     a line about each new best trial.
     """
@@ -60,7 +60,7 @@ class Search:
 
     @classmethod
     def begin(cls, workload: Workload, store: str, settings: Settings, budget_s: float | None = None) -> Search:
-        """Begin or continue the search of a workload with a ``[search]`` section, whose budget is the default.
+        """Begin or continue the search of a workload with a ``[search]`` section; the section sets the default budget.
 
         The time for preparing data and weights does not count towards the budget.
 
@@ -114,7 +114,7 @@ class Search:
         while (request := self.race.ask()) is not None:
             answers = [self.journal.find(self._question(request, number)) for number in request.numbers]
             if any(answers):
-                # Pass on the known answers and ask again, because the race may then need fewer new answers.
+                # Pass the known answers to the race first, because the race may then need fewer new answers.
                 for number, answer in zip(request.numbers, answers, strict=True):
                     if answer is not None:
                         self._tell(number, answer)
@@ -145,7 +145,7 @@ class Search:
         )
 
     def _next(self, request: Request) -> tuple[int, ...]:
-        """Return the trials to measure now; the search saves their answers before it asks again."""
+        """Return the next trials to measure; the search saves their answers before it measures other trials."""
         return request.numbers if isinstance(request, Time) else request.numbers[: self.at_once]
 
     def _fits(self, request: Request, numbers: Sequence[int]) -> bool:
@@ -154,7 +154,7 @@ class Search:
         return left_s > 0 and sum(self._expected_s(request, number) for number in numbers) <= left_s
 
     def _expected_s(self, request: Request, number: int) -> float:
-        """Return the largest known cost of a similar answer, preferably in the same runtime, or 0 if none is known."""
+        """Return the highest cost of similar answers, preferably in the same runtime, or 0 if no cost is known."""
         (kind, samples), costs = _kind(request), dict[str, list[float]]()
         for answer in self.journal.answers():
             known_kind, known_samples, name, _ = answer.question.split()
@@ -209,12 +209,12 @@ def _section(workload: Workload) -> SearchSection:
 
 
 def _kind(request: Request) -> tuple[str, int]:
-    """Return a request's kind, and the number of samples that its cost is proportional to."""
+    """Return a request's kind and the number of samples to which the request's cost is proportional."""
     return type(request).__name__.lower(), request.samples if isinstance(request, Screen) else 1
 
 
 def _speeds(answers: Sequence[Answer]) -> dict[str, float]:
-    """Return the speed-ups in a search's answers by the names of the trials."""
+    """Return the speed-ups in a search's answers, keyed by trial name."""
     found = {answer.question.split()[2]: Found.model_validate(answer.value).speed for answer in answers}
     return {name: speed.value for name, speed in found.items() if speed is not None}
 

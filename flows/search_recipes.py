@@ -33,8 +33,8 @@ from tasks.workload import Workload
 def search_recipes(request: SearchRequest) -> State[SearchResult] | State[NightRunningError]:
     """Search for recipes of a workload within a budget.
 
-    A search that is cancelled or killed keeps its answers, and the next search continues with the rest of the budget.
-    If another run has locked the store, the search is cancelled at once.
+    A cancelled or killed search keeps its answers, and the next search continues with the rest of the budget. If
+    another run has locked the store, the search is cancelled at once.
     """
     invocation = current_invocation()
     settings = invocation.settings.model_copy(update=request.model_dump(include={"store"}, exclude_none=True))

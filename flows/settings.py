@@ -75,7 +75,7 @@ class Settings(BaseSettings):
     )
 
     def signer(self) -> Signer | None:
-        """Return the signer, or None if no key is set; raise `ConfigurationError` unless the key is an Ed25519 key."""
+        """Return the signer, or None if no key is set; raise `ConfigurationError` if the key is not an Ed25519 key."""
         signer: Signer | None = resolve_name("storage.trust:Signer").of(
             self.signing_key.get_secret_value(), self.signature_days
         )

@@ -1,7 +1,7 @@
 """The Prefect tasks of a run; most tasks call a function of `tasks.stages` in a worker process.
 
-Tasks return small references, which stay in memory. ``persist_result=False`` also disables Prefect's cache, which
-nightquant does not need: it looks up artifacts in the store by digest, and never reuses measurements.
+Tasks return small references, which stay in memory. ``persist_result=False`` also disables Prefect's cache. Prefect's
+cache is not needed, because nightquant looks up artifacts in the store by digest and never reuses measurements.
 """
 
 from __future__ import annotations
@@ -60,11 +60,12 @@ def _task(name: str, run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Turn a function into the Prefect task `name`; task runs, logs and terminal lines show `run_name`.
 
     A task is retried after a transient failure of a network or a server. Retrying is safe, because artifacts are looked
-    up by digest, and written rows and bundles do not change. A benchmark discards failed attempts. Other errors are not
-    retried, because they would occur again, and a killed worker might be killed again.
+    up by digest, and written rows and bundles do not change. A benchmark discards failed attempts. Permanent errors are
+    not retried, because they would occur again. A stage whose worker was killed is not retried, because the next worker
+    might also be killed.
 
-    Tasks do not have tags, because Prefect would request a tag's limit from the server before each run. If the server
-    restarted during the request, the stage would be lost.
+    Tasks do not have tags, because Prefect would request a tag's concurrency limit from the server before each run. If
+    the server restarted during the request, the stage would be lost.
     """
     return task(
         name=name,
@@ -147,11 +148,11 @@ def compare(
 ) -> list[Comparison]:
     """Compute each quality difference, its paired 95% interval, and the agreement of predictions.
 
-    Each evaluation's ``samples.safetensors`` contains two arrays of N values: ``quality`` (float32), whose mean is the
-    quality, and ``prediction`` (int64). The kind of ``quality`` values determines how the interval is computed. The
-    interval is None if ``quality`` has a single value or is missing, as in the ``sequence`` domain. Without
-    ``prediction``, the agreement is None. `comparisons` contains, for each candidate, the number of candidates whose
-    intervals must hold simultaneously (default: 1).
+    Each evaluation's ``samples.safetensors`` contains two arrays of N values: ``quality`` (float32) and ``prediction``
+    (int64). The mean of the ``quality`` array is the evaluation's quality. The kind of ``quality`` values determines
+    how the interval is computed. The interval is None if ``quality`` has a single value or is missing, as in the
+    ``sequence`` domain. Without ``prediction``, the agreement is None. `comparisons` contains, for each candidate, the
+    number of candidates whose intervals must hold simultaneously (default: 1).
 
     Raises
     ------
@@ -203,7 +204,7 @@ def benchmark(
     """
     require_fingerprint(fingerprint)
     execution = current_execution()
-    # The benchmark itself enforces the limit, which does not include the time spent waiting for another benchmark.
+    # The benchmark itself enforces the time limit, which excludes the time spent waiting for another benchmark.
     limit_s = execution.settings.stage_timeout_s
     return execution.run(stages.benchmark, _label(), None, store, job, candidates, profile, limit_s)
 
@@ -224,11 +225,11 @@ def time_trials(
 ) -> Timed:
     """Time a search's trials and the baseline in two launches; run one measurement per host at a time.
 
-    The task refuses to run on a host with another `fingerprint` (``""``: any host).
+    If `fingerprint` is not empty, the task refuses to run on a host with a different fingerprint.
     """
     require_fingerprint(fingerprint)
     execution = current_execution()
-    # The measurement enforces the limit itself, because a wait for another benchmark does not count towards it.
+    # The measurement itself enforces the time limit, which excludes the time spent waiting for another benchmark.
     limit_s = execution.settings.stage_timeout_s
     return execution.run(stages.time_trials, _label(), None, store, job, baseline, trials, limit_s)
 

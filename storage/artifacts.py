@@ -1,6 +1,7 @@
 """The content-addressed artifact store: ``<root>/artifacts/<kind>/<digest[:2]>/<digest>/``.
 
-An artifact is an immutable folder that is published atomically. The folder's ``artifact.json`` lists all other files.
+An artifact is an immutable folder that is published atomically. The file ``artifact.json`` lists all other files in the
+folder.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class ArtifactStore:
         self._copies = LocalRoot(self.root)
 
     def find(self, kind: str, digest: str) -> Path | None:
-        """Check and return an artifact's folder, or return None if there is none; fetch remote files on first use."""
+        """Return an artifact's folder (None if it is missing); check the files, and fetch remote files on first use."""
         location = _location(kind, digest)
         if not self._store.exists(f"{location}/{MANIFEST}"):
             return None
@@ -185,7 +186,7 @@ class ArtifactStore:
             self._copies.publish(work, location, MANIFEST)
 
     def _check(self, location: str, folder: Path | None = None) -> None:
-        """Check the files of an artifact, or of its draft `folder`, against the artifact's manifest."""
+        """Check an artifact's files, or the files of its draft `folder`, against the artifact's manifest."""
         folder = folder or self.root / location
         try:
             files = self._manifest(location, (folder / MANIFEST).read_bytes()).files

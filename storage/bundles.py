@@ -49,7 +49,7 @@ class BundleStore:
         return sorted({workload for workload, _ in self._bundles("handoff")})
 
     def versions(self, workload: str) -> list[str]:
-        """Return the versions of a workload's bundles, oldest night first, or ``[]`` if there are none."""
+        """Return the versions of a workload's bundles, oldest night first (``[]`` for a workload without bundles)."""
         return sorted(version for _, version in self._bundles(location_of(workload)))
 
     def entries(self, workload: str | None = None) -> list[BundleEntry]:
@@ -68,7 +68,7 @@ class BundleStore:
         return self.pointers.read(workload)
 
     def require(self, workload: str, version: str | None = None) -> str:
-        """Return `version`, by default the current version; raise `ConfigurationError` if it does not exist."""
+        """Return `version` (default: the current version); raise `ConfigurationError` if the version does not exist."""
         versions = self.versions(workload)
         if not versions:
             raise ConfigurationError(
@@ -89,7 +89,7 @@ class BundleStore:
         return version
 
     def draft(self) -> AbstractContextManager[Path]:
-        """Yield an empty folder for a new bundle; remove it afterwards unless :meth:`publish` moved it."""
+        """Yield an empty folder for a new bundle; after the block, remove the folder unless it was published."""
         return copies.draft(self.root)
 
     def opened(self, location: str) -> AbstractContextManager[Path]:
@@ -122,7 +122,8 @@ class BundleStore:
     def renew(self, workload: str, version: str | None = None) -> None:
         """Renew the signature on the pointer to the current bundle; an expired signature cannot be renewed.
 
-        Raise `ConflictError` if a bundle other than `version` has become current (None accepts any bundle).
+        Raise `ConflictError` if a bundle other than `version` has become current. If `version` is None, any bundle may
+        be current.
         """
         if self.signer is None:
             return
@@ -135,7 +136,8 @@ class BundleStore:
         self.pointers.change(workload, decide)
 
     def sign(self, workload: str, version: str, sha256sums: str) -> Pointer | None:
-        """Sign a bundle's file list by hand, even if it is already signed; sign the pointer if the bundle is current.
+        """Sign a bundle's file list by hand, even if the list is already signed; also sign the pointer to a current
+        bundle.
 
         `sha256sums` is the digest of the file list that a person reviewed. Return None if another bundle is current.
         """
@@ -183,7 +185,7 @@ class BundleStore:
         return self._switch("rollback", workload, version, by=by, reason=reason, replacing=replacing)
 
     def local_folder(self, workload: str, version: str) -> Path:
-        """Return the bundle's folder on this host; for an object store, a complete copy that never changes."""
+        """Return the bundle's folder on this host; for an object store, return a complete copy that never changes."""
         location = location_of(workload, self.require(workload, version))
         if self.root.local is not None:
             return self.root.local / location
@@ -197,7 +199,7 @@ class BundleStore:
         def decide(pointer: Pointer | None) -> Pointer:
             before = self.pointers.last(pointer, workload, by_hand=action != "promote")
             current = pointer.version if pointer else None
-            # If another process has made `version` current, a rollback is not done: it must still withdraw `replacing`.
+            # If another process has made `version` current, a rollback must still withdraw `replacing`.
             is_done = version == current and (action != "rollback" or current == replacing)
             if not is_done and current != replacing:
                 raise conflict(workload, pointer, replacing)

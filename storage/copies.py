@@ -26,7 +26,7 @@ _PIECE = 1 << 20
 
 @contextmanager
 def draft(root: StoreRoot) -> Iterator[Path]:
-    """Yield an empty folder for a new bundle; remove it afterwards unless it was published."""
+    """Yield an empty folder for a new bundle; after the block, remove the folder unless it was published."""
     # Keep drafts next to the bundles, so that publishing is only a rename. Keep an object store's drafts in the cache.
     drafts = root.local / "handoff" / ".tmp" if root.local else cache_folder(root.url) / "drafts"
     folder = drafts / uuid.uuid4().hex
@@ -100,7 +100,7 @@ def _is_complete(folder: Path, content: str) -> bool:
 
 
 def export_bundle(folder: Path, target: Path, *, name: str, overwrite: bool = False) -> Path:
-    """Check a bundle and write its files to a ``.zip`` under ``<name>/``; equal bundles yield equal archives."""
+    """Check a bundle and export a zip archive with the folder ``<name>/``; equal bundles yield equal archives."""
     if target.suffix != ".zip":
         raise ConfigurationError(f"{target}: the name must end in .zip.")
     sums = check_sums(folder)

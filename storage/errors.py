@@ -1,6 +1,7 @@
 """Errors that users can cause; the command line omits the traceback and exits with the error's ``exit_code``.
 
-Messages may quote untrusted text, so credentials are removed, control characters are escaped and long lines are cut.
+Messages may quote untrusted text, so credentials are removed, control characters are escaped and long lines are
+truncated.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def shown(uri: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Remove credentials and queries from a message, escape unprintable characters, and cut long lines."""
+    """Remove credentials and queries from a message, escape unprintable characters, and truncate long lines."""
     text = _QUERY.sub(r"\g<scheme>\g<rest>", _CREDENTIALS.sub(r"\g<scheme>", text))
     escaped = "".join(
         character if character.isprintable() or character in "\n\t" else ascii(character)[1:-1] for character in text
@@ -45,7 +46,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _cut(text: str, longest: int) -> str:
-    # Allow 50 more characters, so that a text that was cut once is not cut again.
+    # Allow 50 more characters, so that truncated text is not truncated again.
     return text if len(text) <= longest + 50 else f"{text[:longest]}… ({len(text):,} characters)"
 
 
@@ -76,7 +77,7 @@ class ConfigurationError(NightquantError):
 
 
 class UnavailableError(ConfigurationError):
-    """This host lacks a package or CPU instructions that a candidate needs, so the run skips it."""
+    """This host lacks a package or CPU instructions that a candidate needs, so the run skips the candidate."""
 
 
 class InputError(NightquantError):

@@ -62,7 +62,8 @@ def collect(
     Raises
     ------
     NightRunningError
-        A run is using the store, and may reuse an artifact that no row names yet. A dry run never raises this error.
+        A run is using the store, and may reuse an artifact that no row refers to yet. A dry run never raises this
+        error.
     StoreError
         The store does not exist or cannot be used.
     """
@@ -97,7 +98,7 @@ def _collect(root: StoreRoot, keep_nights: int, now: float, *, dry_run: bool) ->
 
 
 def leftovers(root: StoreRoot, before: float) -> list[Entry]:
-    """List temporary files older than `before` (Unix time), and resumable work that is at least a month older."""
+    """List temporary files older than `before` (Unix time), and resumable work at least a month older than `before`."""
     kinds = (_TEMPORARY, before), (_UNFINISHED, before - _UNFINISHED_S)
     return [
         entry

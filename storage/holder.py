@@ -39,7 +39,7 @@ _RENEW_S = 30.0
 
 @dataclass(frozen=True)
 class Holder:
-    """A run that locks a store; ``flow_run_id`` is ``""`` outside a Prefect flow run, and ``since`` has a time zone.
+    """A run that locks a store. ``flow_run_id`` is ``""`` outside a Prefect flow run; ``since`` has a time zone.
 
     `hold` sets ``store``. A record in a copy of the store is ignored, because the run may use the original store.
     """
@@ -119,7 +119,7 @@ def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
         dead += tuple(other for other in _parsed(before, root.url) if other not in dead)
         held = HeldStore(records, holder, dead)
         yield held
-        # Keep the entry after an error, because the error may also have ended the process that reports the run's end.
+        # After an error, keep the entry, because the run's end may not have been reported.
         held.release()
 
 
@@ -159,7 +159,7 @@ class LeasedError(Exception):
 
 @contextmanager
 def leased(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> Iterator[bytes]:
-    """Hold the lease `name` while the block runs; yield the record of a dead holder, or ``b""`` if there is none.
+    """Hold the lease `name` while the block runs; yield the record of a dead holder, or ``b""`` if the lease was free.
 
     Parameters
     ----------

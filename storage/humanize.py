@@ -12,7 +12,7 @@ _DURATIONS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 
 
 def cut(text: str, width: int) -> str:
-    """Shorten a text to at most `width` characters; a shortened text ends with "…"."""
+    """Shorten text to at most `width` characters; shortened text ends with "…"."""
     return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
 
 
@@ -35,24 +35,24 @@ def minutes(value: float | None) -> str:
 
 
 def size_unit(largest: float) -> tuple[str, float]:
-    """Return a unit for sizes up to `largest` bytes, and the number of bytes in it."""
+    """Return a unit for sizes up to `largest` bytes, and the unit's size in bytes."""
     return _unit(largest, _SIZES)
 
 
 def duration_unit(largest: float) -> tuple[str, float]:
-    """Return a unit for durations up to `largest` seconds, and its length in seconds."""
+    """Return a unit for durations up to `largest` seconds, and the unit's length in seconds."""
     return _unit(largest, _DURATIONS)
 
 
 def quality_unit(metric: str) -> str:
-    """Return the unit for a difference in a quality metric, or ``""`` if there is none."""
+    """Return the unit for a difference in a quality metric, or ``""`` if the difference has no unit."""
     if metric in ("top1", "top5"):
         return " points"
     return "%" if metric.endswith("_percent") else ""
 
 
 def ratio(value: float | None, low: float | None = None, high: float | None = None) -> str:
-    """Format a ratio with a times sign and, if both ends are known, its interval."""
+    """Format a ratio with a times sign, and with its interval if both ends of the interval are known."""
     if value is None:
         return MISSING
     interval = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"

@@ -1,8 +1,8 @@
 """The journal of a search: a file in the store that contains every answer, oldest first.
 
-A search asks questions, such as the quality of a candidate on 256 samples, and writes each answer immediately. A
-search that was killed therefore repeats only the unanswered questions, and spends only the rest of its budget. Later
-searches with the same inputs know all earlier answers.
+A search asks questions, such as the quality of a candidate on 256 samples, and writes each answer immediately. A search
+that was killed therefore repeats only the unanswered questions, and spends only the rest of its budget. Later searches
+with the same inputs reuse all earlier answers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Began(_Line):
 
 
 class Answer(_Line):
-    """The answer to a question, with the wall time in seconds that the search spent on it."""
+    """The answer to a question, and the wall time in seconds that the search spent on the answer."""
 
     event: Literal["answer"] = "answer"
     question: str
@@ -45,7 +45,7 @@ class Answer(_Line):
 
 
 class Ended(_Line):
-    """The end of a search, with the reason."""
+    """The end of a search, and the reason why the search ended."""
 
     event: Literal["ended"] = "ended"
     at: AwareDatetime = Field(default_factory=lambda: datetime.now(UTC))
@@ -68,7 +68,7 @@ class Journal:
 
     @classmethod
     def read(cls, place: StoreRoot | Path | str, workload: str, digest: str) -> Journal:
-        """Read the journal of a workload's searches whose inputs have this digest.
+        """Read the journal of a workload's searches; `digest` is the digest of the searches' inputs.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class Journal:
         return self._answers.get(question)
 
     def answers(self) -> list[Answer]:
-        """Return all answers, in the order in which they were found."""
+        """Return all answers, oldest first."""
         return [line for line in self.lines if isinstance(line, Answer)]
 
     def add(self, *answers: Answer) -> None:
@@ -120,7 +120,7 @@ class Journal:
         self._answers |= {answer.question: answer for answer in answers}
 
     def end(self, reason: str) -> None:
-        """End the search in progress; a search without new answers leaves no trace."""
+        """End the search in progress; a search without new answers is not recorded."""
         if self._unwritten is None and self.in_progress:
             self._write([*self.lines, Ended(reason=reason)])
         self._unwritten = None
@@ -131,7 +131,7 @@ class Journal:
 
 
 def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list[Answer]:
-    """Return the answers in the workload's newest other journal for hosts with this fingerprint, or ``[]``."""
+    """Return the answers in the newest journal that has `fingerprint` and is not `journal` (default: ``[]``)."""
     entries = sorted(journal.root.list(f"{FOLDER}/{workload}"), key=lambda entry: entry.modified, reverse=True)
     for entry in entries:
         if entry.name != journal.name and entry.name.endswith(".jsonl"):

@@ -95,9 +95,9 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold ``flock`` on a file that all users share; raise `OSError` if it cannot be opened."""
+    """Hold ``flock`` on a file that all users share; raise `OSError` if the file cannot be opened."""
     while True:
-        # Closing the file releases the lock, because no child process inherits it.
+        # Closing the file releases the lock, because child processes do not inherit the file descriptor.
         with open(path, "rb", opener=_open_shared) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -40,7 +40,7 @@ class ObjectRoot(StoreRoot):
     def list(self, prefix: str) -> list[Entry]:
         with self._opened() as files:
             objects = files.find(f"{self._prefix}/{prefix}", detail=True)
-        # Skip the folder that s3fs returns for an empty listing if a file has appeared in the meantime.
+        # Skip folders, because s3fs may return a folder if a file appears while an empty prefix is listed.
         return sorted(
             Entry(path.removeprefix(f"{self._prefix}/"), int(info["size"]), info["LastModified"].timestamp())
             for path, info in objects.items()
@@ -91,7 +91,7 @@ class ObjectRoot(StoreRoot):
         return None
 
     def stamped(self, name: str) -> Stamped | None:
-        """Read an object with its tag and age; if it is replaced during the call, return the old tag."""
+        """Read an object with its tag and age; if the object is replaced during the call, return the old tag."""
         bucket, _, key = f"{self._prefix}/{name}".partition("/")
         with self._opened() as files:
             try:
@@ -133,7 +133,10 @@ class ObjectRoot(StoreRoot):
 
     @contextmanager
     def _opened(self, *, may_miss: bool = False) -> Iterator[S3FileSystem]:
-        """Yield the file system; convert errors into `StoreError`, except for a missing file if `may_miss` is true."""
+        """Yield the file system, and convert its errors to `StoreError`.
+
+        If `may_miss` is true, `FileNotFoundError` is re-raised unchanged.
+        """
         try:
             yield self._files
         except (OSError, BotoCoreError, ClientError, *S3_RETRYABLE_ERRORS) as error:

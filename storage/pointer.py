@@ -55,7 +55,7 @@ class Pointer(FrozenDocument):
     signed: Envelope | None = None
 
     def previous(self) -> str | None:
-        """Return the last earlier version that is not withdrawn, or None if there is none."""
+        """Return the last earlier version that is not withdrawn, or None if no such version exists."""
         passed_over = {self.version, *self.withdrawn}
         return next((switch.version for switch in reversed(self.history) if switch.version not in passed_over), None)
 
@@ -69,7 +69,7 @@ class Pointer(FrozenDocument):
         Raises
         ------
         BundleError
-            Fewer than `threshold` of these keys signed the statement.
+            Fewer than `threshold` of the `keys` signed the statement.
         """
         if self.signed is None:
             name = self.workload
@@ -104,7 +104,7 @@ def switched(pointer: Pointer | None, workload: str, switch: Switch) -> Pointer:
 
 
 def signed(pointer: Pointer, signer: Signer, before: Statement | None, now: datetime) -> Pointer:
-    """Return the pointer with a new signed statement, whose serial number is higher than in `before`."""
+    """Return the pointer with a new signed statement, whose serial number is higher than the number in `before`."""
     # Serial numbers are based on the current time, so that they increase even if the previous statement was lost.
     serial = int(now.timestamp())
     if before is not None:

@@ -34,7 +34,7 @@ class Pointers:
         self._seen = root.lock_folder() / "signed.json"
 
     def read(self, workload: str) -> Pointer | None:
-        """Read a workload's pointer; return None if there is none."""
+        """Read a workload's pointer; return None if the workload does not have a pointer."""
         name = _name(workload)
         try:
             return self._parsed(name, self._root.read(name))
@@ -50,9 +50,10 @@ class Pointers:
         Parameters
         ----------
         decide
-            Function that receives the current pointer (None if there is none yet) and returns the pointer to write. The
-            function returns the same pointer or None to skip the write, and raises an error if the change no longer
-            applies. The function is called again if the pointer changes before the new pointer is written.
+            Function that receives the current pointer (None if no pointer exists yet) and returns the pointer to write.
+            To skip the write, the function returns the same pointer or None. If the change no longer applies, the
+            function raises an error. The function is called again if the pointer changes before the new pointer is
+            written.
 
         Raises
         ------
@@ -84,7 +85,8 @@ class Pointers:
         )
 
     def last(self, pointer: Pointer | None, workload: str, *, by_hand: bool = False) -> Statement | None:
-        """Return this signer's last statement if it matches the pointer; return None if nothing was signed yet.
+        """Return this signer's last statement if the statement matches the pointer; return None if no statement exists
+        yet.
 
         If a person made the decision (`by_hand`), return None instead of raising `BundleError`.
 
@@ -139,7 +141,7 @@ class Pointers:
         return self.change(workload, decide)
 
     def require_signer(self) -> Signer:
-        """Return the signer; raise `ConfigurationError` if there is none."""
+        """Return the signer; raise `ConfigurationError` if no signing key is set."""
         if self._signer is None:
             raise ConfigurationError(
                 f"{self._root.url}: changing a signed current.json requires the signing key.",
@@ -163,7 +165,7 @@ class Pointers:
 
 
 def conflict(workload: str, pointer: Pointer | None, seen: str | None) -> ConflictError:
-    """Return the error for a change that was decided while `seen` (None for no bundle) was the current bundle."""
+    """Return the error for a change that expected `seen` (None: no bundle) but found another current bundle."""
     if pointer is None:
         now = f'"{workload}" has no current bundle now'
     else:

@@ -1,7 +1,8 @@
 """Record the switches and rows that a run could not record before it died.
 
 If a run dies after a switch, the switch is in ``current.json``. The bundle's manifest contains the reason, and the
-store contains the measurements. The next run records the missing rows from these three sources.
+store contains the measurements. The next run derives the missing rows from ``current.json``, the manifest and the
+measurements.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Unrecorded:
 
 
 def unrecorded_switches(place: StoreRoot | Path | str) -> list[Unrecorded]:
-    """Return the runs' switches that ``promotions`` lacks, except switches of runs without measurements.
+    """Return switches that runs made but ``promotions`` does not contain; omit runs without measurements.
 
     An unreadable pointer is skipped, because other commands report the problem.
     """

@@ -43,7 +43,7 @@ class Refused(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Stream:
-    """The bytes of a remote file from ``start`` on; ``total`` is the complete file's length, or None if unknown."""
+    """The bytes of a remote file, beginning at ``start``; ``total`` is the complete length, or None if unknown."""
 
     start: int
     total: int | None
@@ -57,7 +57,7 @@ def open_stream(uri: str, start: int) -> AbstractContextManager[Stream]:
 
 @contextmanager
 def _open_http(uri: str, start: int) -> Iterator[Stream]:
-    import httpx  # httpx imports its command line and rich, but most processes that import this module do not download
+    import httpx  # import here, because httpx also imports rich and most processes never download
 
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     # The hook also checks redirects. Requests to this host never use a proxy.

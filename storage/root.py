@@ -112,7 +112,7 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def publish(self, folder: Path, location: str, marker: str) -> bool:
-        """Move or copy a folder to `location`, with the file `marker` last; return False if it is already complete."""
+        """Move or copy a folder to `location`, writing `marker` last; return False if the target is complete."""
 
     @abc.abstractmethod
     def download(self, name: str, target: Path) -> None:
@@ -123,7 +123,7 @@ class StoreRoot(abc.ABC):
         """Remove a file if it exists."""
 
     def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[None]:
-        """Lock this store while the block runs; on an object store, exclude only other processes on this host."""
+        """Lock this store while the block runs; the lock for an object store excludes only processes on this host."""
         return file_lock(self.lock_folder() / name, shared=shared)
 
     def lock_folder(self) -> Path:
@@ -131,7 +131,7 @@ class StoreRoot(abc.ABC):
         return self.local / ".locks" if self.local else cache_folder(self.url) / "locks"
 
     def filesystem(self) -> AbstractFileSystem | None:
-        """Return the fsspec file system with which other libraries read ``s3://`` URLs; None for a local folder."""
+        """Return the fsspec file system with which other libraries read ``s3://`` URLs, or None for a local folder."""
         return None
 
 
@@ -190,7 +190,7 @@ def fsync(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents, and flush each folder to disk, so that all of them survive a power failure."""
+    """Create a folder and its parents, and flush each folder to disk, so that the folders survive a power failure."""
     if not path.is_dir():
         make_folder(path.parent)
         try:
@@ -201,7 +201,10 @@ def make_folder(path: Path) -> None:
 
 
 def why_unsafe(name: str) -> str:
-    """Return why `name` must not be joined to a folder, or ``""`` if it is safe. A backslash counts as a separator."""
+    """Return why `name` must not be joined to a folder, or ``""`` if the name is safe.
+
+    A backslash counts as a separator.
+    """
     path = PurePosixPath(name)
     if not path.parts:
         return "it is empty"

@@ -86,7 +86,7 @@ def check_signature(folder: Path, keys: Sequence[Ed25519PublicKey], sha256sums: 
 
 
 def signed_sums(place: object, content: bytes, signature: bytes, keys: Sequence[Ed25519PublicKey]) -> str:
-    """Check that one of the keys signed the list `content`, which was read from `place`; return its digest."""
+    """Check that one of the keys signed the list `content`, which was read from `place`; return the list's digest."""
     if not signers_among(keys, [signature], content):
         raise BundleError(
             f"{place}: the signature of {SUMS} does not match any of the given keys.",
@@ -145,7 +145,7 @@ def check_manifest(document: object) -> None:
 
 
 def listed(folder: Path, sha256sums: str) -> dict[str, str]:
-    """Return the listed digests by file name; raise `BundleError` if the list's digest is not `sha256sums`."""
+    """Return the listed digests, keyed by file name; raise `BundleError` if the list's digest is not `sha256sums`."""
     content = _read(folder, SUMS)
     if hashlib.sha256(content).hexdigest() != sha256sums:
         raise changed(folder, SUMS)
@@ -153,7 +153,7 @@ def listed(folder: Path, sha256sums: str) -> dict[str, str]:
 
 
 def read_file(folder: Path, name: str, sha256sums: str) -> bytes:
-    """Read a checked bundle's file once; raise `BundleError` if the list `sha256sums` does not contain its digest."""
+    """Read a checked bundle's file once; raise `BundleError` if the file's digest is not in the list `sha256sums`."""
     digests = listed(folder, sha256sums) | {SUMS: sha256sums}
     content = _read(folder, name)
     if digests.get(name) != hashlib.sha256(content).hexdigest():

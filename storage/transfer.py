@@ -42,10 +42,10 @@ def fetch(
 ) -> Iterator[Source]:
     """Yield a `Source` for a file; remove the downloaded file if the block ends without an error.
 
-    The URI is a plain path, a ``file://`` or ``https://`` URL, an ``http://`` URL of this host, or another URL that
-    fsspec supports. A remote file requires a SHA-256. :attr:`Source.path` downloads to ``<sha256>.part`` in `folder`. A
-    later call resumes an unfinished download. After a broken connection, the download is resumed up to `retries` times,
-    with pauses that grow from `first_wait_s`. Processes that need the same file wait for each other.
+    The URI is a plain path or a URL that fsspec supports; an ``http://`` URL must refer to this host. A remote file
+    requires a SHA-256. :attr:`Source.path` downloads to ``<sha256>.part`` in `folder`. A later call resumes an
+    unfinished download. After a broken connection, the download is resumed up to `retries` times, with pauses that grow
+    from `first_wait_s`. Processes that need the same file wait for each other.
     """
     local = local_path(uri)
     if local is not None:

@@ -42,8 +42,8 @@ _LONGEST_WAIT_S = 60.0
 def is_transient(error: BaseException) -> bool:
     """Return whether the failed call may succeed later; return False if the kind of failure is unknown.
 
-    The outermost error in the chain that can be classified decides, based on its ``transient`` attribute, the server's
-    status, the error's type or its error number. A rejected certificate is never transient.
+    The outermost error that can be classified determines the result. The classification uses the error's ``transient``
+    attribute, type or number, or the server's status. A rejected certificate is never transient.
     """
     chain = list(_chain(error))
     if any(isinstance(link, ssl.SSLCertVerificationError) for link in chain):
@@ -85,7 +85,7 @@ def _verdict(error: BaseException) -> bool | None:
 
 
 def answer_of(error: BaseException) -> tuple[int, str] | None:
-    """Return the HTTP status and S3's error code from a server's response; None if it did not respond."""
+    """Return the HTTP status and S3's error code from a server's response, or None if there was no response."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

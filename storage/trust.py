@@ -215,7 +215,7 @@ def check_statement(
 
 
 def check_serial(path: Path, statement: Statement) -> None:
-    """Refuse a statement older than the latest statement seen for its workload; otherwise, remember it.
+    """Refuse a statement older than the latest statement seen for its workload; otherwise, remember the statement.
 
     `path` is a small JSON file for any number of workloads; a missing file is created.
 

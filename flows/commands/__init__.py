@@ -75,7 +75,7 @@ def _age(context: click.Context, parameter: click.Parameter, value: str | None) 
 
 
 def complete_workload(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a built-in workload; if none matches, complete a file name."""
+    """Complete the name of a built-in workload; if no name matches, complete a file name."""
     names = sorted(path.stem for path in BUILT_IN.glob("*.toml") if path.stem.startswith(incomplete))
     return [CompletionItem(name) for name in names] or [CompletionItem(incomplete, type="file")]
 
@@ -92,14 +92,14 @@ def complete_recipe(context: click.Context, parameter: click.Parameter, incomple
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 
-# This option passes ``store: str``; if the option is absent, ``store`` comes from the settings.
+# The ``--store`` option passes ``store: str``; if the option is absent, the settings supply the store.
 store_option = click.option(
     "--store",
     metavar="PATH|URL",
     callback=_store,
     help="Use this store (default: NIGHTQUANT_STORE, nightquant.toml, or ./nightquant-store).",
 )
-# This option passes ``workload: tuple[str, ...]``; an empty tuple means every built-in workload.
+# The ``--workload`` option passes ``workload: tuple[str, ...]``; an empty tuple means every built-in workload.
 workload_option = click.option(
     "--workload",
     "-w",
@@ -108,16 +108,16 @@ workload_option = click.option(
     shell_complete=complete_workload,
     help="Use this workload, given by name or as a TOML file; repeatable.",
 )
-# This argument passes ``workload: str``.
+# The ``WORKLOAD`` argument passes ``workload: str``.
 workload_argument = click.argument("workload", shell_complete=complete_workload)
-# This option passes ``profile: str | None``.
+# The ``--profile`` option passes ``profile: str | None``.
 profile_option = click.option(
     "--profile",
     type=click.Choice(PROFILES),
     help="Measure each workload for up to 1 min (quick), 5 min (standard) or 15 min (full), and stop early once the "
     "result is clear (default: standard).",
 )
-# This option passes ``by: str``.
+# The ``--by`` option passes ``by: str``.
 by_option = click.option(
     "--by", metavar="NAME", callback=_by, help="Record your decision under this name (default: your user name)."
 )
@@ -142,7 +142,7 @@ def reason_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - 
 
 
 def age_option(name: str, *, help: str, default: str | None = None) -> Callable[[Function], Function]:  # noqa: A002
-    """Add an option such as ``--max-age 26h``, which passes a `datetime.timedelta`, or None if it is absent."""
+    """Add an option such as ``--max-age 26h``, which passes a `datetime.timedelta`, or None if the option is absent."""
     return click.option(name, metavar="AGE", callback=_age, default=default, show_default=True, help=help)
 
 
@@ -158,7 +158,7 @@ def format_option(*formats: str) -> Callable[[Function], Function]:
 
 
 def print_json(document: object) -> None:
-    """Print a document, which may contain Pydantic models, data classes, dates and paths, as JSON."""
+    """Print a document as JSON; the document may contain Pydantic models, data classes, dates and paths."""
     click.echo(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False, default=_as_json))
 
 

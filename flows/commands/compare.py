@@ -51,9 +51,10 @@ _KNOWN = "select run_id, night from runs order by night desc, started_at desc li
 class Pair:
     """A candidate and its row from each run; a row is None if the candidate is not in that run.
 
-    ``changed`` maps each changed column to a description. ``times_as_fast`` is the second speed-up divided by the
-    first, or None if a speed-up is missing. ``is_apart`` is true if the two 95% intervals do not overlap.
-    ``times_as_fast`` and ``is_apart`` compare calls with the ``caches`` (cold or warm) that the second run's gate uses.
+    ``changed`` maps each changed column to a description of the change. ``times_as_fast`` is the second speed-up
+    divided by the first, or None if a speed-up is missing. ``is_apart`` is true if the 95% intervals of the two
+    speed-ups do not overlap. ``caches`` is the cache state of the compared timings: cold or warm, as in the second
+    run's gate.
     """
 
     workload: str
@@ -84,8 +85,8 @@ class RunComparison:
 def command(first: str, second: str, format: str, store: str) -> None:
     """Compare the candidates of two runs, each given by its id or its night (YYYY-MM-DD).
 
-    A date selects all runs of that night. Speed-ups have 95% intervals; "intervals apart" means that two intervals do
-    not overlap.
+    A date selects all runs of that night. Each speed-up has a 95% interval; "intervals apart" means that the two
+    intervals do not overlap.
 
     \b
     Example:
@@ -119,7 +120,7 @@ def _runs(comparison: RunComparison) -> Iterator[tuple[str, str]]:
 
 
 def _lines(pair: Pair, metric: str) -> Iterator[Text | Table]:
-    """Yield the candidate's name, its row in each run, and the differences."""
+    """Yield a candidate's name, its row in each run, and the differences between the rows."""
     rows = [(mark, row) for mark, row in (("A", pair.before), ("B", pair.after)) if row is not None]
     yield Text(f"  {pair.candidate}{'' if len(rows) == 2 else f' (only in {rows[0][0]})'}")
     for mark, row in rows:

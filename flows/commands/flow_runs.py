@@ -57,10 +57,10 @@ def stopped_by(number: signal.Signals) -> int:
 def outcome_of(
     expected: type[T], module: str, request: Frozen, settings: Settings, console: Console
 ) -> tuple[T, float]:
-    """Run the flow of a module; return the result in its last state, and the startup time of Prefect's server.
+    """Run the flow of a module; return the flow's result and the startup time of Prefect's server in seconds.
 
-    The function ``run_here`` in `module` runs the flow. Importing the module takes seconds, so the server starts
-    meanwhile.
+    The function ``run_here`` in `module` runs the flow. The server starts while the module is imported, because the
+    import takes seconds.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def outcome_of(
         flow = partial(import_module, module)
         with prefect_api(settings.server_startup_timeout_s, reporter.noted, meanwhile=flow) as server_s:
             reporter.finished(_SERVER, server_s)
-            # Prefect reads its settings on import, so this module cannot import the flow earlier.
+            # Import the flow only here, because Prefect reads its settings on import.
             run_here: Callable[..., State[Any]] = import_module(module).run_here
             try:
                 state = run_here(request, settings, reporter)

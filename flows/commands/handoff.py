@@ -109,10 +109,10 @@ def show(workload: str, version: str | None, history: bool, manifest: bool, form
 @format_option("text", "json")
 @store_option
 def promote(workload: str, version: str, reason: str, by: str, format: str, store: str) -> None:
-    """Make VERSION of WORKLOAD current, even if VERSION was withdrawn, without withdrawing the replaced bundle.
+    """Make VERSION of WORKLOAD current, even if VERSION was withdrawn.
 
-    A later run replaces VERSION only if another candidate is clearly better, VERSION fails the gate, or the workload's
-    checkpoint changes.
+    The replaced bundle is not withdrawn. A later run replaces VERSION only if another candidate is clearly better,
+    VERSION fails the gate, or the workload's checkpoint changes.
 
     \b
     Example:

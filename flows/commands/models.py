@@ -152,7 +152,7 @@ def _recipe(workload: Workload, names: tuple[str, ...], recipes: Sequence[Recipe
 
 
 def _recipes(workload: Workload, names: tuple[str, ...], compare: bool) -> list[Recipe]:
-    """Return the chosen recipe (default: float) or, for a comparison of texts, a float and a quantized recipe."""
+    """Return the chosen recipe (default: float); if `compare` is true, return a float and a quantized recipe."""
     floats = [recipe for recipe in workload.recipe if recipe.method == "none"]
     quantized = [recipe for recipe in workload.recipe if recipe.method != "none"]
     if not compare:
@@ -166,7 +166,7 @@ def _recipes(workload: Workload, names: tuple[str, ...], compare: bool) -> list[
 
 
 def _print_columns(headings: list[str], texts: list[Iterator[str]], console: Console) -> None:
-    """Print the texts side by side: stream each word to a terminal, or write only the complete texts to a file."""
+    """Print texts in columns. A terminal shows each word as it arrives; a file receives only the complete texts."""
     grown = [""] * len(texts)
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
         for pieces in zip_longest(*texts, fillvalue=""):

@@ -126,12 +126,12 @@ def _automations(late_after: dt.timedelta, silent_after: dt.timedelta) -> Iterat
 
 
 def kinds(late_after: dt.timedelta, silent_after: dt.timedelta) -> Kinds:
-    """Return the kinds of alerts about runs of deployments; the last kind is a test.
+    """Return the kinds of alerts for deployment runs; the last kind is the test alert.
 
     Parameters
     ----------
     late_after
-        Delay after which a run counts as late or, if a worker has taken the run, as never started.
+        Delay before a run counts as late; if a worker has taken the run, the run counts as never started.
     silent_after
         Time without a heartbeat after which a run counts as silent. Prefect sends a heartbeat every 180 s
         (``PREFECT_FLOWS_HEARTBEAT_FREQUENCY``).
@@ -206,7 +206,7 @@ class Automations:
         return {name: _standing(existing, expected) for name, expected, existing in self._automations(targets)}
 
     def send_test(self, timeout_s: float) -> list[str]:
-        """Ask the server to send a test alert; return each call's result: ``answered 204``, ``sent``, or the error.
+        """Ask the server to send a test alert. Return each call's result: ``answered 204``, ``sent`` or an error.
 
         Parameters
         ----------
@@ -227,8 +227,8 @@ class Automations:
         return [_outcome(call) for call in calls_made] + ["not called"] * (calls - len(calls_made))
 
     def _calls_for(self, event: Event) -> list[ReceivedEvent]:
-        """Return the calls that the server has finished for an event."""
-        # A filter matches only events before its creation, so each query needs a new filter.
+        """Return the completed webhook and notification calls for an event."""
+        # A filter matches only events that occurred before the filter was created, so each query needs a new filter.
         ended = EventFilter(
             event=EventNameFilter(name=[_EXECUTED, _FAILED]),
             related=EventRelatedFilter(id=[f"prefect.event.{event.id}"]),
@@ -252,7 +252,7 @@ class Automations:
         return str(document.data.get("url", ""))
 
     def _targets(self) -> list[tuple[UUID, str]]:
-        """Return the blocks to call, each with its type."""
+        """Return the ids and types of the webhook and notification blocks to call."""
         targets = []
         for slug in filter(None, (f"webhook/{_BLOCK}" if self._url else "", self._slug)):
             kind, _, name = slug.partition("/")
@@ -303,7 +303,7 @@ def _standing(existing: list[Automation], expected: AutomationCore) -> str:
     if not existing:
         return "missing"
     compared = {"trigger", "actions"}
-    # Two automations with one name would send every alert twice.
+    # Two automations with the same name would send every alert twice.
     if len(existing) > 1 or existing[0].model_dump(include=compared) != expected.model_dump(include=compared):
         return "outdated"
     return "installed" if existing[0].enabled else "disabled"

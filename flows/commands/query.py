@@ -38,8 +38,8 @@ def query(sql: str | None, list_: bool, output: Path | None, format: str, store:
     """Run a read-only DuckDB SQL query over the store's tables and views.
 
     At a terminal, tables fit the terminal's width: long texts end with "…", and the leaderboard shows its main columns.
-    If another table is too wide, each row becomes a record. Output is never truncated if it goes to a file or a pipe,
-    or if --format is used.
+    If a table other than the leaderboard is too wide, each row becomes a record. Output to a file or a pipe, and output
+    with --format, is never truncated.
     """
     if list_:
         items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]
@@ -93,7 +93,7 @@ def report(night: date | None, output: Path, format: str, store: str) -> None:
     Example:
       nightquant report --night 2026-11-21 -o report.html
     """
-    from storage.report import write_report  # imports scipy, which would take a third of the time of a query
+    from storage.report import write_report  # import here, because importing scipy would slow down `query`
 
     written = write_report(store, night, output)
     print_result(format, {"night": written, "report": output}, [f"Report of the night {written}: {output}"])

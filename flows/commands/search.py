@@ -28,7 +28,7 @@ from tasks.workload.recipe import Recipe
 if TYPE_CHECKING:
     pass
 
-_NAMES = 3  # maximum number of trials named with a reason
+_NAMES = 3  # maximum number of trial names per reason
 
 
 @click.command()
@@ -45,9 +45,8 @@ _NAMES = 3  # maximum number of trials named with a reason
 def command(debug: bool, workload: tuple[str, ...], store: str, budget: float | None, format: str) -> int:
     """Search for one workload's best recipes within a time budget; the store keeps all results.
 
-    Press Control-C to stop and see the best recipes so far. If you repeat a stopped search, it continues with the rest
-    of its budget.
-    Without a [search] section, the search uses the bounds and the objective in the [gate] section.
+    Press Control-C to stop and see the best recipes so far. To continue a stopped search with the rest of its budget,
+    repeat the command. Without a [search] section, the search uses the bounds and the objective in the [gate] section.
 
     \b
     Exit codes: 0 success, 1 some work failed, 2 the request or the configuration is invalid, 4 another run has locked
@@ -82,7 +81,7 @@ def _run(request: SearchRequest, workload: Workload, settings: Settings, *, as_j
 
 
 def _lines(result: SearchResult, workload: Workload) -> Iterator[RenderableType]:
-    """Show the trials, the reasons why trials were dropped or failed, and the finalists as TOML."""
+    """Show the trials, the reasons for dropped and failed trials, and the finalists as TOML."""
     yield Text()
     yield _table(result.measured())
     yield from _reasons(result.trials)
@@ -106,7 +105,7 @@ def _reasons(trials: Sequence[Trial]) -> Iterator[Text]:
     def kind(trial: Trial) -> str:
         return re.sub(r"\d[\d.,]*", "#", trial.reason)
 
-    # The table itself shows the losses of trials that failed.
+    # Skip failed trials with a known loss, because the table shows the loss.
     explained = [trial for trial in trials if trial.reason and (trial.outcome == "dropped" or not trial.drop)]
     for _, group in groupby(sorted(explained, key=kind), key=kind):
         alike = list(group)

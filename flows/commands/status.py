@@ -1,4 +1,4 @@
-"""``nightquant status``, the default command, and ``acknowledge``: show the store's state, and accept regressions."""
+"""``nightquant status`` (the default command) shows the store's state; ``acknowledge`` accepts regressions."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def command(
     """Show the state of the store: last night, current bundles, problems that need attention, and next steps.
 
     Without a subcommand, nightquant runs this command. The exit code is 0 in every state. With --max-age, the exit code
-    is 1 if the store's last night without failures is older than AGE. With --workload, the command checks the last
-    night without failures of each named workload instead.
+    is 1 if the store's last night without failures is older than AGE. With --workload, --max-age applies to the last
+    night without failures of each named workload.
 
     \b
     Example:

@@ -30,7 +30,9 @@ def command() -> None:
 @store_option
 @click.pass_context
 def check(context: click.Context, format: str, store: str) -> None:
-    """Read every results file and artifact, and list problems with their remedies; exit with code 1 if there are any.
+    """Check every results file and artifact, and list each problem with its remedy.
+
+    The exit code is 1 if the check finds a problem.
 
     \b
     Example:
@@ -64,7 +66,7 @@ def _require_store(store: str) -> None:
 def compact(format: str, store: str) -> None:
     """Merge each finished month's results files and rebuild the catalog, without stopping readers or writers.
 
-    The next compaction, at least twelve hours later, deletes the small files of a compacted month.
+    After at least twelve hours, the next compaction deletes a compacted month's small files.
 
     \b
     Example:

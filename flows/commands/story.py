@@ -59,7 +59,7 @@ def command(workload: str | None, nights: int, format: str, store: str) -> None:
 
 
 def _table(outlines: Sequence[Outline], *, with_candidate: bool) -> Table:
-    """Return a table with one line per workload; the wide column with the candidates is optional."""
+    """Return a table with one line per workload; include the wide candidate column if `with_candidate` is true."""
     candidate = ["candidate"] if with_candidate else []
     numbers = ("faster", "smaller")
     table = plain_table("workload", "current bundle", *numbers, "last night", *candidate, right=numbers)
@@ -147,7 +147,7 @@ def _layers(content: Story, store: str) -> Iterator[object]:
 
 
 def _executed(executed: Sequence[Row]) -> Iterator[object]:
-    """Show each candidate's fraction of time in int8, if known, and its int8 instructions; then show all warnings."""
+    """Show a table of each candidate's int8 time share and int8 instructions, followed by all warnings."""
     table = plain_table("  candidate", "int8", "by", right=("int8",))
     warnings: list[str] = []
     for row in executed:
@@ -163,7 +163,7 @@ def _executed(executed: Sequence[Row]) -> Iterator[object]:
 
 
 def _unknown_reason(row: Row) -> str:
-    """Return the reason why it is unknown which operators a candidate executes; return ``""`` if they are known."""
+    """Return the reason why a candidate's executed operators are unknown, or ``""`` if they are known."""
     if number(row, "int8_time_share") is not None or row["instructions"] or not row["unknown"]:
         return ""
     return str(row["unknown"]).partition("\n")[0]

@@ -69,9 +69,9 @@ def verify(
 ) -> None:
     """Verify the files, signature, manifest and model outputs of the bundle in the folder PATH.
 
-    With --workload, PATH may also be the folder that contains current.json and the bundles; the command then verifies
-    the current bundle. A separate process loads the model, but only after the checksums match. Exit code 1 means that
-    the bundle was refused.
+    With --workload, PATH may also contain current.json and several bundles; the command then verifies the current
+    bundle. A separate process loads the model, but only after the checksums match. Exit code 1 means that the bundle
+    was refused.
 
     \b
     Example:

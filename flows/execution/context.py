@@ -1,7 +1,7 @@
 """Execution of a run's stages: the workers, the reporter, and the stages' durations.
 
 Prefect passes only parameters to a task. A task therefore finds its execution through a context variable, which the
-run's threads inherit. A Dask or Ray worker lacks the variable and creates an execution with one worker process.
+run's threads inherit. A Dask or Ray worker lacks the context variable and creates an execution with one worker process.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ _FIRST = threading.Lock()
 
 @contextmanager
 def executing(settings: Settings, reporter: Reporter) -> Iterator[Execution]:
-    """Provide an execution for this context and for threads that copy it; stop the workers after the block."""
+    """Provide an execution for this context and for threads that copy the context; stop the workers after the block."""
     # Processes that start in this block do not need the signing key, which the settings already contain.
     with children_inherit(NIGHTQUANT_SIGNING_KEY=None):
         execution = Execution(settings, reporter)
@@ -183,9 +183,10 @@ def _remote_execution() -> Execution:
 
 @dataclass
 class _StageProgress:
-    """Progress of a stage, shown as a Prefect artifact if it takes more than a few seconds.
+    """Progress of a stage, shown as a Prefect artifact if the stage takes more than a few seconds.
 
-    An instance copies the run context, because the thread that receives updates from the workers lacks it.
+    An instance copies the run context, because the thread that receives updates from the workers does not have a run
+    context.
     """
 
     label: str
@@ -201,7 +202,7 @@ class _StageProgress:
             self._show(min(100.0, 100.0 * done / total), f"{self.label}: {unit}")
 
     def finished(self) -> None:
-        """Set the progress bar, if it exists, to 100%."""
+        """Set the progress bar to 100% if the bar exists."""
         if self._artifact is not None:
             self._show(100.0, self.label)
 
@@ -214,7 +215,7 @@ class _StageProgress:
             else:
                 context.run(update_progress_artifact, self._artifact, percent, description=description)
         except (httpx.HTTPError, PrefectException, RuntimeError) as error:
-            # A missing server must not stop this thread, which also reports progress to the terminal. A client that
-            # Prefect has closed with the task run raises `RuntimeError`.
+            # A missing server must not stop this thread, which also reports progress to the terminal. After the task
+            # run ends, Prefect's closed client raises `RuntimeError`.
             self._next = math.inf
             logging.getLogger(__name__).warning("%s: Prefect's UI no longer shows progress: %s", self.label, error)

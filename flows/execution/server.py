@@ -24,7 +24,7 @@ from storage.locks import host_lock
 _QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    # Only the reporter writes to the terminal; Prefect's log contains every line.
+    # Only the reporter writes to the terminal; Prefect's log contains every message.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     # nightquant reports an unreachable server once, at the end, instead of for each event.
@@ -63,15 +63,15 @@ def prefect_api(
 ) -> Iterator[float]:
     """Make a Prefect API available to this process; yield the startup time in seconds.
 
-    Do not import Prefect earlier than in `meanwhile`, because Prefect reads its settings from the environment on
+    Do not import Prefect before `meanwhile` is called, because Prefect reads its settings from the environment on
     import. If the environment or the active profile sets ``PREFECT_API_URL``, the server at that URL is used.
     Otherwise, the command starts its own server, which stops when the command ends for any reason.
 
     Parameters
     ----------
     startup_timeout_s
-        Time limit, in seconds, for the start of the command's own server; the limit is ten times as long while the
-        server uses CPU time.
+        Time limit, in seconds, for starting the command's own server. The limit is ten times as long while the server
+        uses CPU time.
     noted
         Function to call with a message if the wait is long.
     meanwhile
@@ -140,9 +140,10 @@ def check_reachable() -> None:
 
 
 def own_server_died() -> bool:
-    """Return whether this command's own server has died; a call to a dead server would retry for a minute.
+    """Return whether this command's own server has died.
 
-    A configured server never counts as dead, because it may restart.
+    A request to a dead server would be retried for a minute. A configured server never counts as dead, because it may
+    restart.
     """
     pid = os.environ.get(_OWN_SERVER)
     try:
@@ -184,7 +185,7 @@ def _start(timeout_s: float, noted: Callable[[str], None], meanwhile: Callable[[
                 stdout=subprocess.PIPE,
                 text=True,
                 pass_fds=[listener.fileno()],
-                # Protect the server from Control-C, because the flow must still report its own end to the
+                # Protect the server from Control-C, because the flow must still report the end of the run to the
                 # server.
                 start_new_session=True,
             )

@@ -1,7 +1,7 @@
 """The short-lived Prefect server of one command: a process that never outlives its parent.
 
-Prefect's own ephemeral server keeps running when the flow's process is killed. This server reads from a pipe whose
-write end only the parent has. When the parent ends for any reason, the pipe closes and the server stops.
+Prefect's own ephemeral server keeps running when the flow's process is killed. This server reads from a pipe, and only
+the parent has the pipe's write end. When the parent ends for any reason, the pipe closes and the server stops.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pkgutil import resolve_name
 
 import uvicorn
 
-# Types named as in ASGI (asgi.readthedocs.io): connection scopes, and incoming and outgoing messages.
+# Types of the ASGI interface, with the names from the ASGI specification (asgi.readthedocs.io).
 Message = MutableMapping[str, object]
 Scope = Message
 Receive = Callable[[], Awaitable[Message]]
@@ -63,7 +63,7 @@ class RetryLocked:
             raise failure
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[list[Message], Exception | None]:
-        """Return the application's response, and the error that it raised, or None."""
+        """Return the application's response, and the error that the application raised (None if there was no error)."""
         answer: list[Message] = []
 
         async def collect(message: Message) -> None:
@@ -96,7 +96,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Ignore signals to the process group, because the flow still reports its end before closing the pipe."""
+        """Ignore signals to the process group, because the flow reports the end of the run before closing the pipe."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         yield
@@ -110,7 +110,7 @@ class _Server(uvicorn.Server):
     def _stop_with_parent(self) -> None:
         sys.stdin.buffer.read()
         self.should_exit = True
-        # Suppress the tracebacks that uvicorn would log for open requests, which it cancels.
+        # Suppress the tracebacks that uvicorn would log for cancelled requests.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         # Force the exit if the server cannot shut down in time, for example because a client stays connected.
         threading.Timer(_GRACE_S, os._exit, args=(0,)).start()

@@ -40,7 +40,7 @@ def interruption_behind(error: BaseException) -> BaseException | None:
 
 
 def attempt(what: str, do: Callable[[], R]) -> R | Exception:
-    """Call `do` and return its result, or its exception for the caller to report; re-raise interruptions.
+    """Call `do` and return the result or the exception; re-raise interruptions.
 
     If the exception is not a `NightquantError`, the traceback and the action `what` are logged.
     """
@@ -66,7 +66,7 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def _handling(handler: Handler, *signals: signal.Signals) -> Iterator[None]:
-    """Handle signals in the block if this is the main thread, the only thread that receives signals."""
+    """Handle signals in the block if this is the main thread, because only the main thread receives signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -92,7 +92,7 @@ def unwinding_on_sigterm() -> AbstractContextManager[None]:
 
 
 def ignoring_interruptions() -> AbstractContextManager[None]:
-    """Ignore SIGTERM and Control-C in the block, so that it can finish work after an interruption."""
+    """Ignore SIGTERM and Control-C in the block, so that the block can finish work after an interruption."""
     return _handling(signal.SIG_IGN, signal.SIGTERM, signal.SIGINT)
 
 

@@ -32,7 +32,7 @@ from tasks.machine import fingerprint
 _WAITING_THREADS = 256
 
 AnyTaskRunner = TaskRunner[Any]  # each future has the result type of its stage
-Pin = Callable[[], AbstractContextManager[None]]  # the context restricts tasks to hosts for benchmarks
+Pin = Callable[[], AbstractContextManager[None]]  # the context restricts tasks to the hosts that may run benchmarks
 Spot = TypeVar("Spot")
 
 
@@ -79,7 +79,7 @@ def make_task_runner(settings: Settings) -> AnyTaskRunner:
 
 
 def refuse_namesakes(starter: str) -> None:
-    """Raise `ConfigurationError` if processes of `starter` would import the working folder's modules by mistake."""
+    """Raise `ConfigurationError` if the working folder contains a module that would replace a nightquant package."""
     own_folder = Path(__file__).resolve().parents[2]
     for path in (Path(name) for package in ("flows", "tasks", "storage") for name in (f"{package}.py", package)):
         if path.resolve().parent != own_folder and (path.is_file() or (path / "__init__.py").is_file()):
@@ -95,7 +95,7 @@ def this_host() -> Host:
 
 
 def require_fingerprint(wanted: str) -> None:
-    """Raise `MeasurementError` unless this host's fingerprint is `wanted`, or `wanted` is ``""``."""
+    """Raise `MeasurementError` if `wanted` is set and differs from this host's fingerprint."""
     if wanted:
         choose([(this_host(), None)], wanted)
 

@@ -103,7 +103,7 @@ class Workers:
         self._pool.stop()  # type: ignore[no-untyped-call]
         self._clean_up()
         for future in tuple(self._awaited):
-            # The pool drops a stage that no worker has acknowledged, so a wait for it would never end.
+            # The pool drops a stage that no worker has acknowledged, so waiting for such a stage would never end.
             future.cancel()  # type: ignore[no-untyped-call]
 
     def pause(self, seconds: float) -> bool:
@@ -118,16 +118,17 @@ class Workers:
     def run(
         self, stage: Callable[[Workspace, *Ts], R], label: str, timeout_s: float | None, store: str, *args: *Ts
     ) -> Finished[R]:
-        """Run a stage in a worker with a workspace for the store; return its result and times.
+        """Run a stage in a worker that opens the store; return the stage's result and times.
 
-        Messages and progress show `label`. `timeout_s` is None for a stage that enforces its own time limit.
+        `label` identifies the stage in messages and progress displays. `timeout_s` is None for a stage that enforces
+        its own time limit.
 
         Raises
         ------
         MeasurementError
             The stage took longer than `timeout_s`, or its process died, usually because memory ran out.
         NightquantError, OSError
-            The stage raised this error; any other exception becomes a `LibraryError`.
+            An expected error that the stage raised; any unexpected exception becomes a `LibraryError`.
         """
         call = (stage, label, store, self._address, *args)
         try:

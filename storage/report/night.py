@@ -17,8 +17,8 @@ from storage.results.history import changes_between
 from storage.results.query import rows_of
 from storage.results.regressions import Regression
 
-# Okabe and Ito's palette, which colour-blind people can distinguish; yellow is omitted, because it is too pale on
-# white. Marks also differ in shape, so that colour is never the only distinction.
+# Okabe and Ito's palette for colour-blind readers, without yellow, which is too pale on a white background. Marks also
+# differ in shape, so that colour is never the only distinction.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
 # SVG outlines of matplotlib's markers, in a 16 × 16 square.
 _MARKERS = {
@@ -42,7 +42,7 @@ class Mark:
 
     @property
     def svg(self) -> str:
-        """The mark as inline SVG; screen readers skip it, because the candidate's name stands next to it."""
+        """The mark as inline SVG. Screen readers skip the mark, because the candidate's name stands next to it."""
         fill = f'none" stroke="{self.colour}" stroke-width="2' if self.is_hollow else self.colour
         path = f'<path fill="{fill}" d="{_MARKERS[self.marker]}"/>'
         return f'<svg class="mark" viewBox="0 0 16 16" aria-hidden="true">{path}</svg>'
@@ -104,7 +104,7 @@ class Condition:
 
 
 def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, list[Row]]:
-    """Return a night's rows of the ``outcomes`` view by workload, best candidate first; add ``name`` to each row."""
+    """Return a night's rows of the ``outcomes`` view, keyed by workload, best candidate first, with ``name`` added."""
     candidates: dict[str, list[Row]] = {}
     for row in rows_of(connection, _CANDIDATES, night=night):
         candidates.setdefault(str(row["workload"]), []).append(row)
@@ -112,12 +112,12 @@ def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict
 
 
 def outcomes_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, Row]:
-    """Return a night's rows of the ``nights`` view by workload; add the replaced bundle's candidate to each row."""
+    """Return a night's row of the ``nights`` view for each workload, with the replaced bundle's candidate added."""
     return {str(row["workload"]): row for row in rows_of(connection, _OUTCOMES, night=night)}
 
 
 def bounds_of(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the gate's bounds by rule; the bound for quality is in the metric's own unit."""
+    """Return the gate's bounds, keyed by rule; the bound for quality is in the metric's own unit."""
     bounds: dict[str, float] = {}
     for row in rows:
         for rule in json.loads(str(row["rules"] or "[]")):

@@ -1,6 +1,6 @@
 """Draw a workload's plots as inline SVG: speed against quality, latency against size, and speed by night.
 
-`storage.report` imports this module only if matplotlib, which is optional, is installed.
+`storage.report` imports this module only if the optional package matplotlib is installed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _STYLE = Path(__file__).with_name("plots.mplstyle")
-# Figure size in inches, chosen so that, on a phone, text in the plots is as large as text on the page.
+# Figure size in inches. With this size, plot text and page text look equally large on a phone.
 _SIZE = (4.6, 3.5)
 _TAG, _DIGITS = re.compile(r"<[^>]*>"), re.compile(r"(\d\.\d\d)\d+")
 _ROOT = re.compile(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>')
-# Remove useless parts of matplotlib's SVG: comments, metadata, duplicate ids, default styles and newlines.
+# Remove unneeded parts of matplotlib's SVG: comments, metadata, duplicate ids, default styles and newlines.
 _IDLE = re.compile(r'<!--.*?-->|<metadata>.*?</metadata>|(?<=<g) id="[^"]*"| ?stroke-linejoin: [a-z]+;?|\n', re.DOTALL)
 
 
@@ -165,7 +165,7 @@ def size_plot(title: str, rows: Sequence[Row], marks: Mapping[str, Mark], curren
 
 
 def history_plot(title: str, history: History, names: Sequence[str], marks: Mapping[str, Mark]) -> str:
-    """Plot speed-up by night, with 95% intervals and numbered events; return SVG, or ``""`` for fewer than 2 nights."""
+    """Plot speed-up by night, with 95% intervals and numbered events; return ``""`` for fewer than two nights."""
     nights = history.nights
     if len(nights) < 2 or not names:
         return ""
@@ -234,7 +234,7 @@ def _bound(axes: Axes, axis: str, value: float | None) -> None:
 
 
 def _events(axes: Axes, history: History) -> None:
-    """Number each event, and draw lines at changes and alerts; put numbers that would overlap on two levels."""
+    """Number each event, and draw lines at changes and alerts; put overlapping numbers on two levels."""
     nights = history.nights
     span, last, level = (nights[-1] - nights[0]).days, None, 0
     for index, event in enumerate(history.events, 1):

@@ -35,7 +35,7 @@ order by workload, trial
 
 @dataclass(frozen=True)
 class Search:
-    """A workload's search; ``trials`` are rows of the table in the order of the search, with ``name`` added.
+    """A workload's search; ``trials`` are rows of the ``trials`` table in search order, with ``name`` added.
 
     ``metric`` is the quality metric.
     """
@@ -61,13 +61,13 @@ class Search:
 
     @property
     def bound(self) -> float | None:
-        """Largest drop of quality that passes, in the unit of `drop`."""
+        """Largest quality drop that passes, in the unit of `drop`."""
         bounds = (bound for row in self.trials if (bound := number(row, "quality_bound")) is not None)
         return next((bound * self._scale for bound in bounds), None)
 
     @property
     def path(self) -> tuple[Row, ...]:
-        """Passing trials that were better than all passing trials before them, in the order of the search."""
+        """Passing trials that were better than all earlier passing trials, in the order of the search."""
         sign, best, steps = -1 if self.ranks_by == "size_bytes" else 1, -math.inf, []
         for row in self.trials:
             value = number(row, self.ranks_by)
@@ -101,7 +101,7 @@ class Search:
         return f"{plural(len(self.trials), 'trial')}.{bound} {path} The table below lists every trial."
 
     def drop(self, row: Row) -> tuple[float, float, float] | None:
-        """Return a trial's drop of quality and the ends of its 95% interval, or None if it was not measured."""
+        """Return a trial's quality drop and the ends of the 95% interval, or None if the drop was not measured."""
         value, *ends = (number(row, f"quality_drop{end}") for end in ("", "_low", "_high"))
         if value is None:
             return None
@@ -114,6 +114,6 @@ class Search:
 
 
 def searches_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, tuple[Row, ...]]:
-    """Return the trials of a night's searches by workload."""
+    """Return the trials of a night's searches, keyed by workload."""
     rows = rows_of(connection, _TRIALS, night=night)
     return {name: tuple(trials) for name, trials in groupby(rows, lambda row: str(row["workload"]))}

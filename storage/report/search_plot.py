@@ -1,6 +1,6 @@
-"""Draw a search as inline SVG: the drop of quality in each trial, and the path of the search.
+"""Draw a search as inline SVG: the quality drop of each trial, and the path of the search.
 
-`storage.report` imports this module only if matplotlib, which is optional, is installed.
+`storage.report` imports this module only if the optional package matplotlib is installed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LARGEST, _SMALLEST, _APART = 14.0, 4.0, 11.0
 
 
 def search_plot(title: str, search: Search) -> str:
-    """Plot drops of quality with 95% intervals against speed-ups, or against sizes if the smallest trial wins.
+    """Plot quality drops with 95% intervals against speed-ups, or against sizes if the smallest trial wins.
 
     A dot's area is proportional to the file size, and numbers mark the best trials so far. A trial whose interval ends
     far above the bound appears as an arrow at the upper edge. Return ``""`` if no trial has values for both axes.
@@ -61,7 +61,7 @@ def ceiling(search: Search) -> float:
 
 
 def _number_steps(picture: Drawing, path: dict[int, tuple[float, float]]) -> None:
-    """Connect the path's steps and number them; if numbers would overlap, show only the last."""
+    """Connect the path's steps and number them; if numbers would overlap, show only the last number."""
     axes, numbered = picture.axes, list[tuple[float, float]]()
     axes.plot([x for x, _ in path.values()], [y for _, y in path.values()], color="#1a1a1a", linewidth=1, zorder=1.2)
     picture.figure.draw_without_rendering()  # the layout determines the distances
