@@ -1,4 +1,4 @@
-"""Define types for result rows and for names in result columns; this module does not import large packages."""
+"""Define types for result rows and for the names in their columns, without importing large packages."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ Status = Literal["ok", "failed", "skipped"]
 Setting = Literal["primary", "throughput", "a/a", "incumbent"]
 Verdict = Literal["valid", "inconclusive", "not-measured"]
 Decision = Literal["promote", "pass", "hold", "reject"]
-# State of the caches during a timed call: warm in a loop of calls, or cold after other data has filled the caches.
+# Whether the caches are warm or cold when a timed call begins. Other data fills the caches before each cold call.
 Caches = Literal["warm", "cold"]
-# Load under which capacity is measured: all processors busy, or requests at random times with a latency bound.
+# In the offline scenario, all processors are busy; in the server scenario, requests arrive at random times.
 Scenario = Literal["offline", "server"]
 # Kinds of findings from a comparison with earlier nights, and the metrics that are compared.
 FindingKind = Literal["slower", "larger", "worse", "vanished", "appeared", "improved"]
 FindingMetric = Literal["speedup", "size_bytes", "quality_difference", "quality", "candidate"]
-# Sources of a search's trials, outcomes of trials, and units in which a bound limits the loss of quality.
+# Source and outcome of a search's trial, and the unit of the allowed quality loss.
 TrialOrigin = Literal["written", "space", "variant", "kept-float"]
 TrialOutcome = Literal["chosen", "passing", "failed", "dropped", "open"]
 QualityUnit = Literal["absolute", "relative"]
 
-# Name of the column that gives the reason for each unknown value of a row.
+# Name of the column that explains why values in a row are unknown.
 UNKNOWN = "unknown"
 
-# If these fractions of a benchmark's time are exceeded, the numbers are less reliable than on a quiet host.
-# `WAITED_SHARE` applies to the time in which a task waited for a CPU, and `STOLEN_SHARE` to the time that other virtual
-# machines took.
+# A benchmark's numbers are less reliable if one of these limits was exceeded. `WAITED_SHARE` limits the fraction of
+# time in which tasks waited for a CPU, and `STOLEN_SHARE` limits the fraction that other virtual machines took.
 WAITED_SHARE, STOLEN_SHARE = 0.2, 0.02
 # If an A/A interval extends further than `WIDEST` from 1, the host is too noisy to show small differences.
 WIDEST = 0.05
 
-# A mapping may be a sequence of (key, value) pairs. ``dt.date`` includes ``dt.datetime``.
+# A cell's mapping may also be given as a sequence of (key, value) pairs. ``dt.date`` includes ``dt.datetime``.
 Cell: TypeAlias = (
     str
     | int
@@ -50,17 +49,17 @@ Row: TypeAlias = Mapping[str, Cell]
 
 
 def caches_of(row: Row) -> Caches:
-    """Return whether the gate uses warm or cold calls; rows from earlier versions contain only warm calls."""
+    """Return the calls that the gate uses, ``"warm"`` or ``"cold"``; earlier versions recorded only warm calls."""
     return "cold" if row.get("caches") == "cold" else "warm"
 
 
 def deciding(row: Row, column: str) -> str:
-    """Return `column`, or its variant for cold calls if the gate uses cold calls."""
+    """Return `column`, or the column's variant for cold calls if the gate uses cold calls."""
     return f"cold_{column}" if caches_of(row) == "cold" else column
 
 
 def number(row: Row, column: str) -> float | None:
-    """Return the number in a column, or None if it is missing."""
+    """Return the number in a column, or None if the number is missing."""
     value = row.get(column)
     if value is None or isinstance(value, int | float):
         return value

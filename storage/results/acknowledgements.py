@@ -25,7 +25,7 @@ def acknowledge(
     by: str,
     reason: str,
 ) -> list[Regression]:
-    """Accept and return a night's matching findings; the default is each workload's latest night.
+    """Accept and return a night's findings that match the filters; without `night`, use each workload's latest night.
 
     Later nights are compared with the accepted numbers. Candidates that appeared or vanished are reported only once,
     and do not need acceptance.

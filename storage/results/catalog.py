@@ -33,7 +33,7 @@ _RAW_BLOCKS = ("internal.raw_blocks", f"{_KEYS}, {', '.join(_RAW)}")
 def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> str:
     """Build the catalog, replace the old catalog, and return the path or URL. Existing readers keep the old catalog.
 
-    The views in a large catalog name the files by absolute path. `open_catalog` detects that the store has moved. For
+    The views in a large catalog refer to files by absolute path. `open_catalog` detects that the store has moved. For
     other clients, run ``nightquant store compact`` once after a move.
 
     On one host, callers wait for each other, so that an old catalog never replaces a newer catalog. On an object store,
@@ -87,7 +87,7 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
 
 @cache
 def _empty() -> bytes:
-    """Return an empty catalog; each build copies it, because creating views is slower than inserting a night's rows."""
+    """Return an empty catalog to copy, because creating the views takes longer than inserting a night's rows."""
     with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
         file = Path(scratch) / CATALOG
         with _changed(file) as connection:
@@ -112,7 +112,7 @@ def _empty() -> bytes:
 
 @contextmanager
 def _changed(file: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Change or create a local catalog in one transaction; the file is complete after the block."""
+    """Open a local catalog, or create one, in a transaction that is committed when the ``with`` block ends."""
     with duckdb.connect() as connection:
         connection.execute(f"attach '{quoted(str(file))}' as catalog (storage_version '{_STORAGE_VERSION}')")
         connection.execute("use catalog")
@@ -150,7 +150,7 @@ def _copy_rows(
     columns: str,
     where: str = "",
 ) -> None:
-    """Fill the `name` table with the files' rows."""
+    """Insert the files' rows into the table called `name`."""
     filesystem, base = arrow_files(root)
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
     # With a fixed schema, columns that an old file lacks are NULL, and each file is opened only once.
@@ -179,10 +179,10 @@ def _name_files(
     columns: str,
     where: str = "",
 ) -> None:
-    """Replace the `name` table with a view over the files."""
+    """Replace the table called `name` with a view over the files."""
     connection.execute(f"drop table {name}")
     paths = ", ".join(f"'{quoted(root.uri(entry.name))}'" for entry in files)
-    # Use DuckDB's type names, so that a column that all files lack is NULL with the correct type.
+    # Use DuckDB's type names, so that a column missing from all files is NULL with the correct type.
     types = connection.from_arrow(table.schema.empty_table())
     typed = dict(zip(types.columns, types.types, strict=True))
     missing = set(table.schema.names).difference(*(metadata.schema.to_arrow_schema().names for metadata in footers))

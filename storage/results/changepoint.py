@@ -1,12 +1,13 @@
-"""Find the night on which a noisy series changed, with a change-point test for nights of different precision.
+"""Find the night on which a noisy series changed; the change-point test weights nights by their precision.
 
 The test considers every night except the last as a possible start of a lasting change. A likelihood ratio, weighted by
-precision, compares the nights since that start with the reference. Page's CUSUM [1]_ sums the evidence for a change of
-a fixed size. This test uses the most likely size (the generalized likelihood ratio [2]_ [3]_), because nights differ
-widely in precision. In its change-point form [4]_, the test does not need a separate phase to collect a reference. A
-night's variance is the variance of its interval plus the night-to-night variance of the series. The night-to-night
-variance is unknown, so the test averages over its possible values. The weights come from a prior and the restricted
-likelihood [5]_ of the reference nights. If the history is short, the distribution therefore has heavy tails.
+precision, compares the nights since a possible start with the reference nights. Page's CUSUM [1]_ sums the evidence for
+a change of a fixed size. This test uses the most likely size (the generalized likelihood ratio [2]_ [3]_), because
+nights differ widely in precision. In its change-point form [4]_, the test does not need a separate phase to collect a
+reference. A night's variance is the variance of its interval plus the night-to-night variance of the series. The
+night-to-night variance is unknown, so the test averages over its possible values. A prior and the restricted likelihood
+[5]_ of the reference nights determine the weight of each variance. With a short history, the distribution of the shift
+therefore has heavy tails.
 
 References
 ----------
@@ -31,17 +32,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri, ndtr, ndtri
 
-REFERENCE_NIGHTS = 30  # number of nights at the start of a series that set its reference
+REFERENCE_NIGHTS = 30  # the first nights of a series, at most this many, form the reference
 LEAST_NIGHTS = 3  # minimum number of reference nights
-WINDOW = 45  # number of most recent nights on which a change may have begun
-LEAST_EFFECT = 0.03  # minimum change in the logarithm
+WINDOW = 45  # a change may have begun on any of this many recent nights
+LEAST_EFFECT = 0.03  # minimum change on the logarithmic scale
 LEAST_SIGMA = 1.0  # minimum change, in standard deviations of a night; smaller changes count as scatter
-ALPHA = 5e-4  # one-sided significance level; ``benchmarks/regressions.py`` measures the false alarms
-EFFECTIVE_NIGHTS = 1.2  # minimum effective number of nights (Kish), so that a single night never decides
+ALPHA = 5e-4  # one-sided significance level; ``benchmarks/regressions.py`` measures the rate of false alarms
+EFFECTIVE_NIGHTS = 1.2  # minimum effective number of nights (Kish), so that one night alone is not reported as a change
 RESOLVED = 0.25  # a series is comparable if five nights would show a change of this size
 _DISAGREE = 1e-3
 _OVER = 5.0  # log likelihood ratio above which the last nights count as a return to the reference
-_SPREAD = 0.5  # scale of the log-normal prior around a night-to-night standard deviation of 1.5%
+_SPREAD = 0.5  # spread of the log-normal prior, whose median night-to-night deviation is 1.5%
 _TAU = np.exp(np.linspace(np.log(0.002), np.log(0.4), 16))[:, None]
 _LOG_PRIOR = -0.5 * (np.log(_TAU / 0.015) / _SPREAD) ** 2
 
@@ -54,9 +55,9 @@ class Scan:
     """Results for all possible starts of a change; each array has one element per start.
 
     ``starts`` contains the indices of the first changed nights. ``reference`` is the mean logarithm of the reference
-    nights, and ``nights`` is the number of reference nights. ``shift`` is the mean of the nights since the start, minus
-    the reference. ``p`` is the shift's one-sided p-value, or 1 if the change is too small, lasted only one night,
-    or is over. ``evidence`` is the logarithm of the likelihood ratio. ``resolution`` is the smallest shift that five
+    nights, and ``nights`` is the number of reference nights. ``shift`` is the mean of the values since the start, minus
+    the reference. ``p`` is the shift's one-sided p-value, or 1 if the change is too small, lasted only one night, or
+    has ended. ``evidence`` is the logarithm of the likelihood ratio. ``resolution`` is the smallest shift that five
     nights would reveal.
     """
 
@@ -85,15 +86,15 @@ class Scan:
 
 
 def scan(values: Floats, sds: Floats) -> Scan | None:
-    """Compare the last nights of a series with its first nights; return None if it is too short.
+    """Compare the last nights of a series with its first nights; return None if the series is too short.
 
     Parameters
     ----------
     values
         One number per night on a logarithmic scale, oldest first.
     sds
-        Standard deviation of each value, from its interval. Deviations below the series' median are raised to the
-        median, because an interval from few launches is often narrow by chance.
+        Standard deviation of each value, computed from the value's interval. Deviations below the series' median are
+        raised to the median, because an interval from few launches is often narrow by chance.
     """
     count = len(values)
     if count < LEAST_NIGHTS + 2:
@@ -151,7 +152,7 @@ def _reference_nights(values: Floats, sds: Floats) -> int:
 
 
 def _is_over(x: Floats, weight: Floats, reference: Floats, shift: Floats, starts: Indices) -> NDArray[np.bool_]:
-    """Return, for each start, whether a reversed Page test finds at least the last two nights back at the reference."""
+    """Return, for each start, whether a reversed Page test shows that the series has returned to the reference."""
     nights = np.cumsum(weight[::-1])[1:]  # sums over the last two nights, the last three nights, …
     values = np.cumsum((weight * x)[::-1])[1:]
     ratio = shift[:, None] * (values - nights * (reference + shift / 2)[:, None])

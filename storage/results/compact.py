@@ -3,14 +3,14 @@
 A month passes through three states. Each state is reached by one atomic step, so that a killed process leaves the month
 in one of these states:
 
-1. Each run has its own file. The catalog lists the file, and the pattern ``**/*.parquet`` that readers use matches it.
-2. A ``.pq`` file for the complete month is added; the readers' pattern does not match it. The next catalog lists the
-   new file.
-3. At least `grace` later, unless another run has added a file, the month's folder is replaced. The new folder contains
+1. Each run has its own file. Every run's file is in the catalog and matches the readers' pattern, ``**/*.parquet``.
+2. A ``.pq`` file for the complete month, which the readers' pattern does not match, is added. The next catalog lists
+   the new file.
+3. At least `grace` later, the month's folder is replaced, unless another run has added a file. The new folder contains
    one ``.parquet`` file, a hard link to the ``.pq`` file. The runs' own files are then deleted.
 
-The pattern therefore matches every row once. On an object store, which cannot exchange folders, the pattern may miss
-rows for a moment.
+In each state, the files that match the pattern contain every row exactly once. On an object store, which cannot
+exchange folders, the pattern may miss rows for a moment.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, gra
             _drop_superseded(root, table, files)
             for month, small in files.months.items():
                 fresh = [file for file in small if file.run_id not in files.compacted_runs]
-                # Compact even a single file, because the catalog continues to name the ``.pq`` file.
+                # Compact even a single file, because a ``.pq`` file keeps its name when the month's folder is replaced.
                 if month < open_month and fresh:
                     _write(root, table, month, files.newest.get(month), fresh)
                     written.append(f"{table.name} {month}")
@@ -91,7 +91,7 @@ def _write(root: StoreRoot, table: Table, month: str, before: CompactedFile | No
 
 
 def whole_month(table: Table, rows: pa.Table, runs: Iterable[str]) -> bytes:
-    """Return a compacted file's bytes, with sorted rows, the runs in the footer, and unchanged field metadata."""
+    """Return the bytes of a compacted file, whose rows are sorted and whose footer names the runs."""
     ordered = rows.sort_by([(name, "ascending") for name in table.order])
     metadata = {**(table.schema.metadata or {}), RUNS_KEY: json.dumps(sorted(runs)).encode()}
     return serialized(table, ordered.replace_schema_metadata(metadata))
@@ -126,7 +126,7 @@ def _retire(root: StoreRoot, table: Table, whole: CompactedFile, small: Sequence
 
 
 def _drop_superseded(root: StoreRoot, table: Table, files: Files) -> None:
-    """Delete superseded ``.pq`` files once globs find the latest file; open catalogs no longer use the older files."""
+    """After a month's folder was replaced, delete the month's superseded ``.pq`` files, which no open catalog uses."""
     for month, entries in files.superseded.items():
         if entries and root.exists(_visible(table, files.newest[month])):
             for entry in entries:

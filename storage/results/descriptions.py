@@ -36,7 +36,7 @@ def described() -> list[Described]:
 
 
 def view_files() -> dict[str, str]:
-    """Return each view's SQL by file name, in the order in which views build on each other."""
+    """Return the SQL of the views by file name; each view comes after the views that it reads."""
     folder = resources.files("storage.results") / "views"
     items = sorted((item for item in folder.iterdir() if item.name.endswith(".sql")), key=lambda item: item.name)
     files = {item.name: item.read_text(encoding="utf-8") for item in items}
@@ -62,12 +62,12 @@ def add_comments(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def quoted(text: str) -> str:
-    """Escape text for single quotes in SQL."""
+    """Escape text for use between single quotes in SQL."""
     return text.replace("'", "''")
 
 
 def _view(file: str, sql: str) -> Described:
-    # The comments contain the meaning, an example, the meanings of columns that no table has, and notes on the SQL.
+    # The SQL comments give the view's meaning, an example, the meanings of columns that only the view has, and notes.
     comments = [line.removeprefix("--").strip() for line in sql.splitlines() if line.startswith("--")]
     meaning, _, rest = "\n".join(comments).partition("\nexample: ")
     example, *lines = rest.splitlines()
@@ -76,7 +76,7 @@ def _view(file: str, sql: str) -> Described:
 
 
 def _columns_of(name: str) -> dict[str, str]:
-    """Return each column's meaning; for a view, take it from the view's file or from a table that the view reads."""
+    """Return each column's meaning; a view's columns are described in its file or in the tables that it reads."""
     if table := TABLES.get(name):
         return _meanings(table)
     view, sql = next((view, sql) for file, sql in view_files().items() if (view := _view(file, sql)).name == name)

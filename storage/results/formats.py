@@ -20,7 +20,7 @@ from storage.humanize import cut
 def formatted(rows: pa.Table, format_: str) -> bytes:
     """Write rows in one of `FORMATS`: UTF-8 text that ends with a newline, or a Parquet file.
 
-    DuckDB converts values to JSON, with null for NaN and infinities; columns with the same name are numbered.
+    DuckDB converts values to JSON, in which NaN and infinities become null. Columns with the same name are numbered.
     """
     return FORMATS[format_](rows)
 
@@ -48,7 +48,7 @@ _LENGTHS = (None, 96, 64, 48, 40, 32, 24)  # maximum lengths of texts in a table
 def fitted(rows: pa.Table, width: int) -> bytes:
     """Format rows as text of at most `width` characters: as a table if a layout fits, otherwise as records.
 
-    Long texts are shortened and end with "…", and the last line explains this.
+    A shortened text ends with "…", and the last line says how to see the complete values.
     """
     text = grid(rows)
     cuttable = [pa.types.is_string(kind) or pa.types.is_nested(kind) for kind in rows.schema.types]
@@ -72,7 +72,10 @@ def _table(rows: pa.Table) -> bytes:
 
 
 def _aligned(text: Grid, width: float = inf, *, folds_names: bool = False) -> list[str] | None:
-    """Return the table's lines, or None if a line exceeds `width`; the rich library is too slow for a million rows."""
+    """Return the table's lines, or None if a line exceeds `width`.
+
+    The rich library is not used, because it is too slow for a million rows.
+    """
     headings = [_folded(name) if folds_names else [name] for name in text.names]
     columns = zip(headings, zip(*text.cells, strict=True) if text.cells else [()] * len(text.names), strict=True)
     widths = [max(map(len, (*heading, *cells))) for heading, cells in columns]
@@ -152,7 +155,7 @@ FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
 
 
 def _values(rows: pa.Table) -> tuple[list[str], list[list[object]]]:
-    """Return the columns' names and each row's JSON values; decimals become text, which is exact."""
+    """Return the columns' names and each row's JSON values; decimals become text to keep all digits."""
     columns = [column.cast(pa.string()) if pa.types.is_decimal(column.type) else column for column in rows.columns]
     with duckdb.connect() as connection:
         relation = connection.from_arrow(pa.table(columns, names=rows.column_names))

@@ -19,7 +19,7 @@ from storage.results import FindingMetric, Row, night_of, number
 from storage.results.changepoint import Floats
 from storage.results.query import rows_of
 
-PRESENCE_DAYS = 90  # number of days for which a candidate counts as known
+PRESENCE_DAYS = 90  # number of days after which an absent candidate is forgotten
 
 _TONIGHT = """
 select workload, recipe, runtime, machine, fingerprint, candidate, series, quality_of, night, is_baseline,
@@ -77,9 +77,9 @@ class Tonight:
 
 @dataclass(frozen=True)
 class Series:
-    """A number's values by night since the reference began: sizes, qualities, or mean logarithms of speed-ups.
+    """Values of one metric, one per night since the reference began: sizes, qualities, or mean logarithms of speed-ups.
 
-    ``sds`` contains the speed-ups' standard deviations; for sizes and qualities, ``low``, ``high`` and ``scale``
+    ``sds`` contains the speed-ups' standard deviations. For sizes and qualities, ``low``, ``high`` and ``scale``
     describe the last night.
     """
 
@@ -92,7 +92,10 @@ class Series:
 
 
 class History:
-    """The history with which `night` (None: each workload's latest night) is compared, read from an open catalog."""
+    """Earlier results to compare with `night`, read from an open catalog.
+
+    If `night` is None, each workload's latest night is compared.
+    """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, night: dt.date | None) -> None:
         self._connection = connection
@@ -126,9 +129,10 @@ class History:
         return candidates
 
     def inputs(self, candidates: Iterable[int]) -> list[Row]:
-        """Return inputs and numbers from the measurements of `candidates` and of the current bundles, oldest first.
+        """Return one row per measurement of `candidates` and of the current bundles, oldest first.
 
-        ``ratio`` is the speed-up's logarithm, and ``ratio_sd`` is its standard deviation.
+        A row contains the measurement's inputs and results. ``ratio`` is the speed-up's logarithm, and ``ratio_sd`` is
+        the logarithm's standard deviation.
         """
         return rows_of(self._connection, _INPUT_ROWS, night=self._night, candidates=list(candidates))
 
@@ -136,15 +140,18 @@ class History:
         return self._connection.execute(sql, {"night": self._night}).fetchall()
 
 
-# Starts count as equally good if their log likelihoods are at most `_AS_GOOD` below the best log likelihood. Among
-# equally good starts, a start with a known cause is preferred.
+# Possible starts count as equally good if their log likelihoods are at most `_AS_GOOD` below the best log likelihood.
+# Among equally good starts, a start with a known cause is preferred.
 _AS_GOOD = 3.0
 _NIGHT_SD = 0.015  # assumed night-to-night standard deviation of the current bundle
 
 
 @dataclass(frozen=True)
 class Cause:
-    """The cause of a change on the night ``since``: ``names`` from `changes_between`, and a description in ``text``."""
+    """The cause of a change on the night ``since``.
+
+    ``names`` are keys of `changes_between`, and ``text`` describes the changes.
+    """
 
     since: dt.date
     names: tuple[str, ...]

@@ -7,10 +7,10 @@
 ``results/<table>/compacted/YYYY-MM-NNNN.pq``
     All rows of a finished month; only the file with the highest NNNN counts. The footer names the runs in the file.
 ``results/<table>/month=YYYY-MM/compacted-NNNN.parquet``
-    The compacted rows, after this file has replaced the runs' own files.
+    Compacted rows in a file that has replaced the runs' own files.
 
 A results file contains its own SHA-256 in the footer, computed with zeros in place of the digest. Parquet's checksums
-cover pages, but neither headers nor footers, in which a flipped bit can also change values.
+cover only pages, although a flipped bit in a header or footer can also change values.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def folder(table: Table) -> str:
 
 
 def part_name(run_id: str, part: str = "") -> str:
-    """Return the file name, without its suffix, for a run's rows, or only for the rows about the workload `part`."""
+    """Return the name, without suffix, of the file for a run's rows; `part` limits the rows to one workload."""
     return f"{run_id}.{part}" if part else run_id
 
 
@@ -194,7 +194,7 @@ def check_file(root: StoreRoot, name: str) -> bytes:
 
 
 def read_rows(root: StoreRoot, name: str) -> pa.Table:
-    """Read all rows of a results file and check its checksums; raise `StoreError` if it is damaged."""
+    """Read all rows of a results file and check its checksums; raise `StoreError` if the file is damaged."""
     content = check_file(root, name)
     try:
         # Do not use ``read_table``, which would turn the folder name ``month=…`` into a column.

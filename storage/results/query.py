@@ -123,7 +123,7 @@ def _catalog_file(root: StoreRoot, scratch: Path) -> Path:
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
-    """Attach a catalog; return the root of its files, None if it names no files, or ``""`` if the root is unknown."""
+    """Attach a catalog; return the root of its files, ``""`` if the root is unknown, or None if there are no files."""
     connection.execute(f"attach '{quoted(str(path))}' as results (read_only)")
     connection.execute("use results")
     try:

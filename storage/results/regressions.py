@@ -31,10 +31,10 @@ _WORSE: dict[FindingMetric, FindingKind] = {"speedup": "slower", "size_bytes": "
 class Regression:
     """A finding about a candidate on a night.
 
-    ``tonight``, its interval and ``reference`` (from ``nights`` nights) are in the unit of ``metric``. ``change`` is
-    the relative change since the night ``since``, or None if the reference is 0. For a candidate that appeared or
-    vanished, all numbers are None. ``cause`` contains comma-separated names from `changes_between`, or ``""`` if the
-    cause is unknown; ``changed`` describes it.
+    ``tonight``, its interval and ``reference`` are in the unit of ``metric``. ``nights`` is the number of nights in the
+    reference. ``change`` is the relative change since the night ``since``, or None if the reference is 0. For a
+    candidate that appeared or vanished, all numbers are None. ``cause`` contains comma-separated names from
+    `changes_between`, or ``""`` if the cause is unknown. ``changed`` describes the cause.
     """
 
     workload: str
@@ -76,8 +76,8 @@ class Regression:
 class NightComparison:
     """Findings from comparing a night with earlier nights; ``nights`` maps each workload to the compared night.
 
-    ``compared`` and ``incomparable`` name numbers as ``workload recipe/runtime metric``. An incomparable number lacks
-    a history, or its history is too noisy to show a change.
+    ``compared`` and ``incomparable`` identify numbers as ``workload recipe/runtime metric``. An incomparable number
+    lacks a history, or its history is too noisy to show a change.
     """
 
     findings: tuple[Regression, ...]
@@ -232,8 +232,8 @@ def _presence(history: History) -> Iterator[Regression]:
     for nights in history.presence().values():
         tonight, *before = [nights[night] for night in sorted(nights, reverse=True)][: 1 + KNOWN_NIGHTS]
         ages = {key: age for age, keys in reversed(list(enumerate(before))) for key in keys}
-        # Find how many nights ago tonight's candidates were last measured: usually one night, or more if a run was
-        # limited to some recipes. A candidate that has vanished since then is therefore still reported.
+        # One of tonight's candidates may have been absent for several nights, because a run can be limited to some
+        # recipes. Report the other candidates that vanished during this candidate's absence.
         reach = max((ages[key] for key in tonight if key in ages), default=0)
         for key in sorted(tonight - ages.keys()) if before else ():
             yield Regression(*key, "appeared", "candidate")

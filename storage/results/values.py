@@ -30,7 +30,7 @@ _NAMED = 3  # a message names at most this many rows and counts the others
 
 
 def array_of(column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.DataType]]:
-    """Return values as the column's Arrow array; the caller checks for NULL.
+    """Convert values to an Arrow array of the column's type; the caller must check for NULL.
 
     Raises
     ------

@@ -23,21 +23,22 @@ _ROW_GROUP = 122_880  # DuckDB's default; threads scan different row groups in p
 
 
 class ResultsStore:
-    """The results of a store."""
+    """Writer for the results files of a store."""
 
     def __init__(self, root: StoreRoot | Path | str) -> None:
         self.root = StoreRoot.of(root)
 
     def append(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str = "") -> str:
-        """Write one run's rows of a table, or only the rows of `part`; return the file's path or URL.
+        """Write one run's rows of a table to a file, and return the file's path or URL.
 
-        If the store already has these rows, in a run's file or a compacted file, write nothing and return that file. A
-        retried run therefore never counts twice. `published` determines the month in the file's path.
+        If a file in the store already contains the rows, write nothing and return the existing file. A retried run
+        therefore never counts twice. `published` determines the month in the file's path. `part` names the workload if
+        the rows are about only one workload.
 
         Raises
         ------
         StoreError
-            A row is invalid (see `validated`) and nothing was written, or the store failed.
+            The store failed, or a row is invalid (see `validated`). If a row is invalid, nothing is written.
         """
         layout = _layout(table, run_id, published)
         name, _ = self._put(layout, validated(layout, rows, run_id), part_name(run_id, part), published)
@@ -51,7 +52,7 @@ class ResultsStore:
         report: Callable[[str], None] = lambda line: None,
         part: str = "",
     ) -> None:
-        """Write one run's rows of several tables, or only the rows of `part`; skip tables without rows.
+        """Write one run's rows of several tables to files (see `append`); skip tables without rows.
 
         An invalid value becomes NULL, and an invalid row is dropped (see `storage.results.values`). `report` receives a
         line about each invalid value or row. A failure in one table does not affect the other tables.
@@ -107,7 +108,7 @@ def _layout(table: str, run_id: str, published: datetime) -> Table:
 
 
 def serialized(table: Table, rows: pa.Table) -> bytes:
-    """Write rows as Parquet with zstd, text dictionaries, byte-stream-split floats, page checksums and a digest."""
+    """Return a Parquet file of the rows, with zstd compression, page checksums and the file's digest."""
     leaves = [leaf for field in table.schema for leaf in _leaves(field.name, field.type)]
     text = [path for path, type_ in leaves if pa.types.is_string(type_)]
     real = [path for path, type_ in leaves if pa.types.is_floating(type_)]

@@ -43,7 +43,7 @@ class Capacities:
 def measure_capacity(
     session: Session, subjects: Sequence[Subject], eligible: Sequence[str], job: Job[Workload], store: ArtifactStore
 ) -> Capacities:
-    """Measure the capacity of the baseline and of `eligible` subjects, best first; record failures as reasons.
+    """Measure the capacity of the baseline and the `eligible` subjects; if time is short, leave out the last subjects.
 
     Without ``[benchmark.capacity]``, return nothing. With the ``quick`` profile, measure only if ``in_quick`` is true.
     """
@@ -72,7 +72,7 @@ def measure_capacity(
 def spec_of(
     session: Session, subjects: Sequence[Subject], workload: Workload, goldens: Mapping[int, str]
 ) -> CapacitySpec:
-    """Return the request for a measurement of `subjects`, the baseline first.
+    """Return a request to measure the capacity of `subjects`, of which the first is the baseline.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def spec_of(
 def splits_of(
     processors: int, threads: Sequence[int], processes: Sequence[int], batch_sizes: Sequence[int]
 ) -> tuple[Split, ...]:
-    """Return the splits for at most `processors` processors, with the most processes and the smallest calls first."""
+    """Return the splits of at most `processors` processors; splits with many processes and small calls come first."""
     powers = [1 << exponent for exponent in range(processors.bit_length())]
     return tuple(
         Split(processes=count, threads=per_process, batch_size=batch_size)
@@ -119,7 +119,7 @@ def splits_of(
 
 @contextmanager
 def _golden_files(job: Job[Workload], settings: Capacity, store: ArtifactStore) -> Iterator[dict[int, str]]:
-    """Yield a temporary file of inputs for each number of rows per call, or ``""`` for the subjects' own inputs."""
+    """Yield paths of temporary input files by rows per call; ``""`` stands for the subjects' own inputs."""
     rows = job.workload.benchmark.batch_size
     sizes = (rows,) if settings.scenario == "server" else settings.batch_sizes or [rows * each for each in _FACTORS]
     domain = DOMAINS[job.workload.domain]
@@ -156,7 +156,7 @@ def _capacity(settings: Capacity, served: Served, ratio: Ratio) -> ServedCapacit
 
 
 def ratios_of(served: Mapping[str, Served], baseline: str) -> dict[str, Ratio]:
-    """Return each subject's requests per second ÷ the baseline's, with the 95% interval over the sittings."""
+    """Compare the subjects' requests per second with the baseline; return ratios and 95% intervals over sittings."""
     rps = {name: np.array(item.rps) for name, item in served.items()}
     samples = {name: Sample.against_one(rps[baseline], rounds) for name, rounds in rps.items() if name != baseline}
     noise = Noise.pooled(samples.values())
@@ -164,7 +164,7 @@ def ratios_of(served: Mapping[str, Served], baseline: str) -> dict[str, Ratio]:
 
 
 def eligible_subjects(measured: Measured, promising: Sequence[str]) -> list[str]:
-    """Return the timed subjects whose capacity may affect decisions: the current bundle, and then the fastest first.
+    """Return the timed subjects whose capacity may affect decisions: the current bundle, then candidates by speed.
 
     Subjects that are too slow for ``min_speedup`` are left out.
     """

@@ -1,8 +1,8 @@
-"""Measure the requests per second that the host serves: the process that starts the workers and sends the requests.
+"""Measure how many requests per second the host serves; this process starts the workers and sends the requests.
 
-`tasks.benchmark.child` runs this module. The process first finds each subject's best split of the processors. Then
-it measures in sittings: each sitting starts a new fleet for every subject, and each round of a sitting measures all
-subjects in turn. Idle fleets sleep.
+`tasks.benchmark.child` runs this module. The process first finds each subject's best split of the processors. The
+process then measures in sittings; each sitting starts a new fleet of workers for every subject. In each round of a
+sitting, all subjects are measured in turn. Idle fleets sleep.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FOR_P99, _FOR_P999 = 1_000, 10_000
 
 @dataclass(frozen=True)
 class _Plan:
-    """Target number of sittings in the available time, rounds per sitting, and windows per subject and sitting."""
+    """Target numbers: sittings in the available time, rounds per sitting, and windows per subject in a sitting."""
 
     sittings: int
     rounds: int
@@ -62,7 +62,7 @@ class _Score(NamedTuple):
 
 @dataclass
 class _Subject:
-    """A subject's results so far: ``rps`` in each round of each sitting, and ``probes`` in each round."""
+    """A subject's results so far; ``rps`` contains the requests per second for each round of each sitting."""
 
     subject: Subject
     split: Split
@@ -91,9 +91,9 @@ class _Subject:
 
 @dataclass
 class _Measurement:
-    """The state of the measurement; ``started_s`` lists the durations of the fleets' starts.
+    """The state of the measurement; ``started_s`` lists how many seconds each fleet took to start.
 
-    A sitting has windows of ``window_s`` seconds, or probes of ``requests`` requests, for each subject.
+    A sitting measures each subject in windows of ``window_s`` seconds or with probes of ``requests`` requests.
     """
 
     spec: CapacitySpec
@@ -123,8 +123,8 @@ class _Measurement:
         """Find each subject's best split by successive halving.
 
         See Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS
-        2016. All subjects take turns and try the same splits first, because a split tried for only one subject would
-        bias the ratio.
+        2016. The subjects take turns and try the splits in the same order, because a split tried for only one subject
+              would bias the ratio.
         """
         end, windows = time.monotonic() + _SEARCH_SHARE * self.left_s(), _FEWEST_WINDOWS
         scores: dict[str, dict[Split, _Score]] = {subject.name: {} for subject in self.spec.subjects}
@@ -150,8 +150,8 @@ class _Measurement:
         }
 
     def _try(self, subject: Subject, split: Split, windows: int, scores: dict[Split, _Score]) -> None:
-        """Update a split's score with the best of several windows, because other programs only make windows slower."""
-        # If a split fails, other splits may work: a candidate may not support this number of rows.
+        """Score a split by the best of several windows, because other programs can only make a window slower."""
+        # If a split fails, other splits may work: a candidate may not support the split's number of rows.
         with self._refusing(subject.name), self._fleet(subject, split) as fleet:
             for _ in range(windows):
                 window = fleet.repeat(_SHORTEST_S / 2)
@@ -160,16 +160,16 @@ class _Measurement:
                 scores[split] = max(score, scores.get(split, score))
 
     def _affordable(self, found: dict[str, _Subject]) -> dict[str, _Subject]:
-        """Return the subjects for which the time is sufficient; plan the windows and the number of requests."""
+        """Return the subjects that can be measured in the time left; plan the windows and the number of requests."""
         plan, start_s, left_s = _PLANS[self.spec.scenario], float(np.mean(self.started_s)), self.left_s()
-        # Without a candidate, the baseline's capacity would not affect any decision.
+        # Measure at least two subjects, because the baseline's capacity alone does not affect decisions.
         most = max(2, math.floor(left_s / _FEWEST_SITTINGS / (start_s + plan.windows * _SHORTEST_S)))
         for name in list(found)[most:]:
             self.refused[name] = f"budget_s = {self.spec.budget_s:g} is sufficient for {most} of {len(found)} models"
         kept = {name: item for name, item in found.items() if name not in self.refused}
         window_s = (left_s / len(kept) / plan.sittings - start_s) / plan.windows
         self.window_s = min(max(window_s, _SHORTEST_S), _LONGEST_S)
-        # All subjects get the same number of requests, because the queue is longer in a longer series.
+        # All subjects get the same number of requests, because more requests can build a longer queue.
         self.requests = max(_FEWEST_REQUESTS, int(next(iter(kept.values())).score.calls_per_s * self.window_s))
         return kept
 
@@ -213,7 +213,7 @@ class _Measurement:
         item.probes.append(probe)
 
     def _twice(self, fleet: Fleet, gaps: Array) -> Callable[[float], Probe]:
-        """Return a function that tries a rate again if it fails, because other programs may have caused the failure."""
+        """Return a function that retries a failed rate, because other programs may have caused the failure."""
 
         def attempt(rate: float) -> Probe:
             probe = offer(fleet, gaps, rate)

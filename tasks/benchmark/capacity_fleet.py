@@ -1,8 +1,8 @@
-"""A fleet: worker processes, pinned to disjoint processors, that hold one subject and serve calls.
+"""A fleet of worker processes: each worker is pinned to its own processors and calls the same subject.
 
-The workers are forked from a process that has imported the libraries, so starting a fleet takes only as long as loading
-and warming up the model. A pipe is the queue of requests: the generator writes request numbers, and the kernel gives
-each number to one idle worker, in order.
+The workers are forked from a process that has imported the libraries, so each worker only has to load and warm up the
+model. A pipe is the queue of requests. The generator writes request numbers, and the kernel passes each number to one
+idle worker, in order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tasks.benchmark.statistics import Array
 from tasks.outputs import tensors_of
 
 _WARM_UP_CALLS, _WARM_UP_S = 5, 0.2
-# A worker counts as hung if it does not answer within the planned time plus this time.
+# A worker counts as hung if its answer is overdue by this many seconds.
 _PATIENCE_S = 60.0
 _HEAD_START_S = 0.002  # time for all workers to receive an order
 _BYTES, _STOP = 8, -1
@@ -46,7 +46,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Window:
-    """Results of a window in which all workers called without pause; ``call_s`` is the mean duration of a call."""
+    """Results of a window in which all workers made calls continuously; ``call_s`` is the mean duration of a call."""
 
     calls_per_s: float
     call_s: float
@@ -104,12 +104,12 @@ class Fleet:
 
 @contextmanager
 def running_fleet(subject: Subject, split: Split, loader: str, processors: Sequence[int]) -> Iterator[Fleet]:
-    """Start a fleet whose workers have loaded, checked and warmed up the subject; stop it when the block ends.
+    """Start a fleet whose workers have loaded, checked and warmed up the subject; stop the fleet when the block ends.
 
     Raises
     ------
     MeasurementError
-        A worker died, hung, could not load the subject, or computed outputs that differ from the evaluation's.
+        A worker died, hung, could not load the subject, or computed outputs that differ from the golden outputs.
     """
     taken, queue = os.pipe()
     with suppress(OSError):  # the system allows only smaller pipes

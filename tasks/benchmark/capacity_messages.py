@@ -24,9 +24,9 @@ class Split(Frozen):
 class CapacitySpec(ChildSpec):
     """Subjects to measure, beginning with the baseline; if time is short, the last subjects are left out.
 
-    ``request_rows`` is the number of rows in a request. ``goldens`` maps other numbers of rows per call to files of
-    inputs. ``bound_s`` bounds the 99th percentile of the latency in the server scenario. The budget begins at monotonic
-    time ``spawned_at``.
+    ``request_rows`` is the number of rows in a request. ``goldens`` maps other numbers of rows per call to input files.
+    ``bound_s`` limits the 99th percentile of the latency in the server scenario. The time budget starts at
+    ``spawned_at``, a time of the monotonic clock.
     """
 
     scenario: Scenario
@@ -40,10 +40,10 @@ class CapacitySpec(ChildSpec):
 
 
 class Served(Frozen):
-    """One subject's requests per second in each round of each sitting, with its best split.
+    """One subject's requests per second in each round of each sitting, with the subject's best split.
 
-    The percentiles of the latency (server scenario) cover the ``requests`` at the highest rate of each round. ``limit``
-    names a limit other than the subject's speed, or is ``""``.
+    In the server scenario, the latency percentiles cover ``requests`` requests, sent at the highest rate of each round.
+    ``limit`` names a limit other than the subject's speed, or is ``""``.
     """
 
     split: Split

@@ -1,8 +1,8 @@
 """The server scenario: send requests at random times without waiting for answers, and find the highest possible rate.
 
-The schedule is made in advance, and a latency begins at the scheduled time. Otherwise, a slow answer would delay the
-next requests, and the queueing would not be counted (coordinated omission). Requests arrive as in a Poisson process.
-All subjects of a round get the same random numbers, so their ratio is more exact than their rates.
+Requests are scheduled in advance, and each latency is measured from the scheduled time. If each request waited for the
+previous answer, slow answers would hide the queueing (coordinated omission). Requests arrive as in a Poisson process.
+All subjects of a round get the same random numbers, so the ratio of two rates is more precise than each rate.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tasks.benchmark.statistics import Array
 
 # Share of the latencies that must be within the bound.
 SHARE = 0.99
-# The generator is the bottleneck above these fractions: lag ÷ latency bound, and busy time ÷ elapsed time.
+# The generator limits the rate if lag ÷ latency bound exceeds `LATE`, or if busy time ÷ elapsed time exceeds `BUSY`.
 LATE, BUSY = 0.1, 0.8
-_PRECISION = 1.02  # ratio between the lowest rate that fails and the highest that passes
+_PRECISION = 1.02  # the search stops when the lowest failing rate is at most this multiple of the highest passing rate
 _FIRST_STEP = 1.04
-_LOWEST = 0.01  # share of the highest throughput below which the search ends
+_LOWEST = 0.01  # the search does not try rates below this share of the highest throughput
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Times of requests that were sent at ``rate`` per second, as float64 [requests] arrays in seconds.
+    """Times, in seconds, of requests that were sent at ``rate`` per second; each array is float64 [requests].
 
-    Both times begin at the scheduled time; ``latency_s`` ends with the answer, and ``lag_s`` when the request is sent.
-    ``busy`` is the generator's processor time ÷ elapsed time.
+    ``latency_s`` is the time from a request's scheduled start to the answer. ``lag_s`` is the delay in sending the
+    request. ``busy`` is the generator's processor time ÷ elapsed time.
     """
 
     rate: float
@@ -80,7 +80,8 @@ def highest_rate(attempt: Callable[[float], Probe], bound_s: float, guess: float
     """Find the highest rate at which the latency's 99th percentile is at most `bound_s`, or return None.
 
     The search takes growing steps from `guess` until it has a rate that passes and a rate that fails, and then bisects.
-    Rates above `ceiling`, the highest throughput, are not tried: in a short time, their queue stays short by chance.
+    Rates above `ceiling`, the highest throughput, are not tried, because in a short test their queue may stay short by
+    chance.
     """
     passed: Probe | None = None
     lowest = ceiling * _LOWEST

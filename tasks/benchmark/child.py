@@ -74,7 +74,7 @@ def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) 
 
 
 def describe_end(code: int) -> str:
-    """Describe how a process ended without a report, and give advice; a signal has a negative `code`."""
+    """Describe how a process ended without a report, and advise what to do; a negative `code` stands for a signal."""
     if code >= 0:
         return f"ended with exit code {code} and without a report."
     return f"was killed by {signal.Signals(-code).name}. {_ADVICE.get(-code, '')}".rstrip()
@@ -105,7 +105,7 @@ def main(module: str, spec: str, out: str) -> None:
 def _end_with_parent() -> None:
     """Sleep in the kernel until the parent closes standard input or exits, then kill this process group."""
     os.read(0, 1)
-    # If a user started this process, kill only this process, because it may be in the shell's process group.
+    # If a user started this process, kill only this process, because its process group may include the shell.
     kill = os.killpg if os.getpgrp() == os.getpid() else os.kill
     kill(os.getpid(), signal.SIGKILL)
 

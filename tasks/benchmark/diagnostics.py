@@ -1,6 +1,6 @@
 """Benchmark results for each subject: times, memory, and a proof of the operators and instructions that ran.
 
-Memory and proofs are obtained after timing. If a value cannot be measured, the reason is recorded.
+Memory is measured and proofs are made after timing. If a value cannot be measured, the reason is recorded.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Diagnosis:
 def diagnose(
     session: Session, subjects: Sequence[Subject], modules: tuple[str, ...], known: Mapping[str, Proof] | None = None
 ) -> Diagnosis:
-    """Measure memory and make the proofs that are not `known`, in parallel, because neither depends on wall time."""
+    """Measure memory and, in parallel, make the proofs that are not `known`; neither task depends on wall time."""
     diagnosis, began = Diagnosis(proofs=dict(known or {})), time.perf_counter()
     unknown = [subject for subject in subjects if subject.name not in diagnosis.proofs]
     with ThreadPoolExecutor(1) as pool:

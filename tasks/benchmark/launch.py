@@ -28,8 +28,9 @@ from tasks.outputs import tensors_of
 from tasks.tensor_files import Golden
 
 # Largest allowed relative Euclidean distance between outputs and golden outputs. On the same host, only rounding
-# differs between processes, because threads divide the work differently or an activation rounds to an adjacent int8
-# step. Rounding errors stay below 1e-4, whereas a float model and its int8 version differ by 1e-2 or more.
+# differs between processes. For example, threads may divide the work differently, or an activation may round to an
+# adjacent int8 step. Rounding errors stay below 1e-4, whereas a float model and its int8 version differ by 1e-2 or
+# more.
 TOLERANCE = 1e-3
 
 
@@ -62,7 +63,8 @@ def run(spec_json: str) -> LaunchReport:
         round_s = time_rounds(spec, subjects, calls)
         single_s = time_singles(spec, subjects)
         began = time.monotonic()
-        # The budget is a fraction of the launch's time so far, excluding the first launch's additional warm-up.
+        # The budget for cold calls is a fraction of the launch's time so far, without the first launch's additional
+        # warm-up.
         longer_s = len(ready) * (spec.profile.warm_up_s - spec.profile.rewarm_s)
         budget_s = spec.profile.cold_share * (began - spec.spawned_at - longer_s)
         cold_s = time_cold_rounds(spec, subjects, Eviction(pinned), budget_s)
@@ -114,7 +116,7 @@ def load_candidate(subject: Subject) -> Loaded:
 
 
 def disagreement(outputs: Sequence[Tensor], golden: Sequence[Tensor]) -> str:
-    """Describe how `outputs` differ from `golden`, or return ``""``; without `golden`, only check finiteness."""
+    """Describe how `outputs` differ from `golden`, or return ``""``; without `golden`, report only NaN or infinity."""
     for index, output in enumerate(outputs):
         if output.is_floating_point() and not bool(torch.isfinite(output).all()):
             return f"output {index} contains NaN or infinities"

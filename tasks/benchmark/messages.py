@@ -16,12 +16,12 @@ COPY_SUFFIX, INCUMBENT_SUFFIX = "#copy", "#incumbent"
 class Profile(Frozen):
     """Size of a benchmark; a launch is a new process, in which every round times one block of calls per candidate.
 
-    Further launches follow the first ``launches`` launches until every speed rule is decided or ``budget_s`` seconds
-    are spent. A block takes at least ``block_s`` seconds. A warm-up takes at least ``warm_up_calls`` calls and
-    ``warm_up_s`` seconds (``rewarm_s`` in later launches). Percentiles come from ``single_calls`` single calls in
-    ``launches`` launches, limited to ``single_s`` seconds per candidate and launch. At most ``cold_rounds`` rounds are
-    timed with cold caches, for at most ``cold_share`` times the duration of the rest of the launch. Further settings,
-    which do not affect decisions, are timed in ``further_launches`` launches.
+    Launches continue beyond ``launches`` until every speed rule is decided or ``budget_s`` seconds are spent. A block
+    takes at least ``block_s`` seconds. A warm-up takes at least ``warm_up_calls`` calls and ``warm_up_s`` seconds
+    (``rewarm_s`` in later launches). Percentiles come from ``single_calls`` individually timed calls, which take at
+    most ``single_s`` seconds per candidate and launch. At most ``cold_rounds`` rounds are timed with cold caches;
+    ``cold_share`` limits their duration, as a fraction of the launch's other time. Further settings, which do not
+    affect decisions, are timed in ``further_launches`` launches.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Subject(Frozen):
 
 
 class ChildSpec(Frozen):
-    """Subjects for a child to measure; the ``loader`` function opens a subject after the import of ``modules``."""
+    """Subjects for a child to measure; the child imports ``modules``, and then opens each subject with ``loader``."""
 
     subjects: tuple[Subject, ...]
     loader: str
@@ -80,7 +80,7 @@ class ChildSpec(Frozen):
 
 
 class MemorySpec(ChildSpec):
-    """Request for memory measurements, which run in parallel on all processors except ``reserved`` processors."""
+    """Request for memory measurements, which run in parallel and leave ``reserved`` processors free."""
 
     reserved: int = 0
 
@@ -96,7 +96,7 @@ class LaunchSpec(ChildSpec):
 
 
 class SubjectReport(Frozen):
-    """Times of one subject in one launch, in seconds: per call in each block, per single call, and per cold call."""
+    """Times of one subject in one launch, in seconds: each block's mean call, each single call, and each cold call."""
 
     load_s: float
     first_call_s: float
@@ -110,9 +110,9 @@ class SubjectReport(Frozen):
 class LaunchReport(Frozen):
     """Results of one launch; ``refused`` maps excluded subjects to reasons.
 
-    All subjects were loaded at ``start_s``, timed blocks began at ``first_block_s``, and the launch ended at ``end_s``
-    (in seconds since the process started). Calls with cold caches took ``cold_wall_s`` seconds. ``modules`` lists the
-    imported modules of nightquant. ``capability`` is the instruction set to which torch dispatches.
+    ``start_s`` (all subjects loaded), ``first_block_s`` (timing begins) and ``end_s`` are seconds since the process
+    started. Calls with cold caches took ``cold_wall_s`` seconds. ``modules`` lists the imported modules of nightquant.
+    ``capability`` is the instruction set to which torch dispatches.
     """
 
     subjects: dict[str, SubjectReport]

@@ -1,7 +1,7 @@
 """Choose a launch's processors, count the threads that a subject uses, and evict data from caches.
 
-A process that may use N threads is pinned to N processors, so additional threads must wait. Therefore, the count
-includes threads that run and threads that wait for a processor. Other data is written into the caches to make them
+A process that may use N threads is pinned to N processors, so additional threads must wait. The count therefore
+includes both running threads and threads that wait for a processor. Other data is written into the caches to make them
 cold.
 """
 
@@ -24,10 +24,10 @@ _THREADS = Path("/proc/self/task")
 # After a call, thread pools spin for a few milliseconds before sleeping. A thread that still runs after `_PATIENCE_S`
 # seconds will not stop.
 _SLICE_S, _PATIENCE_S = 0.005, 0.1
-# A thread that runs for less than this fraction of the busiest thread's time only dispatches work. On a busy host, such
-# a thread may wait a long time for a processor, but waiting is not work.
+# A thread that runs for less than this fraction of the busiest thread's time only dispatches work. On a busy host, a
+# dispatching thread may wait a long time for a processor, but waiting is not work.
 _LEAST_WORK = 0.1
-# Factor by which a subject may exceed its thread limit, because runtimes also work between calls; the clocks are exact.
+# Factor by which a subject may exceed its thread limit, because runtimes also work between calls.
 _MARGIN = 1.1
 
 
@@ -71,7 +71,7 @@ def threads_used(call: Callable[[], object], calls: int, own: frozenset[int] = f
     elapsed_s = time.perf_counter() - began
     used = [np.subtract(after[thread], before.get(thread, (0.0, 0.0))) for thread in after.keys() - foreign]
     least_s = _LEAST_WORK * max(ran_s for ran_s, _ in used)
-    # If the host paused the virtual machine, its kernel can overstate waiting, so count each thread at most once.
+    # After a pause of the virtual machine, the kernel can overstate waiting times, so count each thread at most once.
     return float(sum(min(ran_s + waited_s, elapsed_s) for ran_s, waited_s in used if ran_s > least_s)) / elapsed_s
 
 

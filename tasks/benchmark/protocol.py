@@ -34,12 +34,12 @@ _FEWEST = 2
 
 @dataclass(frozen=True)
 class Contest:
-    """Subjects whose speed affects decisions, with warm or cold ``caches``.
+    """Subjects whose speed affects decisions; ``caches`` says whether warm or cold calls count.
 
     The ``contenders`` may be promoted if they are at least ``min_speedup`` times as fast as the baseline (``None``
     allows any speed). For direct comparison, every launch times the contenders and the deployed subject, ``incumbent``
-    (``""`` if there is none). If ``fastest_wins`` is true, a contender can stay undecided if another contender is fast
-    enough and faster.
+    (``""`` if there is none). With ``fastest_wins``, a contender can stay undecided if a faster contender is fast
+    enough.
     """
 
     contenders: frozenset[str] = frozenset()
@@ -76,7 +76,7 @@ class Measured:
     caches: Caches = "warm"
 
     def with_caches(self, caches: Caches) -> Measured:
-        """Return a copy for calls with warm or cold caches."""
+        """Return the same results for calls with warm or cold caches."""
         return replace(self, caches=caches)
 
     def names(self) -> list[str]:
@@ -109,7 +109,7 @@ class Measured:
         return Ratio.around(sample.mean, self._noise.half_width(sample, 0.025))
 
     def over_incumbent(self, name: str) -> Ratio | None:
-        """Return a contender's speed-up over the deployed subject, with bounds; return None if either was not timed."""
+        """Return a contender's speed-up over the deployed subject, with bounds, or None if either was not timed."""
         incumbent = self.contest.incumbent
         if name not in self.contest.contenders or incumbent in (name, "") or incumbent not in self.names():
             return None
@@ -143,7 +143,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Session:
-    """Settings of a benchmark's measurements; ``on_launch`` gets the number of finished launches and the minimum."""
+    """Settings of a benchmark's measurements; ``on_launch`` receives the numbers of finished and required launches."""
 
     baseline: str
     profile: Profile
@@ -157,9 +157,10 @@ class Session:
     ) -> Measured:
         """Time the subjects and, if `with_copy` is true, a copy of the baseline.
 
-        Without a `contest`, each of the profile's launches times every subject. With a contest, only the first two
-        launches time subjects that do not affect decisions. Launches end when the profile's time is spent, or when the
-        contest is decided after a number of launches in `LOOKS`. All launches count.
+        Without a `contest`, every launch of the profile times every subject. With a contest, only the first two
+        launches time subjects that do not affect decisions. Launches continue until the profile's time is spent or the
+        contest is decided. `LOOKS` lists the numbers of launches after which a contest can be decided. All launches
+        count.
 
         Raises
         ------

@@ -80,7 +80,7 @@ def warm_up(call: Call, least_calls: int, least_s: float) -> float:
 
 
 def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: float) -> int:
-    """Warm up, and return how many calls together take at least `block_s` seconds; planning counts as warm-up."""
+    """Warm up; return the number of calls per block, so that a block takes at least `block_s` seconds."""
     began, half = time.perf_counter(), -(-least_calls // 2)
     calls = calls_for_block(call, block_s, warm_up(call, half, least_s / 2))
     warm_up(call, half, least_s - (time.perf_counter() - began))
@@ -91,7 +91,8 @@ def calls_for_block(call: Call, least_s: float, guess_s: float) -> int:
     """Time increasingly long blocks to find how many calls together take at least `least_s` seconds.
 
     The method follows ``torch.utils.benchmark.Timer.blocked_autorange``. However, the first block's size is based on a
-    guess of `guess_s` seconds per call. Later sizes are based on the previous block's duration, not increased tenfold.
+    guess of `guess_s` seconds per call. Later sizes are computed from the previous block's duration instead of being
+    increased tenfold.
     """
     calls = _calls_lasting(least_s, guess_s)
     while (elapsed := time_block(call, calls)) < least_s and calls < _MAX_CALLS:
@@ -114,7 +115,7 @@ def balanced_rounds(names: Sequence[str], rounds: int, seed: int) -> list[tuple[
     """Order the subjects of each round at random; every second round reverses the previous round's order.
 
     In a pair of rounds (A B B A for two subjects), all subjects have the same mean position. Therefore, a linear drift,
-    for example in a processor that heats up, does not favour a subject.
+    for example in a processor that heats up, does not favour any subject.
     """
     generator = random.Random(seed)
     order: list[tuple[str, ...]] = []
@@ -160,7 +161,7 @@ def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, 
 def time_cold_rounds(
     spec: LaunchSpec, subjects: Mapping[str, Loaded], evict: Callable[[], None], budget_s: float
 ) -> dict[str, list[float]]:
-    """Return the seconds of each round's cold call, by subject; `budget_s` limits the rounds of the first launch."""
+    """Time one cold call per subject and round; return seconds by subject. `budget_s` limits only the first launch."""
     cold_s: dict[str, list[float]] = {name: [] for name in subjects}
     began = time.perf_counter()
     with no_garbage_collection():

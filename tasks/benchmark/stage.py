@@ -37,8 +37,8 @@ class BenchmarkCandidate(Frozen):
     """A candidate to time, and the golden outputs that the candidate must reproduce.
 
     If ``standing`` is ``settled``, the candidate's speed does not affect decisions. The speed of a ``challenger``
-    determines whether the challenger can be promoted. Challengers are compared with the current bundle's files
-    (``incumbent``) or an identical candidate (``defender``). Capacity is measured only for candidates that
+    determines whether the challenger can be promoted. Challengers are compared with the current bundle (``incumbent``),
+    or with a candidate identical to the bundle (``defender``). Capacity is measured only for candidates that
     ``may_be_promoted`` and for the current bundle.
     """
 
@@ -66,7 +66,7 @@ class BenchmarkCandidate(Frozen):
 
 @dataclass(frozen=True)
 class Setting:
-    """Number of intra-op threads, samples per call and steps per sample (``None`` keeps the workload's number)."""
+    """Numbers of threads, samples per call and steps per sample; ``None`` keeps the workload's sequence length."""
 
     threads: int
     batch_size: int
@@ -101,7 +101,7 @@ def benchmark(
     Raises
     ------
     MeasurementError
-        In the primary setting, the baseline is missing or was refused, a launch died, or `limit_s` was reached.
+        The primary setting failed: the baseline is missing or was refused, a launch died, or `limit_s` was reached.
         Failures in further settings are reported in ``refused``; failures of the memory measurement or the proof are
         reported in ``unknown``.
     """
@@ -210,9 +210,10 @@ def subjects_at(
 def proof_facts(
     workload: Workload, candidates: Sequence[BenchmarkCandidate], timed: Collection[str]
 ) -> dict[str, Fact[Proof]]:
-    """Return the `Fact` of each timed candidate's proof, by the candidate's name.
+    """Return a `Fact` for each timed candidate's proof, keyed by the candidate's name.
 
-    The dictionary is empty if the gate requires an int8 share of the time, because decisions never use earlier times.
+    The dictionary is empty if the gate requires an int8 share of the time, because decisions never use times from
+    earlier runs.
     """
     if workload.gate.min_int8_time_share is not None:
         return {}

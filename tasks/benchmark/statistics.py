@@ -42,7 +42,7 @@ def correction_of(launches: int, correlation: float) -> Correction:
 
     See Box, "Some theorems on quadratic forms applied in the study of analysis of variance problems, II", Annals of
     Mathematical Statistics 25(3), 1954. The estimate s² approximately follows a chi-square distribution with tr(CR)² /
-    tr(CRCR) degrees of freedom, where R is the series' correlation matrix and C is the centring matrix.
+    tr(CRCR) degrees of freedom. R is the series' correlation matrix, and C is the centring matrix.
 
     Parameters
     ----------
@@ -61,9 +61,9 @@ def correction_of(launches: int, correlation: float) -> Correction:
 def autocorrelation(series: Sequence[Floats]) -> float:
     """Estimate the correlation between successive launches, pooled over all series; return 0 for a negative estimate.
 
-    The autocorrelation of a short series is underestimated, because the series' mean is subtracted (Marriott and Pope,
-    "Bias in the estimation of autocorrelations", Biometrika 41, 1954). The function therefore returns the correlation
-    for which series of this length would have the observed autocorrelation on average.
+    The autocorrelation of a short series is underestimated, because the series' mean is subtracted. See Marriott and
+    Pope, "Bias in the estimation of autocorrelations", Biometrika 41, 1954. The function therefore returns the
+    correlation that would on average produce the observed autocorrelation in series of the same length.
 
     Parameters
     ----------
@@ -92,10 +92,11 @@ def _correlations(launches: int, correlation: float) -> Floats:
 
 @lru_cache
 def _expected(launches: int) -> Floats:
-    """Compute the mean autocorrelation of series of `launches` values for each correlation in the grid.
+    """Compute, for each correlation in the grid, the mean autocorrelation of a series with `launches` values.
 
-    The mean of a ratio of quadratic forms in normal variables is an integral over the covariance's eigenvalues (Sawa,
-    "The exact moments of the least squares estimator for the autoregressive model", Journal of Econometrics 8, 1978).
+    The mean of a ratio of quadratic forms in normal variables is an integral over the covariance's eigenvalues. See
+    Sawa, "The exact moments of the least squares estimator for the autoregressive model", Journal of Econometrics 8,
+    1978.
     """
     centre = np.eye(launches) - 1 / launches
     nodes, weights = np.polynomial.legendre.leggauss(100)
@@ -200,9 +201,9 @@ class Noise:
     def half_width(self, sample: Sample, error: float, prior: float = PRIOR) -> float:
         """Return half the width of an interval that misses the true value on one side with probability `error`.
 
-        The mean variance of all samples adds `prior` degrees of freedom (moderated t: Smyth, "Linear models and
+        The mean variance of all samples adds `prior` degrees of freedom (moderated t). See Smyth, "Linear models and
         empirical Bayes methods for assessing differential expression in microarray experiments", Statistical
-        Applications in Genetics and Molecular Biology 3(1), 2004). The prior is fixed, because it cannot be estimated
+        Applications in Genetics and Molecular Biology 3(1), 2004. The prior is fixed, because it cannot be estimated
         from a few subjects. A variance is never shrunk below the sample's own variance, so a noisy sample stays noisy.
         A `prior` of 0 gives Student's half width.
         """
@@ -220,9 +221,8 @@ class Noise:
         """Return the ratio with bounds that hold at every look and for all comparisons simultaneously.
 
         The error is divided among looks and comparisons (group-sequential Bonferroni). The half width is computed from
-        shrunken variances, but is at least the half width of Student's interval. The bounds allow for a bias that
-        additional launches do not reduce: the larger of `STICKS` and the part of the copy's deviation that exceeds
-        the copy's noise.
+        shrunken variances, but is at least the half width of Student's interval. The bounds also allow for a bias that
+        additional launches do not reduce. The bias is the copy's deviation beyond its noise, but at least `STICKS`.
 
         Parameters
         ----------

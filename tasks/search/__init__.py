@@ -1,1 +1,1 @@
-"""The search for recipes: a strategy that requests measurements, and measurements that only searches make."""
+"""The search for recipes: its strategy, and the measurements that only a search makes."""

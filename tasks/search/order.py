@@ -1,4 +1,4 @@
-"""The order in which to keep layers in float: the largest quality loss per unit of time saved first.
+"""The order in which to keep layers in float: layers that lose the most quality per unit of time saved come first.
 
 The noise of a layer, as a share of its signal (`tasks.sensitivity`), approximates the quality that the layer loses. The
 layer's share of the float model's time approximates the time that int8 saves.
@@ -28,7 +28,7 @@ _LEAST_SHARE = 1e-4  # smaller shares of the time are noise
 
 
 def float_order(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[RankedLayer, ...]:
-    """Return a recipe's quantized layers in the order of quality lost per unit of time saved, largest first.
+    """Return a recipe's quantized layers, sorted by quality lost per unit of time saved, largest first.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def float_order(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
 
 @torch.inference_mode()
 def time_shares(model: nn.Module, inputs: Sequence[Tensor], modules: Sequence[str]) -> dict[str, float]:
-    """Measure each module's share of a model's time with forward hooks, from the shortest of several calls."""
+    """Measure each module's share of a model's time with forward hooks; use the shortest of several calls."""
     stopwatches = {path: _Stopwatch() for path in ("", *modules)}
     with ExitStack() as hooks:
         for path, stopwatch in stopwatches.items():
@@ -68,7 +68,7 @@ def time_shares(model: nn.Module, inputs: Sequence[Tensor], modules: Sequence[st
 
 @dataclass
 class _Stopwatch:
-    """The time of a module, which may be called several times in a call of the model."""
+    """Stopwatch for a module, which may run several times in one call of the model."""
 
     began: float = 0.0
     spent_s: float = 0.0
@@ -86,5 +86,5 @@ class _Stopwatch:
 
 
 def _decibels_per_share(layer: RankedLayer) -> float:
-    """Return the ratio of noise to share of the time, in decibels."""
+    """Return the ratio of the noise to the time share, in decibels."""
     return -layer.sqnr_db - 10 * math.log10(max(layer.time_share, _LEAST_SHARE))

@@ -1,11 +1,12 @@
-"""The strategy of a search: decide what to measure next. A race measures nothing; it depends only on the answers.
+"""The strategy of a search: decide what to measure next.
 
-The trials race against each other: all are screened on few samples, and a trial is measured more only while it can
-still win (Maron and Moore, "Hoeffding races: accelerating model selection search for classification and function
-approximation", NIPS 6, 1994). A trial that violates the bound on quality is repaired if it could beat the best: first
-with other observers and granularities, and then with layers in float. Repairs use branch and bound (Land and Doig, "An
-automatic method of solving discrete programming problems", Econometrica 28, 1960). A repair is a branch whose bound is
-the failed trial's speed, because keeping layers in float does not make a trial faster.
+A race does not measure anything itself, and uses only the answers to its requests. All trials are screened on few
+samples, and only trials that can still win are measured further. See Maron and Moore, "Hoeffding races: accelerating
+model selection search for classification and function approximation", NIPS 6, 1994. A trial that violates the bound on
+quality is repaired if it could beat the best trial. Repairs first try other observers and granularities, and then keep
+layers in float. Repairs use branch and bound. See Land and Doig, "An automatic method of solving discrete programming
+problems", Econometrica 28, 1960. A repair is a branch whose bound is the failed trial's speed, because keeping layers
+in float does not make a trial faster.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ def _no_variants(trial: Trial) -> Sequence[Recipe]:
 
 @dataclass
 class Race:
-    """A search's trials, and the choice of the next measurement.
+    """The trials of a search, with methods that choose the next measurement.
 
     A trial passes if its quality loss is at most ``bound``, and if its speed and size may satisfy their bounds. The
-    loss is measured on the growing sample sizes ``samples`` until its interval excludes the bound. On all samples, the
-    estimate decides. ``variants`` returns recipes that are as fast as a trial's recipe. At most ``batch`` new trials
-    are built, screened and timed together.
+    loss is measured on growing numbers of samples (``samples``) until its interval excludes the bound. If the interval
+    on all samples still includes the bound, the estimate is compared with the bound. ``variants`` returns recipes that
+    are as fast as a trial's recipe. At most ``batch`` new trials are built, screened and timed together.
     """
 
     objective: Literal["fastest", "smallest"]
@@ -47,11 +48,11 @@ class Race:
     max_size_bytes: float | None = None
     batch: int = 8
     _started: list[int] = field(default_factory=list)  # the batch in progress
-    _batches: int = 0  # number of batches from the space; a repair follows each batch, because a budget may end soon
+    _batches: int = 0  # number of batches from the space; a repair follows each batch, in case the budget runs out
     _screened: dict[int, int] = field(default_factory=dict)  # number of sample sizes on which a trial was screened
     _decided: dict[int, bool] = field(default_factory=dict)  # whether a trial satisfies the bound on quality
     _broken: set[int] = field(default_factory=set)
-    _layers: dict[str, tuple[RankedLayer, ...]] = field(default_factory=dict)  # maps a recipe's content to layers
+    _layers: dict[str, tuple[RankedLayer, ...]] = field(default_factory=dict)  # ranked layers by the recipe's content
     _repairs: list[Repair] = field(default_factory=list)  # the last repair may be in progress
 
     def ask(self) -> Request | None:
@@ -108,7 +109,7 @@ class Race:
         return next(iter(self.finalists(1)), None)
 
     def finalists(self, count: int) -> list[Trial]:
-        """Return the best passing trials, best first, at most `count`, with the outcome ``chosen``."""
+        """Return at most `count` of the passing trials, best first, with the outcome ``chosen``."""
         passing = sorted(self._passing(), key=lambda trial: (-self._value(trial), trial.number))
         return [trial.model_copy(update={"outcome": "chosen"}) for trial in passing[:count]]
 
@@ -193,9 +194,10 @@ class Race:
         return numbers
 
     def _judge(self, trial: Trial, drop: Drop) -> None:
-        """Decide whether a trial satisfies the bound on quality, by its interval or, on the last samples, its estimate.
+        """Decide whether a trial satisfies the bound on quality, or leave the trial undecided.
 
-        Intervals of a small selection split would reject almost every trial, and the gate judges the finalists anyway.
+        A trial stays undecided while the interval of its loss includes the bound. On the last samples, the estimate is
+        sufficient, because intervals from a small selection split would reject almost every trial.
         """
         screened = self._screened[trial.number] = self._screened.get(trial.number, 0) + 1
         is_last = screened == len(self.samples) or bool(trial.drop and trial.drop.samples == drop.samples)
@@ -237,7 +239,7 @@ class Race:
         return [trial for trial in self.trials if trial.outcome == "passing"]
 
     def _leader(self) -> Trial:
-        """Return the best passing trial, judged by the lower ends of the intervals of the objective."""
+        """Return the passing trial whose interval for the objective has the highest lower end."""
         return max(self._passing(), key=lambda trial: self._ends(trial)[0])
 
     def _can_win(self, trial: Trial) -> bool:
@@ -259,7 +261,7 @@ class Race:
         return -math.inf if trial.size_bytes is None else -trial.size_bytes
 
     def _needs_time(self, trial: Trial) -> bool:
-        """Return whether to time a trial, because its speed decides whether it or its repair passes and can win."""
+        """Return whether a trial must be timed to decide whether the trial or its repair can pass and win."""
         if self.objective == "smallest" and self.min_speedup is None:
             return False
         repaired = self._repairs[-1] if self._repairs else None
@@ -268,7 +270,7 @@ class Race:
         return deserves and trial.speed is None and trial.number not in self._broken
 
     def _is_root(self, trial: Trial) -> bool:
-        """Return whether a trial can be repaired by variants, or by layers in float."""
+        """Return whether a trial can be repaired with variants of its recipe or with layers in float."""
         is_first = trial.origin in ("written", "space")
         return is_first and self._is_repairable(trial) and (self._keeps_float(trial) or bool(self.variants(trial)))
 

@@ -1,4 +1,4 @@
-"""The repair of a trial that violates the bound on quality: the fewest layers in float with which it passes."""
+"""The repair of a trial that violates the bound on quality: find the fewest layers that must stay in float."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from tasks.search.trial import RankedLayer
 
-# Largest share of the float model's time in layers that stay in float. Beyond this share, int8 gains little.
+# Largest share of the float model's time in layers that stay in float. With a larger share in float, int8 gains little.
 MOST_FLOAT = 0.6
 
 
@@ -16,8 +16,9 @@ MOST_FLOAT = 0.6
 class Repair:
     """The state of a repair: double the number of layers in float until a trial passes, and then bisect.
 
-    ``members`` are the numbers of the failed trial ``root`` and its variants, and ``base`` is the member whose layers
-    are kept in float. A trial with ``fails`` layers in float fails, and more than ``passes`` layers are not needed.
+    ``members`` contains the numbers of the failed trial (``root``) and its variants. ``base`` is the member whose
+    layers are kept in float. A trial with ``fails`` layers in float fails, and more than ``passes`` layers are not
+    needed.
     """
 
     root: int

@@ -22,7 +22,7 @@ class Selection:
 
     @classmethod
     def of(cls, dataset: DatasetRef) -> Selection:
-        """Choose the selection split; use no more samples of a train split than the test split has.
+        """Choose the selection split; from a train split, use at most as many samples as the test split has.
 
         Raises
         ------
@@ -41,6 +41,6 @@ class Selection:
         return cls(split, (*(smaller for smaller in _SIZES if smaller < size), size))
 
     def job(self, job: Job[Workload], samples: int) -> Job[Workload]:
-        """Return the job whose candidates are evaluated on `samples` samples of this split."""
+        """Return a job that evaluates candidates on `samples` samples of this split."""
         dataset = job.dataset.model_copy(update={"judged_on": self.split, "at_most": samples})
         return replace(job, dataset=dataset)

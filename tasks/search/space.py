@@ -17,7 +17,7 @@ from tasks.workload.recipe import Recipe
 from tasks.workload.search import Search
 from tasks.workload.workload import Workload
 
-_REPEATED = 50  # number of characters of a recipe's name that the names of its kept-float recipes repeat
+_REPEATED = 50  # maximum number of characters that a kept-float recipe's name takes from the original recipe's name
 # Engines with kernels for an architecture, the usual engine first. A search can name other engines.
 _ENGINES: Mapping[str, tuple[object, ...]] = {"x86_64": ("x86", "onednn"), "AMD64": ("x86", "onednn")}
 _OTHER_ENGINES = ("qnnpack", "onednn")
@@ -42,13 +42,14 @@ def space(
 ) -> list[Trial]:
     """Return the trials of a workload with a ``[search]`` section, in the order in which to try them.
 
-    Trials with known `speeds` come first, then recipes from the workload file, and then recipes with few settings that
-    differ from their method's defaults. Dropped trials, which cannot work, come last. The baseline is not a trial.
+    Trials with known `speeds` come first, followed by recipes from the workload file. The remaining recipes are sorted
+    by the number of settings that differ from their method's defaults. Dropped trials, which cannot work, come last.
+    The baseline is not a trial.
 
     Parameters
     ----------
     module_types
-        Type names of the float model's modules with parameters.
+        Type names of all modules with parameters in the float model.
     speeds
         Speed-ups that an earlier search measured on this machine, by the name of the trial.
     """
@@ -97,12 +98,12 @@ def kept_float(recipe: Recipe, layers: Sequence[RankedLayer], count: int) -> Rec
     exclude = (*recipe.exclude, *(layer.module for layer in layers[:count]))
     changes: dict[str, object] = {"exclude": exclude}
     if "Embedding" in spec_of(recipe).layers and all(layer.type != "Embedding" for layer in layers[count:]):
-        changes["embedding_bits"] = None  # a bit width is an error if no embedding is quantized
+        changes["embedding_bits"] = None  # ``embedding_bits`` is not allowed if no embedding is quantized
     return _renamed(recipe.model_copy(update=changes), recipe.name)
 
 
 def adopt(workload: Workload, finalists: Sequence[Trial]) -> Workload:
-    """Return the workload with the finalists' recipes after the written recipes, which do not change."""
+    """Return the workload with the finalists' recipes added after the recipes from the workload file."""
     recipes = {recipe.name: recipe for recipe in workload.recipe}
     for trial in finalists:
         recipe = recipes.get(trial.recipe.name, trial.recipe.model_copy(update={"runtimes": ()}))
@@ -117,7 +118,7 @@ def _settings(workload: Workload) -> Search:
 
 
 def _recipes(workload: Workload, module_types: Collection[str], machine: Machine) -> Iterator[Recipe]:
-    """Yield recipes without runtimes; recipes with few settings other than their method's defaults come first."""
+    """Yield recipes without runtimes; recipes with the fewest non-default settings come first."""
     search, found = _settings(workload), []
     for name in METHODS:
         method, fields = METHODS[name], METHODS[name].recipe.model_fields
@@ -147,7 +148,7 @@ def _choices(annotation: object) -> tuple[str, ...]:
 
 
 def _allowed(search: Search, axis: Axis, values: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the values that ``[search]`` allows, or the first value if it allows none."""
+    """Return the values that ``[search]`` allows, or the first value if none is allowed."""
     only = getattr(search, _RESTRICTED_BY.get(axis.key, ""), ())
     allowed = tuple(value for value in values if not only or _SPELLINGS.get(value, value) in only)
     return allowed or values[:1]
@@ -158,7 +159,7 @@ def _engines(search: Search, machine: Machine) -> tuple[object, ...]:
 
 
 def _is_left_out(workload: Workload, needs: tuple[Need, ...]) -> bool:
-    """Return whether a method is tried only on request: it trains, or the domain lacks what it needs."""
+    """Return whether a method is tried only on request, because it trains or needs something that the domain lacks."""
     return "fine-tuning" in needs or any(workload.lacks(need) for need in needs)
 
 
@@ -196,7 +197,7 @@ def _named(workload: Workload, recipe: Recipe) -> Recipe:
 
 
 def _renamed(recipe: Recipe, name: str) -> Recipe:
-    """Return a recipe with a name; if modules stay in float, add their number and a part of the recipe's digest."""
+    """Rename a recipe; if modules stay in float, add the number of these modules and part of the recipe's digest."""
     if recipe.exclude:
         name = f"{name[:_REPEATED]}-float{len(recipe.exclude)}-{digest_of(recipe.content())[:4]}"
     return recipe.model_copy(update={"name": name})

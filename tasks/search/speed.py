@@ -1,4 +1,4 @@
-"""The speed of trials: two launches in the benchmark's own processes, without diagnosis."""
+"""Measure the speed of trials in two launches, without measuring memory or making proofs."""
 
 from __future__ import annotations
 

@@ -77,10 +77,10 @@ class Timed(Frozen):
 
 
 class Trial(Frozen):
-    """A recipe in one runtime, what is known about it, and what became of it; numbers count from 1.
+    """A recipe in one runtime, with its measurements and its outcome; trials are numbered from 1.
 
-    A ``passing`` trial satisfies the bounds, and a ``chosen`` trial is a finalist. A ``failed`` trial broke, or loses
-    too much quality. A ``dropped`` trial cannot work, or cannot win. An ``open`` trial was not decided.
+    A ``passing`` trial satisfies the bounds, and a ``chosen`` trial is a finalist. A ``failed`` trial ended with an
+    error, or lost too much quality. A ``dropped`` trial cannot work, or cannot win. An ``open`` trial was not decided.
     ``parent`` is the name of the trial from which a variant or a kept-float trial was derived. ``cost_s`` is the time
     spent in this run. If ``known`` is true, an earlier run made all measurements.
     """
@@ -156,7 +156,7 @@ class Time(Frozen):
 
 
 class Rank(Frozen):
-    """A request to rank a trial's layers; the answer is the layers in the order in which to keep them in float."""
+    """A request to rank a trial's layers; the answer lists the layers, beginning with the first to keep in float."""
 
     numbers: tuple[int]
 
