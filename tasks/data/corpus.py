@@ -1,9 +1,9 @@
 """Word corpora: texts in the WikiText layout, and the language reference that CPython includes.
 
 A corpus consists of one column of token ids per split and the file ``vocabulary.parquet``. A line's tokens are
-``line.split() + ["<eos>"]``. Ids are assigned in order of first appearance. NumPy operations look up all words of a
-text block in a cache at once. The few percent of words that the cache lacks are looked up in a Python dictionary. For
-measurements, see ``docs/tokenization.md``.
+``line.split() + ["<eos>"]``. Ids are assigned in order of first appearance. For each block of text, NumPy looks up all
+words in a cache. The few percent of words that the cache lacks are looked up in a Python dictionary. For measurements,
+see ``docs/tokenization.md``.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ BLOCK_BYTES = 256 << 10
 VOCABULARY_FILE = "vocabulary.parquet"
 _COLUMN = "tokens"
 
-# Separators that ``str.split()`` recognizes, in UTF-8: ASCII white space, U+0085, U+00A0, U+1680, U+2000 to U+200A,
-# U+2028, U+2029, U+202F, U+205F and U+3000.
+# UTF-8 encodings of the separators that ``str.split()`` recognizes: ASCII white space, U+0085, U+00A0, U+1680, U+2000
+# to U+200A, U+2028, U+2029, U+202F, U+205F and U+3000.
 _SPACE = b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f "
 _WIDE_SPACE = re.compile(rb"\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80")
 
 _SLOT_BITS = 20
 _KEY_BYTES = 16
-# Odd factors with well-mixed bits for Knuth's multiplicative hashing: 2**64 / golden ratio, and this number's cube.
+# Odd factors for Knuth's multiplicative hashing: f = floor(2**64 / golden ratio), and f**3 modulo 2**64.
 _FACTORS = tuple(np.uint64(pow(0x9E3779B97F4A7C15, power, 1 << 64)) for power in (1, 3))
-# Masks that consist of two integers, indexed by the number of bytes to keep.
+# Masks for keys, uint64 [17, 2]; row n keeps the first n bytes of a key.
 _MASKS = (np.tri(_KEY_BYTES + 1, _KEY_BYTES, -1, dtype=np.uint8) * 255).view(np.uint64)
 
 
@@ -101,9 +101,10 @@ def prepare_pydoc(data: PydocTopics, workspace: Workspace) -> DatasetRef:
 
 
 def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
-    """Return the topic names for each split; valid and test each contain a tenth of the text, or slightly less.
+    """Return the topic names, keyed by split.
 
-    The text is divided by length, not by number of topics, because topic lengths differ by orders of magnitude.
+    The valid and test splits each contain at most a tenth of the text. The text is divided by length, not by number of
+    topics, because topic lengths differ by orders of magnitude.
     """
     names = sorted(topics)
     random.Random(seed).shuffle(names)
@@ -118,7 +119,9 @@ def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
 
 
 def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
-    """Return the paths of a corpus's three texts, at most two levels below `folder`, in tokenization order.
+    """Return the paths of a corpus's three texts, keyed by split, in tokenization order.
+
+    The texts are at most two levels below `folder`.
 
     Raises
     ------
@@ -154,7 +157,7 @@ def load_vocabulary(dataset: DatasetRef, store: ArtifactStore) -> list[str]:
 
 
 def _prepare(find: Callable[[], Mapping[str, Path]], source: Mapping[str, object], workspace: Workspace) -> DatasetRef:
-    """Find the corpus in the store, or tokenize the texts that `find` returns; `source` identifies the texts."""
+    """Find the stored corpus for `source`, or create the corpus by tokenizing the texts that `find` returns."""
 
     def fill(folder: Path) -> Description:
         texts = find()
@@ -185,8 +188,7 @@ class Vocabulary:
         # A direct-mapped cache: each slot contains the key and the id of the latest cache miss that maps to the slot.
         self._keys = np.zeros((1 << _SLOT_BITS, 2), dtype=np.uint64)
         self._cached_ids = np.zeros(1 << _SLOT_BITS, dtype=np.int32)
-        # A word of NUL bytes maps to the first slot and has the key of an empty slot, so the first slot must not be
-        # empty.
+        # Give the first slot a key other than 0. Otherwise, this slot would match a word of NUL bytes, whose key is 0.
         self._keys[0] = 1
 
     def encode(self, text: bytes) -> npt.NDArray[np.int32]:
@@ -231,7 +233,7 @@ class Vocabulary:
 def tokenize(
     texts: Mapping[str, Path], folder: Path, *, block_bytes: int = BLOCK_BYTES, progress: Progress = silent
 ) -> tuple[dict[str, int], int]:
-    """Write each text's ``tokens`` column (int32), and ``vocabulary.parquet`` (word, id, count), into a folder.
+    """Tokenize texts; write each text's token ids (int32), and ``vocabulary.parquet``, into a folder.
 
     The texts are read in the given order, line by line with universal newlines. A line's tokens are ``line.split() +
     ["<eos>"]``. A word's id is the number of distinct words before its first appearance. Memory use depends on the
@@ -298,16 +300,17 @@ def _check_utf8(path: Path, text: bytes, offset: int) -> None:
 def _find_words(text: bytes) -> npt.NDArray[np.int64]:
     """Return the start position of each word, int64 [words]."""
     data = np.frombuffer(text, dtype=np.uint8)
-    # ASCII white space has the codes 9 to 13 and 28 to 32; the subtraction wraps smaller codes around to large numbers.
+    # ASCII white space has the codes 9 to 13 and 28 to 32. Subtracting 9 or 28 from a smaller uint8 code wraps around
+    # to a large number.
     space = (data - np.uint8(9) < 5) | (data - np.uint8(28) < 5)
     return np.flatnonzero(space[:-1] > space[1:]) + 1
 
 
 def _keys(text: bytes, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Return each word's first 16 bytes, including trailing white space, padded with zeros, as uint64 [words, 2].
+    """Return a 16-byte key for each word, uint64 [words, 2].
 
-    If a word has at most 15 bytes, its key contains white space and is unique. Longer words with the same first 16
-    bytes have the same key.
+    A key contains the first 16 bytes of a word and its trailing white space, padded with zeros. If a word has at most
+    15 bytes, its key contains white space and is unique. Longer words with the same first 16 bytes have the same key.
     """
     windows = np.ndarray(len(text) + 1, f"V{_KEY_BYTES}", text + bytes(_KEY_BYTES), strides=(1,))
     return windows[begins].view(np.uint64).reshape(-1, 2) & _MASKS.take(ends - begins, axis=0, mode="clip")

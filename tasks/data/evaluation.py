@@ -20,10 +20,11 @@ from tasks.results import Contributions
 
 @dataclass(frozen=True)
 class Quality:
-    """The result of evaluating `count` samples: the gate's metric, and all computed metrics, keyed by name.
+    """The result of evaluating `count` samples.
 
-    ``samples`` contains the available per-sample results for paired comparisons. The ``quality`` tensor, float32 [N],
-    contains contributions whose mean is the metric; ``prediction``, int64 [N], contains predicted classes.
+    ``metric`` names the gate's metric. ``metrics`` contains all computed metrics, keyed by name. ``samples`` contains
+    the available per-sample results for paired comparisons. The metric is the mean of the ``quality`` tensor, float32
+    [N], which contains each sample's contribution. The ``prediction`` tensor, int64 [N], contains predicted classes.
     ``contributions`` names the kind of contributions, which determines how the interval of a quality difference is
     computed. For the ``resampled`` kind, ``quality`` contains the metric for R resamples, float64 [R]. ``mode`` names
     the evaluation procedure, such as ``rows apart``.
@@ -104,7 +105,7 @@ def outputs_in_order(
 
 
 def as_quality(metric: Score, scored: Mapping[str, Scored], count: int, *, apart: bool) -> Quality:
-    """Create a `Quality` from scored metrics, which are keyed by name; `metric` is the gate's metric.
+    """Create a `Quality` from `scored`, which maps metric names to results; `metric` is the gate's metric.
 
     Raises
     ------
@@ -162,7 +163,7 @@ def checked_outputs(result: object, rows: int) -> Tensor:
 
 def _check_logits(logits: Tensor, classes: int) -> None:
     if logits.dim() != 2:
-        raise MeasurementError(  # the labels would be broadcast over the additional axes of the logits
+        raise MeasurementError(  # refuse additional axes, because the labels would be broadcast
             f"the model returns logits of shape {list(logits.shape)}, not [rows, classes].",
             hint="Add a Flatten after the model's last layer.",
         )

@@ -1,7 +1,7 @@
 """Metrics by name.
 
-torchmetrics and scikit-learn compute only one number for a data set. Intervals for paired comparisons require each
-row's contribution, or the metric for a thousand resamples. Tests check each metric against its definition.
+torchmetrics and scikit-learn compute only one number for a data set. The interval of a paired comparison requires each
+row's contribution, or the metric for a thousand resamples of the rows. Tests check each metric against its definition.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _BLANK = 0
 
 
 def predicted(outputs: Tensor) -> Tensor:
-    """Return classes, int64 [B], for logits [B, K]; a single logit, [B] or [B, 1], means class 1 if it is positive."""
+    """Return the predicted classes, int64 [B], for logits [B, K] or for single logits, [B] or [B, 1].
+
+    A single logit predicts class 1 if the logit is positive, and class 0 otherwise.
+    """
     single = _single_column(outputs)
     if single is not None:
         return (single > 0).long()
@@ -62,8 +65,8 @@ def macro_f1(prediction: NDArray[np.generic], target: NDArray[np.generic], weigh
 def area_under_roc(score: NDArray[np.generic], target: NDArray[np.generic], weights: NDArray[np.int64]) -> float:
     """Return the probability that a row of class 1 scores higher than a row of class 0; ties count as half.
 
-    The probability is Mann and Whitney's U divided by the number of pairs. The result is NaN if all rows with non-zero
-    weights have the same class.
+    The probability is the Mann-Whitney U statistic divided by the number of pairs. The result is NaN if all rows with
+    non-zero weights have the same class.
     """
     values, place = np.unique(score, return_inverse=True)
     positive = np.bincount(place, weights * (target == 1), len(values))
@@ -107,9 +110,10 @@ def _top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
 
 
 def reciprocal_ranks(queries: Tensor, answers: Tensor) -> Tensor:
-    """Return the reciprocal rank, float64 [N], of each query's answer among all answers; inputs are float [N, H].
+    """Return the reciprocal rank, float64 [N], of each query's answer among all answers.
 
-    Answers are ranked by cosine similarity. Only strictly more similar answers rank above the query's own answer.
+    Queries and answers are float vectors, [N, H]. Answers are ranked by cosine similarity. Another answer ranks above
+    the query's own answer only if it is strictly more similar to the query.
     """
     similarity = normalize(queries.double(), dim=1) @ normalize(answers.double(), dim=1).T
     # The vectors of identical texts can differ because of rounding errors.
@@ -170,7 +174,7 @@ def word_errors(outputs: Tensor, target: Tensor) -> Tensor:
     Parameters
     ----------
     outputs
-        Word ids, int64 [B, T], padded with negative ids; or CTC logits, float [B, K, T], with class 0 as the blank. CTC
+        Word ids, int64 [B, T], padded with negative ids, or CTC logits, float [B, K, T], with class 0 as the blank. CTC
         decoding takes the best class at each step, then removes repetitions, and then blanks. Source: Graves et al.,
         "Connectionist temporal classification", 2006 (best path decoding).
     target

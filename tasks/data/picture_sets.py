@@ -36,7 +36,7 @@ _SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", 
 _SPLITS: dict[str, Split] = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 _NAMED = 5
 _MUCH_LARGER = 2  # images enlarged by this factor look blurred
-# Settings that the digest omits: the images' location, and settings that the digest covers as `Preprocessing`.
+# Keys of ``[data]`` that are omitted from the digest: the images' location, and keys that `Preprocessing` replaces.
 _NOT_CONTENT = {"uri", "sha256", "max_bytes", "root", "download", "transforms", "image_size"}
 
 Quotas = Mapping[Split, int | None]
@@ -47,7 +47,7 @@ class Part:
     """Images for one or more splits.
 
     ``read(i)`` returns the i-th image or raises `UnreadableError`. The ``quotas`` are filled in order with readable
-    images that are not duplicates. The quota ``None`` takes all remaining images.
+    images that are not duplicates. A quota of ``None`` takes all remaining images.
     """
 
     names: Sequence[str]
@@ -72,10 +72,10 @@ def prepare_pictures(
     open_parts: Callable[[], tuple[Sequence[str], Sequence[Part]]],
     workspace: Workspace,
 ) -> DatasetRef:
-    """Find the data set in the store, or create the data set from the images of all parts.
+    """Find an image data set in the store, or create it.
 
-    `content` identifies the images and the code that reads them. `open_parts` returns the class names and, in reading
-    order, the parts.
+    `content` identifies the images and the code that reads them. `open_parts` returns the class names, and `Part`
+    objects in the order in which they are read.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def prepare_pictures(
 def _add_all(
     writer: PictureWriter, parts: Sequence[Part], geometry: Preprocessing, seed: int, progress: Progress
 ) -> tuple[list[int], dict[str, str]]:
-    """Add each part's images to the splits in the part's quotas.
+    """Add each part's images to the splits that the part's quotas name.
 
     Return each image's shorter side in pixels, and a mapping from unreadable images' names to reasons.
     """
@@ -145,7 +145,10 @@ def _add_all(
 
 
 def _enlargement_note(sides: Sequence[int], resize: int) -> tuple[str, ...]:
-    """Return a note if the median image is greatly enlarged; weights are rarely trained on enlarged images."""
+    """Return a note if resizing at least doubles the median of the images' shorter sides.
+
+    Weights are rarely trained on enlarged images.
+    """
     median = statistics.median_low(sides) if sides else resize
     if resize < _MUCH_LARGER * median:
         return ()
@@ -158,9 +161,9 @@ def _enlargement_note(sides: Sequence[int], resize: int) -> tuple[str, ...]:
 def stratified_order(labels: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
     """Return a permutation of 0…N-1, int64 [N], in which all sections have nearly the same class proportions.
 
-    Within a class, the order is random. The k-th of a class's n samples gets a random position in the k-th of n equal
-    sections. Therefore, consecutive sections can serve as splits, even if some samples are unusable. The same seed
-    produces the same permutation.
+    Within a class, the order is random. For a class of n samples, each of n equal sections contains one sample, at a
+    random position. Therefore, consecutive sections can serve as splits, even if some samples are unusable. The same
+    seed produces the same permutation.
     """
     rng = np.random.default_rng(seed)
     classes = np.asarray(labels, dtype=np.int64)
@@ -173,7 +176,10 @@ def stratified_order(labels: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Class names by label, and (file, label) pairs by split; without split folders, all files are in ``train``."""
+    """Class names, indexed by label, and (file, label) pairs, keyed by split.
+
+    If `root` does not contain split folders, all files are in ``train``.
+    """
 
     root: Path
     classes: tuple[str, ...]
@@ -183,8 +189,8 @@ class Layout:
 def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
     """Decode, resize and split the images in a directory or an archive.
 
-    If there is no test or valid folder, a fraction of the training images is used instead. Calibration images are
-    always taken from the training images.
+    If the test or valid folder is missing, a fraction of the training images is used for that split. Calibration images
+    are always taken from the training images.
     """
     downloads = workspace.store.root / "downloads"
     with open_source(
@@ -205,7 +211,9 @@ def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: 
 
 
 def find_layout(folder: Path, shown: str = "") -> Layout:
-    """Find the classes and files in `folder`, or in its only subfolder, because many archives contain a single folder.
+    """Find the classes and files in `folder` or in its only subfolder.
+
+    Many archives contain a single folder.
 
     Raises
     ------
@@ -246,7 +254,10 @@ def pictures_in(folder: Path) -> list[Path]:
 
 
 def _parts(layout: Layout, data: ImageFolder) -> list[Part]:
-    """Return the parts, training images last, so that duplicates of test and valid images are not used for training."""
+    """Return the parts, with the training images last.
+
+    Therefore, images that duplicate test or valid images are not used for training.
+    """
 
     def read(split: Split, index: int) -> Image.Image:
         with layout.files[split][index][0].open("rb") as stream:

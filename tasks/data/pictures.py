@@ -38,7 +38,7 @@ _DAMAGED = (OSError, SyntaxError, ValueError, EOFError, OverflowError, struct.er
 
 
 class UnreadableError(Exception):
-    """The error for an image that cannot be used and is therefore left out of the data set."""
+    """The error for an unusable image, which is left out of the data set."""
 
 
 @contextmanager
@@ -109,11 +109,14 @@ def open_image(file: IO[bytes]) -> Image.Image:
 
 
 class PictureWriter:
-    """A writer that appends images of `shape`, (3, H, W), to the splits in `folder`; `stack` closes the files."""
+    """A writer that appends images to the splits in `folder`.
+
+    `shape` is the shape of each image, (3, H, W). `stack` closes the writer's files.
+    """
 
     def __init__(self, folder: Path, shape: tuple[int, int, int], stack: ExitStack) -> None:
         self.labels: dict[Split, list[int]] = {split: [] for split in FILL_ORDER}
-        # Number of omitted duplicates, keyed by the split of the image that was kept and the split of the duplicate.
+        # Number of omitted duplicates, keyed by two splits: the kept image's split and the duplicate's split.
         self.repeated: Counter[tuple[Split, Split]] = Counter()
         self._folder = folder
         self._split_of: dict[bytes, Split] = {}
@@ -174,7 +177,10 @@ def find_or_write_pictures(
     shape: tuple[int, int, int],
     fill: Callable[[PictureWriter], Description],
 ) -> DatasetRef:
-    """Find the data set with the digest of `made_from`, or let `fill` add the images and return a description."""
+    """Find the data set that `made_from` identifies, or create it with `fill`.
+
+    `fill` adds images to the writer, and returns a description of the data set.
+    """
 
     def write(folder: Path) -> Description:
         with ExitStack() as stack:

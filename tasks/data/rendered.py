@@ -22,9 +22,9 @@ _OVERSAMPLING = 2
 
 
 def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetRef:
-    """Draw distinct images with alternating classes; ``[data]`` sets the number of images in each split.
+    """Draw distinct images with alternating classes.
 
-    The same settings and library versions produce the same bytes.
+    ``[data]`` sets the number of images in each split. The same settings and library versions produce the same bytes.
     """
     made_from = {
         "data": data.model_dump(mode="json"),
@@ -50,7 +50,10 @@ def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetR
 
 
 def glyph(character: str, side: int) -> torch.Tensor:
-    """Draw a character in the middle of a black square, float32 [1, S, S], with values from 0 to 1; S = 2 x `side`."""
+    """Draw a white character in the middle of a black square; return float32 [1, S, S] with values from 0 to 1.
+
+    S is twice `side`.
+    """
     canvas = _OVERSAMPLING * side
     image = Image.new("L", (canvas, canvas))
     font = ImageFont.load_default(size=round(0.8 * canvas))

@@ -1,9 +1,9 @@
 """Data sets, stored as artifacts so that every host uses the same samples.
 
-An artifact of the ``samples`` kind contains ``samples.json`` (`Description`) and, for each column of a split, the NumPy
-file ``<split>.<column>.npy``. In a ragged column, such as a column of texts or padded batches, records have different
-shapes. A ragged column's file contains the values of all records; ``<split>.<column>.shapes.npy`` contains the records'
-shapes, int64 [records, axes].
+An artifact of the ``samples`` kind contains ``samples.json`` (see `Description`). Each column of a split is stored in a
+NumPy file, ``<split>.<column>.npy``. In a ragged column, such as a column of texts or padded batches, records have
+different shapes. A ragged column's file contains the values of all records. The records' shapes, int64 [records, axes],
+are stored in ``<split>.<column>.shapes.npy``.
 
 Splits are memory-mapped and read as batches of tensors.
 """
@@ -31,7 +31,7 @@ from tasks.refs import DatasetRef, Frozen
 KIND = "samples"
 DESCRIPTION = "samples.json"
 TARGET = "row-target"  # name of the target column; the hyphen prevents a clash with input names, which are identifiers
-SINGLE = "test-rows"  # name of the test split in batches of one row, for data with a collate function
+SINGLE = "test-rows"  # name of the split that contains the test samples as collated batches of one row
 _TOKENS_PER_SAMPLE = 16  # number of stream tokens that count as one sample
 _STORED_TYPES = {1: torch.uint8, 2: torch.int16}  # substitutes for types that NumPy lacks, keyed by size in bytes
 
@@ -91,7 +91,10 @@ class ColumnWriter:
 def find_or_write(
     store: ArtifactStore, made_from: Mapping[str, object], fill: Callable[[Path], Description]
 ) -> DatasetRef:
-    """Find the data set by the digest of `made_from`, or let `fill` write the columns and return the description."""
+    """Find the data set that `made_from` identifies, or create it with `fill`.
+
+    `fill` writes the columns to a folder, and returns a description of the data set.
+    """
     digest = artifact_digest(KIND, made_from)
     if store.find(KIND, digest) is None:
         with store.create(KIND, digest, made_from) as folder:
@@ -112,7 +115,10 @@ def read_description(dataset: DatasetRef, store: ArtifactStore) -> Description:
 
 
 def write_split(folder: Path, split: str, columns: Mapping[str, Tensor | Sequence[Tensor]]) -> dict[str, str]:
-    """Write a split's columns: tensors, or sequences of ragged records; return entries for `Description.types`."""
+    """Write a split's columns to files; return entries for `Description.types`.
+
+    A column is a tensor or, if its records differ in shape, a sequence of tensors.
+    """
     types = {}
     for name, column in columns.items():
         values = column
@@ -134,7 +140,11 @@ def write_split(folder: Path, split: str, columns: Mapping[str, Tensor | Sequenc
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a split: rows of equal shape, [N, …], or flattened values with the shapes of the records."""
+    """A column of a split.
+
+    ``values`` contains rows of equal shape, [N, …]. In a ragged column, ``values`` contains the flattened records, and
+    ``shapes`` contains the records' shapes.
+    """
 
     values: Tensor
     shapes: tuple[tuple[int, ...], ...] | None = None
@@ -246,7 +256,8 @@ class Samples:
 def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Samples:
     """Open a split without reading its data; changes to the tensors are never written to the files.
 
-    ``dataset.judged_on`` replaces the test split, and ``dataset.at_most`` limits it.
+    ``dataset.judged_on`` names the split to open as the test split, and ``dataset.at_most`` limits the number of test
+    samples.
 
     Raises
     ------
@@ -270,8 +281,11 @@ def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Sampl
 
 
 def load_test(dataset: DatasetRef, store: ArtifactStore, *, apart: bool) -> Samples:
-    """Open the test split; if `apart` is true, collated batches have one row each, so that rows are not padded."""
-    # Only the test split is also stored in batches of one row.
+    """Open the test split.
+
+    If `apart` is true, collated batches have one row each, so that rows are not padded.
+    """
+    # Batches of one row are stored only for the test split.
     collated = apart and dataset.judged_on == "test" and read_description(dataset, store).collated
     return load_samples(dataset, SINGLE if collated else "test", store)
 

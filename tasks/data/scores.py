@@ -23,7 +23,11 @@ Weighted = Callable[[NDArray[np.generic], NDArray[np.generic], NDArray[np.int64]
 
 @dataclass
 class BatchResults:
-    """One score's tensors by batch and name; ``rows`` contains sample indices if samples are not in stored order."""
+    """A score's results for all batches.
+
+    Each item of ``batches`` contains a batch's tensors, keyed by name. If samples are not in stored order, ``rows``
+    contains the sample indices.
+    """
 
     batches: list[dict[str, Tensor]] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
@@ -45,7 +49,10 @@ class BatchResults:
 
 @dataclass(frozen=True)
 class Scored:
-    """A metric's value, the per-sample results for comparisons, and the kind of contributions."""
+    """A metric's value, with per-sample results for paired comparisons.
+
+    ``contributions`` determines how the interval of a quality difference is computed.
+    """
 
     value: float
     samples: dict[str, Tensor]
@@ -61,12 +68,12 @@ class Score(ABC):
 
     @property
     def is_percentage(self) -> bool:
-        """Whether the quality is a percentage; if it is, differences are in percentage points."""
+        """Whether the metric is a percentage, so that differences are in percentage points."""
         return False
 
     @abstractmethod
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return the tensors, [B, …] each, that `conclude` needs from a batch."""
+        """Return a batch's tensors for `conclude`, keyed by name; each tensor has the shape [B, …]."""
 
     @abstractmethod
     def conclude(self, results: BatchResults) -> Scored:
@@ -75,10 +82,10 @@ class Score(ABC):
 
 @dataclass(frozen=True)
 class RowScore(Score):
-    """A metric that is the mean of one value per row; the ``rows`` function returns the values of B rows, float [B].
+    """A metric that is the mean of one value per row.
 
-    If the metric is a fraction, each value is 0 or ``scale``. If ``prediction`` is set, comparisons use the predictions
-    instead of the outputs.
+    The ``rows`` function returns the values of B rows, float [B]. If the metric is a fraction, each value is 0 or
+    ``scale``. If ``prediction`` is set, comparisons use the predictions instead of the outputs.
     """
 
     rows: Rows
@@ -113,10 +120,11 @@ class RowScore(Score):
 
 @dataclass(frozen=True)
 class SetScore(Score):
-    """A metric that needs all rows together, such as macro F1; ``reduce`` maps the outputs for B rows to a tensor [B].
+    """A metric that needs all rows together, such as macro F1.
 
-    The ``value`` function computes the metric from the reduced outputs, the classes and the row weights, all [N]. The
-    samples contain the reduced outputs under the name ``reduced_name``.
+    The ``reduce`` function maps the outputs for B rows to a tensor [B]. The ``value`` function computes the metric from
+    the reduced outputs, the classes and the row weights, all [N]. The samples contain the reduced outputs under the
+    name ``reduced_name``.
     """
 
     reduce: Callable[[Tensor], Tensor]
@@ -142,7 +150,10 @@ class SetScore(Score):
 
 @dataclass(frozen=True)
 class RatioScore(Score):
-    """A metric based on a ratio of sums; ``parts`` returns each row's numerator and denominator, float64 [B, 2]."""
+    """A metric based on a ratio of sums.
+
+    The ``parts`` function returns each row's numerator and denominator, float64 [B, 2].
+    """
 
     parts: Rows
     value: Callable[[float], float] = float
@@ -174,7 +185,7 @@ class OwnScore(Score):
         return {"output": outputs.clone(), "target": target}
 
     def conclude(self, results: BatchResults) -> Scored:
-        """Call the metric; if it returns one number for all rows, call it again for each resample."""
+        """Call the metric; if the metric returns one number for all rows, also compute the number for each resample."""
         with opened("evaluate.metric", self.reference, self.folder) as metric:
 
             def values(outputs: Tensor, target: Tensor) -> Tensor:
@@ -200,7 +211,7 @@ class OwnScore(Score):
             return Scored(result.item(), samples | {"quality": resampled(value, len(outputs))})
 
     def _checked(self, result: object, rows: int) -> Tensor:
-        """Return the metric's result for `rows` rows as float64: one number, or one number for each row."""
+        """Return the metric's result as float64: one number for all rows, or one number for each row."""
         number = torch.as_tensor(result, dtype=torch.float64) if isinstance(result, int | float | Tensor) else None
         if number is None or tuple(number.shape) not in ((), (rows,)):
             kind = f"a tensor of shape {list(number.shape)}" if number is not None else f"a {type(result).__name__}"
@@ -212,9 +223,10 @@ class OwnScore(Score):
 
 
 def resampled(value: Callable[[NDArray[np.int64]], float], samples: int) -> Tensor:
-    """Compute a metric for `RESAMPLES` resamples of the rows, float64 [R]; all candidates use the same resamples.
+    """Compute a metric for `RESAMPLES` resamples of the rows, float64 [R].
 
-    The `value` function computes the metric from the drawn row indices, int64 [N].
+    All candidates use the same resamples. The `value` function computes the metric from the drawn row indices, int64
+    [N].
     """
     rng = np.random.default_rng(0)
     return torch.tensor([value(rng.integers(samples, size=samples)) for _ in range(RESAMPLES)], dtype=torch.float64)

@@ -28,7 +28,7 @@ class RandomSequence(Kind):
 
 
 class PydocTopics(Kind):
-    """Python's language reference, which is part of CPython; each topic is in the train, valid or test split."""
+    """Topics of the language reference that CPython includes, divided into train, valid and test splits."""
 
     kind: Literal["pydoc-topics"]
     seed: int = 0
@@ -74,7 +74,7 @@ class TextTable(TableFile):
     label: str | None = None
     """Name of the class column; if the model's configuration lists labels, each class must be one of these labels."""
     pair: str | None = None
-    """For retrieval, name of the column with the paired texts; the two texts of each row have the same meaning."""
+    """Name of the column with paired texts for retrieval; both texts of a row have the same meaning."""
 
 
 class Transforms(Section):
@@ -195,6 +195,6 @@ class TableData(TableFile):
     features: tuple[str, ...] = Field(min_length=1)
     """Names of the columns that form the float32 input of shape `[N, F]`."""
     target: str
-    """Name of the column to predict; floats and decimals are numbers to predict, and all other values are classes."""
+    """Name of the column to predict. Floats and decimals are numeric targets; all other values are classes."""
     standardize: bool = True
     """Whether to standardize features with the mean and standard deviation of the train split."""

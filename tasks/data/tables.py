@@ -44,7 +44,7 @@ def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
     Raises
     ------
     InputError
-        The file does not have the format that ``data.kind`` names, lacks a column, or has missing values.
+        The file is not in the ``data.kind`` format, lacks a column, or has missing values.
     """
     columns = list(dict.fromkeys([*names, *([data.split] if data.split else [])]))
     try:
@@ -67,7 +67,9 @@ def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
 
 
 def columns_of(path: Path) -> dict[str, bool]:
-    """Return, for each column name, whether the column is numeric; the suffix of `path` determines the format.
+    """Return a dictionary that maps each column name to whether the column is numeric.
+
+    The suffix of `path` determines the file format.
 
     Raises
     ------
@@ -114,7 +116,9 @@ def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np
 
 
 def prepare_table(data: TableData, name: str, workspace: Workspace) -> DatasetRef:
-    """Find a table's samples in the store, or read, split and standardize the table; `name` is the input's name.
+    """Find a table's samples in the store, or read, split and standardize the table.
+
+    `name` is the name of the model's input.
 
     Raises
     ------
@@ -178,7 +182,10 @@ def _numbers(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> npt.
 
 
 def _target(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Return targets [N] and class names; floats become float32, integers int64, and other values class indices."""
+    """Return the targets, [N], and the class names.
+
+    Floats and decimals become float32, integers become int64, and other values become class indices.
+    """
     if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         return torch.from_numpy(_numbers(column, name).astype(np.float32)), ()
     if pa.types.is_integer(column.type):

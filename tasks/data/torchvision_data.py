@@ -25,8 +25,8 @@ from tasks.job import Workspace
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
-# Attributes of torchvision's data sets. The labels are read from an attribute, because reading samples would decode the
-# images. The digest of a data set covers the labels and the sample attributes.
+# Attributes in which torchvision's data sets store labels and samples. The labels are read from an attribute, because
+# reading samples would decode the images. The digest of a data set covers the labels and the sample attributes.
 _LABELS = ("targets", "labels", "_labels", "y")
 _SAMPLES = ("data", "samples", "_samples", "_image_files")
 _HELD_OUT_SPLITS = ("test", "val", "valid")
@@ -36,8 +36,8 @@ def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, works
     """Resize and split a labelled image set from torchvision.
 
     The data set's held-out part (``train=False``, or the ``test``, ``val`` or ``valid`` split) becomes the test split.
-    If there is no held-out part, the test split is the fraction ``valid_share`` of all samples. Valid and calibration
-    samples come from the training part.
+    If there is no held-out part, the fraction ``valid_share`` of all samples becomes the test split. Valid and
+    calibration samples come from the training part.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, works
 
 
 def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None]:
-    """Open the training part and the held-out part, which is ``None`` if the data set has no such part."""
+    """Return the data set's training part and held-out part; a missing held-out part is ``None``."""
     kind = getattr(torchvision.datasets, data.name, None)
     if not (inspect.isclass(kind) and issubclass(kind, VisionDataset)):
         suggestion = did_you_mean(data.name, torchvision.datasets.__all__)

@@ -71,7 +71,7 @@ def train(
                 progress(epoch + share, settings.epochs, f"epochs, loss {current_loss:.3f}")
             if training.validate is not None:
                 current_loss = training.validate()
-            if not current_loss < training.hopeless:  # also true if the loss is NaN
+            if not current_loss < training.hopeless:  # a NaN loss also counts as divergence
                 raise MeasurementError(
                     f'Training of workload "{workload}" diverged in epoch {epoch + 1}, with a loss of {current_loss}.',
                     hint="Lower checkpoint.learning_rate.",
@@ -87,9 +87,9 @@ def train(
 class FineTuning:
     """Batches, a loss and a score for the caller's training loop.
 
-    ``batches`` yields one epoch of positional inputs with targets, and draws random numbers only from the given CPU
-    generator. ``loss`` computes the scalar to minimize from the targets and the outputs in training mode.
-    ``validate`` computes a score (higher is better) and the mean loss on the valid split, in evaluation mode.
+    ``batches`` yields an epoch's (inputs, targets) pairs, and draws all random numbers from the given CPU generator.
+    ``loss`` maps training-mode outputs and targets to the scalar to minimize. ``validate`` computes a score (higher is
+    better) and the mean loss on the valid split, in evaluation mode.
     """
 
     steps_per_epoch: int

@@ -1,4 +1,4 @@
-"""Files that contain a model's weights: a single file, or several files in a folder or listed in an index."""
+"""Files that contain a model's weights: one file, or several files that an index lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WEIGHTS, _INDEX = "model.safetensors", ".index.json"
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Return the files that contain the weights: `path` itself, or the files in a folder or listed in an index.
+    """Return the weight files for `path`, which is a weight file, an index, or a folder that contains either.
 
     An index is an ``….index.json`` file in transformers' format. The list is empty if a folder contains neither
     ``model.safetensors`` nor its index.
@@ -47,14 +47,15 @@ def weight_files(path: Path) -> list[Path]:
 
 @contextmanager
 def fetch_weights(settings: FetchedCheckpoint, workspace: Workspace) -> Iterator[Source]:
-    """Yield a `Source` for the files that ``checkpoint.uri`` names; for a single file, see `storage.transfer.fetch`.
+    """Yield a `Source` for the weights that ``checkpoint.uri`` names.
 
-    Several files must be local; the digest of their `Source` covers all the files.
+    A single file may be remote (see `storage.transfer.fetch`), but several files must be local. The digest of the
+    `Source` covers all files.
 
     Raises
     ------
     ConfigurationError
-        The URI is not allowed, or ``sha256`` is missing for a remote file, or is set for several files.
+        The URI is not allowed, ``sha256`` is missing for a remote file, or ``sha256`` is set for several files.
     InputError
         A file is unavailable or too large, or has an unexpected SHA-256.
     StoreError

@@ -71,10 +71,10 @@ class _Placeholder:
 def read_state(path: Path, shown: str = "") -> StateDict:
     """Read a state dict from a safetensors or ``torch.save`` file; detect the format from the file's content.
 
-    `path` may also be a folder that contains several such files, or an index that lists them. Pickles are read with
-    PyTorch's restricted unpickler, which creates only tensors and plain containers. Objects of other classes, such as
-    training arguments, become placeholders, and their classes are not imported. Nesting levels that training scripts
-    add are removed. Error messages contain `shown` instead of the path.
+    `path` may also be a folder that contains weight files, or an index of weight files. Pickles are read with PyTorch's
+    restricted unpickler, which creates only tensors and plain containers. Objects of other classes, such as training
+    arguments, become placeholders, and their classes are not imported. If a training script saved the state dict inside
+    other dicts, only the state dict is returned. Error messages contain `shown` instead of the path.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def build_blank(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _check_plain_zip(stream: IO[bytes]) -> None:
-    """Refuse a compressed zip file, because its unpacked size is unlimited; ``torch.save`` never compresses files."""
+    """Refuse TorchScript programs, and compressed zip files, whose unpacked size is unlimited."""
     with zipfile.ZipFile(stream) as archive:
         if any(part.filename.endswith("/constants.pkl") for part in archive.infolist()):
             raise ValueError("the file is a TorchScript program")

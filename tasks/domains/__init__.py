@@ -1,1 +1,1 @@
-"""Domains; each folder contains the data, models, training and metrics for one kind of work."""
+"""Each folder is a domain: the data, models, training and metrics for one kind of work."""

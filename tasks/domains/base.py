@@ -36,7 +36,7 @@ PREPROCESSING = "preprocessing.json"
 
 
 class Domain(ABC, Generic[W, M]):
-    """A kind of work, with workloads of class `W` and model sections of class `M`.
+    """A domain with workloads of class `W` and model sections of class `M`.
 
     A domain supports `calibration` or `fine_tuning` if its workload class lists the capability in ``gives``.
     """
@@ -58,7 +58,7 @@ class Domain(ABC, Generic[W, M]):
     ) -> dict[str, Tensor]:
         """Return real inputs, keyed by name in argument order, for timing, tracing and golden cases.
 
-        The inputs are the first samples of the test split. A split that is too small is repeated.
+        The inputs are the first samples of the test split. Samples are repeated if the split is too small.
         """
         split = load_samples(dataset, "test", store)
         batch = next(split.batches(batch_size, torch.arange(batch_size) % len(split)))
@@ -71,8 +71,8 @@ class Domain(ABC, Generic[W, M]):
         Parameters
         ----------
         apart
-            Whether to call the model with one row at a time, for example if a row's result depends on the other rows in
-            a call. If `apart` is false, the batch size is chosen for speed.
+            Whether to evaluate one row at a time, for example because other rows in a call would affect a row's result.
+            If `apart` is false, the batch size is chosen for speed.
 
         Raises
         ------
@@ -97,7 +97,10 @@ class Domain(ABC, Generic[W, M]):
         return self.outputs[:1] == ("logits",)
 
     def check(self, job: Job[W], workspace: Workspace) -> None:
-        """Refuse a float model that is incompatible with its data; built-in models are always compatible."""
+        """Refuse a float model that is incompatible with its data.
+
+        Built-in models are always compatible.
+        """
 
     def draw_weights(self, workload: W, dataset: DatasetRef, seed: int) -> dict[str, Tensor]:
         """Return the initial state dict for a seed; the state of torch's global generator does not change."""
@@ -118,7 +121,7 @@ class Domain(ABC, Generic[W, M]):
         )
 
     def calibration(self, job: Job[W], store: ArtifactStore, batch_size: int) -> Iterator[tuple[Tensor, ...]]:
-        """Yield batches of positional inputs in the stored order of the calibration split."""
+        """Yield the calibration split in stored order, as batches of positional inputs."""
         return (batch.inputs for batch in load_samples(job.dataset, "calibration", store).batches(batch_size))
 
     def fine_tuning(self, job: Job[W], store: ArtifactStore, batch_size: int) -> FineTuning | OwnTraining:
@@ -130,7 +133,7 @@ class Domain(ABC, Generic[W, M]):
         return "Set [model] to the model that the checkpoint was created for, or use another checkpoint."
 
     def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
-        """Return the smallest and largest allowed values of inputs that contain indices, keyed by input name."""
+        """Return the smallest and largest allowed index for each input that contains indices, keyed by input name."""
         return {}
 
     def propose(self, workload: W, workspace: Workspace) -> Proposal:
@@ -138,7 +141,7 @@ class Domain(ABC, Generic[W, M]):
         return Proposal()
 
     def write_resources(self, job: Job[W], store: ArtifactStore, folder: Path) -> dict[str, str]:
-        """Add files that describe inputs and outputs to a bundle; return a mapping from purposes to file names."""
+        """Write descriptions of a bundle's inputs and outputs to `folder`; return file names, keyed by purpose."""
         return {}
 
 

@@ -18,10 +18,10 @@ _METRIC: dict[str, JsonValue] = {"anyOf": [{"enum": list(OFFERED)}, {"type": "st
 
 
 class FineTune(FromFile):
-    """Training for ``qat`` recipes, which call ``train(model, splits, seed=…, epochs=…, **arguments)``.
+    """The user's training for ``qat`` recipes.
 
-    The recipe sets `seed` and `epochs`. If this section is missing, `qat` recipes call the training callable in
-    `[checkpoint]`.
+    A recipe calls ``train(model, splits, seed=…, epochs=…, **arguments)``, and sets `seed` and `epochs`. If this
+    section is missing, `qat` recipes call the training callable in `[checkpoint]`.
     """
 
     train: Reference
@@ -31,7 +31,7 @@ class FineTune(FromFile):
 
 
 class TrainedByCode(FineTune, Kind):
-    """Weights that ``train(model, splits, seed=…, epochs=…, **arguments)`` trains when they are first needed."""
+    """Weights that the user's ``train(model, splits, seed=…, epochs=…, **arguments)`` trains on first use."""
 
     kind: Literal["train"]
     seed: int = 0

@@ -40,7 +40,10 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
     """The domain ``custom``."""
 
     def prepare(self, workload: CustomWorkload, workspace: Workspace) -> DatasetRef:
-        """Prepare the splits from the user's code or from a table; inputs are named after ``forward``'s parameters."""
+        """Prepare the splits from the user's code or from a table.
+
+        Inputs are named after ``forward``'s parameters.
+        """
         data, model = workload.data, build_blank(lambda: call_factory(workload.model))
         if isinstance(data, FactoryData):
             return prepare_factory(data, model, workspace)
@@ -81,7 +84,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         """Return the first rows of the test split; if the first batch is too short, repeat its rows.
 
         If ``benchmark.sequence_length`` is set, prefer the first batch with exactly that many steps. If no batch
-        matches, cut the shortest batch with more steps. If every batch is too short, repeat the longest batch's steps.
+        matches, cut the shortest of the longer batches. If every batch is too short, repeat the longest batch's steps.
         """
         split = load_test(dataset, store, apart=batch_size == 1)
         names, axes = split.description.inputs, open_axes(workload.axes, split.description.inputs)
@@ -108,9 +111,10 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return OwnScore(name, bool(settings.higher_is_better), settings.metric, settings.folder)
 
     def evaluate(self, job: Job[CustomWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
-        """Compute ``evaluate.metric`` on the test split for the output in ``evaluate.output`` (default: the first).
+        """Compute ``evaluate.metric`` on the test split, for the output that ``evaluate.output`` names.
 
-        Raise an error if the user's metric fails, or does not return one number or one number per row.
+        By default, the metric uses the first output. Raise an error if the user's metric fails, or returns neither one
+        number nor one number per row.
         """
         settings = job.workload.evaluate
         split = load_test(job.dataset, workspace.store, apart=apart)
@@ -162,7 +166,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return {str(name): tensor.detach().cpu().contiguous() for name, tensor in state.items()}
 
     def fine_tuning(self, job: Job[CustomWorkload], store: ArtifactStore, batch_size: int) -> OwnTraining:
-        """Return the user's ``train``, wrapped for a model that is prepared for quantization-aware training."""
+        """Return a callable that runs the user's ``train`` on a model prepared for quantization-aware training."""
         workload, settings = job.workload, job.workload.training
         assert settings is not None, "validated"
         key = "fine_tune.train" if workload.fine_tune else "checkpoint.train"
@@ -233,14 +237,17 @@ def _distance(batch: Mapping[str, Tensor], axes: Axes, name: str, length: int) -
 
 
 def open_axes(names: Mapping[str, tuple[str, ...]], inputs: tuple[str, ...]) -> Axes:
-    """Return the names in ``data.axes``, keyed by axis; by default, the first axis of each input is the row axis."""
+    """Return the axis names in ``data.axes``, keyed by input and axis number.
+
+    By default, the first axis of each input is the row axis.
+    """
     if not names:
         return {name: {0: BATCH} for name in inputs}
     return {name: {axis: length for axis, length in enumerate(names.get(name, ())) if length} for name in inputs}
 
 
 def metric_for(dataset: DatasetRef, store: ArtifactStore) -> str:
-    """Return ``mse`` for numeric targets, ``accuracy`` for one class per row, or ``loss`` for several classes."""
+    """Return ``mse`` for numeric targets, ``accuracy`` for one class per row, or ``loss`` for other targets."""
     target = load_samples(dataset, "test", store).columns[TARGET]
     first = target.values if target.shapes is None else target[0]
     if first.is_floating_point():
@@ -256,7 +263,7 @@ def axes_of(dataset: DatasetRef, store: ArtifactStore) -> dict[str, list[str]]:
     description = read_description(dataset, store)
     if not description.collated:
         return {}
-    # Batches of one row distinguish the batch axis from another axis that happens to have the same length.
+    # Also compare batches of one row, because another axis may happen to be as long as the batch axis.
     splits = [load_test(dataset, store, apart=apart).columns for apart in (False, True)]
     shapes = {name: [shape for split in splits for shape in split[name].shapes or ()] for name in splits[0]}
     names: dict[tuple[int, ...], str] = {tuple(shape[0] for shape in shapes[TARGET]): BATCH}

@@ -187,7 +187,7 @@ def training_batches(
 
 
 def _shifted_positions(count: int, side: int, generator: torch.Generator) -> Tensor:
-    """Return the source position of each pixel in `count` randomly shifted lines; edge pixels are repeated."""
+    """Shift `count` pixel lines at random, repeating edge pixels; return source positions, int64 [count, side]."""
     reach = side // 16
     shift = torch.randint(-reach, reach + 1, (count, 1), generator=generator)
     return (torch.arange(side) + shift).clamp_(0, side - 1)

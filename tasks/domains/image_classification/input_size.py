@@ -3,7 +3,7 @@
 The first rule that applies determines the image size and the normalization:
 
 1. For weights that torchvision publishes, use the published transforms.
-2. If nearly all images are squares of one size, at most 224 pixels, use that size.
+2. If nearly all images are squares of the same size, and at most 224 pixels wide, use this size.
 3. For a model with a ``pretrained_cfg``, such as a timm model, use the values in ``pretrained_cfg``.
 4. For other small images, use the median of their shorter sides, rounded to a multiple of 32.
 5. For larger images, use the transforms of the model's torchvision weights, or resize to 256 pixels and crop to 224.
@@ -37,7 +37,7 @@ from tasks.workload.base import FactorySpec, FetchedCheckpoint, Kind
 _CALIBRATION_SHARE = 4  # at most one image in four is used for calibration
 _OPENED = 10_000  # limit the number of images whose sizes are read, because reading 10,000 sizes takes a second
 _NEARLY_ALL = 0.95
-_MULTIPLE = 32  # torchvision's models divide the side lengths of an image by this factor
+_MULTIPLE = 32  # factor by which torchvision's models reduce an image's height and width
 _PHOTOGRAPH = 224
 _DEFAULTS = Preprocessing(256, _PHOTOGRAPH, Transforms().mean, Transforms().std)
 
@@ -123,7 +123,7 @@ def _choice_from_weights(checkpoint: Kind) -> Choice | None:
 
 
 def _declared_by(spec: Kind) -> _Declared | None:
-    """Return the preprocessing that a user's model declares, or ``None``; torchvision's models do not declare it."""
+    """Return the preprocessing that a model declares, or ``None``; torchvision's models never declare preprocessing."""
     if not isinstance(spec, FactorySpec):
         return None
     model = build_blank(lambda: call_factory(spec))

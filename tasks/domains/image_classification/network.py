@@ -20,8 +20,8 @@ from tasks.workload.base import FactorySpec
 
 _REGISTERED = "quantized_"
 # The auxiliary heads of GoogLeNet and Inception v3 are left out, because only training uses them. GoogLeNet and
-# Inception v3 normalize images again, as their published weights require. If nightquant trains the weights, they adapt
-# to the second normalization.
+# Inception v3 normalize images again, as their published weights require. If nightquant trains the weights, the weights
+# adapt to the second normalization.
 _WITH_HEADS = {"aux_logits": False, "transform_input": True, "init_weights": True}
 _SPECIAL = {"googlenet": _WITH_HEADS, "inception_v3": _WITH_HEADS}
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
@@ -103,8 +103,8 @@ def preprocessing(workload: ImageWorkload, data: Pictures) -> Preprocessing:
     Raises
     ------
     ConfigurationError
-        The preset requires transforms that torchvision does not publish, the crop is larger than the resized image, or
-        a mean or standard deviation is invalid.
+        torchvision does not publish the preset's transforms, the crop is larger than the resized image, or a mean or
+        standard deviation is invalid.
     """
     settings = data.transforms
     side = settings.crop or data.image_size

@@ -13,7 +13,10 @@ from tasks.workload.workload import Workload
 
 
 class WordLanguageModelSpec(Kind):
-    """A stack of an Embedding layer, dropout, LSTM layers, dropout, and a Linear layer with one output per word."""
+    """A next-word model: an Embedding layer, dropout, LSTM layers, dropout, and a Linear layer.
+
+    The Linear layer has one output per word.
+    """
 
     kind: Literal["word-lm"]
     embedding_size: PositiveInt = 512

@@ -82,7 +82,8 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     ) -> dict[str, Tensor]:
         """Return the first words of the test split, and the initial state.
 
-        Each of the `batch_size` columns has ``benchmark.sequence_length`` words. A split that is too short is repeated.
+        Each of the `batch_size` columns has ``benchmark.sequence_length`` words. Words are repeated if the split is too
+        short.
         """
         ids = load_samples(dataset, "test", store)["tokens"]
         length = workload.benchmark.sequence_length
@@ -93,9 +94,10 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     def evaluate(
         self, job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, apart: bool = False
     ) -> Quality:
-        """Compute loss and perplexity on the test split; the per-sample results are the words' losses, in order.
+        """Compute loss and perplexity on the test split.
 
-        If `apart` is true, each call reads ``benchmark.sequence_length`` words of one stream, as in the benchmark.
+        The per-sample results are the losses of the words, in text order. If `apart` is true, each call reads
+        ``benchmark.sequence_length`` words of one stream, as in the benchmark.
         """
         ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
         settings, words = job.workload.evaluate, job.workload.benchmark.sequence_length if apart else None
@@ -220,7 +222,7 @@ def batchify(ids: Tensor, columns: int) -> Tensor:
 
 
 def _losses(model: nn.Module, data: Tensor, length: int, state: tuple[Tensor, Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """Yield the number of finished rows and the mean loss for each chunk; detach the state between chunks."""
+    """Yield (finished rows, mean loss) after each chunk of `data`; detach the state between chunks."""
     for start in range(0, len(data) - 1, length):
         stop = min(start + length, len(data) - 1)
         logits, h, c = model(data[start:stop], *state)

@@ -4,7 +4,7 @@ The ``exact`` mode is the sequential procedure of the PyTorch tutorial "Dynamic 
 Model". The ``exact`` mode treats the complete stream as one segment, and uses batch size 1 and chunks of fixed length.
 The hidden state passes from chunk to chunk. The ``segments`` mode cuts the stream into segments that run as one batch.
 The state at the start of a segment is unknown, but an LSTM forgets its initial state. Therefore, the model starts from
-a zero state and first reads the preceding words, which brings the state close to the state in ``exact`` mode.
+a zero state and first reads the words before the segment. The resulting state is close to the state in ``exact`` mode.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tasks.domains.language_model import Evaluate, WordLanguageModelSpec
 from tasks.job import Progress, silent
 from tasks.outputs import Call, intra_op_threads, tensors_of
 
-# The number of columns (segments) in a lane, and the number of logit rows in one call. Fewer columns narrow the LSTM's
-# matrix products; more columns leave fewer lanes for the cores. With fewer rows per call, the decoder's weights are
-# read more often. With more rows per call, the logits leave the cache before the loss is computed.
+# Number of segments (columns) per lane, and number of logit rows per call. With fewer columns, the LSTM multiplies
+# narrower matrices. With more columns, there are fewer lanes for the cores. With fewer rows per call, the decoder's
+# weights are read more often. With more rows per call, the logits leave the cache before the loss is computed.
 _COLUMNS, _ROWS = 8, 128
 
 
@@ -75,17 +75,17 @@ def segment_losses(
     columns: int = _COLUMNS,
     rows: int = _ROWS,
 ) -> Tensor:
-    """Compute the losses for `word_losses` in parallel segments.
+    """Compute the losses of a stream's words in parallel segments.
 
-    The `warm_up` words before a segment only set the state. The number of segments is reduced if segments would be
-    shorter than `warm_up`. Segments are processed in lanes of `columns` segments, with one thread per lane. The lanes,
-    and therefore the results, do not depend on the number of cores.
+    Before each segment except the first, the model reads `warm_up` words to initialize the state. The number of
+    segments is reduced if segments would be shorter than `warm_up`. Segments are processed in lanes of `columns`
+    segments, with one thread per lane. The lanes, and therefore the results, do not depend on the number of cores.
     """
     words = len(ids) - 1
     count = max(1, min(segments, words // max(warm_up, 1)))
     length = -(-words // count)
     count = -(-words // length)
-    # Only the last segment can be short; it is padded with words whose losses are dropped at the end.
+    # If the last segment is short, pad the segment, and drop the losses of the padding at the end.
     padded = torch.zeros(count * length + 1, dtype=ids.dtype)
     padded[: words + 1] = ids
     lanes = [

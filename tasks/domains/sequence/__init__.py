@@ -1,4 +1,4 @@
-"""Workload sections of the ``sequence`` domain: an LSTM on a random sequence, from a PyTorch recipe."""
+"""Workload sections of the ``sequence`` domain, which runs an LSTM on a random sequence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LstmSpec(Kind):
 
 
 class Evaluate(Section):
-    """An empty section; quality is the difference from the float model's outputs."""
+    """An empty section, because quality is always the difference from the float model's outputs."""
 
 
 class SequenceWorkload(Workload):

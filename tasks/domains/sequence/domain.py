@@ -37,7 +37,10 @@ class DemonstrationLstm(nn.Module):
         self.lstm = nn.LSTM(dimension, dimension, layers)
 
     def forward(self, inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return outputs [T, B, D] and the new states for inputs [T, B, D] and states h, c [L, B, D], all float32."""
+        """Return the outputs and the new states.
+
+        Inputs and outputs are float32 [T, B, D]; the states h and c are float32 [L, B, D].
+        """
         outputs, (h, c) = self.lstm(inputs, (h, c))
         return outputs, h, c
 
@@ -113,7 +116,10 @@ def _draw_sequence(data: RandomSequence, spec: LstmSpec) -> dict[str, Tensor]:
 
 
 def differences(expected: Tensor, actual: Tensor) -> dict[str, float]:
-    """Return both models' mean absolute outputs and mean absolute difference, also in percent of the float output."""
+    """Return each model's mean absolute output, and the mean absolute difference between the outputs.
+
+    ``difference_percent`` is relative to the float model's output.
+    """
     expected, actual = expected.double(), actual.double()
     magnitude = expected.abs().mean().item()
     difference = (expected - actual).abs().mean().item()

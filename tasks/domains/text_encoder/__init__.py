@@ -87,7 +87,7 @@ class EncoderDirectory(EncoderSpec):
     @classmethod
     def _read_directory(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, Mapping) or not isinstance(value.get("path"), str):
-            if isinstance(value, Mapping) and "config" not in value:  # sections from the store include config
+            if isinstance(value, Mapping) and "config" not in value:  # a stored section already contains config
                 raise ValueError("set path to the directory of the model")
             return value
         folder = info.context.get("folder", "") if isinstance(info.context, dict) else ""
@@ -118,7 +118,7 @@ class Evaluate(Section):
     """The ``[evaluate]`` section sets the metric that the gate checks, and the batch size."""
 
     metric: Metric | None = None
-    """Name of the metric; by default, `accuracy` for classes, `retrieval` for pairs, `cosine` for other embeddings."""
+    """Metric name; by default, `accuracy` for classes, `retrieval` for pairs, and `cosine` for other embeddings."""
     batch_size: PositiveInt = 32
     """Number of texts of similar length in one call."""
 

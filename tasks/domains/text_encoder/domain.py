@@ -32,7 +32,7 @@ from tasks.refs import DatasetRef
 from tasks.results import Proposal
 from tasks.sources import code_digest
 
-_SHORTEST_BUCKET = 16  # number of tokens in the shortest bucket; each further bucket is twice as long
+_SHORTEST_BUCKET = 16  # number of tokens in the shortest bucket; each further bucket doubles the length
 _WARM_UP = 0.1
 _GRADIENT = 1.0
 _ALSO = {"accuracy": {"f1-macro": "f1-macro"}, "f1-macro": {"accuracy": "accuracy"}}
@@ -45,7 +45,10 @@ _USE = (
 
 @dataclass(frozen=True)
 class Texts:
-    """Token ids of a split's texts, the padding id and, if the texts have classes, the class indices, int64 [N]."""
+    """The tokenized texts of a split, with the padding id.
+
+    If the texts have classes, ``labels`` contains the class indices, int64 [N].
+    """
 
     ids: Column
     padding: int
@@ -72,9 +75,10 @@ class Texts:
             yield Batch(self.padded(rows, length), None if self.labels is None else self.labels[rows], len(rows), rows)
 
     def buckets(self, batch_size: int) -> Iterator[tuple[list[int], int]]:
-        """Yield each batch's rows and padded length, shortest first; rows of equal padded length keep their order.
+        """Yield each batch's rows and padded length, in order of padded length.
 
-        There are only a few padded lengths, because some runtimes compile the model for each length.
+        Rows with the same padded length stay in stored order. There are only a few padded lengths, because some
+        runtimes compile the model for each length.
         """
         lengths = [len(self.ids[row]) for row in range(len(self))]
         longest = max(lengths)
@@ -146,7 +150,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         return METRICS[workload.metric]
 
     def evaluate(self, job: Job[EncoderWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
-        """Compute ``evaluate.metric`` and the task's other metric on the test split."""
+        """Compute the task's metrics, including ``evaluate.metric``, on the test split."""
         texts, workload = load_texts(job.dataset, "test", workspace.store), job.workload
         if workload.model.task == "classification":
             quality = evaluate_batches(
@@ -168,7 +172,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
     def _quality_of_vectors(
         self, job: Job[EncoderWorkload], call: Call, texts: Texts, workspace: Workspace, *, apart: bool
     ) -> Quality:
-        """Compute the cosine similarity to the float model's vectors and, if required, the retrieval metric."""
+        """Compute the cosine similarity to the float model's vectors and, if selected, the retrieval metric."""
         workload, size = job.workload, job.workload.evaluate.batch_size
         reference = build_encoder(workload.model, job.dataset)
         load_checkpoint(reference, job.checkpoint, workspace.store)

@@ -27,9 +27,8 @@ _TYPES = frozenset({"F64", "F32", "F16", "BF16", "I64"})  # older files contain 
 class Encoder(nn.Module):
     """A transformers model that is called with only token ids and a mask.
 
-    The `forward` method passes positions and token types to the model. Otherwise, the model would slice positions and
-    token types from buffers, and an exported model would accept only one text length. RoBERTa and similar models
-    compute positions themselves.
+    The `forward` method passes positions and token types to the model. If the model sliced its own buffers, an exported
+    model would accept only one text length. RoBERTa and similar models compute positions themselves.
     """
 
     def __init__(
@@ -54,7 +53,10 @@ class Encoder(nn.Module):
         self.passes_positions = "position_ids" in parameters and not computes_positions
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return float32 logits [B, K] or vectors [B, H] for int64 ids and mask, [B, T]; the mask is 0 for padding."""
+        """Return logits, float32 [B, K], or vectors, float32 [B, H].
+
+        The ids and the mask are int64 [B, T]; the mask is 0 for padding.
+        """
         optional: dict[str, Tensor] = {}
         if self.passes_types:
             optional["token_type_ids"] = torch.zeros_like(input_ids)

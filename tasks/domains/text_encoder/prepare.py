@@ -30,7 +30,7 @@ TOKENIZER = "tokenizer.json"
 IDS, PAIRS = "input_ids", "pair_ids"
 _TRAINED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _NOT_ONE_CLASS = ("regression", "multi_label_classification")
-Splits = Mapping[str, Mapping[str, list[Any]]]  # a split's columns: "text", and "label" (names or numbers) or "pair"
+Splits = Mapping[str, Mapping[str, list[Any]]]  # columns, keyed by split and name ("text", "label", "pair")
 
 
 def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef:
@@ -132,7 +132,10 @@ def _find_or_make(
 
 
 def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[str, ...], dict[str, list[int]]]:
-    """Return the class names (from the configuration if it lists labels) and each split's class numbers."""
+    """Return the class names, and the class numbers of the texts in each split.
+
+    If the model's configuration lists labels, these labels are the class names.
+    """
     if workload.model.task == "embedding":
         return (), {}
     data_labels = {label for split in splits.values() for label in split["label"]}
@@ -182,10 +185,10 @@ def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
-    """Train a byte-pair tokenizer with at most `vocabulary` entries that adds [CLS] before and [SEP] after a text.
+    """Train a byte-pair tokenizer with at most `vocabulary` entries.
 
-    Training a byte-pair tokenizer is reproducible. The library's WordPiece trainer breaks ties in hash-table order, so
-    the vocabulary differs between runs.
+    The tokenizer adds [CLS] before each text and [SEP] after each text. Training a byte-pair tokenizer is reproducible.
+    The library's WordPiece trainer breaks ties in hash-table order, so the vocabulary differs between runs.
 
     Source: Sennrich, Haddow and Birch, "Neural machine translation of rare words with subword units", 2016.
     """
