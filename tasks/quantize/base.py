@@ -1,4 +1,4 @@
-"""Base classes of quantization methods. A method turns recipes into specs, and names a `Converter` to apply them.
+"""Base classes for quantization methods. A method turns recipes into specs, and names a `Converter` to apply them.
 
 A method's module does not import torch, because validating a workload file imports this module. The method's converter,
 which needs torch, is imported on demand.
@@ -30,7 +30,7 @@ R = TypeVar("R", bound=Recipe)
 
 @dataclass(frozen=True)
 class Converted:
-    """A converted model in evaluation mode, and the graph mode used to convert it ("" if the method has only one)."""
+    """A converted model in evaluation mode; ``graph`` is the graph mode, or "" if the method has only one mode."""
 
     model: nn.Module
     graph: str
@@ -46,7 +46,7 @@ class Quantized(Converted):
 
 @dataclass(frozen=True)
 class Trained:
-    """A fine-tuned model that eager torch can run and that exporters accept, and the graph mode used to train it.
+    """A fine-tuned model for eager torch and for exporters, and the graph mode used to train the model.
 
     ``paths`` maps the path of each module to its path in the float model. ``folded`` maps the path of each folded
     module, such as a batch norm, to the path of the module into which it was folded.
@@ -79,11 +79,11 @@ class Converter(ABC):
         """
 
     def pack(self, model: nn.Module) -> nn.Module:
-        """Arrange a model's loaded weights in the order that the kernels need; this may empty the state dict."""
+        """Arrange a model's loaded weights in the order that the kernels need; the state dict may then be empty."""
         return model
 
     def library(self, workspace: Workspace) -> Path | None:
-        """Find or compile the library of operators that converted models call; return None if torch provides them all.
+        """Find or compile the library of operators that converted models call; return None if torch has every operator.
 
         The library is stored with the converted module, and is loaded before the module is opened.
 
@@ -95,15 +95,15 @@ class Converter(ABC):
         return None
 
     def train(self, spec: Spec, source: ModelSource) -> Trained:
-        """Fine-tune a model, or find an earlier result; the spec must contain training settings."""
+        """Fine-tune a model with the spec's training settings, or load the result of an earlier run."""
         raise TypeError(f'The "{spec.recipe.method}" method does not support training.')
 
 
 class Axis(NamedTuple):
-    """A key of a recipe that a search varies, and the key's values; the usual value comes first.
+    """A recipe key that a search varies, and the values to try; the usual value comes first.
 
     If ``types`` is not empty, the key affects only models with a module of one of these types. If ``same_speed`` is
-    true, the key affects the quality but hardly the speed.
+    true, the key affects the quality but has little effect on the speed.
     """
 
     key: str
@@ -123,7 +123,7 @@ class Method(ABC, Generic[R]):
 
     @abstractmethod
     def spec(self, recipe: R) -> Spec:
-        """Return the spec of a recipe."""
+        """Translate a recipe into a spec."""
 
     def converter(self) -> Converter:
         """Import and create the method's converter."""

@@ -1,4 +1,4 @@
-"""A recipe's converted torch module: an artifact that all torch runtimes share, stored without a pickle."""
+"""Convert torch modules, and store them without pickles as artifacts that all torch runtimes share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STRUCTURE, WEIGHTS = "structure.json", "weights.safetensors"
 
 
 class TensorSpec(Frozen):
-    """Shape and dtype of an example input."""
+    """The shape and dtype of an example input."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -74,7 +74,7 @@ class Structure(Frozen):
 
 
 def find_or_convert(source: ModelSource, spec: Spec) -> Path:
-    """Apply a spec to a torch module, or find an earlier result; return the artifact's folder, named after the digest.
+    """Apply a spec to a torch module, or reuse an earlier result. Return the artifact's folder, whose name is a digest.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def find_or_convert(source: ModelSource, spec: Spec) -> Path:
 
 
 def open_converted(folder: Path) -> nn.Module:
-    """Rebuild a converted module in evaluation mode on the CPU, packed for the current quantized engine."""
+    """Rebuild a converted module for evaluation on the CPU, with weights packed for the current quantized engine."""
     structure = Structure.read(folder)
     load_libraries(folder)
     spec, model = spec_of(structure.recipe), structure.architecture.build().eval()
@@ -122,7 +122,7 @@ def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], fraction: fl
 
 
 def exactness(spec: Spec) -> float:
-    """Return the tolerance for a saved model's outputs, which is 0 unless saving may fold batch norms."""
+    """Return the tolerance for a saved model's outputs: 0 unless saving may fold batch norms."""
     return 0.0 if spec.engine is not None else spec.tolerance
 
 
@@ -175,7 +175,7 @@ def _convert(source: ModelSource, spec: Spec, library: Path | None, folder: Path
 
 
 def _uncalled(model: nn.Module, paths: Sequence[str], examples: Mapping[str, Tensor]) -> list[str]:
-    """Return the modules among `paths` that the model does not call, such as Swin's projections in torchvision."""
+    """Return the `paths` of modules that the model does not call, such as projections in torchvision's Swin models."""
     uncalled = dict.fromkeys(paths)
     with ExitStack() as hooks:
         for path in paths:

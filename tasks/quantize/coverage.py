@@ -1,4 +1,4 @@
-"""Coverage: which modules with parameters of their own are quantized, and why the others stay in float.
+"""Determine which modules with parameters are quantized, and why the remaining modules stay in float.
 
 `ModuleConverter` is the base class of converters for specs that name module types.
 """
@@ -20,7 +20,7 @@ from tasks.refs import ModuleCoverage
 
 
 def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
-    """Return the float model's modules that have parameters of their own, in model order, marked as not quantized."""
+    """Return an entry for each module with parameters of its own, in model order; mark the entries as not quantized."""
     leaves = (
         ModuleCoverage(
             module=name,
@@ -34,7 +34,7 @@ def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
 
 
 def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage], str]) -> tuple[ModuleCoverage, ...]:
-    """Add the result of `why_float` to each leaf: why the leaf stayed in float, or "" if the leaf was quantized."""
+    """Mark each leaf as quantized if `why_float` returns ""; otherwise, record the returned reason."""
     return tuple(
         leaf.model_copy(update={"quantized": not reason, "reason": reason})
         for leaf, reason in ((leaf, why_float(leaf)) for leaf in leaves)
@@ -51,7 +51,7 @@ def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str
 
 
 def unnamed(kind: str) -> str:
-    """Explain why a module of a type that the recipe does not name stays in float."""
+    """Return the reason for keeping a module in float if the recipe does not name the module's type."""
     return f"the recipe does not name the type {kind}"
 
 
@@ -82,18 +82,18 @@ def is_within(path: str, modules: Iterable[str]) -> bool:
 class ModuleConverter(Converter):
     """A converter that does not need data; it replaces modules of the types in the spec, except excluded modules."""
 
-    subclass: ClassVar[str]  # reason why a subclass of a named type stays in float, worded to follow "which"
+    subclass: ClassVar[str]  # reason why a subclass of a named type stays in float; completes "which ..."
 
     @abstractmethod
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Return why a module of a named type lacks a kernel, or "" if it has one."""
+        """Return why there is no kernel for a module whose type is in the spec, or "" if a kernel exists."""
 
     @abstractmethod
     def replace(self, model: nn.Module, paths: Collection[str], spec: Spec) -> nn.Module:
-        """Quantize the modules at `paths`; their weights may be arbitrary."""
+        """Quantize the modules at `paths`; the modules' weights may be arbitrary."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize a float model; raise `QuantizationError` if no module or no requested embedding was quantized."""
+        """Quantize a float model; raise `QuantizationError` if no module, or no requested embedding, was quantized."""
         reasons = self._why_float(model, spec)
         coverage = cover(leaves_of(model), lambda leaf: reasons[leaf.module])
         quantized = {leaf.type for leaf in coverage if leaf.quantized}

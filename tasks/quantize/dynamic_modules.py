@@ -32,7 +32,7 @@ class FourBitEmbedding(nn.Module):
         self.register_buffer("packed", packed)
 
     def forward(self, indices: Tensor) -> Tensor:
-        """Look up the rows for int64 indices; return a float32 tensor that has one more axis."""
+        """Return float32 rows [..., D] for int64 indices [...]."""
         rows: Tensor = _ops.embedding_bag_4bit_rowwise_offsets(self.packed, indices.reshape(-1, 1))
         return rows.reshape(indices.shape + rows.shape[1:])
 
@@ -43,11 +43,11 @@ class DynamicConverter(ModuleConverter):
     subclass = "torch does not convert"
 
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Return why a recurrent layer or an embedding lacks a kernel, or "" if it has one."""
+        """Return why there is no kernel for a recurrent layer or an embedding, or "" if a kernel exists."""
         if isinstance(module, nn.RNNBase) and (not module.bias or module.proj_size):
             return "torch has no dynamic kernel for recurrent layers without bias or with projections"
         if isinstance(module, nn.Embedding) and _has_four_bits(spec) and module.embedding_dim % 2:
-            # If a row had an odd number of values, two rows would share a byte.
+            # Adjacent rows with an odd number of 4-bit values would share a byte.
             return "4-bit rows need an even number of values"
         return ""
 

@@ -67,7 +67,7 @@ def running(spec: Spec) -> Iterator[None]:
 
 @cache
 def saturates(engine: str) -> bool:
-    """Return whether an engine's sums of products saturate in this process if factors use all 8 bits.
+    """Return whether an engine's 16-bit sums saturate in this process if activations use all 8 bits.
 
     Only ``onednn`` saturates: without VNNI, its kernels add pairs of products in 16 bits. The function computes the
     largest sum, because CPUID does not show the effect of the ``ONEDNN_MAX_CPU_ISA`` environment variable. The function
@@ -114,7 +114,7 @@ def require_bfloat16(recipe: str) -> None:
 
 @contextmanager
 def without_deprecations() -> Iterator[None]:
-    """Silence torch's deprecation warnings in the block; only one thread at a time may be in such a block."""
+    """Silence torch's deprecation warnings in the block. Only one thread at a time may use this context manager."""
     with warnings.catch_warnings():
         for message in _DEPRECATIONS:
             warnings.filterwarnings("ignore", message=message)
@@ -124,6 +124,6 @@ def without_deprecations() -> Iterator[None]:
 
 @cache
 def _trigger_tensor_deprecation() -> None:
-    # torch emits its warning about quantized tensors once per process. Trigger the warning here, because it bypasses
-    # Python's warning filters if opening a TorchScript file triggers it.
+    # torch emits its warning about quantized tensors once per process. Trigger the warning here, under
+    # Python's warning filters, because opening a TorchScript file would bypass the filters.
     torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.qint8)

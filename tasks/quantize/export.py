@@ -46,7 +46,7 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
 
 
 def opened(examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> dict[str, Tensor]:
-    """Repeat examples along dynamic axes of length 1, because torch.export would otherwise fix the axes' length."""
+    """Repeat each example along dynamic axes of length 1, because torch.export treats a length of 1 as fixed."""
     repeated = dict(examples)
     for name, named in axes.items():
         for axis in named:
@@ -82,7 +82,7 @@ class OneDnnLstm(nn.Module):
     def forward(
         self, inputs: Tensor, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Return what `nn.LSTM` returns: outputs [T, B, D·H] (or [B, T, D·H]) and the states h and c [D·L, B, H]."""
+        """Return outputs [T, B, D·H] ([B, T, D·H] if `batch_first`) and states h, c [D·L, B, H], as `nn.LSTM` does."""
         lstm = self.lstm
         steps = inputs.transpose(0, 1) if lstm.batch_first else inputs
         if state is None:

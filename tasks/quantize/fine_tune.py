@@ -44,7 +44,7 @@ _FIRST_RANGES_BATCHES = 8
 
 @dataclass
 class TrainingState:
-    """Training state between epochs: number of completed epochs, and score, loss and state dict of the best epoch."""
+    """The training state between epochs: the epoch count, and the best epoch's score, loss and state dict."""
 
     epochs: int = 0
     score: float = -math.inf
@@ -84,7 +84,7 @@ class TrainingState:
 
 
 def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Module:
-    """Train a model prepared with fake quantization, or load the result of an identical earlier training run.
+    """Train a model that contains fake quantization, or load the result of an identical earlier training run.
 
     Return the model on the CPU in evaluation mode, with the weights and ranges of the best epoch.
 
@@ -97,7 +97,7 @@ def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Modul
     """
     training, recipe, data, workspace = spec.training, spec.recipe, source.fine_tuning, source.workspace
     assert training is not None
-    assert data is not None  # the workload's validation requires this data
+    assert data is not None  # validation rejects a workload without training data
     tuning = data(training.batch_size)
     own = tuning if isinstance(tuning, OwnTraining) else None
     device, store = torch.device("cpu") if own else training_device(), workspace.store
@@ -187,7 +187,7 @@ def _loss_of(
     try:
         return tuning.loss(model(*(tensor.to(device) for tensor in inputs)), target.to(device))
     except RuntimeError as error:
-        # Fake quantization raises this error if weights are infinite.
+        # Fake quantization raises an error about `zero_point` if weights are infinite.
         if "`zero_point` must be between" not in str(error):
             raise
         return torch.tensor(math.nan)
@@ -233,7 +233,7 @@ def _find_first_ranges(
 
 
 def _to_training(model: nn.Module, training: Training, epoch: int) -> None:
-    """Put the model into training mode; freeze the ranges and statistics that must be frozen in this epoch."""
+    """Put the model into training mode; freeze ranges and batch-norm statistics if the epoch is late enough."""
     model.train()
     model.apply(disable_observer if epoch >= training.freeze_observers_after else enable_observer)
     if epoch >= training.freeze_batch_norm_after:

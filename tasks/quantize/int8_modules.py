@@ -39,7 +39,7 @@ class QuantizedMatrix(NamedTuple):
 
 
 def quantize_rows(weight: Tensor) -> QuantizedMatrix:
-    """Quantize each row of a float matrix to 255 symmetric steps of the row's own scale (0 for a row of zeros)."""
+    """Quantize each row of a float matrix to 255 symmetric steps of the row's own scale; a row of zeros has scale 0."""
     weight = weight.detach().float()
     scale = weight.abs().amax(1) / 127
     values = torch.round(weight / torch.where(scale > 0, scale, 1.0).unsqueeze(1)).clamp(-127, 127)
@@ -125,7 +125,9 @@ class Int8Lstm(_Packable):
         self._operator = operators().lstm.default
 
     def forward(self, inputs: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Return outputs and state for inputs [T, B, I] ([B, T, I] if `batch_first`, or [T, I]) and h, c [L, B, H].
+        """Return the outputs and states, as `torch.nn.LSTM` does, for inputs [T, B, I] and states h and c [L, B, H].
+
+        Inputs may also be [T, I] or, if `batch_first`, [B, T, I].
 
         Raises
         ------
@@ -174,7 +176,7 @@ class Int8Embedding(nn.Module):
         self.register_buffer("scale", rows.scale.unsqueeze(1))
 
     def forward(self, indices: Tensor) -> Tensor:
-        """Look up the rows for integer indices; return a float32 tensor that has one more axis."""
+        """Return float32 rows [..., D] for integer indices [...]."""
         return functional.embedding(indices, self.weight) * functional.embedding(indices, self.scale)
 
 
@@ -184,7 +186,7 @@ class PerRowConverter(ModuleConverter):
     subclass = "may compute something else"
 
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Return why an LSTM, an embedding or a wide layer lacks a kernel, or "" if it has one."""
+        """Return why there is no kernel for an LSTM, an embedding or a wide layer, or "" if a kernel exists."""
         match module:
             case nn.LSTM(bidirectional=True):
                 return "there is no kernel for bidirectional LSTMs"

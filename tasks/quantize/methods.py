@@ -14,7 +14,7 @@ from tasks.workload.recipe import Recipe
 _PLAIN = "tasks.quantize.plain:PlainConverter"
 _MEMORY_FORMAT = Axis("memory_format", ("contiguous", "channels-last"), frozenset({"Conv2d"}))
 _EMBEDDING = frozenset({"Embedding"})
-_ENGINE = Axis("engine", ())  # the values depend on the processor
+_ENGINE = Axis("engine", ())  # no values here, because the available engines depend on the processor
 _WEIGHTS = Axis("weights", ("per-channel", "per-tensor"), same_speed=True)
 _OBSERVER = Axis("activation_observer", ("histogram", "moving-average", "min-max"), same_speed=True)
 
@@ -40,12 +40,12 @@ class Float(Method[FloatRecipe]):
     axes = (_MEMORY_FORMAT, Axis("onednn", (True, False), frozenset({"LSTM", "GRU"})))
 
     def spec(self, recipe: FloatRecipe) -> Spec:
-        """Return a spec with a small tolerance, because processors' float results differ only in the last digits."""
+        """Return a spec with a small tolerance, because float results on two processors differ only slightly."""
         return Spec(recipe=recipe, memory_format=recipe.memory_format, onednn=recipe.onednn, tolerance=1e-4)
 
 
 class CastRecipe(Recipe):
-    """The model in a smaller floating-point type."""
+    """The model in a floating-point type smaller than float32."""
 
     method: Literal["cast"]
     dtype: Literal["bfloat16"] = "bfloat16"
@@ -94,7 +94,7 @@ class Dynamic(Method[DynamicRecipe]):
     )
 
     def spec(self, recipe: DynamicRecipe) -> Spec:
-        """Return a spec for the named types.
+        """Return a spec that quantizes modules of the types in the recipe.
 
         All rows of a call share one int8 range per activation. With ``float16``, activations stay in float.
         """
@@ -129,7 +129,7 @@ class DynamicPerRow(Method[DynamicPerRowRecipe]):
     axes = (Axis("embedding_bits", (None, 8), _EMBEDDING),)
 
     def spec(self, recipe: DynamicPerRowRecipe) -> Spec:
-        """Return a spec for operators that compute the same numbers on every processor.
+        """Return a spec whose operators compute the same numbers on every processor.
 
         Preceding float modules may round differently on each processor, which can move a quantized value by one step.
         """
@@ -163,7 +163,7 @@ class StaticRecipe(GraphRecipe):
     """Number of samples per calibration batch."""
 
     def sketch(self, samples: int = 1) -> StaticRecipe:
-        """Return a recipe that calibrates on fewer samples."""
+        """Return a copy of the recipe that calibrates on at most `samples` samples."""
         size = min(self.calibration_batch_size, samples)
         batches = min(self.calibration_batches, samples // size)
         return self.model_copy(update={"calibration_batches": batches, "calibration_batch_size": size})
@@ -189,7 +189,7 @@ class QatRecipe(GraphRecipe):
     method: Literal["qat"]
     epochs: PositiveInt = 2
     """Number of passes over the `train` split."""
-    # At least 2, because batch normalization cannot train on a single image.
+    # `batch_size` must be at least 2, because batch normalization cannot train on a single image.
     batch_size: int = Field(default=32, ge=2)
     """Number of samples per training step."""
     learning_rate: PositiveFloat = 1e-4

@@ -1,7 +1,8 @@
 """Compile the C++ operators in `tasks.quantize.native` on first use, store them as an artifact, and load them.
 
-The library is a separate file next to the model, and depends only on torch. The library's name is the operators'
-namespace, which contains a digest of the sources, so that a process can use several versions of the library.
+The library is a separate file next to the model, and depends only on torch. The library is named after the
+operators' namespace, which contains a digest of the sources. A process can therefore use several versions of the
+library.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def operators() -> torch._ops._OpNamespace:
 
 
 def is_loaded(name: str) -> bool:
-    """Return whether the library `name` is loaded; every library has the ``linear`` operator."""
+    """Return whether the library `name` is loaded; the check looks for ``linear``, an operator in every library."""
     return hasattr(getattr(torch.ops, name), "linear")
 
 

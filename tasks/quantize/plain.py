@@ -61,7 +61,7 @@ class PlainConverter(Converter):
         return Converted(self.skeleton(model, spec, "", source.example_inputs), "", coverage)
 
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
-        """Wrap the model if the spec requires a dtype other than float32, or channels last."""
+        """Wrap the model if the spec requires the channels-last memory format, or a dtype other than float32."""
         if spec.arithmetic != "float32":
             model = Cast(model, getattr(torch, spec.arithmetic))
         return ChannelsLast(model) if spec.memory_format == "channels-last" else model

@@ -48,8 +48,8 @@ def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
     Raises
     ------
     QuantizationError
-        The model cannot be exported, has non-finite values or lacks suitable modules, or calibration samples are
-        missing.
+        The model cannot be exported, contains NaN or infinity, or has no suitable modules. The error is also raised if
+        there are no calibration samples.
     """
     model, calibration = source.float_model(), spec.calibration
     assert calibration is not None
@@ -71,7 +71,7 @@ def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Quantiz
     Raises
     ------
     QuantizationError
-        The model cannot be exported, or the result does not have int8 products.
+        The model cannot be exported, or the result contains no int8 products.
     """
     graph = export(trained.model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)

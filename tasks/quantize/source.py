@@ -26,7 +26,7 @@ class ModelSource:
     name: str  # name of the workload, for use in messages
     float_model: Callable[[], nn.Module]  # function that returns a new model in evaluation mode, with trained weights
     example_inputs: Mapping[str, Tensor]  # the benchmark's inputs by name, in argument order
-    axes: Mapping[str, Mapping[int, str]]  # open axes of the inputs, with a name for each axis's length
+    axes: Mapping[str, Mapping[int, str]]  # dynamic axes of the inputs, with a name for each axis's length
     architecture: Architecture  # description from which the float model can be rebuilt without weights
     made_from: Mapping[str, object]  # everything that determines the fields above, for use in digests
     workspace: Workspace
@@ -35,7 +35,7 @@ class ModelSource:
     fine_tuning: partial[FineTuning | OwnTraining] | None = None
 
     def calibration_batches(self, batch_size: int) -> Iterator[tuple[Tensor, ...]]:
-        """Return calibration batches; validation ensures that a workload has the data that its methods need."""
+        """Return calibration batches. Workload validation rejects methods that need missing data."""
         assert self.calibration is not None
         return self.calibration(batch_size)
 

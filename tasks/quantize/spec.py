@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from tasks.extensions import METHODS
 from tasks.workload.recipe import Engine, Recipe
 
-EVERY = "*"  # used in place of a type's name, for every type that has a kernel
+EVERY = "*"  # type name that stands for every type with a kernel
 
 Weights = Literal["int8", "int4", "float16", "bfloat16"]
 Granularity = Literal["tensor", "channel"]
@@ -92,7 +92,7 @@ class Spec:
 
     @property
     def form(self) -> Literal["ordinary", "graph", "modules"]:
-        """Part of the model that uses torch's quantized kernels: none (``"ordinary"``), the graph, or some modules."""
+        """Part of a model that uses torch's quantized kernels: the graph, some modules, or nothing (``"ordinary"``)."""
         if self.engine is None:
             return "ordinary"
         return "graph" if EVERY in self.layers else "modules"
@@ -114,12 +114,12 @@ class Spec:
 
     @property
     def graphs(self) -> frozenset[str]:
-        """Graph modes that a runtime must support for calibration; none for a trained model, which has a mode."""
+        """Graph modes that a runtime must support to calibrate a model; empty if the spec does not calibrate."""
         return frozenset({self.graph} if self.calibration else ())
 
     @property
     def couples_rows(self) -> bool:
-        """Whether all rows of a call share each activation's range."""
+        """Whether each activation has one range for all rows of a call."""
         return "dynamic-per-tensor" in self.activations
 
     @property

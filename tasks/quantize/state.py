@@ -41,8 +41,8 @@ def load_flat_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         rebuilt = _rebuild(value, name, tensors)
         path, _, attribute = name.rpartition(".")
         if isinstance(value, ScriptObject) and isinstance(graph := module.get_submodule(path), GraphModule):
-            # If `forward` passes packed parameters to a function, torch can load these parameters only into the root
-            # module, where their names begin with an underscore.
+            # torch can load packed parameters that `forward` passes to a function only into the root module. The names
+            # of such parameters begin with an underscore.
             setattr(graph, attribute, rebuilt)
             del state[name]
         else:
@@ -134,7 +134,7 @@ def _pack_cell(
 _PACKINGS: dict[str, tuple[Callable[[ScriptObject], Parts], Callable[..., object]]] = {
     "LinearPackedParamsBase": (_unpack_state, _pack_linear),
     "CellParamsBase": (_unpack_state, _pack_cell),
-    # This class is also used for Conv1d, which torch computes on images with one row.
+    # Conv1d also uses this class, because torch computes Conv1d on images with one row.
     "Conv2dPackedParamsBase": (partial(_unpack_convolution, "conv2d"), _ops.conv2d_prepack),
     "Conv3dPackedParamsBase": (partial(_unpack_convolution, "conv3d"), _ops.conv3d_prepack),
 }

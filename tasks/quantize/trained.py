@@ -2,8 +2,8 @@
 
 The quantize and dequantize operators are in torch's namespace ``quantized_decomposed``. Inductor fuses quantize, float
 and dequantize operators into oneDNN's int8 kernels. The ONNX export contains QuantizeLinear and DequantizeLinear, which
-ONNX Runtime and OpenVINO fuse. A model is trained once, and all runtimes use the same int8 weights and ranges as
-torch's kernels.
+ONNX Runtime and OpenVINO fuse. A model is trained once, and all runtimes use the resulting int8 weights and ranges,
+as torch's kernels do.
 """
 
 from __future__ import annotations

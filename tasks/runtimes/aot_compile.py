@@ -49,11 +49,14 @@ class AotMaker(Maker):
         return instruction_set() | {"instructions": list(instructions), "compiler": compiler}
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
-        """Find or build the converted module, unless the spec has an engine, whose modules cannot be exported."""
+        """Find or build the converted module; return {} if an engine prevents its export."""
         return {KIND: find_or_convert(source, spec).name} if spec.engine is None else {}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Quantize or convert a model, compile it, and compare outputs. The candidate's size includes all files."""
+        """Quantize or convert a model, compile it, and compare its outputs before and after compilation.
+
+        The candidate's size includes all files.
+        """
         name = spec.recipe.name
         # Delete each cache immediately: a cache is as large as its model, and a killed worker would leave all of them.
         with quiet(), tempfile.TemporaryDirectory(prefix=TEMPORARY) as cache_folder, own_cache(cache_folder):

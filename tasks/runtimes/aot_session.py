@@ -39,7 +39,8 @@ def open_package(path: Path) -> Call:
     """Load a package as a callable that takes tensors.
 
     ``torch._inductor.aoti_load_package`` creates the same loader, but imports the compiler and runs it to warn about
-    packages for other processors. Its wrapper also parses descriptions of inputs and outputs on every call.
+    packages for other processors. The function that
+    ``aoti_load_package`` returns also parses descriptions of inputs and outputs on every call.
     """
     loader = torch._C._aoti.AOTIModelPackageLoader(str(path))
     structure = pytree.treespec_loads(loader.get_call_spec()[1])

@@ -159,18 +159,18 @@ class Runtime(ABC):
     makes: ClassVar[str]  # import path of the `Maker`, ``module:class``
     opens: ClassVar[str]  # import path of the `Opener`, ``module:class``
     checker: ClassVar[str] = ""  # "module"
-    limits: ClassVar[tuple[Limit, ...]] = ()  # limits of the supported specs
+    limits: ClassVar[tuple[Limit, ...]] = ()  # limits on the specs that the runtime supports
     extra: ClassVar[str] = ""  # nightquant's extra that installs the runtime, or "" for a runtime without an extra
     distributions: ClassVar[tuple[str, ...]] = ()  # required distributions, whose versions are part of the digest
     compiles: ClassVar[bool] = False  # whether building a candidate takes minutes
     runs_engine: ClassVar[bool] = False  # whether torch's quantized engine provides the kernels
-    rounds_per_call: ClassVar[bool] = True  # whether all rows of a call share a dynamic range
+    rounds_per_call: ClassVar[bool] = True  # whether a dynamically quantized activation has one range per call
     main_file: ClassVar[str] = ""  # the file that a program opens, if a bundle has several files
     usage: ClassVar[str] = ""
     caution: ClassVar[str] = ""  # a warning for users who open the files
-    not_reproducible: ClassVar[dict[str, str]] = {}  # reason that a rebuilt file differs, by file name
+    not_reproducible: ClassVar[dict[str, str]] = {}  # why a rebuilt file differs, keyed by file name
     # Tolerated difference from the reference, as a fraction of the outputs' range. Without saturation, outputs differ
-    # by up to 0.015, because torch's reference rounds at other points of the graph (``python -m benchmarks.proof``).
+    # by up to 0.015, because torch's reference rounds at other points in the graph (``python -m benchmarks.proof``).
     saturation_noticed: ClassVar[float] = 0.02
 
     def maker(self) -> Maker:
@@ -207,6 +207,6 @@ class Runtime(ABC):
         require_installed(f'The "{name}" runtime', self.distributions, self.extra or name)
 
     def environment(self) -> dict[str, object]:
-        """Return the versions and host properties that affect the files, and are part of the candidate's digest."""
+        """Return the versions and host properties that affect the files; the candidate's digest includes them."""
         versions = {distribution: installed_version(distribution) for distribution in self.distributions}
         return {**versions, **self.maker().environment()}

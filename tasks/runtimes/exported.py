@@ -28,7 +28,7 @@ class ExportedMaker(Maker):
     opener: ClassVar[type[Opener]]
     files: ClassVar[tuple[str, ...]]  # files that `quantize` writes
     left_float: ClassVar[str]  # reason given for a module that the tools leave in float; contains ``{type}``
-    quantizes_nothing: ClassVar[str]  # first sentence of the hint if the tools leave all modules in float
+    quantizes_nothing: ClassVar[str]  # first sentence of the hint for a model that the tools leave in float
 
     @abstractmethod
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
@@ -39,7 +39,7 @@ class ExportedMaker(Maker):
         """Yield the module path of each operation with weights, and whether the weights are int8."""
 
     def int8_by_module(self, folder: Path) -> dict[str, bool]:
-        """Return, by module path, whether all of the module's weights are int8."""
+        """Return whether all of a module's weights are int8, keyed by the module's path."""
         modules: dict[str, bool] = {}
         for path, is_int8 in self.products(folder):
             modules[path] = is_int8 and modules.get(path, True)
@@ -49,7 +49,7 @@ class ExportedMaker(Maker):
         """Raise `QuantizationError` if the outputs for the example inputs are wrong."""
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
-        """Export the float or fine-tuned model, or find an earlier export."""
+        """Export the float or fine-tuned model, or reuse an earlier export."""
         return {KIND: find_or_export(source, spec).name}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:

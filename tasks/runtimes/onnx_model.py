@@ -1,7 +1,7 @@
-"""Export the float model to ONNX, with torch.export and without TorchScript; several runtimes share the artifact.
+"""Export the float model to ONNX with torch.export, not TorchScript, as an artifact that several runtimes share.
 
-Every node's name begins with the path of its module (``rnn/node_LSTM_54``), so that a recipe's exclusions and the
-coverage can refer to modules.
+Every node's name begins with the path of its module (``rnn/node_LSTM_54``). Exclusions and coverage use this path to
+refer to modules.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ op: Any = opset20
 
 
 def find_or_export(source: ModelSource, spec: Spec) -> Path:
-    """Export the float model, or find an earlier export; return the artifact's folder, which is named after the digest.
+    """Export the float model, or reuse an earlier export. The name of the returned folder is the artifact's digest.
 
     For a spec with training, export the fine-tuned model, with int8 weights and with QuantizeLinear and
     DequantizeLinear nodes. The domain declares the dynamic axes; all other axes have the lengths of the example inputs.

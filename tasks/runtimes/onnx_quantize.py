@@ -23,7 +23,7 @@ from tasks.runtimes.onnx_session import MODEL, OnnxOpener
 
 # ONNX operators with dynamic int8 kernels, keyed by the type of the torch module.
 DYNAMIC_OPERATORS = {"Linear": ("MatMul", "Gemm"), "LSTM": ("LSTM",), "Embedding": ("Gather",)}
-# Operators with weights, and the index of each operator's weight input.
+# Index of the weight input, keyed by operator; operators without weights are missing.
 _WEIGHTS = {"Conv": 1, "ConvTranspose": 1, "MatMul": 1, "Gemm": 1, "LSTM": 1, "GRU": 1, "RNN": 1, "Gather": 0}
 _INT8_OPERATORS = frozenset({"MatMulInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "ConvInteger"})
 _INT8 = frozenset({onnx.TensorProto.INT8, onnx.TensorProto.UINT8})
@@ -105,9 +105,10 @@ def _quantize_statically(
 ) -> None:
     """Quantize weights and activations to int8, with QuantizeLinear and DequantizeLinear around float operators.
 
-    Ranges come from calibration batches, only one of which is in memory at a time. Depending on the observer, a range
-    extends from the minimum to the maximum, uses the moving averages of both, or excludes 0.001% of the values
-    (``histogram``). If any activation's values are too similar for a histogram, all ranges use the minimum and maximum.
+    Ranges come from calibration batches, only one of which is in memory at a time. The ``min-max`` observer
+    uses the minimum and maximum, and ``moving-average`` uses moving averages of both. The ``histogram`` observer
+    excludes 0.001% of the values. If any activation's values are too similar for a histogram, all ranges use the
+    minimum and maximum.
 
     Raises
     ------

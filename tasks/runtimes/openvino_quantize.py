@@ -1,4 +1,4 @@
-"""Quantize an exported model with NNCF for OpenVINO, and read from the result which modules became int8."""
+"""Quantize an exported model with NNCF for OpenVINO, and determine from the result which modules became int8."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _BETWEEN = frozenset(
     {"Convert", "Subtract", "Multiply", "Reshape", "FakeQuantize", "Transpose", "Squeeze", "Unsqueeze", "Concat",
      "Split"}
 )  # fmt: skip
-_FURTHEST = 4  # maximum number of operations, starting with an LSTM, whose names are searched for a module path
-# Maximum difference, as a fraction of an output's range. Rounding differences add up in deep models, but wrong outputs
-# differ by more.
+_FURTHEST = 4  # maximum number of operations whose names are searched for the path of an LSTM's module
+# Maximum difference from the trained model's output, as a fraction of the output's range. Rounding differences add up
+# in deep models, but wrong outputs differ by more.
 _GARBAGE_FRACTION = 0.3
 _ESTIMATORS = {"min-max": "MINMAX", "moving-average": "MEAN_MINMAX", "histogram": "MEAN_QUANTILE"}
 
@@ -51,7 +51,7 @@ class OpenVinoMaker(ExportedMaker):
     quantizes_nothing = "NNCF has no int8 form for the layers in this recipe"
 
     def environment(self) -> dict[str, object]:
-        """Return whether weights use eight bits (with VNNI), and whether float operators may compute in bfloat16."""
+        """Return whether weights use eight bits, which needs VNNI, and whether float operators may use bfloat16."""
         return {"vnni": this_machine().has_vnni, "bfloat16": computes_bfloat16()}
 
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:

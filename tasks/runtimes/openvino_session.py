@@ -20,7 +20,7 @@ from tasks.runtimes.base import CandidateFiles, Opened, Opener
 MODEL, WEIGHTS = "model.xml", "model.bin"
 PRECISION = ["nightquant", "precision"]  # path of the entry in the IR that sets the precision of float operators
 _COMPRESSED = "FullyConnectedCompressed"  # kernels are named after the output's type, even if weights are int8
-_SHAPES = 4  # number of compiled shapes to keep; an evaluation has a few, and a benchmark has one
+_SHAPES = 4  # number of compiled shapes to keep; evaluations use a few shapes, and benchmarks use one
 
 
 class OpenVinoOpener(Opener):
@@ -84,7 +84,7 @@ def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Ten
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
         request, outputs = compiled_for(*(tuple(tensor.shape) for tensor in inputs))
-        # Do not pass the arrays to `infer`, because its type and name checks take as long as a small operator.
+        # Do not pass the arrays to `infer`, whose type and name checks take as long as a small operator.
         arrays = [tensor.contiguous().numpy() for tensor in inputs]
         for index, array in enumerate(arrays):
             request.set_input_tensor(index, openvino.Tensor(array, shared_memory=True))

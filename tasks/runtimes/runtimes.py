@@ -38,7 +38,7 @@ class Eager(Runtime):
 
 
 class TorchScript(Runtime):
-    """The converted module, traced with the example inputs, frozen, and loadable without nightquant."""
+    """The converted module, traced with the example inputs and frozen. The file can be loaded without nightquant."""
 
     makes = "tasks.runtimes.torchscript_files:ScriptMaker"
     opens = "tasks.runtimes.torchscript_files:ScriptOpener"
@@ -179,7 +179,7 @@ import openvino
 
 core = openvino.Core()
 model = core.read_model("{{ m.model.file }}")
-# Fixed shapes are faster; without this call, open axes may have any length.
+# Fixed shapes are faster; without this call, dynamic axes may have any length.
 model.reshape({
 {%- for tensor in m.model.inputs %}{{ loop.index0 }}: {{ tensor.shape }}{{ ", " if not loop.last }}{% endfor -%}
 })

@@ -39,7 +39,7 @@ _OTHER = re.compile(
 )
 # torch's profiler takes 0.2 ms per operator, and a recurrent model has hundreds of operators per call.
 _PARTS, _MOST_IN_PART = 5, 4
-_PACKAGE = "AOTIModelContainerRunner"  # prefix of the events for a complete call of a compiled package
+_PACKAGE = "AOTIModelContainerRunner"  # name prefix of the events that time complete calls of a package
 
 
 class EagerMaker(Maker):
@@ -89,7 +89,7 @@ class EagerOpener(Opener):
 
 
 def profile_torch(call: Callable[[], object], calls: int) -> list[Operator]:
-    """Profile up to 20 calls: torch's operators and, in a compiled package, oneDNN's primitives and compiled loops."""
+    """Profile operators in up to 20 calls, including oneDNN's primitives and compiled loops if `call` is a package."""
     parts = min(_PARTS, calls)
     calls_in_part = min(_MOST_IN_PART, calls // parts)
     return typical(operator for _ in range(parts) for operator in _profile_part(call, calls_in_part))
@@ -149,7 +149,10 @@ def _primitive(line: str) -> Operator | None:
 
 @contextmanager
 def _standard_output_to(descriptor: int) -> Iterator[None]:
-    """Redirect standard output (also from C code) to a file, which is safe because this process only measures."""
+    """Redirect standard output, including output from C code, to a file.
+
+    The redirection is safe, because this process only measures.
+    """
     library = ctypes.CDLL(None)
     sys.stdout.flush()
     library.fflush(None)

@@ -49,8 +49,9 @@ class ScriptOpener(EagerOpener):
 def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: Path, *, exact: bool) -> None:
     """Trace, freeze and save a model.
 
-    With `exact`, the operations do not change, and outputs equal the model's outputs bit for bit. Otherwise, freezing
-    may fold float operations, for example a batch norm into a convolution; the result is faster but rounds differently.
+    With `exact`, the operations do not change, and outputs equal the model's outputs bit for bit. Without `exact`,
+    freezing may fold float operations, for example a batch norm into a convolution. The result is then faster but
+    rounds differently.
 
     Raises
     ------

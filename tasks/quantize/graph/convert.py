@@ -82,14 +82,14 @@ class StaticConverter(GraphConverter):
             The requested graph mode cannot express the model, calibration samples are missing, an operation lacks a
             quantized kernel, or values are not finite.
         """
-        refuse_non_finite_state(model)  # check before trying either graph mode
+        refuse_non_finite_state(model)  # check the weights before trying a graph mode
         try:
             return super().convert(model, spec, source)
         except QuantizationError as error:
             if spec.graph != "auto":
                 raise
             refusal = error
-        try:  # eager mode has changed `model`, so create a new one
+        try:  # eager mode has changed `model`, so create a new model
             return super().convert(source.float_model(), replace(spec, graph="fx"), source)
         except QuantizationError as error:
             if error.message == refusal.message:
@@ -171,7 +171,7 @@ def pair_with_float(
 def cover_fused(
     leaves: Sequence[ModuleCoverage], converted: nn.Module, plan: Plan, packed: Collection[str] = ()
 ) -> tuple[ModuleCoverage, ...]:
-    """Record for each leaf module of the unfused float model why the module stays in float, if it does.
+    """Record why each leaf module of the unfused float model stays in float, or that the module is quantized.
 
     A fused module, such as a batch norm, counts as quantized if the first module of its chain is quantized. A module
     also counts as quantized if `packed` contains its parameters, which were packed for a function in `forward`.

@@ -1,9 +1,9 @@
 """Replace function calls in `forward`, such as ``functional.conv2d``, with plain modules that own the parameters.
 
 Model libraries have many subclasses of `nn.Conv2d` whose `forward` pads the input and then calls ``functional.conv2d``.
-PyTorch can neither fuse function calls nor load their packed weights, and requires positional arguments. Function calls
-in a traced graph are therefore replaced with plain modules, at the paths of the modules that own the parameters. A
-function call is kept if its weight belongs to the model itself, is computed, or is used more than once.
+PyTorch cannot fuse function calls, cannot load their packed weights, and accepts only positional arguments. Function
+calls in a traced graph are therefore replaced with plain modules, at the paths of the modules that own the parameters.
+A function call is kept if its weight belongs to the model itself, is computed, or is used more than once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _READ = "_read_by_forward"
 def with_plain_layers(
     model: nn.Module, graph: fx.Graph, *, training: bool = False
 ) -> tuple[fx.GraphModule, frozenset[str]]:
-    """Replace functions in a model's graph with plain layers, in place, and build a graph module from the graph.
+    """Replace function calls in a model's graph, in place, with plain layers; return a graph module.
 
     Parameters
     ----------
@@ -49,7 +49,8 @@ def with_plain_layers(
     Returns
     -------
     tuple of GraphModule and frozenset
-        The graph module, which shares tensors and all other modules with the model, and the paths of the plain layers.
+        The graph module and the paths of the plain layers. The graph module uses the model's tensors and, except for
+        plain layers, the model's modules.
     """
     plain: dict[str, nn.Module] = {}
     moved: dict[str, nn.Module] = {}
@@ -84,7 +85,7 @@ def parameters_read(model: nn.Module) -> frozenset[str]:
 
 
 def _arguments_of(node: fx.Node) -> Args:
-    """Return a function's arguments by name; a convolution gets a stride, a padding and a dilation for each axis."""
+    """Return a function call's arguments, keyed by name. Convolutions get one stride, padding and dilation per axis."""
     defaults = _ARGUMENTS[node.target]
     arguments = defaults | dict(zip(defaults, node.args, strict=False)) | dict(node.kwargs)
     if node.target in _CONVOLUTIONS:
@@ -99,7 +100,7 @@ def _arguments_of(node: fx.Node) -> Args:
 
 
 def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) -> str:
-    """Return the path of the only module that owns a function's tensors, or "" if other nodes use this module too."""
+    """Return the path of the module whose tensors only this function call uses, or "" if there is no such module."""
     owners = {str(tensor.target).rpartition(".")[0] for tensor in tensors}
     if len(owners) != 1 or any(tensor.op != "get_attr" or len(tensor.users) != 1 for tensor in tensors):
         return ""
@@ -143,7 +144,7 @@ def _plain_layer(target: object, arguments: Args, tensors: Mapping[str, fx.Node]
 
 
 def _move_children(owner: str, model: nn.Module, graph: fx.Graph) -> dict[str, nn.Module]:
-    """Move called children out of a module that becomes a plain layer; return them keyed by their new paths."""
+    """Move called children out of a module that becomes a plain layer; return the children, keyed by new path."""
     moved = {}
     for node in graph.nodes:
         if node.op == "call_module" and str(node.target).startswith(f"{owner}."):
@@ -154,7 +155,7 @@ def _move_children(owner: str, model: nn.Module, graph: fx.Graph) -> dict[str, n
 
 
 def _separate_reads(graph: fx.Graph, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Rename tensors that `forward` reads from modules that conversion replaces; yield the new names and tensors."""
+    """Rename each tensor that `forward` reads from a called module; yield the new name and the tensor."""
     called = {str(node.target) for node in graph.nodes if node.op == "call_module"}
     for node in graph.nodes:
         if node.op == "get_attr" and str(node.target).rpartition(".")[0] in called:

@@ -57,7 +57,7 @@ def reduces_range(engine: str | None) -> bool:
 
 
 def qconfig_for(spec: Spec) -> QConfig:
-    """Return the observers (for training, the fake-quantize modules) for a spec's engine."""
+    """Return a `QConfig` for a spec's engine, with observers for calibration or fake-quantize modules for training."""
     reduced, granularity = {"reduce_range": reduces_range(spec.engine)}, spec.layers[EVERY].granularity
     if spec.calibration is not None:
         activation = _ACTIVATION_OBSERVERS[spec.calibration.observer].with_args(**reduced)

@@ -29,14 +29,14 @@ _PASSING_MODULES: tuple[type[nn.Module], ...] = (
     nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.Upsample, nn.ChannelShuffle,
     nn.PixelShuffle, nn.Sigmoid, nn.Tanh, nn.Hardsigmoid,
 )  # fmt: skip
-# Functions and methods that accept quantized tensors. Results have the input's range or a range that is wide enough.
+# Functions and methods that accept quantized tensors. Every result fits the input's range.
 _PASSING_FUNCTIONS = frozenset({
     "flatten", "reshape", "view", "permute", "transpose", "contiguous", "squeeze", "unsqueeze", "chunk", "split",
     "getitem", "select", "narrow", "expand", "clone", "detach", "relu", "relu_", "dropout", "max_pool1d", "max_pool2d",
     "max_pool3d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "interpolate",
     "channel_shuffle", "pixel_shuffle", "mean", "boolean_dispatch",
 })  # fmt: skip
-# Types of modules that eager mode converts, and exceptions, which need observers other than the recipe's.
+# Eager mode converts the module types in `_MAPPED`, except embeddings, which need observers other than the recipe's.
 _MAPPED = set(get_default_static_quant_module_mappings())
 _UNMAPPED = {nn.Embedding, nn.EmbeddingBag}
 
@@ -64,7 +64,7 @@ class Plan:
 
     In eager mode, values are quantized at the model's own stubs (``own``) or around the model (``around``). With
     ``own_fusing``, the model's `fuse_model` method, not ``chains``, determines the modules to fuse. ``excluded``
-    contains modules, or heads of chains, that stay in float on request or because their kernels are unsupported.
+    contains the modules and chain heads that stay in float because they are excluded or lack a supported kernel.
     ``outside`` contains modules that receive only float values.
     """
 
@@ -124,7 +124,7 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
 
 
 def _stay_float(model: nn.Module, exclude: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the paths of the outermost excluded modules, followed by modules of `UNSUPPORTED` types."""
+    """Return the paths of modules to keep in float: outermost excluded modules, then modules of `UNSUPPORTED` types."""
     excluded = excluded_modules(model, exclude)
     outermost = (name for name in exclude if not any(name.startswith(f"{other}.") for other in exclude))
     unsupported = (path for path, module in model.named_modules() if type(module) in UNSUPPORTED)
@@ -235,7 +235,7 @@ def fuse_chains(model: nn.Module, chains: Sequence[Chain], *, is_qat: bool) -> N
 
 
 def _line_from(node: fx.Node, traced: Traced, taken: Collection[str]) -> Iterator[fx.Node]:
-    """Yield consecutive nodes that call modules not in `taken`; each node is the only consumer of the previous one."""
+    """Yield a chain of nodes that call modules outside `taken`; each node is the only consumer of the previous node."""
     while node.op == "call_module" and traced.calls[str(node.target)] == 1 and str(node.target) not in taken:
         yield node
         if len(node.users) != 1:

@@ -19,7 +19,7 @@ from tasks.quantize.graph.functional import with_plain_layers
 from tasks.quantize.source import refuse_non_finite
 
 _MODES = {"eager": "eager mode", "fx": "FX graph mode"}
-# Operations on a tensor's shape that `forward` uses in assertions.
+# Operations that assertions in `forward` apply to shapes.
 _SHAPE_CHECKS = frozenset(
     {getattr, *(vars(operator)[name] for name in ("eq", "ne", "lt", "le", "gt", "ge", "mod", "getitem"))}
 )
@@ -74,7 +74,7 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
                 hint="In the factory, wrap the model in a module whose `forward` takes only the data's inputs.",
             ) from error
     calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
-    # Take only called modules from the graph module, because its other modules are empty parents.
+    # Take only called modules from `traced`, whose other modules are empty parents.
     modules = dict(model.named_modules()) | {name: traced.get_submodule(name) for name in calls}
     return Traced(traced.graph, modules, recorder.ranks, calls, plain)
 
@@ -171,7 +171,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Interpreter(fx.Interpreter):
-    """An interpreter that records the last operation that ran, and the rank of the first result of each node."""
+    """An interpreter that records the last operation that ran, and the rank of each node's first result."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -187,7 +187,7 @@ class _Interpreter(fx.Interpreter):
         return result
 
     def place(self) -> str:
-        """Describe the last operation by the module that it calls, or by its name and the preceding module."""
+        """Describe the last operation: name the module that it calls, or the operation and the preceding module."""
         above = [self.last]
         for node in above:
             if node.op == "call_module":
