@@ -1,4 +1,4 @@
-"""Open a data set from a local folder, or from a local or remote archive that may be malicious.
+"""Open a data set from a folder or an archive. Archives may be remote, and may be malicious.
 
 Extraction refuses an archive that contains a path outside the target folder, a link, a device, a duplicate name, or too
 many bytes.
@@ -27,8 +27,7 @@ _PIECE = 1 << 20
 _LONGEST_HEADER = 1 << 20
 _EXTENSIONS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, b"X")
 
-# Name of each member, the reason not to extract the member (``""`` if there is none), and the content (``None`` for a
-# folder).
+# For each archive member: its name, the reason to refuse it (``""`` if none), and its content (``None`` for a folder).
 _Members = Iterator[tuple[str, str, IO[bytes] | None]]
 
 # Errors that zipfile, tarfile and their decompressors raise for broken archives.
@@ -42,9 +41,9 @@ def open_source(
     """Open a directory or an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz) as a folder of files.
 
     `Source.sha256` is the archive's digest, or ``""`` for a directory. The first call to `Source.path` downloads and
-    extracts an archive. A caller that finds the digest in the store can therefore avoid the download. `downloads` is
-    the folder for downloads and, until the block ends, for extracted files. `max_bytes` limits the archive's size, and
-    the total size of the extracted files. See `storage.transfer.fetch` for the allowed URIs.
+    extracts an archive. Callers that find the digest in the store can avoid the download. `downloads` is the folder for
+    downloads; until the ``with`` block ends, the folder also contains the extracted files. `max_bytes` limits the
+    archive's size and the total size of the extracted files. See `storage.transfer.fetch` for the allowed URIs.
 
     Raises
     ------
@@ -76,7 +75,7 @@ def open_source(
 
 
 def extract(archive: Path, folder: Path, *, max_bytes: int, named: str = "") -> None:
-    """Extract an archive's regular files into an existing, empty folder, or refuse the archive."""
+    """Extract an archive's regular files into an existing, empty folder; refuse an unsafe archive."""
     named = named or str(archive)
     try:
         if zipfile.is_zipfile(archive):
@@ -104,7 +103,7 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, named: str = "") -> 
 
 
 class _BoundedHeader(tarfile.TarInfo):
-    """A tar header that refuses long extension headers (pax, long names), because tarfile reads them into memory."""
+    """Tar header that refuses long extension headers (pax, long names), which tarfile would read into memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -115,7 +114,7 @@ class _BoundedHeader(tarfile.TarInfo):
 
 
 def _is_tar(archive: Path) -> bool:
-    # `tarfile.is_tarfile` would read the first header into memory, even if the header is too long.
+    # `tarfile.is_tarfile` would read a first header of any size into memory.
     try:
         with tarfile.open(archive, "r:*", tarinfo=_BoundedHeader):
             return True
@@ -126,10 +125,9 @@ def _is_tar(archive: Path) -> bool:
 def _zip_members(archive: Path) -> _Members:
     with zipfile.ZipFile(archive) as members:
         for member in members.infolist():
-            # The upper 16 bits contain the Unix permissions and file type; in archives from other systems, the upper
-            # bits are 0.
+            # The upper 16 bits contain the Unix permissions and file type, or 0 in archives from other systems.
             kind = stat.S_IFMT(member.external_attr >> 16)
-            if not member.filename:  # zipfile cannot open a name that begins with NUL, and returns ``""``
+            if not member.filename:  # zipfile truncates names at NUL, and cannot open an empty name
                 yield member.filename, why_unsafe(member.filename), None
             elif kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 yield member.filename, "it is a link or a device", None

@@ -1,4 +1,4 @@
-"""Build a job's candidates: find each candidate in the store by digest, or let its runtime build and store it."""
+"""Find a job's candidates in the store by digest; build and store missing candidates."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: 
     source = model_source(job, workspace)
     maker = implementation.maker()
     shared = maker.shared(source, spec)
-    # The results of runtimes with their own quantizers also depend on the calibration code.
+    # The calibration code affects the result if the runtime has its own quantizer.
     code = code_digest(type(maker).__module__, *source.code_of(spec), __name__)
     made_from = {
         **source.made_from,

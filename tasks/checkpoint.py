@@ -1,4 +1,4 @@
-"""Train, fetch, draw or load a workload's float weights, then check and store them.
+"""Obtain, check and store a workload's float weights, which may be trained, downloaded or random.
 
 Weights that do not match the workload's model are refused. The checkpoint's notes list differences that PyTorch
 accepts.
@@ -32,7 +32,7 @@ KIND = "checkpoint"
 _MOST_SHOWN, _LONGEST_KEY = 10, 200
 _MOST_WRAPPERS = 3  # DataParallel, torch.compile and LightningModule, for example, each add a prefix to all keys
 _COUNT = "num_batches_tracked"
-_COUNTS_SINCE = 2  # version of normalization layers that introduced `_COUNT` (PyTorch 0.4.1)
+_COUNTS_SINCE = 2  # the layer version in which PyTorch 0.4.1 added `_COUNT` to normalization layers
 # Types that store weights without a scale; other types, such as float8, need a separate scale.
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -56,7 +56,7 @@ def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> Che
             return _fetched(workload, dataset, workspace)
         case "seeded":
             return _seeded(workload, dataset, workspace)
-    # The domain provides all other kinds of weights.
+    # Domains define further kinds of weights.
     made_from, load = DOMAINS[workload.domain].weights(workload, dataset)
     return find_or_make(workload, dataset, workspace, made_from, load)
 
@@ -93,7 +93,7 @@ def _seeded(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> Ch
 
 
 def _digest_inputs(workload: Workload, dataset: DatasetRef, make: Callable[..., object]) -> dict[str, object]:
-    """Return the inputs of the digest for weights that are trained or drawn from a seed."""
+    """Return the values that determine the digest of trained or random weights."""
     build = DOMAINS[workload.domain].build
     return {
         "model": workload.model.model_dump(mode="json"),
@@ -110,7 +110,7 @@ def find_or_make(
     made_from: Mapping[str, object],
     make: Callable[[], Mapping[str, Tensor]],
 ) -> CheckpointRef:
-    """Return the checkpoint whose inputs are `made_from`; if it is missing, make, check and store it.
+    """Return the checkpoint that `made_from` identifies; if the store lacks this checkpoint, make, check and store it.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def find_or_make(
 
 
 def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return contiguous CPU copies that do not share memory, with floating-point tensors as float32."""
+    """Copy tensors to separate, contiguous CPU memory, and convert floating-point tensors to float32."""
     return {
         name: tensor.detach()
         .to(device="cpu", dtype=torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
@@ -154,7 +154,7 @@ def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def fit(
     state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return the state dict under the model's keys, and notes about the changes, without copying tensors.
+    """Rename the tensors to the model's keys without copying data; return the tensors, and notes about the changes.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def fit(
         if key not in fitted and tied in fitted:
             fitted[key] = fitted[tied]
             notes.append(f"took {key} from {tied}, because the model ties them")
-    # `load_state_dict` also adds these keys to a state dict from an older version of the layer.
+    # Add missing `_COUNT` keys to state dicts of older layer versions, as `load_state_dict` does.
     old = [
         f"{name}.{_COUNT}".lstrip(".")
         for name, module in model.named_modules()
@@ -217,7 +217,7 @@ def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """Return the first lines and, if lines were omitted, a last line that counts the omitted lines."""
+    """Return the first lines; if lines are omitted, append a line with the number of omitted lines."""
     rest = len(lines) - _MOST_SHOWN
     return [line[:_LONGEST_KEY] for line in lines[:_MOST_SHOWN]] + [f"and {rest} more"] * (rest > 0)
 

@@ -75,7 +75,7 @@ def check_int8(machine: Machine) -> Check:
 
 
 def check_ratio(ratio: Ratio) -> Check:
-    """Check whether torch's int8 kernels are faster than its float kernels."""
+    """Check whether torch's int8 kernels are faster than torch's float kernels."""
     result = f"int8 linear layer {ratio.value:.2f}× as fast as float ({ratio.low:.2f} to {ratio.high:.2f})"
     return _checked(
         "int8 kernels",
@@ -107,7 +107,7 @@ def check_busy(evidence: Evidence) -> Check:
 
 
 def check_waiting(before: Evidence, after: Evidence) -> Check:
-    """Check whether other programs ran during the benchmark; load averages would also include earlier programs."""
+    """Check whether other programs ran during the benchmark. Load averages would include earlier programs too."""
     if "cpu" not in before.pressure or "cpu" not in after.pressure:
         return Check("other work meanwhile", "ok", "not reported by this system")
     waited_s = (after.pressure["cpu"].some_total_us - before.pressure["cpu"].some_total_us) / 1e6

@@ -36,8 +36,8 @@ KIND, FACT = "outputs", "evaluation"
 def find_or_evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> Evaluation:
     """Return a candidate's evaluation; evaluate the candidate if the store lacks an evaluation under equal conditions.
 
-    The same files, data, code and libraries compute the same numbers on the same host. A user's own metric may depend
-    on anything, so a workload with such a metric is evaluated in every run.
+    The same files, data, code and libraries compute the same numbers on the same host. A custom metric may depend on
+    anything, so a workload with a custom metric is evaluated in every run.
     """
     store, fact = workspace.store, _fact(job, candidate)
     found = fact.find(store) if fact else None
@@ -109,7 +109,7 @@ def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: b
     """Return two qualities: one for separate rows, as in deployment, and one for calls with several rows.
 
     If the rows of a call do not affect each other, one batched evaluation, which is faster, measures both qualities.
-    Otherwise (`apart`), each row is evaluated in a separate call to measure the first quality.
+    If the rows affect each other (`apart`), each row is evaluated in a separate call to measure the first quality.
 
     Raises
     ------
@@ -156,8 +156,8 @@ INTERVALS: dict[Contributions, _Interval] = {
 def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore, *, comparisons: int = 1) -> Comparison:
     """Return the quality difference with its paired 95% interval, and the agreement of the predictions.
 
-    The intervals of `comparisons` candidates hold simultaneously (Bonferroni), so that choosing the best of these
-    candidates does not make it look better than it is.
+    The intervals of `comparisons` candidates hold simultaneously (Bonferroni). The quality of the best candidate is
+    therefore not overestimated.
 
     Each ``samples.safetensors`` may contain ``quality``, float32 [N], and ``prediction``, int64 [N]. ``quality``
     contains one contribution per sample or per resample; the kind of contribution (see `tasks.results`) determines the

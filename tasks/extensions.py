@@ -1,8 +1,9 @@
-"""Registries of nightquant's extensions: one line for each quantization method, runtime and domain.
+"""Registries of nightquant's extensions: quantization methods, runtimes and domains.
 
-A line names a class, which is imported on first use. Validating a workload file therefore imports only the runtimes
+Each entry names a class, which is imported on first use. Validating a workload file therefore imports only the runtimes
 that the file names, and does not import torch. Any layer of `tasks` can look up an extension without importing a higher
-layer. A domain's line names the workload class, which contains the import path of the domain and does not import torch.
+layer. A domain's entry names the workload class, which does not import torch. The workload class contains the import
+path of the domain.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ Need = Literal["calibration", "fine-tuning"]  # features that a method may requi
 
 @dataclass(frozen=True)
 class Registry(Generic[T]):
-    """Registry of stateless classes (``"module:class"``) by name, default first; ``kind`` names entries in messages."""
+    """Registry that maps names to stateless classes (``"module:class"``); the first entry is the default.
+
+    ``kind`` describes an entry in error messages.
+    """
 
     kind: str
     entries: Mapping[str, str]
@@ -74,7 +78,7 @@ class Domains(Registry["Domain[Workload, Kind]"]):
         return cast("type[Workload]", self.named(name))
 
     def __getitem__(self, name: str) -> Domain[Workload, Kind]:
-        """Import and instantiate a domain, which imports torch."""
+        """Import a domain, including torch, and return an instance."""
         return cast("Domain[Workload, Kind]", resolve_name(self.workload(name).implementation)())
 
 

@@ -1,7 +1,7 @@
 """Facts about a candidate that later runs look up in the store: evaluations and proofs, but never measurements.
 
-A fact holds only under its conditions: the code that determines the fact, the inputs, and this host's hardware,
-libraries and instruction sets. If a condition changes, the run determines the fact again.
+A fact depends on conditions: the code, the inputs, and this host's hardware, libraries and instruction sets. If a
+condition changes, the run determines the fact again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SELECTING = ("ATEN_", "DNNL_", "MKL_", "NIGHTQUANT_ISA", "ONEDNN_")
 
 @dataclass(frozen=True)
 class Fact(Generic[T]):
-    """The place in the store for a value of class `model` about a `candidate` (a digest) under certain `conditions`."""
+    """Location of a fact (of class `model`) in the store, derived from the `candidate` digest and the `conditions`."""
 
     kind: str
     model: type[T]
@@ -32,20 +32,20 @@ class Fact(Generic[T]):
     conditions: Mapping[str, object]
 
     def find(self, store: ArtifactStore) -> T | None:
-        """Return the value, or None if the store lacks it; raise `StoreError` if the artifact is damaged."""
+        """Return the fact, or None if the store lacks it; raise `StoreError` if the artifact is damaged."""
         folder = store.find(self.kind, artifact_digest(self.kind, self._made_from()))
         if folder is None:
             return None
         return self.model.model_validate_json((folder / _FILE).read_text(encoding="utf-8"))
 
     def keep(self, value: T, store: ArtifactStore) -> None:
-        """Store the value; raise `StoreError` if the store is not writable."""
+        """Store the fact; raise `StoreError` if the store is not writable."""
         made_from = self._made_from()
         with store.create(self.kind, artifact_digest(self.kind, made_from), made_from) as folder:
             (folder / _FILE).write_text(value.model_dump_json(), encoding="utf-8")
 
     def _made_from(self) -> dict[str, object]:
-        # `storage.gc` keeps artifacts that name a reachable digest, so name only the candidate's digest.
+        # Hash the conditions, because `storage.gc` keeps a fact while any digest in its inputs is reachable.
         return {"candidate": self.candidate, "conditions": digest_of(self.conditions)}
 
 

@@ -25,20 +25,20 @@ def judge(
     *,
     withdrawn: Collection[str] = (),
 ) -> Judgement:
-    """Return decisions about every candidate except the baseline, and about the current bundle.
+    """Return the decisions about the current bundle and about every candidate except the baseline.
 
     The gate rejects a candidate that failed or breaks a rule, and holds a candidate with an undecided rule. All other
     candidates pass. Among the passing candidates that can be deployed, the gate promotes the best by ``objective``. A
-    good current bundle is replaced only by a candidate that is clearly better in one of two ways. The candidate is
-    better by ``objective`` (for speed: in the same launches), or passes a rule that is undecided for the current
-    bundle. If the current bundle could not be looked up or measured, the gate holds all passing candidates.
+    candidate replaces a good current bundle only if it is clearly better by ``objective``, or passes a rule that is
+    undecided for the bundle. Speeds are compared within the same launches. If the current bundle could not be looked
+    up or measured, the gate holds all passing candidates.
 
     Parameters
     ----------
     rows
         Rows with the columns of the ``measurements`` table; rows of other workloads and settings are ignored.
     incumbent
-        The current bundle; pass None only if it is certain that the workload does not have one.
+        The current bundle; pass None only if it is certain that no bundle is current.
     withdrawn
         Candidates (``recipe/runtime``) whose content was rolled back; these candidates are never promoted.
     """
@@ -70,14 +70,14 @@ def judge(
 
 
 def may_be_promoted(workload: Workload, row: Row) -> bool:
-    """Return whether the candidate could be promoted; otherwise, its speed does not affect the decisions."""
+    """Return whether the candidate meets all conditions for promotion that do not depend on timing."""
     outcomes = rules_on(workload.gate, row, timed=False)
     return hands_over(str(row["runtime"])) and all(rule.outcome == "passed" for rule in outcomes)
 
 
 def hands_over(runtime: str) -> bool:
     """Return whether a runtime's candidates can be deployed."""
-    # A row may name a runtime that nightquant no longer supports; such a candidate is not promoted either.
+    # Candidates for a runtime that nightquant no longer supports cannot be promoted.
     return runtime in RUNTIMES and RUNTIMES[runtime].hands_over
 
 
@@ -179,7 +179,7 @@ def _advantage(gate: Gate, row: Row, current: Row | None) -> str:
         size, before = finite(row, "size_bytes"), finite(current, "size_bytes")
         if size and before and before / size > gate.margin:
             return f"{before / size:.3g} times as small as the current bundle"
-    # Ignore ratios to the baseline, which may differ for equally fast candidates; speed was compared above.
+    # Ignore rules about ratios to the baseline, because equally fast candidates may have different ratios.
     # A missing number does not count against the current bundle.
     open_rules = [
         rule
@@ -190,7 +190,7 @@ def _advantage(gate: Gate, row: Row, current: Row | None) -> str:
 
 
 def _least_capacity(row: Row, current: Row) -> float | None:
-    """Return a lower bound of the ratio of two capacities, from the ends of their intervals, or None if unknown."""
+    """Return a lower bound of the ratio of two capacities, or None if the bound is unknown."""
     low, before = finite(row, "capacity_ratio_low"), finite(current, "capacity_ratio_high")
     limited = text(row, "capacity_limit") or text(current, "capacity_limit")
     return low / before if low and before and not limited else None

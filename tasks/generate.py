@@ -27,10 +27,10 @@ def sample_words(
 ) -> Iterator[str]:
     """Sample words one at a time, starting with a uniformly drawn word; each word is the model's next input.
 
-    The next word is drawn with the weights ``exp(logits / temperature)``, as in the PyTorch tutorial "Dynamic
-    Quantization on an LSTM Word Language Model". Temperatures below 1 favour likely words; temperatures above 1 make
-    the weights more equal. Equal seeds produce equal random numbers, so that the texts of two models can be compared.
-    `END_OF_LINE` ends a line.
+    The next word is drawn with the weights ``exp(logits / temperature)``. The PyTorch tutorial "Dynamic Quantization on
+    an LSTM Word Language Model" draws words in the same way. Temperatures below 1 favour likely words; temperatures
+    above 1 make the weights more equal. Equal seeds produce equal random numbers, so that the texts of two models can
+    be compared. `END_OF_LINE` ends a line.
 
     Raises
     ------

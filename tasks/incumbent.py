@@ -110,7 +110,7 @@ def _as_candidate(
 
 
 def _is_same(candidate: CandidateRef, digests: Mapping[str, str], manifest: JsonObject, workspace: Workspace) -> bool:
-    """Return whether a candidate has the same bytes as the bundle; some runtimes build different bytes each time."""
+    """Return whether the candidate's files equal the bundle's files. Not every runtime builds reproducible files."""
     if candidate.digest != manifest["sources"]["quantized"]:
         return False
     folder = workspace.store.path(candidate.kind, candidate.digest)

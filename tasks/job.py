@@ -49,8 +49,8 @@ class Workspace:
     def alone(self, digest: str) -> Iterator[Path]:
         """Hold an artifact's lock while making the artifact; wait if another process holds the lock.
 
-        Yield a work folder in which interrupted work can resume. The folder is removed at the end, unless the block is
-        interrupted, the store is not writable, or a transient error occurs.
+        Yield a work folder in which interrupted work can resume. The folder is removed when the block ends,
+        unless the block is interrupted, the store is not writable, or a transient error occurs.
 
         Raises
         ------

@@ -42,8 +42,8 @@ class Standing(Frozen):
 class Judgement(Frozen):
     """A workload's decisions, in the order of the ``measurements`` rows.
 
-    ``incumbent`` is None if the workload has no current bundle. ``unknown`` explains why the current bundle could not
-    be judged; in this case, no candidate is promoted. Otherwise, ``unknown`` is ``""``.
+    ``incumbent`` is None if the workload has no current bundle. ``unknown`` is ``""`` if the current bundle
+    could be judged. If not, ``unknown`` is the reason, and no candidate is promoted.
     """
 
     decisions: tuple[GateDecision, ...]
@@ -68,7 +68,7 @@ class Judgement(Frozen):
         return self.model_copy(update={"incumbent": standing.model_copy(update={"stays": stays, "reason": reason})})
 
     def not_packaged(self, problem: str, version: str) -> Judgement:
-        """Return the decisions after `problem` prevented the promotion; `version` is current (``""`` if none is)."""
+        """Return the decisions after `problem` prevented the promotion; `version` is the current bundle or ``""``."""
         standing, promoted = self.incumbent, self.promoted
         stays = standing is not None and standing.version == version
         if promoted is None or (standing is not None and standing.stays and stays):

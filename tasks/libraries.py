@@ -81,8 +81,8 @@ def contained(*, passed_on: bool = False) -> Iterator[None]:
     """Suppress the block's printed text, logs and warnings, including text that native code prints.
 
     Warnings about the user's own files are shown. If the block raises an error, the suppressed text is added to the
-    error as a note. Otherwise, the text is dropped, or written to standard error if `passed_on` is true. The
-    redirection affects the complete process, so only one stage at a time may run in a process.
+    error as a note. If the block succeeds, the text is dropped, or written to standard error if `passed_on` is true.
+    The redirection affects the complete process, so only one stage at a time may run in a process.
     """
     with tempfile.TemporaryFile() as printed:
         try:

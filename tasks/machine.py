@@ -31,8 +31,8 @@ _VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
 class Machine(Frozen):
     """The hardware, which never changes, and the environment, which changes only with upgrades.
 
-    ``product`` is the firmware's name for the host, for example a cloud instance type, or ``""``. ``libraries``
-    contains the installed versions of `LIBRARIES` and of the runtimes' libraries.
+    ``product`` is the firmware's name for the host (for example, a cloud instance type), or ``""`` if unknown.
+    ``libraries`` contains the installed versions of `LIBRARIES` and of the runtimes' libraries.
     """
 
     cpu: str
@@ -58,7 +58,7 @@ class Machine(Frozen):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the hardware, and of the versions of the system, Python and `LIBRARIES`."""
+        """SHA-256 of the hardware and the versions of the kernel, Python and `LIBRARIES`."""
         libraries = {name: version for name, version in self.libraries.items() if name in LIBRARIES}
         return digest_of(self._rounded({"product"}) | {"libraries": libraries})
 
@@ -82,8 +82,8 @@ class Pressure(Frozen):
 class Evidence(Frozen):
     """The host's state at ``at_s`` (Unix time); ``host`` is the network name.
 
-    ``steal_s`` is the processor time that the hypervisor has given to other guests since boot, or None if the system
-    does not report it. ``proof_wall_s`` is the time spent on `tasks.proofs`.
+    ``steal_s`` is the processor time that other guests have taken since boot, or None if the system does not report
+    it. ``proof_wall_s`` is the time spent on `tasks.proofs`.
     """
 
     when: Literal["before", "after"]
@@ -141,7 +141,7 @@ def fingerprint() -> str:
 
 
 def observe(when: Literal["before", "after"], threads: int, engines: tuple[str, ...]) -> Evidence:
-    """Return the host's current state; `threads` and quantized `engines` come from the benchmark."""
+    """Return the host's current state; the benchmark passes its own `threads` and quantized `engines`."""
     frequency = psutil.cpu_freq()
     return Evidence(
         when=when,

@@ -43,7 +43,7 @@ def tensors_of(result: object) -> tuple[Tensor, ...]:
     Raises
     ------
     QuantizationError
-        The model returns another type, for example a dict.
+        The model's result has an unsupported type, for example a dict.
     """
     items = tuple(result) if isinstance(result, tuple | list) else (result,)
     tensors = tuple(item for item in items if isinstance(item, Tensor))

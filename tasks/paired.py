@@ -1,9 +1,9 @@
 """Compute the difference between two results on the same samples, with a 95% interval.
 
 Samples stay paired, so that the common effect of difficult samples cancels out. ``docs/quality.md`` compares the
-intervals. The intervals of several ``comparisons`` contain all true differences at once in 95% of cases: each interval
-gets an equal part of the error (Bonferroni; Dunn, "Multiple comparisons among means", Journal of the American
-Statistical Association 56, 1961).
+intervals. The intervals of several ``comparisons`` contain all true differences at once in 95% of cases, because each
+interval gets an equal part of the error (Bonferroni). See Dunn, "Multiple comparisons among means", Journal of the
+American Statistical Association 56, 1961.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PairedDifference(NamedTuple):
 
 
 def _tail(comparisons: int) -> float:
-    """Return the probability that one of the intervals misses the true difference on one side."""
+    """Return the probability that an interval misses the true difference on a given side."""
     return (1 - _CONFIDENCE) / 2 / comparisons
 
 
@@ -67,7 +67,7 @@ def score_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: 
 
 
 def serial_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: int = 1) -> PairedDifference:
-    """Return Student's interval of the mean difference between two series with dependent neighbours.
+    """Return Student's t interval of the mean difference between two autocorrelated series.
 
     The series is divided into ten blocks of equal length. Block means are nearly independent if the blocks are much
     longer than the range of the dependence. Schmeiser, "Batch size effects in the analysis of simulation output",
@@ -101,8 +101,8 @@ def bootstrap_difference(
     """Return the bootstrap interval of the mean difference between two results on the same independent samples.
 
     Samples are drawn with replacement and stay paired (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993,
-    chapters 6 and 13). The percentiles are expanded, so that the interval is not too narrow if there are few samples:
-    Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 69(4), 2015, section 5.3.
+    chapters 6 and 13). The percentiles are expanded, so that the interval is not too narrow if there are few samples.
+    See Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 69(4), 2015, section 5.3.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def _resampled_means(differences: NDArray[np.float64], resamples: int, rng: np.r
 
 
 def _expanded_tail(tail: float, samples: int) -> float:
-    """Return the fraction to cut off at each end so that a normal mean's interval is as wide as a t interval."""
+    """Return the tail fraction that makes a bootstrap interval as wide as Student's t interval."""
     return NormalDist().cdf(math.sqrt(samples / (samples - 1)) * student_quantile(tail, samples - 1))
 
 

@@ -63,8 +63,8 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
 
     If a run would train the weights, the preview uses seeded random weights, and static recipes calibrate on one
     sample. With real weights, static recipes calibrate on more samples, and `tasks.arrival` compares each candidate's
-    quality with the float model's quality. For runtimes that compile slowly, the model is only exported. If a check
-    finds a problem, all other checks still run.
+    quality with the float model's quality. For runtimes that compile slowly, the model is exported but not compiled. If
+    a check finds a problem, all other checks still run.
     """
     problems = _Problems()
     with redirect_stdout(sys.stderr):  # text printed by the user's code must not mix with the command's output

@@ -18,7 +18,7 @@ Arithmetic = Literal["int8", "float", "convert", "other"]
 
 
 class Operator(Frozen):
-    """Duration of an operator, or of all operators with one name; ``name`` begins with the module if it is known."""
+    """Duration of an operator, or of all operators of a type. ``name`` begins with the module's path, if known."""
 
     name: str = ""
     type: str
@@ -56,7 +56,7 @@ class Proof(Frozen):
 
 
 class ProofReport(Frozen):
-    """Proofs by subject; ``refused`` and ``unsampled`` explain missing proofs and missing samples."""
+    """Proofs, keyed by subject. ``refused`` explains missing proofs; ``unsampled`` explains missing instructions."""
 
     proofs: dict[str, Proof]
     refused: dict[str, str] = Field(default={})
@@ -64,7 +64,7 @@ class ProofReport(Frozen):
 
 
 def typical(operators: Iterable[Operator]) -> list[Operator]:
-    """Return one operator per name and type; its duration is the median, because other programs may disturb a call."""
+    """Merge operators with equal names and types. Use the median duration, because other programs may disturb calls."""
     seconds: dict[tuple[str, str, Arithmetic], list[float]] = {}
     for operator in operators:
         seconds.setdefault((operator.name, operator.type, operator.arithmetic), []).append(operator.seconds)
@@ -105,6 +105,6 @@ def doubt_about_batches(difference: float | None) -> str:
 
 
 def owner(name: str, coverage: Sequence[ModuleCoverage]) -> ModuleCoverage | None:
-    """Return the module that a node is named after, or None if the node's name does not contain a module."""
+    """Return the module whose path is in a node's name, or None if the name does not contain a module's path."""
     owners = [row for row in coverage if row.module and f"{name}/".startswith((f"{row.module}/", f"{row.module}."))]
     return max(owners, key=lambda row: len(row.module), default=None)

@@ -1,4 +1,4 @@
-"""References to artifacts. Tasks exchange only references and `tasks.results`, never tensors or file contents."""
+"""References to artifacts. Tasks exchange only references and values from `tasks.results`, never tensors or files."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class DatasetRef(ArtifactRef):
 
     ``calibration_digest`` is the SHA-256 of the calibration split's files, or ``""`` if the split is missing. ``notes``
     describe how the samples were prepared, for readers of the report. ``judged_on`` is the split that is read instead
-    of the test split while a search selects recipes. ``at_most`` limits this split to a random sample of this size; 0
-    means no limit.
+    of the test split while a search selects recipes. ``at_most`` is the maximum size of a random sample of the
+    ``judged_on`` split; 0 means the complete split.
     """
 
     splits: dict[str, int]
@@ -46,19 +46,19 @@ class DatasetRef(ArtifactRef):
     judged_on: str = Field(default="test", exclude=True)
 
     def as_prepared(self) -> DatasetRef:
-        """Return the data set whose test split is complete."""
+        """Return the data set with ``judged_on`` and ``at_most`` reset, so that the complete test split is read."""
         return self.model_copy(update={"at_most": 0, "judged_on": "test"})
 
 
 class CheckpointRef(ArtifactRef):
-    """Float weights and the number of parameters; ``notes`` list unusual contents of the file that were accepted."""
+    """Float weights and the number of parameters; ``notes`` list accepted differences between file and model."""
 
     parameters: int
     notes: tuple[str, ...] = ()
 
 
 class Architecture(Frozen):
-    """A float model without weights, as its domain describes it.
+    """Description of a float model without weights.
 
     ``model`` is the ``[model]`` section of the workload file. ``folder`` is the workload file's folder, which is
     searched first for the user's code.

@@ -1,7 +1,7 @@
 """Results of the stages, as small frozen values that are passed between tasks; this module does not import torch.
 
-`tasks.rows` records a field of `Evaluation`, `Comparison`, `Timing`, `ServedCapacity` or `tasks.proofs.Proof` in
-``measurements`` if that table has a column with the field's name.
+`tasks.rows` copies each field of `Evaluation`, `Comparison`, `Timing`, `ServedCapacity` and `tasks.proofs.Proof` to the
+``measurements`` column of the same name. Fields without a column are ignored.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage
 from tasks.workload.workload import Workload
 
-# Kinds of contributions to a quality. An independent sample contributes a number, or 100 for a right answer and 0 for
-# a wrong answer. In a series, neighbouring values are dependent. For other metrics, each resample contributes its own
-# quality, and all candidates share the resamples.
+# Ways to compute a quality from samples. An independent sample contributes a number, or 100 for a right answer and 0
+# for a wrong answer. In a series, neighbouring values are dependent. If a quality is not a mean, each resample
+# contributes its own quality, and all candidates share the resamples.
 Contributions = Literal["independent", "right-or-wrong", "serial", "resampled"]
 
 
@@ -39,7 +39,7 @@ class Evaluation(Frozen):
     is an artifact with golden tensors (the timed inputs and the resulting outputs) and per-sample results.
     """
 
-    # A batch difference may be NaN or infinite, but ``null`` in JSON means that it was not measured.
+    # A batch difference may be NaN or infinite, but ``null`` in JSON means that the difference was not measured.
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
     recipe: str
@@ -89,7 +89,7 @@ class Timing(Frozen):
     are None if too few calls were made. The raw samples, in the order of measurement, are ``block_launch``,
     ``block_round`` and ``block_s`` (seconds per call). The raw samples with cold caches are ``cold_launch`` and
     ``cold_s``. ``threads_used`` is the largest number of threads that were kept busy in any launch. ``sequence_length``
-    is None if the setting has the primary setting's length.
+    is None if the setting uses the primary sequence length.
     """
 
     recipe: str
@@ -139,10 +139,10 @@ class Timing(Frozen):
 
 
 class ServedCapacity(Frozen):
-    """The requests per second that the host serves with one candidate, also relative to the baseline.
+    """The host's capacity with one candidate, in requests per second and relative to the baseline's capacity.
 
-    The percentiles of the latency apply to the highest rate within the latency bound. ``capacity_limit`` is ``""``
-    unless the generator of the requests limited the rate.
+    The latency percentiles were measured at the highest request rate that meets the latency bound. ``capacity_limit``
+    is ``""`` unless the load generator limited the rate.
     """
 
     capacity_scenario: Scenario
@@ -215,11 +215,11 @@ class CandidateResult(Frozen):
 class Incumbent(Frozen):
     """The current bundle, with the results of tonight's stages for this bundle.
 
-    ``candidate`` is an artifact of the bundle's own files, or tonight's identical candidate, whose name is ``same_as``.
-    If the files cannot be used, ``candidate`` is None and ``fault`` is the reason. ``failure`` describes a failed stage
-    of a usable bundle; quality and speed are then unknown. ``made_as`` is the digest of the packaged candidate, and
-    ``coverage`` is the candidate's quantized fraction. ``outdated`` describes the change if the workload's checkpoint
-    has changed since the bundle was packaged.
+    ``candidate`` is an artifact of the bundle's own files. If one of tonight's candidates has identical files,
+    ``candidate`` is that candidate, and ``same_as`` is its name. If the files cannot be used, ``candidate`` is None and
+    ``fault`` is the reason. If a stage fails for a usable bundle, ``failure`` describes the error; quality and speed
+    are unknown. ``made_as`` is the digest of the packaged candidate, and ``coverage`` is the candidate's quantized
+    fraction. If the workload's checkpoint has changed since the bundle was packaged, ``outdated`` describes the change.
     """
 
     version: str
@@ -235,7 +235,7 @@ class Incumbent(Frozen):
 
 
 class UnknownIncumbent(Frozen):
-    """A current bundle that could not be looked up; if there is certainly no bundle, None is used instead."""
+    """A current bundle that may exist, but could not be looked up."""
 
     reason: str
     version: str = ""
@@ -267,9 +267,10 @@ NOTICED_LOSS = 0.01  # as a fraction of the float model's quality
 class QualityLoss(Frozen):
     """A candidate's significant loss on test samples; ``share`` is the lost fraction of the float model's quality.
 
-    ``layers`` lose most. If ``ranks_for`` names a runtime, this runtime quantizes the model itself, but the ranking
-    comes from torch's conversion. ``exclude`` is the value of the recipe's ``exclude`` key that keeps the layers in
-    float. ``share_left`` is the remaining loss with this value (None if not measured).
+    ``layers`` are the layers with the largest losses. If ``ranks_for`` names a runtime, this runtime quantizes the
+    model itself, but the ranking comes from torch's conversion. ``exclude`` is the value of the recipe's ``exclude``
+    key that keeps the layers in float. ``share_left`` is the loss that remains with ``exclude``, or None if it was not
+    measured.
     """
 
     metric: str
@@ -297,7 +298,7 @@ class QualityLoss(Frozen):
 
 
 class CandidatePreview(Frozen):
-    """The trial of a candidate: coverage and loss, or an ``obstacle``.
+    """The result of trying out a candidate: coverage and loss, or the ``obstacle`` that prevented the trial.
 
     If building takes minutes, the trial only exports the model (``exported_only``).
     """
@@ -310,9 +311,9 @@ class CandidatePreview(Frozen):
 
 
 class Preview(Frozen):
-    """The trial of a workload; fields are empty if ``problems`` prevented their computation.
+    """The result of trying out a workload; fields are empty if ``problems`` prevented their computation.
 
-    ``methods`` and ``runtimes`` map each name to ``""``, or to the reason why it is incompatible or not installed.
+    ``methods`` and ``runtimes`` map names to the reasons why they cannot be used, or to ``""`` if they can.
     ``tracebacks`` are for ``--debug``.
     """
 

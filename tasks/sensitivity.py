@@ -53,8 +53,8 @@ class KeepEffect(Frozen):
 def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
     """Rank a recipe's quantized layers by loss, largest first.
 
-    Make one pass over some calibration batches (or the example input, if the domain has no batches), and store two sums
-    per layer. For ``qat``, the noise includes the effect of training on the weights.
+    Make one pass over some calibration batches, and store two sums per layer. If the domain lacks batches, use the
+    example input. For ``qat``, the noise includes the effect of training on the weights.
 
     Raises
     ------

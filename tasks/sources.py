@@ -1,10 +1,10 @@
-"""Compute digests of code, because an artifact's digest covers the functions and constants used to build the artifact.
+"""Compute the digests of the functions and constants that are used to build an artifact.
 
 Dependencies are found in the syntax tree. For a module, the digest covers every import within the module's top-level
 package, including imports inside functions. For the user's code, the digest also covers imports from the workload
-file's folder. For a function or class, the digest covers only the definitions, constants and imports that the code
-uses. Function annotations and imports for type checkers are ignored. Docstrings and comments are left out, so that
-correcting them does not cause a model to be trained again.
+file's folder. For a function or class, the digest covers only the definitions, constants and imports that the function
+or class uses. Function annotations and imports for type checkers are ignored. Docstrings and comments are left out, so
+that correcting them does not cause a model to be trained again.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _follow_definition(module: str, name: str, tree: ast.AST, sources: dict[str,
 
 @cache
 def _bindings(path: Path, modified_ns: int) -> dict[str, ast.stmt]:
-    """Return the statement that binds each name in a module; imports of several names are split."""
+    """Map each name that a module binds to the binding statement; split imports of several names."""
     bindings: dict[str, ast.stmt] = {}
     for statement in _relevant_tree(path.read_bytes()).body:
         match statement:

@@ -40,7 +40,7 @@ def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:
     InputError
         The data is missing, damaged or refused.
     ConfigurationError
-        A setting in the ``[data]`` section is not possible.
+        A setting in the ``[data]`` section cannot be used.
     UnavailableError
         A library of the workload's domain is not installed.
     StoreError
@@ -58,7 +58,7 @@ def obtain(workspace: Workspace, workload: Workload, dataset: DatasetRef) -> Job
     InputError
         The weights are missing, damaged or refused, or do not match the workload and its data set.
     ConfigurationError
-        A setting in the ``[checkpoint]`` section is not possible.
+        A setting in the ``[checkpoint]`` section cannot be used.
     StoreError
         The store is not writable.
     """
@@ -98,14 +98,14 @@ def compare(
     candidates: Sequence[Evaluation],
     comparisons: Sequence[int] | None = None,
 ) -> list[Comparison]:
-    """Return the quality difference with its paired 95% interval, and the agreement of the predictions.
+    """Return each candidate's quality difference with its paired 95% interval, and the agreement of the predictions.
 
-    `tasks.evaluate.compare` describes the files of per-sample results, and the cases without an interval or agreement.
+    See `tasks.evaluate.compare` for the conditions under which the interval or the agreement is missing.
 
     Parameters
     ----------
     comparisons
-        For each candidate, the number of intervals that must hold simultaneously; the default is 1.
+        Number of simultaneous comparisons for each candidate; the default is 1.
 
     Raises
     ------
@@ -120,8 +120,8 @@ def compare(
 def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequence[CandidateRef]) -> Incumbent | None:
     """Return the workload's current bundle as a candidate, or None if the workload has no current bundle.
 
-    If the bundle's files cannot be used, ``fault`` is the reason, for example that files are damaged. If this function
-    raises an error, the bundle may still exist and be good.
+    If the bundle's files cannot be used, ``fault`` gives the reason, for example damaged files. If this function raises
+    an error, the bundle may still exist and be good.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def benchmark(
     profile: str,
     limit_s: float | None = None,
 ) -> BenchmarkResult:
-    """Time all candidates of a workload and its baseline under the host's lock; results are never reused.
+    """Measure the speed of a workload's candidates and baseline under the host's lock; results are never reused.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def benchmark(
 
 
 def rank_layers(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[RankedLayer, ...]:
-    """Return a recipe's quantized layers in the order in which to keep them in float; see `tasks.search.order`."""
+    """Return quantized layers in the order in which a search keeps them in float; see `tasks.search.order`."""
     from tasks.search.order import float_order
 
     with reported_as("The layers cannot be ranked"), contained(passed_on=True):
@@ -192,7 +192,7 @@ def time_trials(
     candidates: Sequence[BenchmarkCandidate],
     limit_s: float | None = None,
 ) -> Timed:
-    """Time trials and the baseline in two launches under the host's lock; see `tasks.search.speed`.
+    """Measure the speed of trials and of the baseline in two launches under the host's lock; see `tasks.search.speed`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Find the user's code (first in the workload file's folder), call it, and report errors with its traceback lines."""
+"""Import and call the user's code; report errors with the traceback lines from the user's files."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def opened(key: str, reference: str, folder: str) -> Iterator[Callable[..., obje
 
 @contextmanager
 def in_its_own_words(action: str, hint: str) -> Iterator[None]:
-    """Report an error in the user's code with the failed action, the error, and the traceback lines of this code.
+    """Report an error in the user's code, with the failed action and the traceback lines from the user's files.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def in_its_own_words(action: str, hint: str) -> Iterator[None]:
 
 @contextmanager
 def importable(folder: str) -> Iterator[None]:
-    """Search a workload file's folder and the current folder first; drop other folders' modules of the same names."""
+    """Search a workload file's folder and the current folder first; drop same-named modules of other folders."""
     has_current = "" in sys.path
     folders = dict.fromkeys(([folder] if folder else []) + ([] if has_current else [str(Path.cwd())]))
     added = [path for path in folders if path not in sys.path]
@@ -142,7 +142,7 @@ def _on_cpu() -> AbstractContextManager[object]:
 
 
 def _forget_others(folder: Path) -> None:
-    """Drop modules with the same names from another workload's folder, which is no longer on the path."""
+    """Drop loaded modules of other workloads' folders if `folder` has modules with the same names."""
     names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()} if folder.is_dir() else ()
     for name in set(names) - set(_OURS):  # keep the modules of nightquant's own packages
         file = getattr(sys.modules.get(name), "__file__", None)
@@ -165,7 +165,7 @@ def _own_lines(error: Exception) -> str:
 
 
 def _hint(missing: str | Exception, otherwise: str) -> str:
-    """Return a hint if one of nightquant's packages hides the user's module; if not, return `otherwise`."""
+    """Return `otherwise`, or a different hint if one of nightquant's packages shadows the user's module."""
     module = missing if isinstance(missing, str) else isinstance(missing, ImportError) and missing.name
     package = (module or "").partition(".")[0]
     if package not in _OURS:

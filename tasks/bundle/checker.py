@@ -32,7 +32,7 @@ PLAIN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Refused(Exception):  # noqa: N818
-    """The error for a bundle that must not be used."""
+    """Error raised for a bundle that must not be used."""
 
 
 def read_whole(folder: Path, expected: str = "") -> dict[str, bytes]:
@@ -54,7 +54,7 @@ def read_whole(folder: Path, expected: str = "") -> dict[str, bytes]:
 
 
 def read_tensors(content: bytes) -> dict[str, Tensor]:
-    """Read tensors as (dtype, shape, bytes) from a safetensors file: header length (8 bytes), JSON header, data."""
+    """Read a safetensors file (8-byte header length, JSON header, data). Return tensors as (dtype, shape, bytes)."""
     start = 8 + int.from_bytes(content[:8], "little")
     tensors = {}
     for name, entry in json.loads(content[8:start]).items():
@@ -81,7 +81,7 @@ def largest_difference(dtype: str, left: bytes, right: bytes) -> float:
 
 
 def top_predictions(shape: list[int], dtype: str, values: bytes) -> list[int]:
-    """Return the index of the highest value along the last axis, for each row."""
+    """Return the index of each row's highest value; a row extends along the last axis."""
     numbers = numbers_of(dtype, values)
     rows = [numbers[start : start + shape[-1]] for start in range(0, len(numbers), shape[-1])]
     return [row.index(max(row)) for row in rows]
@@ -106,7 +106,7 @@ def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, fl
             if (dtype, list(shape)) != right[:2]:
                 raise Refused(f"output {name} is {dtype} {tuple(shape)} instead of {right[0]} {tuple(right[1])}")
             difference = largest_difference(dtype, values, right[2])
-            if not difference <= worst[name] and worst[name] == worst[name]:  # NaN replaces any number and then stays
+            if not difference <= worst[name] and worst[name] == worst[name]:  # once NaN, it stays NaN
                 worst[name] = difference
             if index == 0 and manifest["golden"]["chooses"]:
                 pairs = (top_predictions(list(shape), dtype, raw) for raw in (values, right[2]))

@@ -32,7 +32,7 @@ Json = dict[str, object]
 
 @dataclass(frozen=True)
 class Searched:
-    """The search that made the recipe; ``bound`` limits the drop on ``split``, in the unit ``quality_drop``."""
+    """Search that found the recipe; ``bound`` (in units of ``quality_drop``) limits the quality loss on ``split``."""
 
     trials: int
     split: str
@@ -112,7 +112,7 @@ def manifest_of(
 
 
 def describe_golden(path: Path, provenance: Provenance) -> tuple[list[Json], list[Json], int]:
-    """Describe an evaluation's ``golden.safetensors``.
+    """Return manifest entries for the inputs and outputs in ``golden.safetensors``, and the number of cases.
 
     Raises
     ------

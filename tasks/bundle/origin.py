@@ -27,7 +27,7 @@ BUILD_TYPE = "urn:nightquant:night:1"
 
 @dataclass(frozen=True, order=True)
 class Package:
-    """A distribution with a normalized name; ``licence`` is ``""`` if the distribution does not name one.
+    """A distribution with a normalized name. ``licence`` is ``""`` if the distribution does not state a licence.
 
     ``expression`` is true if the licence is an SPDX expression (in newer metadata) instead of free text.
     """
@@ -52,7 +52,8 @@ def provenance_of(provenance: Provenance, files: Mapping[str, str], store: Artif
     Parameters
     ----------
     files
-        SHA-256 of each file already in the bundle, by name, including the `SBOM` file, which describes the environment.
+        SHA-256 of each file in the bundle, keyed by name. The `SBOM` file must exist, because it
+        describes the environment.
     store
         The store that contains the artifacts from which the model was built.
     """
@@ -157,7 +158,7 @@ def installed_packages(path: Sequence[str] | None = None) -> tuple[Package, ...]
 
 
 def _phrase(distribution: Distribution) -> str:
-    """Return the licence that the classifiers name, or otherwise the first line of the licence text."""
+    """Return the licence from the classifiers; if they lack a licence, return the licence text's first line."""
     classifiers = [line for line in distribution.metadata.get_all("Classifier") or () if line.startswith("License ::")]
     first = _first(distribution, "License").strip().partition("\n")[0]
     named = [line.rpartition(" :: ")[2] for line in classifiers]

@@ -116,7 +116,7 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
 
 
 def content_of(job: Job[Workload], candidate: CandidateRef) -> str:
-    """Return the digits, independent of the night, at the end of every version that contains this candidate."""
+    """Return the twelve digits at the end of this candidate's versions. The digits do not depend on the night."""
     # Measurements do not affect the digits, because identical files do not need to be deployed again after new
     # measurements.
     decides = {"format": 1, "workload": job.workload.name, "licence": job.workload.licence}
@@ -124,7 +124,7 @@ def content_of(job: Job[Workload], candidate: CandidateRef) -> str:
 
 
 def withdrawn_contents(pointer: Pointer) -> frozenset[str]:
-    """Return the contents (`content_of`) from which users rolled back, except content that is current again."""
+    """Return the digits (`content_of`) of bundles from which users rolled back, except the current bundle's digits."""
     in_service, *withdrawn = (version.rpartition("-")[2] for version in (pointer.version, *pointer.withdrawn))
     return frozenset(withdrawn) - {in_service}
 
@@ -132,7 +132,7 @@ def withdrawn_contents(pointer: Pointer) -> frozenset[str]:
 def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspace, signer: Signer | None) -> None:
     """Write every file of the bundle, seal the bundle, and verify the bundle as a deploy team would."""
     store, runtime = workspace.store, provenance.candidate.runtime
-    # The artifacts' digests are checked while copying, so the signed files are those that were evaluated and timed.
+    # Digests are checked during the copy, so the bundle contains the same bytes that were evaluated and timed.
     names = store.copy(provenance.candidate.kind, provenance.candidate.digest, folder, without=DOCUMENT)
     files = sorted(names, key=lambda name: (name != RUNTIMES[runtime].main_file, name))
     store.copy(provenance.evaluation.outputs.kind, provenance.evaluation.outputs.digest, folder, only=GOLDEN)

@@ -1,8 +1,8 @@
 """Verify a bundle in any folder: the files, the signature, the manifest, and then the model's outputs.
 
-A model may contain code, so the bundle is not interpreted until the checksums match and, if a key is given, the
-signature is valid. A separate process, without access to nightquant or to nightquant's secrets and environment
-variables, loads the model.
+A model may contain code. The bundle is therefore not interpreted until the checksums match and, if a key is given, the
+signature is valid. The model is loaded in a separate process, which cannot access nightquant's modules, secrets or
+environment variables.
 """
 
 from __future__ import annotations
@@ -104,8 +104,7 @@ def checker_source(runtime: str) -> str:
             f'The bundle is for the "{runtime}" runtime, which this version of nightquant cannot check.',
             hint="Verify the bundle with the nightquant version that built it, or run the bundle's verify.py.",
         )
-    # Put the loader's imports inside a function, so that they run only after the checksums match and so that import
-    # errors are reported.
+    # Inside a function, the loader's imports run only after the checksums match, and import errors are reported.
     package, _, module = checker.rpartition(".")
     opening = textwrap.indent(files(package).joinpath(f"{module}.py").read_text(encoding="utf-8"), "    ")
     return (

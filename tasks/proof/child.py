@@ -32,14 +32,14 @@ from tasks.tensor_files import Golden
 
 _PROFILED_S, _SAMPLED_S = 0.1, 0.2
 _MOST_CALLS, _DISASSEMBLED = 200, 400
-# An instruction family with less than this fraction of the samples occurs only at the edges of kernels.
+# Ignore instruction families below this fraction of the samples; they occur only at the edges of kernels.
 _NOTICED = 0.02
 
 _PRODUCT = re.compile(r"conv(?!ert)|addmm|linear|gemm|fullyconnected|lstm|gru|rnn|matmul", re.IGNORECASE)
 # Products of two activations, as in attention, do not belong to a module with weights.
 _OF_TWO_ACTIVATIONS = re.compile(r"b?matmul|bmm", re.IGNORECASE)
 _PRODUCT_MODULE = re.compile(r"Conv|Linear|LSTM|GRU|RNN")
-# Operators that are always folded into the preceding product. A ReLU is not listed, because it may follow an addition.
+# Operators that are always folded into the preceding product, unlike ReLU, which may follow an addition.
 _FOLDED = re.compile(r"batch_?norm", re.IGNORECASE)
 
 
@@ -47,7 +47,7 @@ def run(spec_json: str) -> ProofReport:
     """Make a proof for each subject of a `ChildSpec`, or report the error that prevented the proof."""
     spec = ChildSpec.model_validate_json(spec_json)
     if allowed := affinity():
-        with suppress(OSError):  # some sandboxes forbid this call
+        with suppress(OSError):  # some sandboxes forbid ``sched_setaffinity``
             os.sched_setaffinity(0, choose_processors(spec.threads, allowed))
     torch.set_num_threads(spec.threads)
     # Create the sampler before any runtime starts threads, because only later threads inherit the sampler's events.
@@ -90,7 +90,7 @@ def _prove(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    """Return the second call's duration in seconds, because the first call may compile."""
+    """Return the duration of the second of two calls, in seconds. The first call may include compilation."""
     call()
     began = time.perf_counter()
     call()
@@ -118,7 +118,7 @@ def count_families(sampler: Sampler, call: Callable[[], object]) -> Counter[Fami
 def _saturation(
     opened: Opened, reference: Callable[[], Opened | None], inputs: Sequence[Tensor], families: Mapping[str, float]
 ) -> float | None:
-    """Return the outputs' distance from the reference, as a fraction of the range, or 0 if products cannot saturate."""
+    """Return the error due to saturation, as a fraction of the output's range: 0 if impossible, None if unknown."""
     if not SATURATING & families.keys():
         return 0.0 if INT8 & families.keys() else None
     exact = reference()
@@ -136,7 +136,7 @@ def doubts_about(
 ) -> Iterator[str]:
     """Yield warnings, as sentences without full stops, about a quantized candidate.
 
-    `saturation_noticed` is the largest distance from the reference that is not reported, as a fraction of the range.
+    A saturation error of up to `saturation_noticed` (a fraction of the output's range) is not reported.
     """
     if not any(module.quantized for module in coverage):
         return
@@ -152,7 +152,7 @@ def doubts_about(
 
 
 def _in_float(operators: Sequence[Operator], coverage: Sequence[ModuleCoverage]) -> Iterator[str]:
-    """Yield warnings about quantized modules' float products; a nameless product may belong to any float module."""
+    """Yield warnings about float products in quantized modules; ignore products that may belong to a float module."""
     float_modules = [module for module in coverage if not module.quantized and _PRODUCT_MODULE.search(module.type)]
     for operator in operators:
         if operator.arithmetic != "float" or operator.seconds <= 0 or not _PRODUCT.search(operator.type):
@@ -166,7 +166,7 @@ def _in_float(operators: Sequence[Operator], coverage: Sequence[ModuleCoverage])
 
 
 def _in_int8(operators: Sequence[Operator], coverage: Sequence[ModuleCoverage]) -> Iterator[str]:
-    """Yield warnings about float modules' int8 products; ONNX Runtime quantizes some weights when loading a model."""
+    """Yield warnings about int8 products in float modules; ONNX Runtime may quantize weights when it loads a model."""
     for operator in operators:
         module = owner(operator.name, coverage) if operator.arithmetic == "int8" else None
         if module and not module.quantized and _PRODUCT.search(operator.type) and _PRODUCT_MODULE.search(module.type):

@@ -26,7 +26,7 @@ _STEPS = 3
 
 @dataclass(frozen=True)
 class Batching:
-    """Difference between the outputs for a batch and for its rows in separate calls, as a fraction of the range.
+    """Difference between a batch's outputs and its rows' outputs in separate calls, as a fraction of the range.
 
     ``changed`` is the fraction of rows with a different top-1 prediction, or None if the model does not rank classes.
     """
@@ -78,7 +78,7 @@ def batching(singles: Sequence[Golden], together: Sequence[Tensor], *, chooses: 
 def _with_later_state(
     batch: Mapping[str, Tensor], states: Mapping[str, int], axes: Mapping[str, Mapping[int, str]], call: Call
 ) -> dict[str, Tensor]:
-    """Return samples of a few steps that begin with the model's state after all steps."""
+    """Return the inputs of the first few steps, together with the model's state after all steps."""
     outputs = tensors_of(call(*batch.values()))
     later = {}
     for name, tensor in batch.items():

@@ -2,8 +2,8 @@
 
 Kernel names show which code should run; instructions show which code ran, including generated code. The Linux kernel's
 ``cpu-clock`` event (``perf_event_open(2)``) provides the program counters. The event does not need a hardware counter,
-so sampling works in virtual machines. Only code in user space is sampled. The instructions of the innermost loop around
-a program counter determine the counter's family.
+so sampling works in virtual machines. Only code in user space is sampled. A sample's family is determined by the
+instructions of the innermost loop around the program counter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tasks.machine import affinity
 if TYPE_CHECKING:
     from capstone import Cs
 
-# Families in order of precedence for a loop with several families: products come before the steps around them.
+# Families in order of precedence: a loop with instructions of several families belongs to the first of these families.
 Family = Literal[
     "amx-int8", "vnni", "avx2-int8", "avx2-int16", "amx-bfloat16", "avx512-bfloat16", "quantize", "float", "other"
 ]  # fmt: skip
@@ -68,12 +68,12 @@ _PAGES = 256  # a power of two; enough for ten seconds at 16 bytes per sample
 
 
 class Sampler:
-    """Sampler that covers the thread that creates it, and all threads that this thread starts later.
+    """Sampler of the creating thread and of all threads that the creating thread starts later.
 
     Raises
     ------
     UnavailableError
-        The processor's instructions are not x86-64, or the system does not allow a process to sample itself.
+        The system is not Linux, the processor is not x86-64, or a process is not allowed to sample itself.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Sampler:
 
 
 class Disassembler:
-    """Disassembler that finds the families of this process's x86-64 instructions while the code is mapped."""
+    """Disassembler that assigns this process's x86-64 instructions to families. The code must still be in memory."""
 
     def __init__(self) -> None:
         from capstone import CS_ARCH_X86, CS_MODE_64, Cs
@@ -160,7 +160,7 @@ class Disassembler:
 
 
 def _unknown(code: bytes) -> tuple[str, int] | None:
-    """Return the name and length of an AMX, AVX-VNNI or bfloat16 instruction; return None for others."""
+    """Return the name and length of an AMX, AVX-VNNI or bfloat16 instruction; return None for other instructions."""
     code = code.ljust(_LONGEST_INSTRUCTION, b"\0")
     if code[0] == 0xC4 and code[1] & 0x1F == 2 and not code[2] & 0x84 and code[3] in _AMX:
         return _AMX[code[3]], 4 + _operand_bytes(code[4:])

@@ -1,4 +1,4 @@
-"""Find, read and validate workload files, report errors by key, and return the JSON Schema, without importing torch."""
+"""Read and validate workload files, and return their JSON Schema, without importing torch."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["Workload", "find_workloads", "read_workload", "validated"]
 def read_workload(path: Path) -> Workload:
     """Read and validate one workload file.
 
-    Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` start at the file's folder. The file's folder
-    is also searched first for the user's code.
+    Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` start at the file's folder. The
+    user's modules are looked up in the file's folder first.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def explain(path: Path, document: JsonObject, error: ValidationError) -> str:
 
 
 def _proposal(document: JsonObject, kind: str, place: Sequence[str | int], value: object, context: JsonObject) -> str:
-    """Return a hint that suggests a similar key, kind or word for a problem that pydantic found, or ``""``."""
+    """Return a hint with the closest valid key, kind or word for a problem that pydantic found, or ``""``."""
     match kind:
         case "extra_forbidden":
             return did_you_mean(str(place[-1]), _keys_at(document, place[:-1]))
@@ -126,7 +126,7 @@ def _proposal(document: JsonObject, kind: str, place: Sequence[str | int], value
 
 
 def _keys_at(document: JsonObject, place: Sequence[str | int]) -> list[str]:
-    """Return the keys that are allowed at `place`, a path from pydantic that also contains kinds."""
+    """Return the keys that are allowed at `place`, a path in which pydantic includes the names of kinds."""
     domain = document.get("domain", document.get("purpose"))
     models: list[type[BaseModel]] = [DOMAINS.workload(str(domain)) if domain else Workload]
     for part in place:

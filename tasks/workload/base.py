@@ -88,7 +88,7 @@ class FetchedCheckpoint(Kind):
 
     kind: Literal["uri"]
     uri: str
-    """Path (relative to the workload file's folder) or URI of a file, or a local folder of safetensors files."""
+    """Path or URI of the weights file, or path of a local folder with safetensors files."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file, as 64 hexadecimal digits."""
     max_bytes: PositiveInt = 16 * 1024**3
@@ -106,7 +106,7 @@ class SeededCheckpoint(Kind):
 
 
 class FactorySpec(Kind):
-    """Your own ``torch.nn.Module``, which ``package.module:callable`` returns when called with ``arguments``."""
+    """Your own ``torch.nn.Module``, created by calling ``package.module:callable`` with ``arguments``."""
 
     kind: Literal["factory"]
     factory: Reference
@@ -132,6 +132,6 @@ class TableFile(Kind):
     valid_share: float = Field(default=0.0, ge=0, lt=1)
     """Fraction of the rows to put in the `valid` split."""
     calibration: PositiveInt = 256
-    """Number of train rows for calibration; ignored if the split column marks rows as `calibration`."""
+    """Number of `train` rows to use for calibration; ignored if the split column marks rows as `calibration`."""
     seed: int = 0
     """Seed for drawing rows at random."""

@@ -19,7 +19,7 @@ class Capacity(Section):
     scenario: Scenario
     """Kind of load: `offline` keeps all processors busy, and `server` sends requests at random times."""
     latency_bound_ms: PositiveFloat | None = None
-    """Largest allowed 99th percentile of the latency in milliseconds, including queueing; required for `server`."""
+    """Maximum 99th-percentile latency in milliseconds, including queueing; required for `server`."""
     processes: tuple[PositiveInt, ...] = ()
     """Numbers of processes to try; the default is the number that keeps all processors busy."""
     threads: tuple[PositiveInt, ...] = ()

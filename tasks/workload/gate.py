@@ -1,8 +1,8 @@
 """The keys of ``[gate]``, and the gate's rules for a row of the ``measurements`` table.
 
 Each rule is a key of `Gate` and an entry of `RULES`. For a number with an interval, a candidate passes if the worse end
-satisfies the rule, and fails if the better end violates the rule. Otherwise the candidate is held, because an undecided
-rule does not justify a rejection.
+satisfies the rule, and fails if the better end violates the rule. If the interval contains the bound, the candidate is
+held, because an undecided rule does not justify a rejection.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _QUALITY = ("quality_difference", "quality_difference_low", "quality_difference_
 class Gate(Section):
     """Rules that a candidate must pass to be promoted; a rule applies only if its key is set.
 
-    The gate compares bounds on quality and speed with the interval's worse end.
+    The gate checks bounds on quality and speed against the worse end of the measured interval.
     """
 
     objective: Objective = "fastest"
@@ -59,7 +59,7 @@ class Gate(Section):
     require_batch_invariance: bool = False
     """Whether a row must have the same output in a batch as in a separate call."""
     margin: float = Field(default=1.0, ge=1)
-    """Factor by which a candidate must be faster, smaller or cheaper than the current bundle (see `objective`)."""
+    """Factor by which a candidate must be faster, smaller or cheaper to replace the current bundle; see `objective`."""
 
     @property
     def needs_capacity(self) -> bool:
@@ -133,7 +133,7 @@ class Rule:
         if self.name == "max_batch_difference":
             return BATCH_TOLERANCE if gate.require_batch_invariance else None
         if self.name == "min_capacity_ratio" and gate.objective == "cheapest":
-            return gate.min_capacity_ratio or 0.0  # every known capacity passes, but an unknown one must not win
+            return gate.min_capacity_ratio or 0.0  # every known capacity passes, but an unknown capacity must not win
         bound: float | None = getattr(gate, self.name)
         return bound
 

@@ -54,7 +54,7 @@ class Recipe(Section):
         return self
 
     def sketch(self, samples: int = 1) -> Recipe:
-        """Return a cheaper recipe without training, with the same float modules and `samples` calibration samples."""
+        """Return a cheap variant of this recipe, which skips training and calibrates on `samples` samples."""
         return self
 
     def content(self) -> dict[str, object]:

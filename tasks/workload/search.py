@@ -39,7 +39,7 @@ class Search(Section):
     quality_drop: QualityUnit | None = None
     """Unit of `max_quality_drop`, as in the gate; the default is the gate's `quality_drop`."""
     finalists: PositiveInt = 3
-    """Maximum number of recipes that a search adds to the workload, to be judged on the test split."""
+    """Maximum number of recipes that a search adds to the workload for evaluation on the test split."""
     methods: tuple[MethodName, ...] = ()
     """Methods to try. `qat` is tried only if it is listed here, because it trains the model."""
     runtimes: tuple[RuntimeName, ...] = ()

@@ -50,7 +50,7 @@ class Benchmark(Section):
 
 
 class SequenceBenchmark(Benchmark):
-    """The settings of the timed calls, for a domain with inputs that have steps."""
+    """Settings of the timed calls, for domains whose inputs have steps."""
 
     sequence_lengths: tuple[PositiveInt, ...] = ()
     """Additional sequence lengths to time; the gate ignores these timings."""
@@ -62,7 +62,7 @@ _LACKS: Mapping[Need, str] = {"calibration": "gives no calibration inputs", "fin
 class Workload(Section):
     """A model, its checkpoint, data set, metric, benchmark settings, recipes and gate.
 
-    Validating a mapping returns an instance of the domain's class, in which the sections have their own types.
+    Validating a mapping returns an instance of the domain's subclass, which defines the types of the sections.
     """
 
     implementation: ClassVar[str] = ""  # ``"module:class"`` of the `tasks.domains.base.Domain`
@@ -130,11 +130,11 @@ class Workload(Section):
 
     @classmethod
     def lacks(cls, need: Need) -> str:
-        """Return the reason if the domain lacks a feature that a method needs, or ``""``."""
+        """Return why the domain cannot satisfy a method's need, or ``""`` if it can."""
         return "" if need in cls.gives else _LACKS[need]
 
     def cannot_tune(self) -> str:
-        """Return the reason if this workload's models, unlike others in the domain, cannot be tuned, or ``""``."""
+        """Return why this workload's models cannot be fine-tuned, or ``""`` if they can; `lacks` checks the domain."""
         return ""
 
     @classmethod
