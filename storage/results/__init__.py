@@ -1,4 +1,4 @@
-"""Define types for result rows and for the names in their columns, without importing large packages."""
+"""Define types for result rows and their values, without importing large packages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ Status = Literal["ok", "failed", "skipped"]
 Setting = Literal["primary", "throughput", "a/a", "incumbent"]
 Verdict = Literal["valid", "inconclusive", "not-measured"]
 Decision = Literal["promote", "pass", "hold", "reject"]
-# Whether the caches are warm or cold when a timed call begins. Other data fills the caches before each cold call.
+# Whether the caches are warm or cold when a timed call begins. Before each cold call, the model is evicted from the
+# caches.
 Caches = Literal["warm", "cold"]
 # In the offline scenario, all processors are busy; in the server scenario, requests arrive at random times.
 Scenario = Literal["offline", "server"]
-# Kinds of findings from a comparison with earlier nights, and the metrics that are compared.
+# Kinds of findings from comparing a night with earlier nights, and the compared metrics.
 FindingKind = Literal["slower", "larger", "worse", "vanished", "appeared", "improved"]
 FindingMetric = Literal["speedup", "size_bytes", "quality_difference", "quality", "candidate"]
-# Source and outcome of a search's trial, and the unit of the allowed quality loss.
+# Source and outcome of a search trial, and the unit of the allowed quality loss.
 TrialOrigin = Literal["written", "space", "variant", "kept-float"]
 TrialOutcome = Literal["chosen", "passing", "failed", "dropped", "open"]
 QualityUnit = Literal["absolute", "relative"]
@@ -29,9 +30,9 @@ QualityUnit = Literal["absolute", "relative"]
 UNKNOWN = "unknown"
 
 # A benchmark's numbers are less reliable if one of these limits was exceeded. `WAITED_SHARE` limits the fraction of
-# time in which tasks waited for a CPU, and `STOLEN_SHARE` limits the fraction that other virtual machines took.
+# time in which tasks waited for a CPU. `STOLEN_SHARE` limits the fraction of CPU time that other virtual machines took.
 WAITED_SHARE, STOLEN_SHARE = 0.2, 0.02
-# If an A/A interval extends further than `WIDEST` from 1, the host is too noisy to show small differences.
+# If an A/A interval extends further than `WIDEST` from 1, the host is too noisy to detect small differences.
 WIDEST = 0.05
 
 # A cell's mapping may also be given as a sequence of (key, value) pairs. ``dt.date`` includes ``dt.datetime``.
@@ -49,7 +50,7 @@ Row: TypeAlias = Mapping[str, Cell]
 
 
 def caches_of(row: Row) -> Caches:
-    """Return the calls that the gate uses, ``"warm"`` or ``"cold"``; earlier versions recorded only warm calls."""
+    """Return ``"cold"`` if the gate uses cold calls, else ``"warm"``; earlier versions recorded only warm calls."""
     return "cold" if row.get("caches") == "cold" else "warm"
 
 

@@ -27,8 +27,8 @@ def acknowledge(
 ) -> list[Regression]:
     """Accept and return a night's findings that match the filters; without `night`, use each workload's latest night.
 
-    Later nights are compared with the accepted numbers. Candidates that appeared or vanished are reported only once,
-    and do not need acceptance.
+    Later nights are compared with the accepted numbers. Candidates that appeared or vanished are reported only once
+    and do not need to be accepted.
 
     Raises
     ------

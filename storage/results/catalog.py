@@ -20,8 +20,8 @@ from storage.results.tables import MEASUREMENTS, TABLES, Table
 from storage.root import Entry, StoreRoot
 
 CATALOG = "results.duckdb"
-# Tables with at most this many rows are copied into the catalog, so that the catalog can be moved. Larger tables stay
-# in files.
+# Tables with at most this many rows are copied into the catalog, so that the catalog can be moved. A table with too
+# many rows to copy is a view over its results files.
 MATERIALIZE_UP_TO = 2_000_000
 # DuckDB's published command-line client is one release behind the library and cannot read a newer format.
 _STORAGE_VERSION = "v1.5.0"
@@ -31,10 +31,11 @@ _RAW_BLOCKS = ("internal.raw_blocks", f"{_KEYS}, {', '.join(_RAW)}")
 
 
 def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> str:
-    """Build the catalog, replace the old catalog, and return the path or URL. Existing readers keep the old catalog.
+    """Build the catalog, replace the old catalog, and return the new catalog's path or URL.
 
-    The views in a large catalog refer to files by absolute path. `open_catalog` detects that the store has moved. For
-    other clients, run ``nightquant store compact`` once after a move.
+    Connections that are already open keep the old catalog. The views in a large catalog refer to files by absolute
+    path. `open_catalog` detects that the store has moved. Before other programs open the catalog of a moved store, run
+    ``nightquant store compact`` once.
 
     On one host, callers wait for each other, so that an old catalog never replaces a newer catalog. On an object store,
     the files are listed again after publishing, and the catalog is rebuilt if another host has added files.
@@ -87,7 +88,7 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
 
 @cache
 def _empty() -> bytes:
-    """Return an empty catalog to copy, because creating the views takes longer than inserting a night's rows."""
+    """Return an empty catalog; it is cached, because creating the views takes longer than inserting a night's rows."""
     with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
         file = Path(scratch) / CATALOG
         with _changed(file) as connection:
@@ -129,7 +130,7 @@ def _columns(table: Table) -> str:
 
 @cache
 def version() -> str:
-    """Return a digest of the catalog's columns and views; a catalog with another digest must be rebuilt."""
+    """Return a digest of the catalog's columns and views; a catalog with a different digest must be rebuilt."""
     tables = {table.name: [f"{column.name} {column.type}" for column in table.columns] for table in TABLES.values()}
     return digest_of({"tables": tables, "views": view_files()})
 

@@ -2,12 +2,12 @@
 
 The test considers every night except the last as a possible start of a lasting change. A likelihood ratio, weighted by
 precision, compares the nights since a possible start with the reference nights. Page's CUSUM [1]_ sums the evidence for
-a change of a fixed size. This test uses the most likely size (the generalized likelihood ratio [2]_ [3]_), because
-nights differ widely in precision. In its change-point form [4]_, the test does not need a separate phase to collect a
-reference. A night's variance is the variance of its interval plus the night-to-night variance of the series. The
-night-to-night variance is unknown, so the test averages over its possible values. A prior and the restricted likelihood
-[5]_ of the reference nights determine the weight of each variance. With a short history, the distribution of the shift
-therefore has heavy tails.
+a change of a fixed size. This test uses the change's most likely size (the generalized likelihood ratio [2]_ [3]_),
+because nights differ widely in precision. In its change-point form [4]_, the test does not need a separate phase to
+collect a reference. A night's variance is the variance that its interval implies, plus the night-to-night variance of
+the series. The night-to-night variance is unknown, so the test averages over its possible values. A prior and the
+restricted likelihood [5]_ of the reference nights determine the weight of each variance. With a short history, the
+distribution of the shift therefore has heavy tails.
 
 References
 ----------
@@ -32,14 +32,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri, ndtr, ndtri
 
-REFERENCE_NIGHTS = 30  # the first nights of a series, at most this many, form the reference
+REFERENCE_NIGHTS = 30  # maximum number of reference nights, from the start of a series
 LEAST_NIGHTS = 3  # minimum number of reference nights
-WINDOW = 45  # a change may have begun on any of this many recent nights
+WINDOW = 45  # number of recent nights on which a change may have begun
 LEAST_EFFECT = 0.03  # minimum change on the logarithmic scale
 LEAST_SIGMA = 1.0  # minimum change, in standard deviations of a night; smaller changes count as scatter
 ALPHA = 5e-4  # one-sided significance level; ``benchmarks/regressions.py`` measures the rate of false alarms
-EFFECTIVE_NIGHTS = 1.2  # minimum effective number of nights (Kish), so that one night alone is not reported as a change
-RESOLVED = 0.25  # a series is comparable if five nights would show a change of this size
+EFFECTIVE_NIGHTS = 1.2  # minimum effective number of nights (Kish); a single night is not reported as a change
+RESOLVED = 0.25  # a series is comparable if five nights would reveal a change of this size
 _DISAGREE = 1e-3
 _OVER = 5.0  # log likelihood ratio above which the last nights count as a return to the reference
 _SPREAD = 0.5  # spread of the log-normal prior, whose median night-to-night deviation is 1.5%
@@ -76,7 +76,7 @@ class Scan:
 
     @property
     def is_change(self) -> bool:
-        """Whether the series has left its reference."""
+        """Whether the series has departed from its reference."""
         return bool(self.p[self.best] < ALPHA)
 
     @property

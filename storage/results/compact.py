@@ -1,13 +1,13 @@
-"""Merge a finished month's files into one file while readers and writers continue.
+"""Merge a finished month's files into one file while other processes read and write results.
 
-A month passes through three states. Each state is reached by one atomic step, so that a killed process leaves the month
-in one of these states:
+A month passes through three states. Each transition is atomic, so a killed process leaves the month in one of these
+states:
 
 1. Each run has its own file. Every run's file is in the catalog and matches the readers' pattern, ``**/*.parquet``.
-2. A ``.pq`` file for the complete month, which the readers' pattern does not match, is added. The next catalog lists
-   the new file.
-3. At least `grace` later, the month's folder is replaced, unless another run has added a file. The new folder contains
-   one ``.parquet`` file, a hard link to the ``.pq`` file. The runs' own files are then deleted.
+2. A ``.pq`` file with all rows of the month is added. The readers' pattern does not match ``.pq`` files, but the next
+   catalog lists the new file.
+3. At least `grace` after the merge, the month's folder is replaced, unless another run has added a file. The new folder
+   contains one ``.parquet`` file, a hard link to the ``.pq`` file. The runs' own files are then deleted.
 
 In each state, the files that match the pattern contain every row exactly once. On an object store, which cannot
 exchange folders, the pattern may miss rows for a moment.
@@ -91,7 +91,7 @@ def _write(root: StoreRoot, table: Table, month: str, before: CompactedFile | No
 
 
 def whole_month(table: Table, rows: pa.Table, runs: Iterable[str]) -> bytes:
-    """Return the bytes of a compacted file, whose rows are sorted and whose footer names the runs."""
+    """Return the bytes of a compacted file with sorted rows; the file's footer names the runs."""
     ordered = rows.sort_by([(name, "ascending") for name in table.order])
     metadata = {**(table.schema.metadata or {}), RUNS_KEY: json.dumps(sorted(runs)).encode()}
     return serialized(table, ordered.replace_schema_metadata(metadata))
@@ -126,7 +126,7 @@ def _retire(root: StoreRoot, table: Table, whole: CompactedFile, small: Sequence
 
 
 def _drop_superseded(root: StoreRoot, table: Table, files: Files) -> None:
-    """After a month's folder was replaced, delete the month's superseded ``.pq`` files, which no open catalog uses."""
+    """Delete the superseded ``.pq`` files of months whose folders were replaced; no open catalog uses these files."""
     for month, entries in files.superseded.items():
         if entries and root.exists(_visible(table, files.newest[month])):
             for entry in entries:

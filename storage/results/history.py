@@ -62,7 +62,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Tonight:
-    """A valid measurement of the night; its hashes identify comparable measurements."""
+    """A valid measurement of the night, with hashes that identify comparable measurements."""
 
     key: Key
     machine: str | None
@@ -106,7 +106,7 @@ class History:
         return [Tonight(Key(*row[:3]), *row[3:]) for row in self._rows(_TONIGHT)]
 
     def speeds(self) -> dict[int, Series]:
-        """Return the speed-ups of each series."""
+        """Return the speed-ups of each series, keyed by the series' hash."""
         rows = self._rows("select series, nights, ratios, sds from internal.speeds_on($night)")
         return {series: Series(nights, np.array(ratios), np.array(sds)) for series, nights, ratios, sds in rows}
 
@@ -166,7 +166,7 @@ def attribute(
     Parameters
     ----------
     rows
-        Compared measurements of the candidate, oldest first, as rows from `History.inputs`.
+        The candidate's comparable measurements, oldest first, as rows from `History.inputs`.
     starts
         Log likelihood of each night on which the change may have begun.
     shift
@@ -225,7 +225,7 @@ _FOLLOW = {"data": ("checkpoint", "calibration")}
 
 
 def changes_between(earlier: Sequence[Row], now: Row) -> dict[str, str]:
-    """Return a description of each change, keyed by its name: machine, environment, data, checkpoint, recipe, …
+    """Return a description of each change, keyed by the changed item: machine, environment, data, checkpoint, recipe, …
 
     Parameters
     ----------

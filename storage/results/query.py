@@ -18,8 +18,8 @@ from storage.results.descriptions import quoted
 from storage.root import StoreRoot
 
 _READING = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.PRAGMA})
-# A statement of a permitted type may still run a COPY, in a WITH clause or through two functions that run text as SQL.
-# DuckDB cannot protect single files from writing, so a COPY could replace the catalog or a results file.
+# A statement of a permitted type can still run COPY: in a WITH clause, or through two functions that run text as SQL.
+# DuckDB cannot write-protect individual files, so COPY could replace the catalog or a results file.
 _HIDING = re.compile(r"\b(copy|query|json_execute_serialized_sql)\b", re.IGNORECASE)
 _EXPLAIN = re.compile(r"^\s*explain(\s+analyze|\s*\([^)]*\))?\s", re.IGNORECASE)
 

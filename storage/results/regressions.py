@@ -56,7 +56,7 @@ class Regression:
 
     @property
     def is_bad(self) -> bool:
-        """Whether the finding triggers an alert: slower, larger, worse or vanished."""
+        """Whether the finding triggers an alert, because the candidate became slower, larger or worse, or vanished."""
         return self.kind in ("slower", "larger", "worse", "vanished")
 
     def describe(self) -> str:
@@ -76,7 +76,7 @@ class Regression:
 class NightComparison:
     """Findings from comparing a night with earlier nights; ``nights`` maps each workload to the compared night.
 
-    ``compared`` and ``incomparable`` identify numbers as ``workload recipe/runtime metric``. An incomparable number
+    ``compared`` and ``incomparable`` identify each number as ``workload recipe/runtime metric``. An incomparable number
     lacks a history, or its history is too noisy to show a change.
     """
 
@@ -233,7 +233,7 @@ def _presence(history: History) -> Iterator[Regression]:
         tonight, *before = [nights[night] for night in sorted(nights, reverse=True)][: 1 + KNOWN_NIGHTS]
         ages = {key: age for age, keys in reversed(list(enumerate(before))) for key in keys}
         # One of tonight's candidates may have been absent for several nights, because a run can be limited to some
-        # recipes. Report the other candidates that vanished during this candidate's absence.
+        # recipes. Therefore, also report candidates that vanished while one of tonight's candidates was absent.
         reach = max((ages[key] for key in tonight if key in ages), default=0)
         for key in sorted(tonight - ages.keys()) if before else ():
             yield Regression(*key, "appeared", "candidate")

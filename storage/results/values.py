@@ -23,7 +23,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("threads", "rank", "trials"), (1, inf)),
     "ratio": (5e-324, inf),
     "share": (0, 1),
-    # A distance is a multiple of an output's range, so it may exceed 1.
+    # A distance is a multiple of an output's range, so it can exceed 1.
     "ranges": (0, inf),
 }
 _NAMED = 3  # a message names at most this many rows and counts the others
@@ -52,7 +52,7 @@ def array_of(column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.Da
 
 
 def why_not(column: Column, *values: Cell) -> str:
-    """Return why the column does not accept a value, or ``""`` if the column accepts all values."""
+    """Return the reason why the column rejects one of the values, or ``""`` if the column accepts all values."""
     try:
         array_of(column, values)
     except ValueError as error:

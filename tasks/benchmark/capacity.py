@@ -45,7 +45,8 @@ def measure_capacity(
 ) -> Capacities:
     """Measure the capacity of the baseline and the `eligible` subjects; if time is short, leave out the last subjects.
 
-    Without ``[benchmark.capacity]``, return nothing. With the ``quick`` profile, measure only if ``in_quick`` is true.
+    If ``[benchmark.capacity]`` is missing, return an empty result. With the ``quick`` profile, measure only if
+    ``in_quick`` is true.
     """
     settings = job.workload.benchmark.capacity
     if settings is None:
@@ -106,7 +107,10 @@ def spec_of(
 def splits_of(
     processors: int, threads: Sequence[int], processes: Sequence[int], batch_sizes: Sequence[int]
 ) -> tuple[Split, ...]:
-    """Return the splits of at most `processors` processors; splits with many processes and small calls come first."""
+    """Return the splits that use at most `processors` processors.
+
+    Splits with many processes and small batches come first.
+    """
     powers = [1 << exponent for exponent in range(processors.bit_length())]
     return tuple(
         Split(processes=count, threads=per_process, batch_size=batch_size)
@@ -119,7 +123,7 @@ def splits_of(
 
 @contextmanager
 def _golden_files(job: Job[Workload], settings: Capacity, store: ArtifactStore) -> Iterator[dict[int, str]]:
-    """Yield paths of temporary input files by rows per call; ``""`` stands for the subjects' own inputs."""
+    """Yield temporary input files, keyed by the number of rows per call; ``""`` stands for the subjects' own inputs."""
     rows = job.workload.benchmark.batch_size
     sizes = (rows,) if settings.scenario == "server" else settings.batch_sizes or [rows * each for each in _FACTORS]
     domain = DOMAINS[job.workload.domain]
@@ -156,7 +160,7 @@ def _capacity(settings: Capacity, served: Served, ratio: Ratio) -> ServedCapacit
 
 
 def ratios_of(served: Mapping[str, Served], baseline: str) -> dict[str, Ratio]:
-    """Compare the subjects' requests per second with the baseline; return ratios and 95% intervals over sittings."""
+    """Compare each subject's capacity with the baseline's capacity; return ratios and 95% intervals over sittings."""
     rps = {name: np.array(item.rps) for name, item in served.items()}
     samples = {name: Sample.against_one(rps[baseline], rounds) for name, rounds in rps.items() if name != baseline}
     noise = Noise.pooled(samples.values())

@@ -35,13 +35,13 @@ _FEWEST_SITTINGS, _MOST_SITTINGS = 3, 20
 _FEWEST_REQUESTS = 100
 # First rate to try, as a fraction of the highest throughput.
 _FIRST_GUESS = 0.8
-# Minimum numbers of requests for the percentiles, so that ten requests are above each percentile.
+# A percentile needs at least this many requests, so that ten requests are above the percentile.
 _FOR_P99, _FOR_P999 = 1_000, 10_000
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """Target numbers: sittings in the available time, rounds per sitting, and windows per subject in a sitting."""
+    """Target numbers of sittings in the available time, rounds per sitting, and windows per subject in a sitting."""
 
     sittings: int
     rounds: int
@@ -53,7 +53,7 @@ _PLANS = {"offline": _Plan(sittings=7, rounds=6, windows=6), "server": _Plan(sit
 
 
 class _Score(NamedTuple):
-    """A split's score: whether calls are within the latency bound, and the throughput in rows and in calls."""
+    """A split's score: whether calls meet the latency bound, and the throughput in rows and in calls per second."""
 
     fits: bool
     rows_per_s: float
@@ -104,11 +104,11 @@ class _Measurement:
     window_s: float = 0.0
 
     def left_s(self) -> float:
-        """Return the time until the budget is spent."""
+        """Return the number of seconds until the budget is spent."""
         return self.spec.spawned_at + self.spec.budget_s - time.monotonic()
 
     def run(self) -> CapacityReport:
-        """Find the best splits, measure, and report."""
+        """Find the best splits, measure the subjects' capacity, and return the report."""
         found, baseline = self._search(), self.spec.subjects[0].name
         if baseline in found:
             found = self._affordable(found)
@@ -151,7 +151,7 @@ class _Measurement:
 
     def _try(self, subject: Subject, split: Split, windows: int, scores: dict[Split, _Score]) -> None:
         """Score a split by the best of several windows, because other programs can only make a window slower."""
-        # If a split fails, other splits may work: a candidate may not support the split's number of rows.
+        # If a split fails, other splits may work, because some candidates do not support every number of rows.
         with self._refusing(subject.name), self._fleet(subject, split) as fleet:
             for _ in range(windows):
                 window = fleet.repeat(_SHORTEST_S / 2)
@@ -213,7 +213,7 @@ class _Measurement:
         item.probes.append(probe)
 
     def _twice(self, fleet: Fleet, gaps: Array) -> Callable[[float], Probe]:
-        """Return a function that retries a failed rate, because other programs may have caused the failure."""
+        """Return a function that tests a rate and repeats a failed test, because other programs may cause failures."""
 
         def attempt(rate: float) -> Probe:
             probe = offer(fleet, gaps, rate)

@@ -1,8 +1,8 @@
 """A fleet of worker processes: each worker is pinned to its own processors and calls the same subject.
 
 The workers are forked from a process that has imported the libraries, so each worker only has to load and warm up the
-model. A pipe is the queue of requests. The generator writes request numbers, and the kernel passes each number to one
-idle worker, in order.
+model. A pipe serves as the request queue. The generator writes request numbers, and the kernel passes each number to
+one idle worker, in order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WARM_UP_CALLS, _WARM_UP_S = 5, 0.2
 _PATIENCE_S = 60.0
 _HEAD_START_S = 0.002  # time for all workers to receive an order
 _BYTES, _STOP = 8, -1
-_QUEUE_BYTES = 1 << 20  # Linux's limit for the pipes of unprivileged users
+_QUEUE_BYTES = 1 << 20  # Linux's default limit on the size of an unprivileged user's pipe
 _PR_SET_PDEATHSIG = 1
 
 
@@ -72,7 +72,7 @@ class Fleet:
         )
 
     def open(self) -> float:
-        """Let the workers serve the queue; return the earliest time (monotonic) for the first request."""
+        """Let the workers serve the queue; return the earliest time, on the monotonic clock, for the first request."""
         self._order(None)
         return time.monotonic() + _HEAD_START_S
 

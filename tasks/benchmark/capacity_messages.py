@@ -24,9 +24,9 @@ class Split(Frozen):
 class CapacitySpec(ChildSpec):
     """Subjects to measure, beginning with the baseline; if time is short, the last subjects are left out.
 
-    ``request_rows`` is the number of rows in a request. ``goldens`` maps other numbers of rows per call to input files.
-    ``bound_s`` limits the 99th percentile of the latency in the server scenario. The time budget starts at
-    ``spawned_at``, a time of the monotonic clock.
+    ``request_rows`` is the number of rows in a request. ``goldens`` maps numbers of rows per call to input files; for
+    any other number, a subject's own inputs are used. ``bound_s`` limits the 99th percentile of the latency in the
+    server scenario. The time budget starts at ``spawned_at`` on the monotonic clock.
     """
 
     scenario: Scenario
@@ -43,7 +43,7 @@ class Served(Frozen):
     """One subject's requests per second in each round of each sitting, with the subject's best split.
 
     In the server scenario, the latency percentiles cover ``requests`` requests, sent at the highest rate of each round.
-    ``limit`` names a limit other than the subject's speed, or is ``""``.
+    ``limit`` describes how the request generator limited the rate, or is ``""``.
     """
 
     split: Split

@@ -21,7 +21,8 @@ from tasks.benchmark.statistics import Array
 
 # Share of the latencies that must be within the bound.
 SHARE = 0.99
-# The generator limits the rate if lag ÷ latency bound exceeds `LATE`, or if busy time ÷ elapsed time exceeds `BUSY`.
+# The generator counts as the bottleneck if lag ÷ latency bound exceeds `LATE`, or if busy time ÷ elapsed time exceeds
+# `BUSY`.
 LATE, BUSY = 0.1, 0.8
 _PRECISION = 1.02  # the search stops when the lowest failing rate is at most this multiple of the highest passing rate
 _FIRST_STEP = 1.04
@@ -80,7 +81,7 @@ def highest_rate(attempt: Callable[[float], Probe], bound_s: float, guess: float
     """Find the highest rate at which the latency's 99th percentile is at most `bound_s`, or return None.
 
     The search takes growing steps from `guess` until it has a rate that passes and a rate that fails, and then bisects.
-    Rates above `ceiling`, the highest throughput, are not tried, because in a short test their queue may stay short by
+    Rates above `ceiling`, the highest throughput, are not tried, because in a short test the queue may stay short by
     chance.
     """
     passed: Probe | None = None

@@ -32,7 +32,7 @@ def timings_of(
     memory: dict[str, Memory],
     sequence_length: int | None = None,
 ) -> Iterator[Timing]:
-    """Yield one row per subject; in the row of the baseline's copy, the setting is ``a/a``."""
+    """Yield one row per subject; the row for the baseline's copy has the setting ``a/a``."""
     warm, cold = measured.with_caches("warm"), measured.with_caches("cold")
     for name in measured.names():
         reports, blocks, calls = measured.of(name), warm.round_s(name), cold.round_s(name)

@@ -63,7 +63,7 @@ def run(spec_json: str) -> LaunchReport:
         round_s = time_rounds(spec, subjects, calls)
         single_s = time_singles(spec, subjects)
         began = time.monotonic()
-        # The budget for cold calls is a fraction of the launch's time so far, without the first launch's additional
+        # The budget for cold calls is a fraction of the launch's time so far, excluding the first launch's additional
         # warm-up.
         longer_s = len(ready) * (spec.profile.warm_up_s - spec.profile.rewarm_s)
         budget_s = spec.profile.cold_share * (began - spec.spawned_at - longer_s)

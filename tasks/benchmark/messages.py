@@ -20,8 +20,8 @@ class Profile(Frozen):
     takes at least ``block_s`` seconds. A warm-up takes at least ``warm_up_calls`` calls and ``warm_up_s`` seconds
     (``rewarm_s`` in later launches). Percentiles come from ``single_calls`` individually timed calls, which take at
     most ``single_s`` seconds per candidate and launch. At most ``cold_rounds`` rounds are timed with cold caches;
-    ``cold_share`` limits their duration, as a fraction of the launch's other time. Further settings, which do not
-    affect decisions, are timed in ``further_launches`` launches.
+    ``cold_share`` limits the duration of these rounds, as a fraction of the rest of the launch. Further settings, which
+    do not affect decisions, are timed in ``further_launches`` launches.
     """
 
     name: str
@@ -86,7 +86,10 @@ class MemorySpec(ChildSpec):
 
 
 class LaunchSpec(ChildSpec):
-    """Launch request, made at monotonic time ``spawned_at``; the first launch sets ``calls`` and ``cold_rounds``."""
+    """A request for a launch; ``spawned_at`` is the launch's start on the monotonic clock.
+
+    ``calls`` and ``cold_rounds`` are copied from the results of the first launch.
+    """
 
     profile: Profile
     seed: int
@@ -96,7 +99,7 @@ class LaunchSpec(ChildSpec):
 
 
 class SubjectReport(Frozen):
-    """Times of one subject in one launch, in seconds: each block's mean call, each single call, and each cold call."""
+    """Call times of one subject in one launch, in seconds: each block's mean, each single call, and each cold call."""
 
     load_s: float
     first_call_s: float
@@ -110,9 +113,9 @@ class SubjectReport(Frozen):
 class LaunchReport(Frozen):
     """Results of one launch; ``refused`` maps excluded subjects to reasons.
 
-    ``start_s`` (all subjects loaded), ``first_block_s`` (timing begins) and ``end_s`` are seconds since the process
-    started. Calls with cold caches took ``cold_wall_s`` seconds. ``modules`` lists the imported modules of nightquant.
-    ``capability`` is the instruction set to which torch dispatches.
+    Times are in seconds since the process started. All subjects were loaded at ``start_s``, timing began at
+    ``first_block_s``, and the launch ended at ``end_s``. Calls with cold caches took ``cold_wall_s`` seconds.
+    ``modules`` lists the imported nightquant modules. ``capability`` is the instruction set to which torch dispatches.
     """
 
     subjects: dict[str, SubjectReport]

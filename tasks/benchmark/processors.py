@@ -27,12 +27,15 @@ _SLICE_S, _PATIENCE_S = 0.005, 0.1
 # A thread that runs for less than this fraction of the busiest thread's time only dispatches work. On a busy host, a
 # dispatching thread may wait a long time for a processor, but waiting is not work.
 _LEAST_WORK = 0.1
-# Factor by which a subject may exceed its thread limit, because runtimes also work between calls.
+# A subject may exceed its thread limit by this factor, because runtimes also work between calls.
 _MARGIN = 1.1
 
 
 def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
-    """Choose up to `count` processors, one per core first; prefer high numbers, because low ones serve interrupts."""
+    """Choose up to `count` processors, one per core first.
+
+    High-numbered processors are preferred, because low-numbered processors serve interrupts.
+    """
     cores: dict[str, int] = {}
     for processor in sorted(allowed, reverse=True):
         siblings = _TOPOLOGY / f"cpu{processor}" / "topology" / "thread_siblings_list"
@@ -71,7 +74,7 @@ def threads_used(call: Callable[[], object], calls: int, own: frozenset[int] = f
     elapsed_s = time.perf_counter() - began
     used = [np.subtract(after[thread], before.get(thread, (0.0, 0.0))) for thread in after.keys() - foreign]
     least_s = _LEAST_WORK * max(ran_s for ran_s, _ in used)
-    # After a pause of the virtual machine, the kernel can overstate waiting times, so count each thread at most once.
+    # If the virtual machine was paused, the kernel can overstate waiting times, so count each thread at most once.
     return float(sum(min(ran_s + waited_s, elapsed_s) for ran_s, waited_s in used if ran_s > least_s)) / elapsed_s
 
 

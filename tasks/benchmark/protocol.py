@@ -76,7 +76,7 @@ class Measured:
     caches: Caches = "warm"
 
     def with_caches(self, caches: Caches) -> Measured:
-        """Return the same results for calls with warm or cold caches."""
+        """Return a copy of the results that uses the calls with warm or cold caches."""
         return replace(self, caches=caches)
 
     def names(self) -> list[str]:
@@ -104,7 +104,10 @@ class Measured:
         return self._noise.bounds(self._sample(name), self._sample(self._copy), self.contest.comparisons)
 
     def moderated(self, name: str) -> Ratio:
-        """Return a subject's speed-up over the baseline, with a 95% interval for few launches (`Noise.half_width`)."""
+        """Return a subject's speed-up over the baseline, with a 95% interval that suits a small number of launches.
+
+        See `Noise.half_width`.
+        """
         sample = self._sample(name)
         return Ratio.around(sample.mean, self._noise.half_width(sample, 0.025))
 

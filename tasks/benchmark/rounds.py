@@ -161,7 +161,10 @@ def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, 
 def time_cold_rounds(
     spec: LaunchSpec, subjects: Mapping[str, Loaded], evict: Callable[[], None], budget_s: float
 ) -> dict[str, list[float]]:
-    """Time one cold call per subject and round; return seconds by subject. `budget_s` limits only the first launch."""
+    """Time one cold call per subject and round; return the durations in seconds, by subject.
+
+    `budget_s` limits only the first launch.
+    """
     cold_s: dict[str, list[float]] = {name: [] for name in subjects}
     began = time.perf_counter()
     with no_garbage_collection():

@@ -127,7 +127,7 @@ def benchmark(
         diagnosis = diagnose(session, timed, measured.launches[0].modules, known)
         further, refused = _measure_further(session, tonight, job, workspace.store)
         after = observe("after", settings.threads, engines)
-        # Measure capacity last, so that its load does not appear in the host's state after the timings.
+        # Measure capacity last, so that its load does not affect the host state that is recorded after the timings.
         capacity_began = time.perf_counter()
         if settings.capacity is not None:
             workspace.progress(0, 1, "capacity measurements")
@@ -212,7 +212,7 @@ def proof_facts(
 ) -> dict[str, Fact[Proof]]:
     """Return a `Fact` for each timed candidate's proof, keyed by the candidate's name.
 
-    The dictionary is empty if the gate requires an int8 share of the time, because decisions never use times from
+    If the gate requires a minimum int8 time share, the dictionary is empty, because decisions never use times from
     earlier runs.
     """
     if workload.gate.min_int8_time_share is not None:

@@ -38,7 +38,7 @@ class Correction:
 
 @lru_cache
 def correction_of(launches: int, correlation: float) -> Correction:
-    """Compute the correction for an autoregressive series of order one.
+    """Compute the correction for a first-order autoregressive series.
 
     See Box, "Some theorems on quadratic forms applied in the study of analysis of variance problems, II", Annals of
     Mathematical Statistics 25(3), 1954. The estimate s² approximately follows a chi-square distribution with tr(CR)² /
@@ -222,7 +222,8 @@ class Noise:
 
         The error is divided among looks and comparisons (group-sequential Bonferroni). The half width is computed from
         shrunken variances, but is at least the half width of Student's interval. The bounds also allow for a bias that
-        additional launches do not reduce. The bias is the copy's deviation beyond its noise, but at least `STICKS`.
+        additional launches do not reduce. The bias is the amount by which the copy's deviation exceeds its noise, but
+        at least `STICKS`.
 
         Parameters
         ----------
@@ -253,7 +254,11 @@ def verdict_of(aa: Ratio) -> Literal["valid", "inconclusive"]:
 
 
 def percentiles(single_s: Array) -> tuple[float | None, float | None, float | None]:
-    """Return the 50th, 90th and 99th percentiles, or None with fewer than 1, 100 or 1,000 calls, respectively."""
+    """Return the 50th, 90th and 99th percentiles of the calls' durations.
+
+    The 90th percentile is None for fewer than 100 calls, and the 99th percentile is None for fewer than 1,000 calls.
+    Without calls, all percentiles are None.
+    """
     p50, p90, p99 = (
         float(np.quantile(single_s, share)) if len(single_s) >= least else None
         for share, least in ((0.5, 1), (0.9, 100), (0.99, 1000))

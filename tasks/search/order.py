@@ -35,7 +35,7 @@ def float_order(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
     ConfigurationError
         The recipe's method does not quantize.
     QuantizationError
-        The recipe is not possible with this model.
+        The recipe cannot be applied to this model.
     """
     ranking, source = sensitivity(job, recipe, workspace), model_source(job, workspace)
     with intra_op_threads(job.workload.benchmark.threads):

@@ -32,7 +32,7 @@ def _no_variants(trial: Trial) -> Sequence[Recipe]:
 class Race:
     """The trials of a search, with methods that choose the next measurement.
 
-    A trial passes if its quality loss is at most ``bound``, and if its speed and size may satisfy their bounds. The
+    A trial passes if its quality loss is at most ``bound`` and it can still satisfy the bounds on speed and size. The
     loss is measured on growing numbers of samples (``samples``) until its interval excludes the bound. If the interval
     on all samples still includes the bound, the estimate is compared with the bound. ``variants`` returns recipes that
     are as fast as a trial's recipe. At most ``batch`` new trials are built, screened and timed together.
@@ -48,11 +48,11 @@ class Race:
     max_size_bytes: float | None = None
     batch: int = 8
     _started: list[int] = field(default_factory=list)  # the batch in progress
-    _batches: int = 0  # number of batches from the space; a repair follows each batch, in case the budget runs out
-    _screened: dict[int, int] = field(default_factory=dict)  # number of sample sizes on which a trial was screened
+    _batches: int = 0  # batches from the search space; a repair follows each batch, because the budget may run out
+    _screened: dict[int, int] = field(default_factory=dict)  # number of sample sizes at which a trial was screened
     _decided: dict[int, bool] = field(default_factory=dict)  # whether a trial satisfies the bound on quality
     _broken: set[int] = field(default_factory=set)
-    _layers: dict[str, tuple[RankedLayer, ...]] = field(default_factory=dict)  # ranked layers by the recipe's content
+    _layers: dict[str, tuple[RankedLayer, ...]] = field(default_factory=dict)  # ranked layers, keyed by recipe content
     _repairs: list[Repair] = field(default_factory=list)  # the last repair may be in progress
 
     def ask(self) -> Request | None:
@@ -220,7 +220,7 @@ class Race:
                 self._end(trial.number, "dropped", f"cannot be better than {self._leader().name}")
 
     def _excess(self, trial: Trial) -> str:
-        """Return how a trial violates a bound on size or speed, or ``""`` if a violation is not certain."""
+        """Describe how a trial violates a bound on size or speed; return ``""`` if a violation is not certain."""
         size, speed = trial.size_bytes, trial.speed
         if size and self.max_size_bytes and size > self.max_size_bytes:
             return f"{size:,} bytes are more than {self.max_size_bytes:,.0f}"
@@ -275,7 +275,7 @@ class Race:
         return is_first and self._is_repairable(trial) and (self._keeps_float(trial) or bool(self.variants(trial)))
 
     def _is_repairable(self, trial: Trial) -> bool:
-        """Return whether a trial violates only the bound on quality, and a repair could still win."""
+        """Return whether a trial violates only the bound on quality and could still win after a repair."""
         is_failed = self._decided.get(trial.number) is False and trial.number not in self._broken
         return is_failed and self._can_win(trial) and not self._excess(trial)
 

@@ -8,7 +8,8 @@ from itertools import accumulate
 
 from tasks.search.trial import RankedLayer
 
-# Largest share of the float model's time in layers that stay in float. With a larger share in float, int8 gains little.
+# Largest share of the float model's time that layers in float may take. With a larger share in float, int8
+# gains little.
 MOST_FLOAT = 0.6
 
 
@@ -31,7 +32,7 @@ class Repair:
     is_done: bool = False
 
     def learn(self, *, failed: bool, passed: bool, can_win: bool) -> None:
-        """Use the outcome of the last trial; if it cannot win, trials with more layers in float cannot win either."""
+        """Record the last trial's outcome; if that trial cannot win, trials with more float layers cannot win."""
         if passed or (self.passes is not None and not failed):
             self.passes = self.count
         else:

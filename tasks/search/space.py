@@ -18,7 +18,8 @@ from tasks.workload.search import Search
 from tasks.workload.workload import Workload
 
 _REPEATED = 50  # maximum number of characters that a kept-float recipe's name takes from the original recipe's name
-# Engines with kernels for an architecture, the usual engine first. A search can name other engines.
+# Engines with kernels for an architecture, the usual engine first. If ``[search]`` lists engines, the search uses only
+# those engines.
 _ENGINES: Mapping[str, tuple[object, ...]] = {"x86_64": ("x86", "onednn"), "AMD64": ("x86", "onednn")}
 _OTHER_ENGINES = ("qnnpack", "onednn")
 _RESTRICTED_BY = {
@@ -51,7 +52,7 @@ def space(
     module_types
         Type names of all modules with parameters in the float model.
     speeds
-        Speed-ups that an earlier search measured on this machine, by the name of the trial.
+        Speed-ups that an earlier search measured on this machine, keyed by the trial's name.
     """
     known, settings = speeds or {}, _settings(workload)
     pairs = [(recipe, runtime, "written") for recipe in workload.recipe for runtime in recipe.runtimes]
@@ -148,7 +149,7 @@ def _choices(annotation: object) -> tuple[str, ...]:
 
 
 def _allowed(search: Search, axis: Axis, values: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the values that ``[search]`` allows, or the first value if none is allowed."""
+    """Return the axis values that ``[search]`` allows, or the first value if no value is allowed."""
     only = getattr(search, _RESTRICTED_BY.get(axis.key, ""), ())
     allowed = tuple(value for value in values if not only or _SPELLINGS.get(value, value) in only)
     return allowed or values[:1]

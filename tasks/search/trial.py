@@ -1,4 +1,4 @@
-"""The frozen values of a search: trials, their measurements, and the requests of a `tasks.search.race.Race`."""
+"""The immutable objects of a search: trials, their measurements, and the requests of a `tasks.search.race.Race`."""
 
 from __future__ import annotations
 
