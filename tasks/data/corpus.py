@@ -1,9 +1,9 @@
 """Word corpora: texts in the WikiText layout, and the language reference that CPython includes.
 
-A corpus consists of one column of token ids per split and the file ``vocabulary.parquet``. A line's tokens are
-``line.split() + ["<eos>"]``. Ids are assigned in order of first appearance. For each block of text, NumPy looks up all
-words in a cache. The few percent of words that the cache lacks are looked up in a Python dictionary. For measurements,
-see ``docs/tokenization.md``.
+A corpus consists of the file ``vocabulary.parquet`` and one column of token ids per split. A line's tokens are
+``line.split() + ["<eos>"]``. Word ids are assigned in order of first appearance. For each block of text, NumPy looks up
+all words in a cache. A few percent of the words are not in the cache, and are looked up in a Python dictionary. For
+measurements, see ``docs/tokenization.md``.
 """
 
 from __future__ import annotations
@@ -185,10 +185,10 @@ class Vocabulary:
     def __init__(self) -> None:
         self._ids: defaultdict[bytes, int] = defaultdict(count().__next__)
         self._counts = np.zeros(0, dtype=np.int64)
-        # A direct-mapped cache: each slot contains the key and the id of the latest cache miss that maps to the slot.
+        # A direct-mapped cache: each slot contains the key and the id of the short word that was stored last.
         self._keys = np.zeros((1 << _SLOT_BITS, 2), dtype=np.uint64)
         self._cached_ids = np.zeros(1 << _SLOT_BITS, dtype=np.int32)
-        # Give the first slot a key other than 0. Otherwise, this slot would match a word of NUL bytes, whose key is 0.
+        # Set the first slot's key to 1, because a word of NUL bytes has the key 0 and must not match an empty slot.
         self._keys[0] = 1
 
     def encode(self, text: bytes) -> npt.NDArray[np.int32]:
@@ -233,7 +233,7 @@ class Vocabulary:
 def tokenize(
     texts: Mapping[str, Path], folder: Path, *, block_bytes: int = BLOCK_BYTES, progress: Progress = silent
 ) -> tuple[dict[str, int], int]:
-    """Tokenize texts; write each text's token ids (int32), and ``vocabulary.parquet``, into a folder.
+    """Tokenize texts, and write each text's token ids (int32) and ``vocabulary.parquet`` into a folder.
 
     The texts are read in the given order, line by line with universal newlines. A line's tokens are ``line.split() +
     ["<eos>"]``. A word's id is the number of distinct words before its first appearance. Memory use depends on the
@@ -309,8 +309,9 @@ def _find_words(text: bytes) -> npt.NDArray[np.int64]:
 def _keys(text: bytes, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     """Return a 16-byte key for each word, uint64 [words, 2].
 
-    A key contains the first 16 bytes of a word and its trailing white space, padded with zeros. If a word has at most
-    15 bytes, its key contains white space and is unique. Longer words with the same first 16 bytes have the same key.
+    A key contains the first 16 bytes of a span, which is a word with its trailing white space. Shorter spans are padded
+    with zeros. If a word has at most 15 bytes, its key contains white space and is unique. Longer words with the same
+    first 16 bytes have the same key.
     """
     windows = np.ndarray(len(text) + 1, f"V{_KEY_BYTES}", text + bytes(_KEY_BYTES), strides=(1,))
     return windows[begins].view(np.uint64).reshape(-1, 2) & _MASKS.take(ends - begins, axis=0, mode="clip")

@@ -25,9 +25,9 @@ class Quality:
     ``metric`` names the gate's metric. ``metrics`` contains all computed metrics, keyed by name. ``samples`` contains
     the available per-sample results for paired comparisons. The metric is the mean of the ``quality`` tensor, float32
     [N], which contains each sample's contribution. The ``prediction`` tensor, int64 [N], contains predicted classes.
-    ``contributions`` names the kind of contributions, which determines how the interval of a quality difference is
-    computed. For the ``resampled`` kind, ``quality`` contains the metric for R resamples, float64 [R]. ``mode`` names
-    the evaluation procedure, such as ``rows apart``.
+    ``contributions`` determines how the confidence interval of a quality difference is computed. If ``contributions``
+    is ``resampled``, ``quality`` contains the metric for each of R resamples, float64 [R]. ``mode`` names the
+    evaluation procedure, such as ``rows apart``.
     """
 
     metric: str
@@ -99,7 +99,7 @@ def outputs_in_order(
     """Call a model on all batches; return the first output for every sample, [N, …], in sample order."""
     results = BatchResults()
     for batch, outputs in _with_outputs(call, batches, total, progress, unit):
-        results.batches.append({"output": outputs.clone()})  # copied, because a runtime may reuse its output buffers
+        results.batches.append({"output": outputs.clone()})  # a runtime may reuse its output buffers
         results.rows.extend(batch.rows or ())
     return results.complete("output")
 
@@ -138,7 +138,7 @@ def perplexity_metric(loss: float) -> dict[str, float]:
 
 
 def checked_outputs(result: object, rows: int) -> Tensor:
-    """Return a model's first output after checking its values and its number of rows.
+    """Return a model's first output after checking the output's values and number of rows.
 
     Raises
     ------

@@ -1,7 +1,8 @@
 """Metrics by name.
 
-torchmetrics and scikit-learn compute only one number for a data set. The interval of a paired comparison requires each
-row's contribution, or the metric for a thousand resamples of the rows. Tests check each metric against its definition.
+torchmetrics and scikit-learn compute only one number for a data set. The confidence interval of a paired comparison
+requires each row's contribution to the metric, or the metric for a thousand resamples of the rows. Tests check each
+metric against its definition.
 """
 
 from __future__ import annotations
@@ -174,9 +175,9 @@ def word_errors(outputs: Tensor, target: Tensor) -> Tensor:
     Parameters
     ----------
     outputs
-        Word ids, int64 [B, T], padded with negative ids, or CTC logits, float [B, K, T], with class 0 as the blank. CTC
-        decoding takes the best class at each step, then removes repetitions, and then blanks. Source: Graves et al.,
-        "Connectionist temporal classification", 2006 (best path decoding).
+        Word ids (int64 [B, T], padded with negative ids) or CTC logits (float [B, K, T]; class 0 is the blank). CTC
+        decoding takes the best class at each step, removes repetitions, and finally removes blanks. Source: Graves et
+        al., "Connectionist temporal classification", 2006 (best path decoding).
     target
         Word ids, int64 [B, L], padded with negative ids.
 

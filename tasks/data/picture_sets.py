@@ -74,8 +74,8 @@ def prepare_pictures(
 ) -> DatasetRef:
     """Find an image data set in the store, or create it.
 
-    `content` identifies the images and the code that reads them. `open_parts` returns the class names, and `Part`
-    objects in the order in which they are read.
+    `content` identifies the images and the code that reads them. `open_parts` returns the class names and a sequence of
+    `Part` objects, which are read in order.
 
     Raises
     ------
@@ -118,9 +118,9 @@ def prepare_pictures(
 def _add_all(
     writer: PictureWriter, parts: Sequence[Part], geometry: Preprocessing, seed: int, progress: Progress
 ) -> tuple[list[int], dict[str, str]]:
-    """Add each part's images to the splits that the part's quotas name.
+    """Add each part's images to the splits listed in the part's quotas.
 
-    Return each image's shorter side in pixels, and a mapping from unreadable images' names to reasons.
+    Return each readable image's shorter side in pixels, and each unreadable image's error message, keyed by image name.
     """
     total, done = sum(len(part.names) for part in parts), 0
     sides: list[int] = []
@@ -159,11 +159,11 @@ def _enlargement_note(sides: Sequence[int], resize: int) -> tuple[str, ...]:
 
 
 def stratified_order(labels: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
-    """Return a permutation of 0…N-1, int64 [N], in which all sections have nearly the same class proportions.
+    """Return a permutation of 0…N-1, int64 [N], in which all contiguous sections have similar class proportions.
 
-    Within a class, the order is random. For a class of n samples, each of n equal sections contains one sample, at a
-    random position. Therefore, consecutive sections can serve as splits, even if some samples are unusable. The same
-    seed produces the same permutation.
+    Within a class, the order is random. The samples of each class are spread evenly over the permutation.
+    Therefore, consecutive sections can serve as splits, even if some samples are unusable. The same seed produces the
+    same permutation.
     """
     rng = np.random.default_rng(seed)
     classes = np.asarray(labels, dtype=np.int64)
@@ -189,8 +189,8 @@ class Layout:
 def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
     """Decode, resize and split the images in a directory or an archive.
 
-    If the test or valid folder is missing, a fraction of the training images is used for that split. Calibration images
-    are always taken from the training images.
+    If the ``test`` or ``valid`` folder is missing, a fraction of the training images is used for that split.
+    Calibration images are always taken from the training images.
     """
     downloads = workspace.store.root / "downloads"
     with open_source(
@@ -213,7 +213,7 @@ def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: 
 def find_layout(folder: Path, shown: str = "") -> Layout:
     """Find the classes and files in `folder` or in its only subfolder.
 
-    Many archives contain a single folder.
+    Many archives contain a single top-level folder.
 
     Raises
     ------
@@ -256,7 +256,7 @@ def pictures_in(folder: Path) -> list[Path]:
 def _parts(layout: Layout, data: ImageFolder) -> list[Part]:
     """Return the parts, with the training images last.
 
-    Therefore, images that duplicate test or valid images are not used for training.
+    In this order, training images that duplicate images in the ``test`` or ``valid`` split are left out.
     """
 
     def read(split: Split, index: int) -> Image.Image:

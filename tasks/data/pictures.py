@@ -1,4 +1,4 @@
-"""Decode and resize untrusted images, and write them as samples without duplicates."""
+"""Decode and resize untrusted images, drop duplicates, and write the images as samples."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def _readable() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Settings for resizing an image's shorter side, cropping the centre, and normalizing values between 0 and 1."""
+    """Settings for resizing an image's shorter side, cropping the centre, and normalizing the pixel values.
+
+    Before normalization, the pixel values range from 0 to 1.
+    """
 
     resize: int
     crop: int
@@ -111,12 +114,12 @@ def open_image(file: IO[bytes]) -> Image.Image:
 class PictureWriter:
     """A writer that appends images to the splits in `folder`.
 
-    `shape` is the shape of each image, (3, H, W). `stack` closes the writer's files.
+    `shape` is the shape of each image, (3, H, W). Closing `stack` also closes the writer's files.
     """
 
     def __init__(self, folder: Path, shape: tuple[int, int, int], stack: ExitStack) -> None:
         self.labels: dict[Split, list[int]] = {split: [] for split in FILL_ORDER}
-        # Number of omitted duplicates, keyed by two splits: the kept image's split and the duplicate's split.
+        # Number of omitted duplicates, keyed by the kept image's split and the duplicate's split.
         self.repeated: Counter[tuple[Split, Split]] = Counter()
         self._folder = folder
         self._split_of: dict[bytes, Split] = {}

@@ -46,8 +46,8 @@ class Description(Frozen):
     classes: tuple[str, ...] = ()  # class names, indexed by class number
     vocabulary: int = 0  # number of token ids; 0 if the inputs are not tokens
     sample_shape: tuple[int, ...] = ()  # shape of a sample, without the batch axis
-    # Images are scaled to 0…1 and normalized per channel when they are read. Tables are standardized before they are
-    # stored.
+    # Images are scaled to the range 0…1 and normalized per channel when they are read. Tables are standardized before
+    # they are stored.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     features: tuple[str, ...] = ()  # names of a table's feature columns
@@ -173,7 +173,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Batch:
-    """The inputs, in argument order, and the targets of some samples.
+    """A batch of samples: the inputs, in argument order, and the targets.
 
     If the samples are not in stored order, ``rows`` contains the sample indices.
     """

@@ -23,7 +23,7 @@ Weighted = Callable[[NDArray[np.generic], NDArray[np.generic], NDArray[np.int64]
 
 @dataclass
 class BatchResults:
-    """A score's results for all batches.
+    """The tensors collected from all batches of an evaluation.
 
     Each item of ``batches`` contains a batch's tensors, keyed by name. If samples are not in stored order, ``rows``
     contains the sample indices.
@@ -96,7 +96,7 @@ class RowScore(Score):
 
     @property
     def is_percentage(self) -> bool:
-        """Whether the value of each row is 0 or 100."""
+        """Whether each row's value is either 0 or 100."""
         return self.contributions == "right-or-wrong"
 
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -105,7 +105,7 @@ class RowScore(Score):
         if self.prediction is not None:
             result["prediction"] = self.prediction(outputs)
         elif self.keeps_output:
-            result["output"] = outputs.float().clone()  # copied, because a runtime may reuse its output buffers
+            result["output"] = outputs.float().clone()  # a runtime may reuse its output buffers
         return result
 
     def conclude(self, results: BatchResults) -> Scored:
@@ -122,9 +122,9 @@ class RowScore(Score):
 class SetScore(Score):
     """A metric that needs all rows together, such as macro F1.
 
-    The ``reduce`` function maps the outputs for B rows to a tensor [B]. The ``value`` function computes the metric from
-    the reduced outputs, the classes and the row weights, all [N]. The samples contain the reduced outputs under the
-    name ``reduced_name``.
+    The ``reduce`` function maps the outputs for B rows to a tensor of shape [B]. The ``value`` function computes the
+    metric from the reduced outputs, the classes and the row weights, which all have the shape [N]. ``reduced_name`` is
+    the name of the reduced outputs in the samples.
     """
 
     reduce: Callable[[Tensor], Tensor]
@@ -223,7 +223,7 @@ class OwnScore(Score):
 
 
 def resampled(value: Callable[[NDArray[np.int64]], float], samples: int) -> Tensor:
-    """Compute a metric for `RESAMPLES` resamples of the rows, float64 [R].
+    """Compute a metric for `RESAMPLES` resamples of the rows; return float64 [RESAMPLES].
 
     All candidates use the same resamples. The `value` function computes the metric from the drawn row indices, int64
     [N].

@@ -61,7 +61,7 @@ class PythonSources(Kind):
     test: PositiveInt = 2000
     """Number of texts for evaluation."""
     calibration: PositiveInt = 256
-    """Number of texts for calibration, not counted in `train`."""
+    """Number of texts for calibration, in addition to `train`."""
     seed: int = 0
     """Seed for sampling the texts."""
 

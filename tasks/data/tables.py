@@ -67,7 +67,7 @@ def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
 
 
 def columns_of(path: Path) -> dict[str, bool]:
-    """Return a dictionary that maps each column name to whether the column is numeric.
+    """Return a dictionary that maps each column name to a Boolean, which is true for numeric columns.
 
     The suffix of `path` determines the file format.
 
@@ -85,7 +85,7 @@ def columns_of(path: Path) -> dict[str, bool]:
 
 
 def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np.int64]]:
-    """Return the row indices of each split.
+    """Return row indices, int64 [M], keyed by split.
 
     Raises
     ------

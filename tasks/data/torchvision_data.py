@@ -26,7 +26,7 @@ from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
 # Attributes in which torchvision's data sets store labels and samples. The labels are read from an attribute, because
-# reading samples would decode the images. The digest of a data set covers the labels and the sample attributes.
+# reading samples would decode the images. A data set's digest covers the label attributes and the sample attributes.
 _LABELS = ("targets", "labels", "_labels", "y")
 _SAMPLES = ("data", "samples", "_samples", "_image_files")
 _HELD_OUT_SPLITS = ("test", "val", "valid")
@@ -36,7 +36,7 @@ def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, works
     """Resize and split a labelled image set from torchvision.
 
     The data set's held-out part (``train=False``, or the ``test``, ``val`` or ``valid`` split) becomes the test split.
-    If there is no held-out part, the fraction ``valid_share`` of all samples becomes the test split. Valid and
+    If there is no held-out part, the fraction ``valid_share`` of all samples becomes the test split. Validation and
     calibration samples come from the training part.
 
     Raises
@@ -104,7 +104,7 @@ def _make(kind: type[VisionDataset], data: TorchvisionDataset, **arguments: obje
             transient=is_transient(error),
         ) from error
     except (ImportError, TypeError, ValueError) as error:
-        # The class has different split names, requires other arguments, or needs a package that is not installed.
+        # The class has unsupported split names, requires additional arguments, or needs a package that is missing.
         raise ConfigurationError(
             f'torchvision\'s "{data.name}" cannot be used as a data set: {str(error).rstrip(".")}.',
             hint='Use another data set, or data.kind = "image-folder" with one folder of images per class.',
@@ -137,7 +137,7 @@ def _part(dataset: VisionDataset, quotas: Quotas) -> Part:
 
 
 def _content(dataset: VisionDataset) -> str:
-    """Return a digest of the data set's arrays and files, and of the ``repr`` of other values."""
+    """Return a digest that covers the data set's arrays and files, and the ``repr`` of other values."""
     hasher = hashlib.sha256(f"{type(dataset).__name__} {len(dataset)}".encode())
     for attribute in (*_SAMPLES, *_LABELS):
         for piece in _pieces(getattr(dataset, attribute, None)):

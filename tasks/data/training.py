@@ -88,8 +88,8 @@ class FineTuning:
     """Batches, a loss and a score for the caller's training loop.
 
     ``batches`` yields an epoch's (inputs, targets) pairs, and draws all random numbers from the given CPU generator.
-    ``loss`` maps training-mode outputs and targets to the scalar to minimize. ``validate`` computes a score (higher is
-    better) and the mean loss on the valid split, in evaluation mode.
+    ``loss`` computes the scalar to minimize from training-mode outputs and targets. ``validate`` computes a score
+    (higher is better) and the mean loss on the validation split, in evaluation mode.
     """
 
     steps_per_epoch: int
@@ -100,7 +100,7 @@ class FineTuning:
 
 @dataclass(frozen=True)
 class OwnTraining:
-    """The user's own training: ``train(model, seed, epochs)`` trains the model in place, on the CPU.
+    """The user's own training callable: ``train(model, seed, epochs)`` trains the model in place, on the CPU.
 
     ``made_from`` identifies the training code and its arguments.
     """

@@ -171,7 +171,7 @@ def load_checkpoint(model: nn.Module, checkpoint: CheckpointRef, store: Artifact
     """Load a checkpoint from the store into its model.
 
     Stored checkpoints lack module versions, but torchvision's MNASNet refuses a state dict that has no versions. The
-    model's own versions are correct, because the layout of stored checkpoints is always current.
+    model supplies the module versions, because stored checkpoints always have the current layout.
 
     Raises
     ------
@@ -208,7 +208,7 @@ def _check_plain_zip(stream: IO[bytes]) -> None:
 
 
 def _load(stream: IO[bytes], classes: Sequence[str]) -> object:
-    """Load a ``torch.save`` file, with placeholders for the objects of the named classes."""
+    """Load a ``torch.save`` file, replacing objects of the named classes with placeholders."""
     if not classes or len(classes) > _MOST_CLASSES:  # allowing many classes is slow, so let torch refuse the file
         return torch.load(stream, map_location="cpu", weights_only=True)
     with _allowing, safe_globals([(_Placeholder, name) for name in classes]):
@@ -216,7 +216,7 @@ def _load(stream: IO[bytes], classes: Sequence[str]) -> object:
 
 
 def _find(loaded: object, depth: int = _DEEPEST) -> StateDict | None:
-    """Return the largest state dict within the nesting levels that a training script may add."""
+    """Return the largest state dict that `loaded` contains, directly or under nested keys from `_LEVELS`."""
     if not isinstance(loaded, Mapping) or not depth:
         return None
     if loaded and all(isinstance(key, str) and isinstance(item, Tensor) for key, item in loaded.items()):

@@ -18,7 +18,7 @@ _METRIC: dict[str, JsonValue] = {"anyOf": [{"enum": list(OFFERED)}, {"type": "st
 
 
 class FineTune(FromFile):
-    """The user's training for ``qat`` recipes.
+    """The user's training callable for ``qat`` recipes, and its arguments.
 
     A recipe calls ``train(model, splits, seed=…, epochs=…, **arguments)``, and sets `seed` and `epochs`. If this
     section is missing, `qat` recipes call the training callable in `[checkpoint]`.

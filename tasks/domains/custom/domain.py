@@ -81,10 +81,11 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
     def example_inputs(
         self, workload: CustomWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """Return the first rows of the test split; if the first batch is too short, repeat its rows.
+        """Return the first rows of the test split; if the first batch has too few rows, repeat the rows.
 
-        If ``benchmark.sequence_length`` is set, prefer the first batch with exactly that many steps. If no batch
-        matches, cut the shortest of the longer batches. If every batch is too short, repeat the longest batch's steps.
+        If ``benchmark.sequence_length`` is set, prefer the first batch with exactly that many steps. If no batch has
+        exactly ``sequence_length`` steps, truncate the shortest batch that has more steps. If every batch has fewer
+        steps than ``sequence_length``, repeat the longest batch's steps.
         """
         split = load_test(dataset, store, apart=batch_size == 1)
         names, axes = split.description.inputs, open_axes(workload.axes, split.description.inputs)

@@ -20,8 +20,8 @@ from storage.errors import QuantizationError
 def flat(model: nn.Module) -> nn.Module:
     """Change a model in place so that ``forward`` returns a flat tuple of the outputs in the original order.
 
-    A tensor, or a tuple or list of tensors, is returned unchanged. A model whose class torch defines is not changed,
-    because quantization recognizes torch's modules by class.
+    A tensor, or a tuple or list of tensors, is returned unchanged. If torch defines the model's class, the model is not
+    changed, because quantization recognizes torch's modules by class.
     """
     own = type(model)
     if own.__module__.partition(".")[0] == "torch":

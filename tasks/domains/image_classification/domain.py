@@ -1,4 +1,4 @@
-"""The ``image-classification`` domain: image data sets, accuracy, and training on shifted images."""
+"""The ``image-classification`` domain: image data sets, accuracy metrics, and training with randomly shifted images."""
 
 from __future__ import annotations
 
@@ -161,9 +161,9 @@ def training_batches(
 ) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
     """Yield one epoch of shuffled batches from the train split, with each image shifted randomly.
 
-    A shift by at most 1/16 of the side length preserves every label, but a flip could change a character's label. A
-    final batch of one sample is dropped, because batch normalization needs several samples. Each epoch advances the
-    state of `generator`, a CPU generator, so that epochs differ.
+    A shift by at most 1/16 of the side length does not affect the label, but a flip could turn one character into
+    another. A final batch of one sample is dropped, because batch normalization needs several samples. Each epoch
+    advances the CPU generator `generator`, so that epochs differ.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def training_batches(
 
 
 def _shifted_positions(count: int, side: int, generator: torch.Generator) -> Tensor:
-    """Shift `count` pixel lines at random, repeating edge pixels; return source positions, int64 [count, side]."""
+    """Return source positions, int64 [count, side], that shift `count` pixel lines at random and repeat edge pixels."""
     reach = side // 16
     shift = torch.randint(-reach, reach + 1, (count, 1), generator=generator)
     return (torch.arange(side) + shift).clamp_(0, side - 1)
@@ -197,7 +197,7 @@ def one_cycle(
     optimizer: torch.optim.Optimizer, learning_rate: float, steps: int
 ) -> torch.optim.lr_scheduler.OneCycleLR:
     """Return a schedule that rises to `learning_rate` over a quarter of the steps and then falls to nearly zero."""
-    # In a cycle of four steps, the learning rate does not rise, so OneCycleLR would divide by zero.
+    # With four steps in total, the learning rate would rise for zero steps, and OneCycleLR would divide by zero.
     total = max(_SHORTEST_CYCLE, steps + 1)
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=total, pct_start=0.25)
 

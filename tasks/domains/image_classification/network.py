@@ -20,8 +20,8 @@ from tasks.workload.base import FactorySpec
 
 _REGISTERED = "quantized_"
 # The auxiliary heads of GoogLeNet and Inception v3 are left out, because only training uses them. GoogLeNet and
-# Inception v3 normalize images again, as their published weights require. If nightquant trains the weights, the weights
-# adapt to the second normalization.
+# Inception v3 normalize the preprocessed images a second time, as their published weights require. If nightquant trains
+# the weights, the weights adapt to the second normalization.
 _WITH_HEADS = {"aux_logits": False, "transform_input": True, "init_weights": True}
 _SPECIAL = {"googlenet": _WITH_HEADS, "inception_v3": _WITH_HEADS}
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")

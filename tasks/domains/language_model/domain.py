@@ -120,7 +120,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
         )
 
     def train(self, workload: LanguageModelWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-        """Train on the train split; return the weights from the epoch with the lowest loss on the valid split.
+        """Train on the train split; return the weights from the epoch with the lowest validation loss.
 
         The optimizer is Adam, with a learning rate that decays to zero along a half cosine. Hidden states pass from one
         chunk to the next, but gradients do not. See `tasks.data.training.train`.
@@ -186,7 +186,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
         return "To use this checkpoint, " + " and ".join(hints or ["rename its keys to the model's keys"]) + "."
 
     def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
-        """Return the range of word ids; a larger id would read beyond the embedding's rows."""
+        """Return the range of allowed word ids; with a larger id, the lookup would read beyond the embedding."""
         return {"tokens": (0, dataset.vocabulary - 1)}
 
     def write_resources(self, job: Job[LanguageModelWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:

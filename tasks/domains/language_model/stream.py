@@ -3,8 +3,9 @@
 The ``exact`` mode is the sequential procedure of the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language
 Model". The ``exact`` mode treats the complete stream as one segment, and uses batch size 1 and chunks of fixed length.
 The hidden state passes from chunk to chunk. The ``segments`` mode cuts the stream into segments that run as one batch.
-The state at the start of a segment is unknown, but an LSTM forgets its initial state. Therefore, the model starts from
-a zero state and first reads the words before the segment. The resulting state is close to the state in ``exact`` mode.
+The state at the start of a segment is unknown, but an LSTM gradually forgets its initial state. Therefore, the model
+starts from a zero state and first reads the words before the segment. The resulting state is close to the state in
+``exact`` mode.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tasks.outputs import Call, intra_op_threads, tensors_of
 
 # Number of segments (columns) per lane, and number of logit rows per call. With fewer columns, the LSTM multiplies
 # narrower matrices. With more columns, there are fewer lanes for the cores. With fewer rows per call, the decoder's
-# weights are read more often. With more rows per call, the logits leave the cache before the loss is computed.
+# weights are read more often. With more rows per call, the cache evicts the logits before the loss is computed.
 _COLUMNS, _ROWS = 8, 128
 
 
@@ -46,7 +47,7 @@ def word_losses(
     ids
         Word ids, int32 or int64 [N], with at least two words.
     words_in_call
-        Number of words in one call, all from one column. By default, the mode determines this number.
+        Number of words in one call, all from one column. By default, the mode determines the number of words.
 
     Returns
     -------
@@ -85,7 +86,7 @@ def segment_losses(
     count = max(1, min(segments, words // max(warm_up, 1)))
     length = -(-words // count)
     count = -(-words // length)
-    # If the last segment is short, pad the segment, and drop the losses of the padding at the end.
+    # Pad the last segment with zeros if necessary, and drop the losses of the padding.
     padded = torch.zeros(count * length + 1, dtype=ids.dtype)
     padded[: words + 1] = ids
     lanes = [

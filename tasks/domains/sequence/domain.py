@@ -30,7 +30,7 @@ _INPUTS = ("inputs", "h", "c")
 
 
 class DemonstrationLstm(nn.Module):
-    """An LSTM with equal input and hidden sizes, called with three separate tensors."""
+    """An LSTM with equal input and hidden sizes, called with the inputs and the states h and c as separate tensors."""
 
     def __init__(self, dimension: int, layers: int) -> None:
         super().__init__()

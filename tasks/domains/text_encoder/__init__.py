@@ -120,7 +120,7 @@ class Evaluate(Section):
     metric: Metric | None = None
     """Metric name; by default, `accuracy` for classes, `retrieval` for pairs, and `cosine` for other embeddings."""
     batch_size: PositiveInt = 32
-    """Number of texts of similar length in one call."""
+    """Number of texts in one call; the texts in a call have similar lengths."""
 
 
 class EncoderBenchmark(SequenceBenchmark):

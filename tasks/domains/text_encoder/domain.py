@@ -240,7 +240,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         return made_from, lambda: read_directory(spec)
 
     def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
-        """Return the range of token ids; a larger id would read beyond the embedding's rows."""
+        """Return the range of allowed token ids; with a larger id, the lookup would read beyond the embedding."""
         return {"input_ids": (0, dataset.vocabulary - 1), "attention_mask": (0, 1)}
 
     def propose(self, workload: EncoderWorkload, workspace: Workspace) -> Proposal:
@@ -250,7 +250,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         return Proposal(sections={"benchmark": {"sequence_length": longest}} if shorter else {})
 
     def write_resources(self, job: Job[EncoderWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
-        """Write the tokenizer, and a description of inputs and outputs."""
+        """Write the tokenizer, and a description of the model's inputs and outputs."""
         shutil.copyfile(store.path(job.dataset.kind, job.dataset.digest) / TOKENIZER, folder / TOKENIZER)
         description = read_description(job.dataset, store)
         document: dict[str, object] = {
