@@ -1,7 +1,8 @@
-"""Base classes for quantization methods. A method turns recipes into specs, and names a `Converter` to apply them.
+"""Base classes for quantization methods.
 
-A method's module does not import torch, because validating a workload file imports this module. The method's converter,
-which needs torch, is imported on demand.
+A method turns recipes into specs, and names the `Converter` that applies the specs. A method's module does not import
+torch, because validating a workload file imports this module. The method's converter, which needs torch, is imported on
+demand.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Quantized(Converted):
 
 @dataclass(frozen=True)
 class Trained:
-    """A fine-tuned model for eager torch and for exporters, and the graph mode used to train the model.
+    """A fine-tuned model that runs in eager torch and can be exported; ``graph`` is the graph mode used in training.
 
     ``paths`` maps the path of each module to its path in the float model. ``folded`` maps the path of each folded
     module, such as a batch norm, to the path of the module into which it was folded.
@@ -119,7 +120,7 @@ class Method(ABC, Generic[R]):
     converts: ClassVar[str]  # import path of the method's `Converter`, ``module:class``
     quantizes: ClassVar[bool] = True  # whether quantized layers can be compared with the float layers
     needs: ClassVar[tuple[Need, ...]] = ()  # data that a domain must provide in addition to a float model
-    axes: ClassVar[tuple[Axis, ...]] = ()  # keys of the recipes that a search varies
+    axes: ClassVar[tuple[Axis, ...]] = ()  # recipe keys that a search varies
 
     @abstractmethod
     def spec(self, recipe: R) -> Spec:

@@ -122,12 +122,12 @@ def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], fraction: fl
 
 
 def exactness(spec: Spec) -> float:
-    """Return the tolerance for a saved model's outputs: 0 unless saving may fold batch norms."""
+    """Return the tolerance for a saved model's outputs, which is 0 unless saving may fold batch norms."""
     return 0.0 if spec.engine is not None else spec.tolerance
 
 
 def is_close(left: Tensor, right: Tensor, fraction: float) -> bool:
-    """Return whether tensors differ by at most `fraction` of the range of `left`; tensors with NaN always differ."""
+    """Return whether `right` differs from `left` by at most `fraction` of the range of `left`; return false for NaN."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     low, high = left.double().aminmax()
@@ -175,7 +175,7 @@ def _convert(source: ModelSource, spec: Spec, library: Path | None, folder: Path
 
 
 def _uncalled(model: nn.Module, paths: Sequence[str], examples: Mapping[str, Tensor]) -> list[str]:
-    """Return the `paths` of modules that the model does not call, such as projections in torchvision's Swin models."""
+    """Return those `paths` whose modules the model does not call, such as projections in torchvision's Swin models."""
     uncalled = dict.fromkeys(paths)
     with ExitStack() as hooks:
         for path in paths:

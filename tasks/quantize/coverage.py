@@ -20,7 +20,7 @@ from tasks.refs import ModuleCoverage
 
 
 def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
-    """Return an entry for each module with parameters of its own, in model order; mark the entries as not quantized."""
+    """Return coverage entries, marked as not quantized, for modules with parameters of their own, in model order."""
     leaves = (
         ModuleCoverage(
             module=name,
@@ -51,7 +51,7 @@ def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str
 
 
 def unnamed(kind: str) -> str:
-    """Return the reason for keeping a module in float if the recipe does not name the module's type."""
+    """Return the message that a module stays in float because the recipe does not name the type `kind`."""
     return f"the recipe does not name the type {kind}"
 
 
@@ -82,7 +82,7 @@ def is_within(path: str, modules: Iterable[str]) -> bool:
 class ModuleConverter(Converter):
     """A converter that does not need data; it replaces modules of the types in the spec, except excluded modules."""
 
-    subclass: ClassVar[str]  # reason why a subclass of a named type stays in float; completes "which ..."
+    subclass: ClassVar[str]  # reason why subclasses of a named type stay in float, as a clause after "which"
 
     @abstractmethod
     def lack(self, module: nn.Module, spec: Spec) -> str:

@@ -13,12 +13,12 @@ from storage.errors import QuantizationError, UnavailableError
 from tasks.machine import this_machine
 from tasks.quantize.spec import Spec
 
-# torch repeats these warnings on every call to a deprecated function.
+# torch repeats a deprecation warning on every call to a deprecated function.
 _DEPRECATIONS = (
     r"(?s)torch\.quantize_per_tensor, torch\.quantize_per_channel and other quantized tensor creation functions.*",
     r"(?s).*torch\.ao\.quantization is deprecated.*",
     r"(?s)Please use quant_min and quant_max to specify the range for observers.*",
-    # Without VNNI, torch warns about ``onednn``, although nightquant avoids saturation by keeping one bit free.
+    # torch warns that ``onednn`` is less accurate without VNNI; nightquant keeps one bit free to prevent saturation.
     r"(?s)Default qconfig of oneDNN backend with reduce_range of false.*",
     r"(?s).*`?torch\.jit\.\w+`? is (not supported|deprecated).*",
 )
@@ -69,9 +69,9 @@ def running(spec: Spec) -> Iterator[None]:
 def saturates(engine: str) -> bool:
     """Return whether an engine's 16-bit sums saturate in this process if activations use all 8 bits.
 
-    Only ``onednn`` saturates: without VNNI, its kernels add pairs of products in 16 bits. The function computes the
-    largest sum, because CPUID does not show the effect of the ``ONEDNN_MAX_CPU_ISA`` environment variable. The function
-    uses plain tensors, because torch's quantized tensors are deprecated.
+    Return true only for ``onednn``, whose kernels add pairs of products in 16 bits on CPUs without VNNI. The function
+    computes the largest sum, because CPUID does not show the effect of the ``ONEDNN_MAX_CPU_ISA`` environment variable.
+    The function uses plain tensors, because torch's quantized tensors are deprecated.
     """
     if engine != "onednn" or engine not in torch.backends.quantized.supported_engines:
         return False
@@ -124,6 +124,6 @@ def without_deprecations() -> Iterator[None]:
 
 @cache
 def _trigger_tensor_deprecation() -> None:
-    # torch emits its warning about quantized tensors once per process. Trigger the warning here, under
+    # torch emits a warning about quantized tensors once per process. Trigger the quantized-tensor warning under
     # Python's warning filters, because opening a TorchScript file would bypass the filters.
     torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.qint8)

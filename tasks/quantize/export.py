@@ -71,8 +71,8 @@ def open_shapes(
 class OneDnnLstm(nn.Module):
     """An LSTM that calls oneDNN's kernel once for each layer and direction.
 
-    torch.export keeps these kernel calls for any number of time steps, but unrolls `nn.LSTM`. On a CPU with oneDNN,
-    `nn.LSTM` also calls oneDNN's kernel, so both modules return the same numbers.
+    torch.export keeps `OneDnnLstm`'s kernel calls for any number of time steps, but unrolls `nn.LSTM`. On a CPU with
+    oneDNN, `nn.LSTM` also calls oneDNN's kernel, so `OneDnnLstm` returns the same numbers.
     """
 
     def __init__(self, lstm: nn.LSTM) -> None:

@@ -2,7 +2,7 @@
 
 The method follows Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
 Inference" (2018). Training uses fake quantization, and freezes the ranges and the batch-norm statistics towards the
-end. The last epochs then adapt the weights to the converted model's arithmetic.
+end. The last epochs adapt the weights to the converted model's arithmetic.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TrainingState:
     best: dict[str, Tensor] = field(default_factory=dict)
 
     def save(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Save this state, and atomically replace the earlier file."""
+        """Save the training state, and atomically replace the earlier file."""
         moments: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
         groups = {"model": model.state_dict(), "best": self.best, **{str(key): group for key, group in moments.items()}}
         tensors = {
@@ -233,7 +233,7 @@ def _find_first_ranges(
 
 
 def _to_training(model: nn.Module, training: Training, epoch: int) -> None:
-    """Put the model into training mode; freeze ranges and batch-norm statistics if the epoch is late enough."""
+    """Put the model into training mode; freeze the ranges and statistics that must be frozen in this epoch."""
     model.train()
     model.apply(disable_observer if epoch >= training.freeze_observers_after else enable_observer)
     if epoch >= training.freeze_batch_norm_after:

@@ -39,7 +39,7 @@ class QuantizedMatrix(NamedTuple):
 
 
 def quantize_rows(weight: Tensor) -> QuantizedMatrix:
-    """Quantize each row of a float matrix to 255 symmetric steps of the row's own scale; a row of zeros has scale 0."""
+    """Quantize each row of a float matrix to integers from -127 to 127, with its own scale (0 for a row of zeros)."""
     weight = weight.detach().float()
     scale = weight.abs().amax(1) / 127
     values = torch.round(weight / torch.where(scale > 0, scale, 1.0).unsqueeze(1)).clamp(-127, 127)
@@ -127,7 +127,7 @@ class Int8Lstm(_Packable):
     def forward(self, inputs: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the outputs and states, as `torch.nn.LSTM` does, for inputs [T, B, I] and states h and c [L, B, H].
 
-        Inputs may also be [T, I] or, if `batch_first`, [B, T, I].
+        Inputs may also have the shape [T, I] or, if `batch_first`, [B, T, I].
 
         Raises
         ------

@@ -14,7 +14,7 @@ from tasks.workload.recipe import Recipe
 _PLAIN = "tasks.quantize.plain:PlainConverter"
 _MEMORY_FORMAT = Axis("memory_format", ("contiguous", "channels-last"), frozenset({"Conv2d"}))
 _EMBEDDING = frozenset({"Embedding"})
-_ENGINE = Axis("engine", ())  # no values here, because the available engines depend on the processor
+_ENGINE = Axis("engine", ())  # the tuple is empty, because the available engines depend on the processor
 _WEIGHTS = Axis("weights", ("per-channel", "per-tensor"), same_speed=True)
 _OBSERVER = Axis("activation_observer", ("histogram", "moving-average", "min-max"), same_speed=True)
 
@@ -82,7 +82,7 @@ class DynamicRecipe(Recipe):
 
 
 class Dynamic(Method[DynamicRecipe]):
-    """A method that applies ``quantize_dynamic`` to the named types, and quantizes embeddings if requested."""
+    """A method that applies ``quantize_dynamic`` to modules of the named types, and can quantize embeddings."""
 
     recipe = DynamicRecipe
     converts = "tasks.quantize.dynamic_modules:DynamicConverter"
@@ -202,7 +202,7 @@ class QatRecipe(GraphRecipe):
     """Seed for the order of the samples."""
 
     def sketch(self, samples: int = 1) -> StaticRecipe:
-        """Return a static recipe that quantizes the same modules."""
+        """Return a static recipe that quantizes the same modules as this recipe."""
         common = self.model_dump(include=set(GraphRecipe.model_fields) - {"method"})
         return StaticRecipe(method="static", **common).sketch(samples)
 

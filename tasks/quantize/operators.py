@@ -66,7 +66,7 @@ def is_loaded(name: str) -> bool:
 
 
 def load_libraries(folder: Path) -> None:
-    """Load the operator libraries in a folder, except libraries already loaded from this or another folder."""
+    """Load the operator libraries in a folder, except libraries that are already loaded, even from another folder."""
     for library in sorted(folder.glob(f"*{SUFFIX}")):
         if not is_loaded(library.stem):
             torch.ops.load_library(library)  # type: ignore[no-untyped-call]

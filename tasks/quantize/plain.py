@@ -1,4 +1,4 @@
-"""Wrap float models to store channels last in memory, or to compute in another dtype."""
+"""Wrap float models to use the channels-last memory format or to compute in another dtype."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ChannelsLast(nn.Module):
         self.model: nn.Module = model.to(memory_format=torch.channels_last)
 
     def forward(self, *inputs: Tensor) -> object:
-        """Convert images to the memory format, and call the model."""
+        """Convert images to the channels-last memory format, and call the model."""
         return self.model(
             *(item.contiguous(memory_format=torch.channels_last) if item.dim() == 4 else item for item in inputs)
         )

@@ -71,7 +71,7 @@ def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Quantiz
     Raises
     ------
     QuantizationError
-        The model cannot be exported, or the result contains no int8 products.
+        The model cannot be exported, or the result does not contain int8 products.
     """
     graph = export(trained.model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)

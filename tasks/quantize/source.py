@@ -79,7 +79,7 @@ def calibrate(prepared: nn.Module, source: ModelSource, calibration: Calibration
             try:
                 output = prepared(*inputs)
             except RuntimeError as error:
-                # A histogram observer raises this error for non-finite values.
+                # A histogram observer raises a `RuntimeError` for non-finite values.
                 if "is not finite" not in str(error):
                     raise
                 raise QuantizationError(

@@ -80,7 +80,7 @@ class Spec:
     training: Training | None = None  # settings to fine-tune weights and static ranges
     arithmetic: Literal["float32", "bfloat16"] = "float32"  # type in which float modules compute
     engine: Engine | None = None  # engine whose kernels run the converted module; None for an ordinary module
-    operators: Literal["torch", "own"] = "torch"  # operators that the converted module calls: torch's or nightquant's
+    operators: Literal["torch", "own"] = "torch"  # provider of the operators that the module calls: torch or nightquant
     graph: Literal["auto", "eager", "fx"] = "auto"  # mode in which torch converts the model's graph
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     onednn: bool = True
@@ -131,7 +131,7 @@ class Spec:
 
 
 class Limit(NamedTuple):
-    """Values of a spec's property that a runtime supports, and the reason for rejecting other values.
+    """The values that a runtime supports for a property of a spec, and the reason for rejecting other values.
 
     ``reason`` is a format string that can refer to the spec's attributes.
     """
@@ -142,7 +142,7 @@ class Limit(NamedTuple):
 
 
 def limit(of: Property, *values: object, reason: str) -> Limit:
-    """Declare the values of a property that a runtime supports."""
+    """Declare which values of a property a runtime supports."""
     return Limit(of, frozenset(values), reason)
 
 
@@ -152,7 +152,7 @@ def spec_of(recipe: Recipe) -> Spec:
 
 
 def obstacle(spec: Spec, limits: Iterable[Limit]) -> str:
-    """Return why a runtime with these limits does not support a spec, or "" if it does."""
+    """Return why a runtime with the given limits does not support a spec, or "" if it does."""
     for bound in limits:
         required = getattr(spec, bound.of)
         if not (required if isinstance(required, frozenset) else {required}) <= bound.values:

@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from storage.errors import QuantizationError
 
-# Values of these types are not stored, because the recipe determines them.
+# Values of these types are not stored, because the recipe determines the values.
 _STRUCTURE = (type(None), bool, int, float, str, torch.dtype)
 _ops = torch.ops.quantized
 
@@ -35,14 +35,14 @@ def flatten_state(state: Mapping[str, object]) -> dict[str, Tensor]:
 
 def load_flat_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Load tensors into a module of the same structure, and pack the parameters for the current engine."""
-    # Do not copy this dict, because the copy would lose the attribute with the modules' layout versions.
+    # Do not copy the state dict, because the copy would lose the attribute with the modules' layout versions.
     state = module.state_dict()
     for name, value in list(state.items()):
         rebuilt = _rebuild(value, name, tensors)
         path, _, attribute = name.rpartition(".")
         if isinstance(value, ScriptObject) and isinstance(graph := module.get_submodule(path), GraphModule):
-            # torch can load packed parameters that `forward` passes to a function only into the root module. The names
-            # of such parameters begin with an underscore.
+            # If `forward` passes packed parameters to a function, torch can load them only into the root module. Names
+            # of parameters that torch packs for functions begin with an underscore.
             setattr(graph, attribute, rebuilt)
             del state[name]
         else:
@@ -79,7 +79,7 @@ def _flatten(value: object, name: str, tensors: dict[str, Tensor]) -> None:
 
 
 def _rebuild(like: object, name: str, tensors: Mapping[str, Tensor]) -> object:
-    """Rebuild the value `name` from `tensors` in the form of `like`, the corresponding value of the new module."""
+    """Rebuild the state dict's value `name` from `tensors`; `like` is the new module's value with the same name."""
     match like:
         case Tensor(is_quantized=False):
             # Only QNNPACK packs a bias (all zeros) for a layer without a bias.
@@ -134,7 +134,7 @@ def _pack_cell(
 _PACKINGS: dict[str, tuple[Callable[[ScriptObject], Parts], Callable[..., object]]] = {
     "LinearPackedParamsBase": (_unpack_state, _pack_linear),
     "CellParamsBase": (_unpack_state, _pack_cell),
-    # Conv1d also uses this class, because torch computes Conv1d on images with one row.
+    # torch packs Conv1d like Conv2d, because it computes Conv1d on images with one row.
     "Conv2dPackedParamsBase": (partial(_unpack_convolution, "conv2d"), _ops.conv2d_prepack),
     "Conv3dPackedParamsBase": (partial(_unpack_convolution, "conv3d"), _ops.conv3d_prepack),
 }

@@ -178,8 +178,8 @@ def round_passed_values(model: nn.Module, consumers: Iterable[nn.Module], inputs
     """Add rounding to an eager-mode model, after modules that have no range of their own and before `consumers`.
 
     In eager mode, pooling and similar kernels take and return bytes with the same range, and reshaping keeps the range.
-    The model does not state this range, but exporters need it. In each consumer, the function sets the attribute
-    `before` to a `Rounded`. A module whose calls have different ranges is left unchanged.
+    Exporters need the range of each result, which an eager-mode model does not store. In each consumer, the function
+    sets the attribute `before` to a `Rounded` module. A module whose calls have different ranges is left unchanged.
     """
     consumers, origins_of = set(consumers), defaultdict[nn.Module, set[Rounded | None]](set)
     follow = _Follow()
@@ -187,7 +187,7 @@ def round_passed_values(model: nn.Module, consumers: Iterable[nn.Module], inputs
     def see(module: nn.Module, value: object) -> None:
         if isinstance(value, Tensor) and (origin := follow.origins.get(value)) is not None:
             origins_of[module].add(None if value in follow.rounded else origin)
-            follow.rounded[value] = True  # the last loop adds the rounding
+            follow.rounded[value] = True  # the loop over `origins_of` adds the rounding
 
     def see_result(module: nn.Module, _: object, result: Tensor) -> Tensor | None:
         if isinstance(module, Rounded):

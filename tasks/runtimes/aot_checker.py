@@ -22,7 +22,7 @@ def open_model(files: dict[str, bytes], manifest: dict[str, Any]) -> Callable[[l
     if missing:
         raise RuntimeError(f"this processor lacks instructions that the model needs: {', '.join(missing)}")
     name, *libraries = manifest["model"]["files"]
-    with tempfile.TemporaryDirectory() as folder:  # the loader needs files, and only a private folder is safe
+    with tempfile.TemporaryDirectory() as folder:  # the loader needs files in a folder that other users cannot change
         for file in (name, *libraries):
             Path(folder, file).write_bytes(files[file])
         for library in libraries:

@@ -34,7 +34,7 @@ OPTIONS: dict[str, object] = {
     "cpp.march": "",
     # Without this option, the package would always use the number of threads that was set during compilation.
     "cpp.dynamic_threads": True,
-    # Inductor would write precompiled headers to a shared folder, even with a private cache.
+    # By default, Inductor writes precompiled headers to a shared folder, even if the cache is private.
     "aot_inductor.precompile_headers": False,
 }
 _INT8_PRODUCT = re.compile(rb"aoti_torch_cpu__q(?:conv|linear)\w*\(")
@@ -49,7 +49,7 @@ class AotMaker(Maker):
         return instruction_set() | {"instructions": list(instructions), "compiler": compiler}
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
-        """Find or build the converted module; return {} if an engine prevents its export."""
+        """Find or build the converted module; return {} if the spec has an engine, because `make` then calls PT2E."""
         return {KIND: find_or_convert(source, spec).name} if spec.engine is None else {}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
@@ -58,7 +58,7 @@ class AotMaker(Maker):
         The candidate's size includes all files.
         """
         name = spec.recipe.name
-        # Delete each cache immediately: a cache is as large as its model, and a killed worker would leave all of them.
+        # Delete each cache immediately, because a killed worker would leave its caches, each as large as a model.
         with quiet(), tempfile.TemporaryDirectory(prefix=TEMPORARY) as cache_folder, own_cache(cache_folder):
             quantized = _quantized(source, spec, folder)
             before = finite_outputs(quantized.model, source.example_inputs, name)

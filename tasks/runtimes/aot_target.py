@@ -27,7 +27,7 @@ _CACHE, TEMPORARY = "TORCHINDUCTOR_CACHE_DIR", "nightquant-inductor-"
 
 
 def instructions_for(spec: Spec) -> list[str]:
-    """Return the instruction sets that a compiled model may use, including VNNI, if available, for static int8.
+    """Return the instruction sets that a compiled model may use; static int8 models use VNNI if it is available.
 
     With VNNI, activations use all 8 bits; their products would saturate on a processor without VNNI.
     """

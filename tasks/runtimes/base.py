@@ -168,9 +168,9 @@ class Runtime(ABC):
     main_file: ClassVar[str] = ""  # the file that a program opens, if a bundle has several files
     usage: ClassVar[str] = ""
     caution: ClassVar[str] = ""  # a warning for users who open the files
-    not_reproducible: ClassVar[dict[str, str]] = {}  # why a rebuilt file differs, keyed by file name
+    not_reproducible: ClassVar[dict[str, str]] = {}  # reasons why rebuilt files differ, keyed by file name
     # Tolerated difference from the reference, as a fraction of the outputs' range. Without saturation, outputs differ
-    # by up to 0.015, because torch's reference rounds at other points in the graph (``python -m benchmarks.proof``).
+    # by up to 0.015, because torch's reference rounds at different points (``python -m benchmarks.proof``).
     saturation_noticed: ClassVar[float] = 0.02
 
     def maker(self) -> Maker:

@@ -39,7 +39,7 @@ class ExportedMaker(Maker):
         """Yield the module path of each operation with weights, and whether the weights are int8."""
 
     def int8_by_module(self, folder: Path) -> dict[str, bool]:
-        """Return whether all of a module's weights are int8, keyed by the module's path."""
+        """Return a dictionary that maps each module's path to True if all of the module's weights are int8."""
         modules: dict[str, bool] = {}
         for path, is_int8 in self.products(folder):
             modules[path] = is_int8 and modules.get(path, True)

@@ -1,7 +1,7 @@
 """Export the float model to ONNX with torch.export, not TorchScript, as an artifact that several runtimes share.
 
-Every node's name begins with the path of its module (``rnn/node_LSTM_54``). Exclusions and coverage use this path to
-refer to modules.
+Every node's name begins with the path of its module (``rnn/node_LSTM_54``). Exclusions and coverage use the path in a
+node's name to refer to its module.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MODEL, FOLDED = "model.onnx", "folded.json"
 # Maximum size of a protocol buffer in bytes.
 LARGEST_BYTES = 2**31 - 1
 
-# These types are Any, because the type hints of onnxscript's operators exclude values that the operators accept.
+# `Value` and `op` are Any, because the type hints of onnxscript's operators exclude values that the operators accept.
 Value = Any
 op: Any = opset20
 
@@ -128,7 +128,7 @@ def export(
                 folded[paths.get(path, path)] = paths.get(owner, owner)
                 path = owner
         node.name = f"{paths.get(path, path)}/{node.name}"
-        del node.metadata_props[:]  # the metadata contains source code and paths from this host
+        del node.metadata_props[:]  # remove source code and paths from this host
     graph = exported.graph
     for described in (exported, graph, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
         del described.metadata_props[:]

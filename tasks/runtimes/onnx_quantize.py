@@ -66,7 +66,7 @@ class OnnxMaker(ExportedMaker):
         for node in graph.node:
             if (
                 node.op_type == "Transpose" and node.input[0] in int8
-            ):  # weights of a Linear layer whose inputs have several rows
+            ):  # the export transposes the weights of a Linear layer whose inputs have several rows
                 int8.update(node.output)
             elif node.op_type in _INT8_OPERATORS:
                 yield module_of(node.name), True
@@ -105,10 +105,9 @@ def _quantize_statically(
 ) -> None:
     """Quantize weights and activations to int8, with QuantizeLinear and DequantizeLinear around float operators.
 
-    Ranges come from calibration batches, only one of which is in memory at a time. The ``min-max`` observer
-    uses the minimum and maximum, and ``moving-average`` uses moving averages of both. The ``histogram`` observer
-    excludes 0.001% of the values. If any activation's values are too similar for a histogram, all ranges use the
-    minimum and maximum.
+    Ranges come from calibration batches, only one of which is in memory at a time. The ``min-max`` observer uses the
+    minimum and maximum, and ``moving-average`` uses their moving averages. The ``histogram`` observer excludes 0.001%
+    of the values. If any activation's values are too similar for a histogram, all ranges use the minimum and maximum.
 
     Raises
     ------

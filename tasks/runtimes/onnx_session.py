@@ -19,7 +19,7 @@ from tasks.runtimes.base import CandidateFiles, Opened, Opener
 MODEL = "model.onnx"
 # This optimizer quantizes a float weight between DequantizeLinear and QuantizeLinear, even in excluded layers.
 _DISABLED = ["WeightBiasQuantization"]
-_KERNEL = "_kernel_time"  # name suffix of the profile events that time an operator itself
+_KERNEL = "_kernel_time"  # name suffix of the profile events that time an operator's kernel
 
 
 class OnnxOpener(Opener):

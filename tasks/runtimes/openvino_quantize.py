@@ -51,7 +51,7 @@ class OpenVinoMaker(ExportedMaker):
     quantizes_nothing = "NNCF has no int8 form for the layers in this recipe"
 
     def environment(self) -> dict[str, object]:
-        """Return whether weights use eight bits, which needs VNNI, and whether float operators may use bfloat16."""
+        """Return whether the processor has VNNI (for 8-bit weights), and whether float operators may use bfloat16."""
         return {"vnni": this_machine().has_vnni, "bfloat16": computes_bfloat16()}
 
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
@@ -134,14 +134,14 @@ def _calibrate(
 def _nncf() -> Any:
     # Turn off NNCF's telemetry, because nightquant does not send usage data.
     os.environ.setdefault("NNCF_CI", "1")
-    import nncf  # this import takes seconds, and candidates already in the store do not need NNCF
+    import nncf  # importing NNCF takes seconds, and candidates already in the store do not need NNCF
 
     nncf.set_log_level(logging.ERROR)
     return nncf
 
 
 def _products(model: Node) -> list[Node]:
-    """Return a model's operations that have weights."""
+    """Return the operations with weights in a model."""
     return [node for node in model.get_ordered_ops() if node.get_type_name() in _PRODUCTS and _weights(node)]
 
 

@@ -27,7 +27,7 @@ class OpenVinoOpener(Opener):
     """An opener that compiles an IR."""
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
-        """Compile each new shape for `threads` threads, one stream and the recipe's precision."""
+        """Compile the model for each new input shape, with `threads` threads, one stream and the recipe's precision."""
         return Opened(open_ir(files.folder / MODEL, threads))
 
     def profile(
@@ -54,7 +54,7 @@ class OpenVinoOpener(Opener):
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
         """Open the IR without low-precision transformations, so that float operators compute on rounded values.
 
-        The setting is undocumented, but the plugin's own tests use it.
+        The setting ``LP_TRANSFORMS_MODE`` is undocumented, but the plugin's own tests use it.
         """
         return Opened(open_ir(files.folder / MODEL, threads, LP_TRANSFORMS_MODE=False))
 
@@ -95,7 +95,7 @@ def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Ten
 
 
 def _compile(path: Path, threads: int, shapes: Sequence[tuple[int, ...]], **more: object) -> tuple[InferRequest, range]:
-    """Return an inference request for inputs of these shapes, and the indices of the outputs."""
+    """Return an inference request for inputs with the given shapes, and the indices of the outputs."""
     core = openvino.Core()
     model = core.read_model(path)
     model.reshape({entry: list(shape) for entry, shape in zip(model.inputs, shapes, strict=True)})
@@ -121,9 +121,9 @@ def signal_stack_kept() -> Iterator[None]:
     """Restore the calling thread's alternate signal stack after the block.
 
     When OpenVINO's CPU plugin is loaded, it replaces the stack on which Python's signal handlers run. When the plugin
-    is unloaded, it restores the previous stack. If the lifetimes of two plugins overlap, the second plugin restores
-    the first plugin's stack, which has already been freed. The next signal then kills the process with SIGSEGV, so
-    SIGTERM cannot stop a stage worker cleanly. OpenVINO 2026.4 has this bug.
+    is unloaded, it restores the previous stack. If the lifetimes of two plugins overlap in OpenVINO 2026.4, the second
+    plugin restores the first plugin's stack, which has already been freed. The next signal then kills the process with
+    SIGSEGV, so SIGTERM cannot stop a stage worker cleanly.
     """
     libc = ctypes.CDLL(None)
     before = _Stack()

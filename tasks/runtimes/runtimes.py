@@ -1,7 +1,7 @@
 """The runtimes, each with its limits and with the import paths of its maker, opener and checker.
 
-Runtimes that read ONNX files quantize the exported float model with their own tools. These runtimes ignore a recipe's
-engine and graph mode, which are settings of torch.
+Runtimes that read ONNX files quantize the exported float model with their own tools. The tools ignore a recipe's engine
+and graph mode, which are settings of torch.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ from tasks.runtimes.base import CandidateFiles, Made, Maker, Opened, Opener
 _EXACT = "qnnpack"
 _INT8 = re.compile(r"quantized::|aten::quantized_|onednn::q|nightquant_\w+::")
 _CONVERT = re.compile(r"aten::(?:quantize_per|dequantize|_choose_qparams|choose_qparams)|quantized_decomposed::")
-# These operators inspect or allocate tensors, or return views. Operators that match none of the three patterns compute
-# in float.
+# `_OTHER` matches operators that inspect or allocate tensors, or that return views. An operator that does not match
+# `_INT8`, `_CONVERT` or `_OTHER` computes in float.
 _OTHER = re.compile(
     r"forward$|aten::(?:_?empty|view|select|narrow|as_strided|slice|unbind|reshape|_reshape|to$|item|_local_scalar|"
     r"detach|transpose|t$|expand|permute|squeeze|unsqueeze|chunk|split|q_|qscheme|alias|result_type|resolve)"
@@ -75,7 +75,7 @@ class EagerOpener(Opener):
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
         """Open the converted module with QNNPACK, whose kernels add products in 32 bits on every processor.
 
-        QNNPACK and the other engines round in different places.
+        QNNPACK rounds at different points than the other engines.
         """
         if files.spec().engine is None or _EXACT not in torch.backends.quantized.supported_engines:
             return None

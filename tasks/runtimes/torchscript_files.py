@@ -1,4 +1,4 @@
-"""Trace converted modules to TorchScript files, and open them."""
+"""Trace converted modules to TorchScript files, and open such files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
     """Trace, freeze and save a model.
 
     With `exact`, the operations do not change, and outputs equal the model's outputs bit for bit. Without `exact`,
-    freezing may fold float operations, for example a batch norm into a convolution. The result is then faster but
+    freezing may fold float operations, for example a batch norm into a convolution. The folded file is faster but
     rounds differently.
 
     Raises
@@ -83,8 +83,7 @@ def read_script(path: Path) -> nn.Module:
     Raises
     ------
     QuantizationError
-        torch cannot read the file, because it contains a scale of 1e10 or more, which torch writes without a decimal
-        point.
+        The file contains a scale of 1e10 or more, which torch writes without a decimal point and then cannot read.
     """
     with without_deprecations():
         try:

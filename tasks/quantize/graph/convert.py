@@ -31,7 +31,7 @@ from tasks.quantize.source import ModelSource, calibrate, refuse_non_finite_stat
 from tasks.quantize.spec import Spec
 from tasks.refs import ModuleCoverage
 
-# ``torch.ao.nn.quantized.reference`` is not in this list, because its modules compute in float.
+# `_QUANTIZED_MODULES` omits ``torch.ao.nn.quantized.reference``, because the modules in that package compute in float.
 _QUANTIZED_MODULES = (
     "torch.ao.nn.quantized.modules",
     "torch.ao.nn.quantized.dynamic.modules",
@@ -171,10 +171,10 @@ def pair_with_float(
 def cover_fused(
     leaves: Sequence[ModuleCoverage], converted: nn.Module, plan: Plan, packed: Collection[str] = ()
 ) -> tuple[ModuleCoverage, ...]:
-    """Record why each leaf module of the unfused float model stays in float, or that the module is quantized.
+    """Mark each leaf module of the unfused float model as quantized, or record why the module stays in float.
 
     A fused module, such as a batch norm, counts as quantized if the first module of its chain is quantized. A module
-    also counts as quantized if `packed` contains its parameters, which were packed for a function in `forward`.
+    also counts as quantized if its parameters are in `packed`, the packed parameters of function calls in `forward`.
     """
     modules = _modules_by_float_path(converted)
     heads = {path: chain[0] for chain in plan.chains for path in chain}
@@ -200,7 +200,7 @@ def cover_fused(
 
 
 def has_quantized_kernel(module: nn.Module) -> bool:
-    """Return whether a module of a converted model computes in integers or looks up integer rows."""
+    """Return whether a module of a converted model computes in integers or looks up quantized embeddings."""
     return isinstance(module, FourBitEmbedding) or is_within(type(module).__module__, _QUANTIZED_MODULES)
 
 

@@ -1,9 +1,9 @@
 """Replace function calls in `forward`, such as ``functional.conv2d``, with plain modules that own the parameters.
 
 Model libraries have many subclasses of `nn.Conv2d` whose `forward` pads the input and then calls ``functional.conv2d``.
-PyTorch cannot fuse function calls, cannot load their packed weights, and accepts only positional arguments. Function
-calls in a traced graph are therefore replaced with plain modules, at the paths of the modules that own the parameters.
-A function call is kept if its weight belongs to the model itself, is computed, or is used more than once.
+PyTorch cannot fuse function calls or load their packed weights, and supports only calls with positional arguments.
+Function calls in a traced graph are therefore replaced with plain modules, at the paths of the modules that own the
+parameters. A function call is kept if its weight belongs to the root module, is computed, or is used more than once.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _plain_layer(target: object, arguments: Args, tensors: Mapping[str, fx.Node]
 
 
 def _move_children(owner: str, model: nn.Module, graph: fx.Graph) -> dict[str, nn.Module]:
-    """Move called children out of a module that becomes a plain layer; return the children, keyed by new path."""
+    """Move the called submodules of `owner` to new paths; return the moved submodules, keyed by new path."""
     moved = {}
     for node in graph.nodes:
         if node.op == "call_module" and str(node.target).startswith(f"{owner}."):
@@ -155,7 +155,7 @@ def _move_children(owner: str, model: nn.Module, graph: fx.Graph) -> dict[str, n
 
 
 def _separate_reads(graph: fx.Graph, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Rename each tensor that `forward` reads from a called module; yield the new name and the tensor."""
+    """Rename each tensor that `forward` reads from a module that it also calls; yield the new name and the tensor."""
     called = {str(node.target) for node in graph.nodes if node.op == "call_module"}
     for node in graph.nodes:
         if node.op == "get_attr" and str(node.target).rpartition(".")[0] in called:

@@ -36,9 +36,9 @@ _WEIGHT_FAKE_QUANTS = {
 _TRANSPOSED = "torch's quantized kernels for transposed convolutions are wrong for some shapes"
 # Modules of these types always stay in float, because torch's int8 kernels for these types are faulty. For transposed
 # convolutions with a kernel size and stride of 2 (the usual upsampling), fbgemm's kernels write outside their buffers.
-# If the numbers of input and output channels differ, onednn's kernels return garbage (`python -m
-# benchmarks.transposed`). The quantized PReLU rounds negative slopes to 0, and supports only one slope for all
-# channels. The state dict of a quantized PReLU lacks the weight and the range.
+# The ``onednn`` kernels for transposed convolutions return garbage if the numbers of input and output channels differ
+# (`python -m benchmarks.transposed`). The quantized PReLU rounds negative slopes to 0, and supports only one slope for
+# all channels. The state dict of a quantized PReLU lacks the weight and the range.
 UNSUPPORTED: dict[type[nn.Module], str] = {
     nn.ConvTranspose1d: _TRANSPOSED,
     nn.ConvTranspose2d: _TRANSPOSED,
@@ -69,7 +69,7 @@ def qconfig_for(spec: Spec) -> QConfig:
 
 
 def mapping_for(spec: Spec) -> QConfigMapping:
-    """Return the mapping for FX graph mode: the engine's default mapping with the spec's observers."""
+    """Return the `QConfigMapping` for FX graph mode: the engine's default mapping with the spec's observers."""
     qconfig = qconfig_for(spec)
     static = spec.training is None
     make_default = quantization.get_default_qconfig_mapping if static else quantization.get_default_qat_qconfig_mapping

@@ -23,13 +23,13 @@ from tasks.quantize.graph.observers import UNSUPPORTED
 from tasks.quantize.graph.trace import Traced, operation_name, trace
 from tasks.quantize.spec import Spec
 
-# Modules without parameters whose kernels accept quantized tensors.
+# Types of modules that accept quantized tensors and have no parameters.
 _PASSING_MODULES: tuple[type[nn.Module], ...] = (
     nn.Identity, nn.ReLU, nn.Hardtanh, nn.Dropout2d, nn.Flatten, nn.Unflatten, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d,
     nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.Upsample, nn.ChannelShuffle,
     nn.PixelShuffle, nn.Sigmoid, nn.Tanh, nn.Hardsigmoid,
 )  # fmt: skip
-# Functions and methods that accept quantized tensors. Every result fits the input's range.
+# Functions and methods that accept quantized tensors and whose results stay within the input's range.
 _PASSING_FUNCTIONS = frozenset({
     "flatten", "reshape", "view", "permute", "transpose", "contiguous", "squeeze", "unsqueeze", "chunk", "split",
     "getitem", "select", "narrow", "expand", "clone", "detach", "relu", "relu_", "dropout", "max_pool1d", "max_pool2d",

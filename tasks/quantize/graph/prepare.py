@@ -73,7 +73,8 @@ def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[st
     ------
     QuantizationError
         torch cannot prepare the model, a convolution has uneven padding, or an excluded module cannot stay in float. A
-        module cannot stay in float if the model's own `fuse_model` fused it, or if `forward` calls only its methods.
+        module cannot stay in float if the model's own `fuse_model` fused it, or if `forward` calls the module's methods
+        instead of the module itself.
     """
     with refusing("prepared", type(model).__name__, plan.graph):
         prepare_mode = _prepare_graph if plan.graph == "fx" else _prepare_modules
@@ -81,7 +82,7 @@ def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[st
 
 
 def fuse(model: nn.Module, plan: Plan) -> nn.Module:
-    """Fuse a float model's chains: in place in eager mode, or in a graph module that shares the parameters."""
+    """Fuse a float model's chains, either in place (eager mode) or in a graph module that shares the parameters."""
     if plan.graph == "eager":
         return _fuse_modules(model, plan, is_qat=False)
     _remove_stubs(model)
@@ -120,7 +121,8 @@ def _fuse_modules(model: nn.Module, plan: Plan, *, is_qat: bool) -> nn.Module:
     if "is_qat" in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         fuse_model(is_qat=is_qat)
         return model
-    # The older protocol folds batch norms, which requires evaluation mode. Training then continues without batch norms.
+    # A `fuse_model` without `is_qat` folds batch norms, which requires evaluation mode. Training continues without the
+    # folded batch norms.
     model.eval()
     fuse_model()
     return model.train(is_qat)

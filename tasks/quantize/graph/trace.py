@@ -74,7 +74,7 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
                 hint="In the factory, wrap the model in a module whose `forward` takes only the data's inputs.",
             ) from error
     calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
-    # Take only called modules from `traced`, whose other modules are empty parents.
+    # Take only called modules from `traced`, because every other module in `traced` is an empty parent.
     modules = dict(model.named_modules()) | {name: traced.get_submodule(name) for name in calls}
     return Traced(traced.graph, modules, recorder.ranks, calls, plain)
 
@@ -91,15 +91,15 @@ def traced_module(
 def _remove_idle_nodes(graph: fx.Graph, model: nn.Module) -> None:
     """Remove assertions, shape checks that only assertions use, and identity modules, in place.
 
-    These nodes do not compute values, but keep torch from fusing their neighbours. For example, timm's norms assert
-    the rank of their inputs.
+    Assertions and identity modules do not compute values, but keep torch from fusing neighbouring nodes. For example,
+    timm's norms assert the rank of their inputs.
     """
     for node in reversed(graph.nodes):
         path = str(node.target)
         if node.target is torch._assert or (node.target in _SHAPE_CHECKS and not node.users):
             graph.erase_node(node)
         elif node.op != "call_module" or path.endswith("activation_post_process"):
-            continue  # an identity with this name marks a FloatFunctional
+            continue  # an Identity named "activation_post_process" marks a FloatFunctional
         elif type(model.get_submodule(path)) is nn.Identity:
             node.replace_all_uses_with(node.all_input_nodes[0])
             graph.erase_node(node)
@@ -201,7 +201,7 @@ def _failing_path(model: nn.Module, error: Exception) -> str:
     failed = _failing_module(error)
     for path, module in model.named_modules():
         if failed and module is failed[0] and path:
-            # The `QuantizedInside` wrapper contains the model as `module`.
+            # The path of a module in a `QuantizedInside` wrapper begins with ``module.``.
             return f"module {path.removeprefix('module.')} ({type(module).__name__})"
     return type(model).__name__
 
