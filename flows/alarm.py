@@ -43,8 +43,8 @@ def raise_alarm(findings: Findings, settings: Settings, *, run_id: str = "") -> 
     """Report findings from within the flow, so that the artifacts belong to the flow run.
 
     After a regression, a failed check, or a missing workload or night, call the configured webhook and notification
-    block. Create a Prefect event for each regression, so that automations can react. Show all findings as artifacts. If
-    a step fails, the other steps still run, and the returned message names the missing event or artifact.
+    block. Create a Prefect event for each regression, so that automations can react. Show all findings as Prefect
+    artifacts. If a step fails, the other steps still run, and the returned message names the missing event or artifact.
     """
     changes = findings.comparison.findings
     bad = [finding for finding in changes if finding.is_bad]
@@ -104,8 +104,8 @@ def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
             link = "The night's report, one HTML file"
             create_link_artifact(report, link_text=report, key="report", description=link)
     except (httpx.HTTPError, PrefectException) as error:
-        # The leaderboard's rows are already in the store. When the flow run ends, it reports that the server is
-        # missing.
+        # Continue, because the store already contains the leaderboard's rows. When the flow run ends, it reports that
+        # Prefect's server cannot be reached.
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
 
 
@@ -154,7 +154,7 @@ def _markdown(findings: Findings) -> str:
 
 
 def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, str]:
-    """Call the configured webhook and notification block; return the reason for each failure."""
+    """Call the configured webhook and notification block; return the reasons for failed calls, keyed by name."""
     regressions = [_as_json(finding) for finding in findings.comparison.findings if finding.is_bad]
     payload = {"event": EVENT, "message": message, "regressions": regressions}
     payload |= {"absences": list(findings.absences), "troubles": findings.lines()}
@@ -188,7 +188,7 @@ def _attempt(call: Callable[[], None]) -> str:
 
 def _call_block(slug: str, body: str, subject: str, payload: Mapping[str, object]) -> None:
     try:
-        block = cast(Block, Block.load(slug))  # `load` is synchronous because no event loop is running
+        block = cast(Block, Block.load(slug))  # without a running event loop, `Block.load` returns the block itself
     except ValidationError as error:
         wrong = f'The block "{slug}" cannot be loaded: {error.error_count()} of its values are invalid'
         raise ConfigurationError(wrong) from error

@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class Found(Frozen):
-    """Answer to a request about one trial: a value or, if the trial failed, the reason in ``failed``."""
+    """Answer to a request about one trial; if the trial failed, ``failed`` contains the reason."""
 
     size_bytes: int | None = None
     drop: Drop | None = None
@@ -51,8 +51,8 @@ class Answers:
         self._settings, self._store = settings, store
         recipe, runtime = job.workload.baseline()
         self._reference = job.workload.recipe_named(recipe), runtime
-        # The built candidates, and the candidates that can be timed, are keyed by name. The baseline's evaluations are
-        # keyed by sample size.
+        # `_built` (all built candidates) and `_subjects` (candidates that can be timed) are keyed by name.
+        # `_qualities` contains the baseline's evaluations, keyed by sample size.
         self._built: dict[str, CandidateRef] = {}
         self._subjects: dict[str, BenchmarkCandidate] = {}
         self._qualities: dict[int, Evaluation] = {}
@@ -60,7 +60,7 @@ class Answers:
         self.baseline = required(built, "building the baseline")
 
     def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
-        """Answer a request for `trials`, which may be a subset of the request's trials.
+        """Answer a request for `trials`, which are some or all of the trials that the request names.
 
         Raises
         ------
@@ -121,7 +121,7 @@ class Answers:
         return [found[trial.name] for trial in trials]
 
     def _speeds(self, names: Sequence[str]) -> dict[str, Found]:
-        """Time candidates; if timing fails, time each half of them separately to find the broken candidate."""
+        """Time candidates; if timing fails, time each half separately to find the broken candidate."""
         if not names:
             return {}
         baseline = self._subjects[self._job.workload.benchmark.baseline]

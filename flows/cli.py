@@ -12,8 +12,8 @@ from click.shell_completion import CompletionItem
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from storage.errors import NightquantError
 
-# Module, function and help text of each subcommand. A subcommand's module is imported on use, so that ``--help`` stays
-# fast.
+# Module, function and help text of each subcommand. A subcommand's module is imported on demand, so that ``--help``
+# stays fast.
 COMMANDS = {
     "status": ("status:command", "Show the state of the store (the default command)."),
     "nightly": ("nightly:nightly", "Quantize, evaluate, benchmark and publish tonight's candidates."),
@@ -37,14 +37,14 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group whose subcommands are imported on use."""
+    """A group whose subcommands are imported on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the subcommands in the order in which a new user needs them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one subcommand, or None if it does not exist."""
+        """Import and return one subcommand; return None if the name is unknown."""
         return self.load(cmd_name) if cmd_name in COMMANDS else None
 
     @staticmethod

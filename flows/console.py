@@ -19,8 +19,8 @@ from storage.results.query import open_catalog, rows_of
 
 WIDTH = 80
 _OUTCOMES = {"promote": "promoted", "pass": "passes", "hold": "held", "reject": "rejected"}
-# Outcomes, closest to promotion first. ``pass`` comes last, because a passing candidate that is not promoted has a
-# runtime (eager) that cannot be deployed.
+# Outcomes, closest to promotion first. ``pass`` comes last: candidates that pass but are not promoted use the eager
+# runtime, which cannot be deployed.
 _NEAREST = ("hold", "reject", "pass")
 
 
@@ -60,12 +60,12 @@ def marked_lines(lines: Iterable[tuple[str, str | Text]], width: int = 1) -> Tab
 
 
 def faster(row: Row, prefix: str = "deciding_") -> str:
-    """Format a speed-up with ± half its interval; the default `prefix` selects the speed-up that the gate uses."""
+    """Format a speed-up with the half-width of its interval; by default, format the speed-up that the gate uses."""
     return ratio_within(*(number(row, f"{prefix}speedup{end}") for end in ("", "_low", "_high")))
 
 
 def ratio_within(value: float | None, low: float | None, high: float | None) -> str:
-    """Format a ratio with ± half its interval (if known) on a logarithmic scale: ``5.43× ±3%``."""
+    """Format a ratio and, if known, its interval's half-width on a logarithmic scale, for example ``5.43× ±3%``."""
     if value is None or not low or not high:
         return ratio(value)
     return f"{ratio(value)} ±{100 * ((high / low) ** 0.5 - 1):.0f}%"
@@ -77,7 +77,7 @@ def signed(value: float | None) -> str:
 
 
 def age(span: dt.timedelta) -> str:
-    """Format the time since an event, rounded down to its largest unit, for example ``2 days ago``."""
+    """Format the time since an event in days, hours or minutes, rounded down, for example ``2 days ago``."""
     seconds = span.total_seconds()
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= length:

@@ -216,7 +216,7 @@ def whole(name: str, content: JsonObject) -> JsonObject:
 
 
 def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject, dict[str, str]]:
-    """Limit the quality drop; also limit the size if a quantized candidate can be small enough.
+    """Limit the quality drop in the gate, and also the size if a quantized candidate can satisfy the size limit.
 
     Return the document, and a dictionary that maps the gate's keys (``section.key``) to the reasons for their values.
     """
@@ -236,8 +236,8 @@ def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject
 def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
     """Add an obstacle to each candidate that has too few int8 parameters for the gate's size rule.
 
-    A run would build and evaluate such a candidate, only to reject it. If all quantized candidates are too large,
-    return the preview unchanged; `with_strict_gate` then omits the size rule.
+    A run would build and evaluate a candidate that is too large, only to reject it. If all quantized candidates are
+    too large, return the preview unchanged; `with_strict_gate` then omits the size rule.
     """
     bound = float(document["gate"]["min_size_ratio"])
 
@@ -256,7 +256,7 @@ def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
 
 
 def _too_few_parameters(document: JsonObject, preview: Preview) -> float | None:
-    """Return the largest fraction of int8 parameters, or None if the fraction passes the gate or is unknown."""
+    """Return the candidates' largest fraction of int8 parameters; return None for a sufficient or unknown fraction."""
     quantized = _quantized(document, preview)
     if not quantized or not all(candidate.coverage for candidate in quantized):
         return None

@@ -43,7 +43,8 @@ Key = tuple[str, str]  # recipe and runtime
 class Submitted:
     """Futures of one workload's stages; the keys of ``built`` and ``evaluated`` are (recipe, runtime) pairs.
 
-    ``comparisons`` maps each candidate that a search chose to the number of intervals that must hold simultaneously.
+    ``comparisons`` contains, for each candidate that a search chose, the number of intervals that must hold
+    simultaneously.
     """
 
     workload: Workload
@@ -272,7 +273,7 @@ def settle(future: PrefectFuture[R], stage: str) -> R | Failure:
     """Wait for a stage; return its result or failure."""
     try:
         future.wait()
-        # Prefect's annotations do not show that a failed task's result is an exception.
+        # Prefect's type annotations do not show that a failed task's result is an exception.
         outcome: R | BaseException = future.result(raise_on_failure=False)
     except httpx.HTTPError as unheard:
         return Failure(stage=stage, error=f"Prefect's server did not answer: {unheard or type(unheard).__name__}")

@@ -106,7 +106,7 @@ def look_back(store: str, night: date, workloads: Collection[str], *, is_everyth
 def _compared(results: DuckDBPyConnection, night: date, workloads: Collection[str]) -> NightComparison:
     """Compare a night with earlier nights.
 
-    A vanished recipe is not a finding if a search made the recipe, because searches replace their own recipes.
+    A vanished recipe is not a finding if a search created the recipe, because searches replace their own recipes.
     """
     comparison = compare_night(results, night).of(workloads)
     made = rows_of(results, "select distinct workload, recipe, runtime from trials where origin <> 'written'")
@@ -140,7 +140,7 @@ def _absences(results: DuckDBPyConnection, night: date, is_everything: bool) -> 
             night=night,
         )
         yield from (f"{row['workload']} was measured on {before[0]}, but not tonight" for row in gone)
-    # Report missed nights only if the last two nights were consecutive, because an occasionally used store has gaps.
+    # Report missed nights only if the last two nights were consecutive: an occasionally used store always has gaps.
     if len(before) == 2 and before[0] - before[1] == timedelta(days=1):
         missed = (night - before[0]).days - 1
         first, last = before[0] + timedelta(days=1), night - timedelta(days=1)

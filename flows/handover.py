@@ -58,7 +58,7 @@ def hand_over(
     renew
         Function that re-signs a workload's version, which must still be current.
     search
-        The run's search for recipes of the workload, if there was one.
+        The run's search for recipes of the workload, or None if the run did not search.
     """
     name = result.workload.name
     current, pointer = _look_up(result, bundles)
@@ -90,7 +90,7 @@ def hand_over(
 def _not_packaged(
     judgement: Judgement, bundles: BundleStore, workload: str, run: RunInfo, error: Exception
 ) -> Handover:
-    """Return the outcome of failed packaging.
+    """Return the outcome for a workload whose winner could not be packaged.
 
     The new bundle may be current despite the error, for example if only the store's response was lost.
     """
@@ -143,7 +143,7 @@ def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[str]:
 
 
 def _searched(search: SearchResult | None, candidate: str) -> Searched | None:
-    """Describe the search that made the candidate's recipe; return None if no search made the recipe."""
+    """Describe the search that created the candidate's recipe; return None if no search created the recipe."""
     if search is None or candidate not in {f"{recipe}/{runtime}" for recipe, runtime in search.comparisons()}:
         return None
     return Searched(

@@ -39,7 +39,7 @@ _TEXTS = ("workload", "candidate", "decision", "why")
 _LONGEST_WORKLOAD = 16
 _SHORTEST_REASON = 24  # a shorter excerpt of the reason would not be informative
 _GAP = 2
-# Columns that are left out if no row has a value, because few workloads measure capacity.
+# Columns about capacity, which few workloads measure; a column without values is left out.
 _RARE = ("requests/s", "serves", "p50", "p99", "p99.9", "cost")
 
 
@@ -48,7 +48,7 @@ def leaderboard_rows(store: str, rows: Sequence[Row]) -> list[Row]:
     with open_catalog(store) as connection:
         outcomes = rows_of(connection, "from outcomes where setting = 'primary'")
     by_candidate = {(row["workload"], row["candidate"]): row for row in outcomes}
-    # Keep the view's `why`, which is shorter than the `why` of ``outcomes``.
+    # Keep the `why` of the ``leaderboard`` view, which is shorter than the `why` of ``outcomes``.
     return [{**row, **by_candidate.get((row["workload"], row["candidate"]), row), "why": row["why"]} for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""State of one run: the request, the results so far, and the results' rows."""
+"""State of one run: the request, the results so far, and the rows to record."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Night:
     def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str, attempt: int = 1) -> Night:
         """Validate the request against the workload files and choose the run's id.
 
-        The run's id contains digits of the flow run's id. If a writer is called again, it therefore finds the existing
-        file and does not duplicate rows. A retried flow run measures again, so its run id differs.
+        The run's id contains digits of the flow run's id. A repeated write therefore finds the existing file and does
+        not duplicate rows. A retried flow run measures again, so its run id differs.
         """
         now = datetime.now(UTC)
         night = request.night or now.astimezone().date()
-        # Use the last digits, because the first digits encode the time, and several flow runs may start in a
+        # Use the last digits, because the first digits encode the time, and flow runs may start in the same
         # millisecond.
         run_id = f"{night:%Y%m%d}-{(flow_run_id or uuid.uuid4().hex).replace('-', '')[-12:]}"
         run_id += f"-{attempt}" if attempt > 1 else ""
@@ -158,7 +158,7 @@ class Night:
             {"workload": result.workload, "before": result.evidence_before, "after": result.evidence_after}
             for result in benchmarks
         ]
-        # Describe the host that ran the benchmarks, because a cluster runs benchmarks on other hosts.
+        # Describe the host that ran the benchmarks; on a cluster, this host may differ from the flow's host.
         timed_on = Evidence.model_validate_json(benchmarks[0].evidence_before) if benchmarks else None
         good, failed = self.candidates()
         return {
@@ -189,6 +189,6 @@ def _git_commit() -> str | None:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
         command = ["git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD"]
         folder, commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    except (OSError, ValueError, KeyError, subprocess.CalledProcessError):  # this is not a checkout, or git is missing
+    except (OSError, ValueError, KeyError, subprocess.CalledProcessError):  # not a checkout, or git is not installed
         return None
     return commit if project == "nightquant" and Path(folder) == root else None

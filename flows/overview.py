@@ -1,4 +1,4 @@
-"""State of a store: last night, last good night, current bundles, and concerns that need attention."""
+"""State of a store: last night, last good night, current bundles, and problems that need attention."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
 
 
 def overdue(place: str, workloads: Sequence[str], limit: dt.timedelta, now: dt.datetime) -> list[str]:
-    """Return a line for each workload whose last good night is older than `limit`, or one line for the store."""
+    """Return a line for each workload without a good night within `limit`; if `workloads` is empty, check the store."""
     lines = []
     for workload in workloads or ("",):
         at = last_good_night(place, workload)

@@ -108,7 +108,7 @@ class _Lines(Reporter):
             now = time.monotonic()
             with self._lock:
                 for label, stage in self._running.items():
-                    # Report after 80% of the heartbeat, so that two lines are never more than a heartbeat apart.
+                    # Report after 80% of `heartbeat_s`, so that two lines are never more than `heartbeat_s` apart.
                     if now - stage.reported >= 0.8 * self.heartbeat_s:
                         stage.reported = now
                         self._print(f"{label}: {stage.describe(now)}")

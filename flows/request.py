@@ -90,9 +90,9 @@ class SearchResult(Frozen):
     """The outcome of a search.
 
     ``split`` is the selection split. ``finalists`` are the best passing trials, best first. ``spent_s`` is the wall
-    time of the search, including time before an interruption. ``total_s`` also includes all earlier searches with the
-    same inputs. ``ended`` is the reason why the search ended. If a signal stopped the search, ``stopped_by`` is the
-    signal's number.
+    time of the search, including time before an interruption. ``total_s`` is the time of this search and of all earlier
+    searches with the same inputs. ``ended`` is the reason why the search ended. If a signal stopped the
+    search, ``stopped_by`` is the signal's number.
     """
 
     workload: str
@@ -112,7 +112,7 @@ class SearchResult(Frozen):
         return [trial for trial in self.trials if trial.size_bytes is not None]
 
     def comparisons(self) -> dict[tuple[str, str], int]:
-        """Return the number of simultaneous intervals, keyed by (recipe, runtime), for finalists that a search made."""
+        """Return the number of simultaneous intervals for finalists that a search created, by (recipe, runtime)."""
         made = [trial for trial in self.finalists if trial.origin != "written"]
         return {(trial.recipe.name, trial.runtime): len(self.finalists) for trial in made}
 

@@ -1,7 +1,8 @@
 """Search for recipes: find and store the answers that a `tasks.search.race.Race` requests.
 
-A search makes recipes. After the search, a run evaluates, times and judges the finalists like recipes from the workload
-file. If an earlier search with the same inputs found an answer, the answer comes from the journal (`storage.journal`).
+A search creates recipes and chooses finalists. A run then evaluates, times and judges the finalists like recipes from
+the workload file. If an earlier search with the same inputs found an answer, the answer comes from the journal
+(`storage.journal`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Search:
 
     @classmethod
     def begin(cls, workload: Workload, store: str, settings: Settings, budget_s: float | None = None) -> Search:
-        """Begin or continue the search of a workload with a ``[search]`` section; the section sets the default budget.
+        """Begin or continue a workload's search; the workload's ``[search]`` section sets the default budget.
 
         The time for preparing data and weights does not count towards the budget.
 
@@ -145,16 +146,16 @@ class Search:
         )
 
     def _next(self, request: Request) -> tuple[int, ...]:
-        """Return the next trials to measure; the search saves their answers before it measures other trials."""
+        """Return the next trials to measure; the search saves the answers before it measures more trials."""
         return request.numbers if isinstance(request, Time) else request.numbers[: self.at_once]
 
     def _fits(self, request: Request, numbers: Sequence[int]) -> bool:
-        """Return whether answers for these trials fit into the rest of the budget."""
+        """Return whether the remaining budget suffices to answer the request for these trials."""
         left_s = self.budget_s - self.journal.spent_s - (time.monotonic() - self._since)
         return left_s > 0 and sum(self._expected_s(request, number) for number in numbers) <= left_s
 
     def _expected_s(self, request: Request, number: int) -> float:
-        """Return the highest cost of similar answers, preferably in the same runtime, or 0 if no cost is known."""
+        """Estimate an answer's cost in seconds: the highest cost of similar answers, preferably in the same runtime."""
         (kind, samples), costs = _kind(request), dict[str, list[float]]()
         for answer in self.journal.answers():
             known_kind, known_samples, name, _ = answer.question.split()
@@ -220,7 +221,7 @@ def _speeds(answers: Sequence[Answer]) -> dict[str, float]:
 
 
 def _inputs(job: Job[Workload], split: str, goal: Goal, fingerprint: str) -> dict[str, object]:
-    """Return everything that the answers depend on, except the trials' recipes."""
+    """Return the inputs that determine a search's answers, except the trials' recipes."""
     workload = job.workload
     evaluate = workload.evaluate.model_dump(mode="json")
     metrics = [value for value in evaluate.values() if isinstance(value, str) and re.match(REFERENCE, value)]

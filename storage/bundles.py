@@ -136,10 +136,9 @@ class BundleStore:
         self.pointers.change(workload, decide)
 
     def sign(self, workload: str, version: str, sha256sums: str) -> Pointer | None:
-        """Sign a bundle's file list by hand, even if the list is already signed; also sign the pointer to a current
-        bundle.
+        """Sign a bundle's file list, even if the list has a signature; if the bundle is current, sign the pointer too.
 
-        `sha256sums` is the digest of the file list that a person reviewed. Return None if another bundle is current.
+        `sha256sums` is the digest of the file list that a person reviewed. Return None if the bundle is not current.
         """
         signer, name = self.pointers.require_signer(), f"{location_of(workload, version)}/{SUMS}"
         content = self.root.read(name)
@@ -158,7 +157,7 @@ class BundleStore:
         return self.pointers.change(workload, decide)
 
     def promote_by_hand(self, workload: str, version: str, *, by: str, reason: str) -> Pointer:
-        """Switch to any bundle, even if it was withdrawn; raise `ConflictError` if another bundle becomes current."""
+        """Switch to `version`, even if withdrawn; raise `ConflictError` if another bundle becomes current first."""
         pointer = self.pointer(workload)
         self.require(workload, version)
         replacing = pointer.version if pointer else None

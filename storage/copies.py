@@ -112,7 +112,7 @@ def export_bundle(folder: Path, target: Path, *, name: str, overwrite: bool = Fa
         with temporary.open("xb") as stream:
             with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
                 for file in sorted({*digests, SIGNATURE}):
-                    # ``SHA256SUMS`` does not list the signature, because the signature signs that list.
+                    # ``SHA256SUMS`` does not list the signature, because the signature is computed from that list.
                     if file in digests or (folder / file).is_file():
                         _add(archive, folder, file, name, digests.get(file))
             stream.flush()

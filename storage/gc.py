@@ -140,8 +140,8 @@ def _reachable(artifacts: list[Artifact], roots: set[str]) -> set[str]:
     while new:
         reachable |= new
         new = {digest for name in new for digest in names[name] & names.keys()} - reachable
-    # Outputs and facts refer to their candidate, but not vice versa. Keep the outputs and facts of reachable
-    # candidates.
+    # Outputs, evaluations and proofs refer to their candidate, but not vice versa. Keep the outputs, evaluations and
+    # proofs of reachable candidates.
     about = {item.digest for item in artifacts if item.kind in _ABOUT_CANDIDATES}
     return reachable | {digest for digest in about & names.keys() if names[digest] & reachable}
 

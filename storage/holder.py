@@ -146,7 +146,7 @@ def _parsed(document: bytes, store: str) -> tuple[Holder, ...]:
 
 
 class LeasedError(Exception):
-    """Another process holds the lease; `content` is its record.
+    """Another process holds the lease; `content` is the record of that process.
 
     Without renewal, the lease expires in `left_s` seconds.
     """
@@ -203,7 +203,7 @@ def _take(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes],
 
 
 def _marked(content: bytes) -> bytes:
-    """Make the bytes unique, because a store may distinguish versions only by their bytes."""
+    """Add a random line, because some stores cannot distinguish two versions of a file if the bytes are equal."""
     return uuid.uuid4().hex.encode() + b"\n" + content
 
 
@@ -220,7 +220,7 @@ class _Renewal(threading.Thread):
         self.is_lost = False
 
     def run(self) -> None:
-        # A holder that loses the lease continues, because its writes are safe while another run writes.
+        # If a holder loses the lease, its run continues, because two runs can safely write at the same time.
         while not self.is_lost and not self.ended.wait(_RENEW_S):
             try:
                 self._renew()

@@ -131,7 +131,7 @@ class Journal:
 
 
 def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list[Answer]:
-    """Return the answers in the newest journal that has `fingerprint` and is not `journal` (default: ``[]``)."""
+    """Return the answers in the newest journal with `fingerprint`, excluding `journal`; the default is ``[]``."""
     entries = sorted(journal.root.list(f"{FOLDER}/{workload}"), key=lambda entry: entry.modified, reverse=True)
     for entry in entries:
         if entry.name != journal.name and entry.name.endswith(".jsonl"):

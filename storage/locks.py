@@ -57,7 +57,7 @@ def host_lock(
 
 @contextmanager
 def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-    """Hold ``flock`` on a file and keep the file; without `wait`, raise `BlockingIOError` if the file is locked."""
+    """Hold ``flock`` on a file and do not remove it; without `wait`, raise `BlockingIOError` if the file is locked."""
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ class Pointer(FrozenDocument):
     signed: Envelope | None = None
 
     def previous(self) -> str | None:
-        """Return the last earlier version that is not withdrawn, or None if no such version exists."""
+        """Return the most recent earlier version that is not withdrawn, or None if no such version exists."""
         passed_over = {self.version, *self.withdrawn}
         return next((switch.version for switch in reversed(self.history) if switch.version not in passed_over), None)
 
@@ -145,7 +145,7 @@ def stated(
     Raises
     ------
     BundleError
-        The copy must not be used.
+        The copy is not a valid ``current.json``, lacks required signatures, has expired or is too old.
     ConfigurationError
         The threshold exceeds the number of keys, or `state` is damaged.
     """

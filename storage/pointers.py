@@ -30,7 +30,7 @@ class Pointers:
 
     def __init__(self, root: StoreRoot, signer: Signer | None) -> None:
         self._root, self._signer = root, signer
-        # This host's record of signatures. A local store contains the record, so that backups include the record.
+        # This host's record of signatures. In a local store, the record is part of the store and of its backups.
         self._seen = root.lock_folder() / "signed.json"
 
     def read(self, workload: str) -> Pointer | None:
@@ -45,7 +45,7 @@ class Pointers:
         """Replace a pointer by compare-and-swap; return the result of `decide`.
 
         The lock excludes other processes on this host, which could otherwise sign a newer statement in the meantime.
-        The swap detects changes by other hosts.
+        The compare-and-swap detects changes by other hosts.
 
         Parameters
         ----------

@@ -60,7 +60,7 @@ def _open_http(uri: str, start: int) -> Iterator[Stream]:
     import httpx  # import here, because httpx also imports rich and most processes never download
 
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
-    # The hook also checks redirects. Requests to this host never use a proxy.
+    # A hook checks each request, including redirects. Requests to this host never use a proxy.
     hooks = {"request": [lambda request: _check_http(str(request.url))]}
     is_own = _is_loopback(urlsplit(uri).hostname or "")
     try:

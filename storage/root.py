@@ -112,7 +112,7 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def publish(self, folder: Path, location: str, marker: str) -> bool:
-        """Move or copy a folder to `location`, writing `marker` last; return False if the target is complete."""
+        """Move or copy a folder to `location`, writing `marker` last; return False if a complete folder exists."""
 
     @abc.abstractmethod
     def download(self, name: str, target: Path) -> None:

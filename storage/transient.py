@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from http.client import IncompleteRead
 
 STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-# S3 reports these transient errors with a status that means a bad request or a conflict.
+# S3 reports these transient errors with status 400 or 409, which usually means a permanent error.
 _CODES = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
 # Python maps these errors to neither `ConnectionError` nor `TimeoutError`.
 _ERRNOS = frozenset(
@@ -42,8 +42,8 @@ _LONGEST_WAIT_S = 60.0
 def is_transient(error: BaseException) -> bool:
     """Return whether the failed call may succeed later; return False if the kind of failure is unknown.
 
-    The outermost error that can be classified determines the result. The classification uses the error's ``transient``
-    attribute, type or number, or the server's status. A rejected certificate is never transient.
+    The outermost error that can be classified determines the result. An error is classified by its ``transient``
+    attribute, its type, its error number or the server's status code. A rejected certificate is never transient.
     """
     chain = list(_chain(error))
     if any(isinstance(link, ssl.SSLCertVerificationError) for link in chain):
@@ -52,7 +52,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def backoff_s(attempt: int, first_s: float) -> float:
-    """Return the seconds to wait after attempt 0, 1, …; waits grow to at most a minute and are randomized."""
+    """Return the wait in seconds after attempt 0, 1, …; the waits are random and grow to at most a minute."""
     return min(_LONGEST_WAIT_S, first_s * 2.0**attempt) * random.uniform(0.5, 1.0)
 
 
@@ -62,7 +62,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while link is not None and id(link) not in seen:
         seen.add(id(link))
         yield link
-        reason = getattr(link, "reason", None)  # urllib's URLError stores its cause in this attribute
+        reason = getattr(link, "reason", None)  # urllib's URLError stores its cause in ``reason``
         # Follow suppressed contexts too, because httpcore raises ``from None``.
         link = reason if isinstance(reason, BaseException) else link.__cause__ or link.__context__
 

@@ -187,7 +187,7 @@ def toml(value: object) -> str:
 
 
 def print_result(format: str, document: object, lines: Iterable[str]) -> None:
-    """Print a document as JSON if `format` is ``json``; otherwise, print the equivalent lines."""
+    """Print a document as JSON if `format` is ``json``; otherwise, print `lines`, which show the document as text."""
     if format == "json":
         print_json(document)
     else:

@@ -53,8 +53,8 @@ class Pair:
 
     ``changed`` maps each changed column to a description of the change. ``times_as_fast`` is the second speed-up
     divided by the first, or None if a speed-up is missing. ``is_apart`` is true if the 95% intervals of the two
-    speed-ups do not overlap. ``caches`` is the cache state of the compared timings: cold or warm, as in the second
-    run's gate.
+    speed-ups do not overlap. ``caches`` is the cache state of the compared timings (cold or warm); the second
+    run's gate uses the same state.
     """
 
     workload: str
@@ -120,7 +120,7 @@ def _runs(comparison: RunComparison) -> Iterator[tuple[str, str]]:
 
 
 def _lines(pair: Pair, metric: str) -> Iterator[Text | Table]:
-    """Yield a candidate's name, its row in each run, and the differences between the rows."""
+    """Yield lines for one candidate: the name, the row in each run, and the differences between the rows."""
     rows = [(mark, row) for mark, row in (("A", pair.before), ("B", pair.after)) if row is not None]
     yield Text(f"  {pair.candidate}{'' if len(rows) == 2 else f' (only in {rows[0][0]})'}")
     for mark, row in rows:
@@ -136,7 +136,7 @@ def _lines(pair: Pair, metric: str) -> Iterator[Text | Table]:
 
 
 def _line(mark: str, faster: str, smaller: str, quality: str, decision: str, metric: str) -> str:
-    """Format a row with the same column widths for every candidate of a workload."""
+    """Format a candidate's row; all rows of a workload have the same column widths."""
     return f"    {mark:1}  {faster:<12}  {smaller:>7}  {quality:>{max(9, len(metric))}}  {decision}"
 
 

@@ -28,7 +28,7 @@ _SERVER = "Prefect's server"
 
 
 def exit_code_of(run: Callable[[], int], *, debug: bool) -> int:
-    """Call `run` and return its exit code; if a signal arrives or Prefect's server stops, print one line."""
+    """Call `run` and return its exit code; if a signal arrives or Prefect's server stops, print a one-line message."""
     if debug:
         os.environ |= {"PREFECT_LOGGING_LEVEL": "DEBUG", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "DEBUG"}
     try:
@@ -40,7 +40,7 @@ def exit_code_of(run: Callable[[], int], *, debug: bool) -> int:
             raise
         click.echo(f"nightquant: {error}", err=True)
         sys.stdout.flush()
-        # On a normal exit, Prefect's client would try for minutes to send its events to the missing server.
+        # On a normal exit, Prefect's client would try for minutes to send its events to the stopped server.
         os._exit(error.exit_code)
     except (Terminated, KeyboardInterrupt) as stop:
         return stopped_by(signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
@@ -72,7 +72,7 @@ def outcome_of(
         flow = partial(import_module, module)
         with prefect_api(settings.server_startup_timeout_s, reporter.noted, meanwhile=flow) as server_s:
             reporter.finished(_SERVER, server_s)
-            # Import the flow only here, because Prefect reads its settings on import.
+            # Import the flow only after the server's URL is set, because Prefect reads its settings on import.
             run_here: Callable[..., State[Any]] = import_module(module).run_here
             try:
                 state = run_here(request, settings, reporter)

@@ -65,7 +65,7 @@ def generate(
             "--output cannot be used with --format json, which writes the text to standard output.",
             hint="Leave out --output.",
         )
-    if output is not None and not output.parent.is_dir():  # check this before training or sampling
+    if output is not None and not output.parent.is_dir():  # check the folder before training or sampling
         raise ConfigurationError(
             f"{output} cannot be written, because the folder {output.parent} does not exist.",
             hint="Create the folder first.",

@@ -126,12 +126,12 @@ def _automations(late_after: dt.timedelta, silent_after: dt.timedelta) -> Iterat
 
 
 def kinds(late_after: dt.timedelta, silent_after: dt.timedelta) -> Kinds:
-    """Return the kinds of alerts for deployment runs; the last kind is the test alert.
+    """Return the alerts for deployment runs, keyed by kind; the last alert is the test alert.
 
     Parameters
     ----------
     late_after
-        Delay before a run counts as late; if a worker has taken the run, the run counts as never started.
+        Delay after which a run counts as late or, if a worker has taken the run, as never started.
     silent_after
         Time without a heartbeat after which a run counts as silent. Prefect sends a heartbeat every 180 s
         (``PREFECT_FLOWS_HEARTBEAT_FREQUENCY``).

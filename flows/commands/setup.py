@@ -53,7 +53,7 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
     if check:
         return _check(loaded, store, format)
     if workload:
-        # Report missing packages only if workloads are named, because a run merely skips the affected candidates.
+        # Report missing packages only if the user names workloads; a run merely skips candidates that lack a package.
         for runtime in dict.fromkeys(name for entry in loaded for recipe in entry.recipe for name in recipe.runtimes):
             RUNTIMES[runtime].require_installed(runtime)
         for entry in loaded:

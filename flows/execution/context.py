@@ -113,7 +113,7 @@ class Execution:
         logger.info("%s: done", label)
 
     def busy_s(self) -> float:
-        """Return the seconds during which at least one stage ran; the rest of the wall time is overhead."""
+        """Return the number of seconds during which at least one stage ran; the rest of the wall time is overhead."""
         total, end = 0.0, float("-inf")
         for start, stop in sorted(self._busy):
             total += max(0.0, stop - max(start, end))
@@ -211,7 +211,7 @@ class _StageProgress:
         try:
             if self._artifact is None:
                 artifact = context.run(create_progress_artifact, percent, description=description)
-                self._artifact = cast(UUID, artifact)  # no event loop is running, so the value is not a coroutine
+                self._artifact = cast(UUID, artifact)  # an id, not a coroutine, because no event loop is running
             else:
                 context.run(update_progress_artifact, self._artifact, percent, description=description)
         except (httpx.HTTPError, PrefectException, RuntimeError) as error:

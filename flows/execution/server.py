@@ -27,14 +27,14 @@ _QUIET = {
     # Only the reporter writes to the terminal; Prefect's log contains every message.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-    # nightquant reports an unreachable server once, at the end, instead of for each event.
+    # nightquant reports an unreachable server once, at the end of a run, not for each event.
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
 }
 # Environment variable that contains the process id of the command's own server.
 _OWN_SERVER = "NIGHTQUANT_OWN_SERVER_PID"
 _DRAIN_S = 5.0
 _ANSWER_S = 10.0
-# A starting server that uses less than this fraction of CPU time is considered stuck.
+# A starting server that uses less than this fraction of one CPU is considered stuck.
 _AT_WORK = 0.01
 _PATIENCE = 10
 
@@ -65,7 +65,7 @@ def prefect_api(
 
     Do not import Prefect before `meanwhile` is called, because Prefect reads its settings from the environment on
     import. If the environment or the active profile sets ``PREFECT_API_URL``, the server at that URL is used.
-    Otherwise, the command starts its own server, which stops when the command ends for any reason.
+    Without ``PREFECT_API_URL``, the command starts its own server, which never outlives the command.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Interruption of a run: SIGTERM and Control-C end the run, but the failure of one part does not.
+"""Interruption of a run: SIGTERM and Control-C stop the run, but a failed stage does not.
 
 Prefect's exceptions are resolved by name because the command line handles signals without importing Prefect.
 """
@@ -82,7 +82,7 @@ def unwinding_on_sigterm() -> AbstractContextManager[None]:
     """Raise `Terminated` in the main thread when SIGTERM arrives.
 
     While a flow runs, Prefect's handler reports the run as crashed, and then passes the signal to the previous handler.
-    Without the handler from this function, the process would die without a message.
+    Without the handler that this function installs, the process would die without a message.
     """
 
     def terminate(number: int, frame: FrameType | None) -> None:

@@ -28,11 +28,12 @@ from flows.settings import Settings, children_inherit, load_settings
 from storage.errors import ConfigurationError, MeasurementError
 from tasks.machine import fingerprint
 
-# A task that waits for its inputs occupies a thread; the workers limit how many stages run at once.
+# Allow many threads, because each task that waits for inputs occupies a thread. The workers limit how many stages run
+# at once.
 _WAITING_THREADS = 256
 
 AnyTaskRunner = TaskRunner[Any]  # each future has the result type of its stage
-Pin = Callable[[], AbstractContextManager[None]]  # the context restricts tasks to the hosts that may run benchmarks
+Pin = Callable[[], AbstractContextManager[None]]  # tasks in the block run only on hosts that may run benchmarks
 Spot = TypeVar("Spot")
 
 
@@ -126,7 +127,7 @@ def place_benchmarks(settings: Settings) -> Pin:
 
 
 def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
-    """Return the `Spot` of each host with the fingerprint `wanted` (``""``: any host).
+    """Return the `Spot` of each host that has the fingerprint `wanted`; if `wanted` is ``""``, every host matches.
 
     Raises
     ------

@@ -39,7 +39,7 @@ from tasks.workload import Workload
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 ProgressListener = Callable[[str, float, float, str], None]
-STARTED = "started"  # unit of the message that a worker sends when a stage begins
+STARTED = "started"  # unit in the progress message that reports the start of a stage
 _DATAGRAM = 4096
 _TRY_OUT_S = 900.0
 
@@ -62,7 +62,7 @@ class Workers:
 
     The workers cache a remote store in the `cache` folder (``""`` means the default folder). A thread of this process
     calls `listener` with a stage's label, finished work, total work and unit. A ``with`` block closes the pool at the
-    end, or stops it on an error.
+    end, or stops the workers if an error occurs.
     """
 
     def __init__(self, count: int, threads: int, cache: str = "", listener: ProgressListener | None = None) -> None:

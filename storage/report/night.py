@@ -163,7 +163,7 @@ def _condition(workload: str, rows: Sequence[Row], seen: Row) -> Condition:
 
 NIGHTS = 30
 
-# Select only the night's machines and cache states, because other ratios are not comparable.
+# Omit speed-ups from other machines or cache states, because they are not comparable with the night's speed-ups.
 _ROWS = """
 with same as (select distinct machine, caches from trend where workload = $workload and night = $night)
 select recipe || '/' || runtime as name, recipe, night, machine, environment,
@@ -253,5 +253,5 @@ def history_of(
 
 
 def shown_of(history: History, names: Sequence[str], most: int = 8) -> list[str]:
-    """Return at most `most` names that have a history, because readers cannot distinguish more lines in a plot."""
+    """Return names that have a history; the limit `most` keeps the lines of a plot distinguishable."""
     return [name for name in names if len(history.rows.get(name, ())) > 1][:most]

@@ -16,7 +16,7 @@ from storage.report.night import Mark
 from storage.results import Row, number
 from storage.results.query import rows_of
 
-# Only the marks of chosen trials are filled; all other outcomes differ in both shape and colour.
+# Only chosen trials have filled marks; the other four outcomes differ from each other in shape and colour.
 LOOKS = {
     "chosen": Mark("#0072B2", "o"),
     "passing": Mark("#0072B2", "o", is_hollow=True),
@@ -51,12 +51,12 @@ class Search:
 
     @property
     def ranks_by(self) -> Literal["size_bytes", "speedup"]:
-        """Column that ranks the trials that pass."""
+        """Name of the column by which passing trials are ranked."""
         return "size_bytes" if any(row["objective"] == "smallest" for row in self.trials) else "speedup"
 
     @property
     def unit(self) -> str:
-        """Unit that follows a drop, or ``""`` if the metric does not have a unit."""
+        """Unit to print after a quality drop, or ``""`` if the metric does not have a unit."""
         return "%" if self._scale > 1 else quality_unit(self.metric)
 
     @property
@@ -78,7 +78,7 @@ class Search:
 
     @property
     def summary(self) -> str:
-        """One sentence on the trials and the time of the search."""
+        """One sentence about the number of trials and the duration of the search."""
         counts = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.items())
         known = sum(row["is_known"] is True for row in self.trials)
         samples = max(number(row, "samples") or 0 for row in self.trials)

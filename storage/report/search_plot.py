@@ -54,7 +54,7 @@ def search_plot(title: str, search: Search) -> str:
 
 
 def ceiling(search: Search) -> float:
-    """Return the drop above which a trial appears only as an arrow, because one bad trial would flatten the plot."""
+    """Return the drop above which a trial appears as an arrow, so that a single bad trial does not flatten the plot."""
     highest = [1.5 * drop[2] for row in search.path if (drop := search.drop(row))]
     top = max([4 * (search.bound or 0.0), *highest])
     return top if top > 0 else math.inf
@@ -64,7 +64,7 @@ def _number_steps(picture: Drawing, path: dict[int, tuple[float, float]]) -> Non
     """Connect the path's steps and number them; if numbers would overlap, show only the last number."""
     axes, numbered = picture.axes, list[tuple[float, float]]()
     axes.plot([x for x, _ in path.values()], [y for _, y in path.values()], color="#1a1a1a", linewidth=1, zorder=1.2)
-    picture.figure.draw_without_rendering()  # the layout determines the distances
+    picture.figure.draw_without_rendering()  # the distances between numbers depend on the layout
     for step, place in reversed(path.items()):
         x, y = (axes.transData.transform(place) - axes.bbox.min) * 72 / picture.figure.dpi
         if all(max(abs(x - a), abs(y - b)) > _APART for a, b in numbered):
