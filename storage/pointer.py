@@ -131,7 +131,7 @@ def stated(
     max_age: timedelta | None = None,
     state: Path | None = None,
 ) -> Statement:
-    """Return the statement in a copy of ``current.json``, for deploy teams that trust only the keys.
+    """Return the statement in a copy of ``current.json``, for deployment teams that trust only the keys.
 
     Parameters
     ----------

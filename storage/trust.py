@@ -38,7 +38,7 @@ _SEEN = TypeAdapter(dict[str, tuple[int, str]])
 class Signer:
     """Signing keys. The first key signs bundles. All keys sign the pointer, whose signatures expire after `valid`.
 
-    Use several keys while you replace a key, or if deploy teams require more than one signature.
+    Use several keys while you replace a key, or if deployment teams require more than one signature.
     """
 
     keys: tuple[Ed25519PrivateKey, ...]

@@ -1,4 +1,4 @@
-"""Package the promoted candidate as an immutable bundle that a deploy team can verify without nightquant.
+"""Package the promoted candidate as an immutable bundle that a deployment team can verify without nightquant.
 
 This module does not import torch, because it only copies the runtime's files. A separate process loads and verifies the
 files.
@@ -130,7 +130,7 @@ def withdrawn_contents(pointer: Pointer) -> frozenset[str]:
 
 
 def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspace, signer: Signer | None) -> None:
-    """Write every file of the bundle, seal the bundle, and verify the bundle as a deploy team would."""
+    """Write every file of the bundle, seal the bundle, and verify the bundle as a deployment team would."""
     store, runtime = workspace.store, provenance.candidate.runtime
     # Digests are checked during the copy, so the bundle contains the same bytes that were evaluated and timed.
     names = store.copy(provenance.candidate.kind, provenance.candidate.digest, folder, without=DOCUMENT)

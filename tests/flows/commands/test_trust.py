@@ -1,4 +1,4 @@
-"""A deploy team that pulls from a hostile mirror gets the current bundle or an error."""
+"""A deployment team that pulls from a hostile mirror gets the current bundle or an error."""
 
 from __future__ import annotations
 
