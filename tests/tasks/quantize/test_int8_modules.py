@@ -72,6 +72,20 @@ def test_a_linear_layer_computes_what_the_arithmetic_says_bit_for_bit(
             assert torch.equal(quantized(x), expected), name
 
 
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_features_and_weights_at_the_ends_of_their_ranges_do_not_saturate(rows: int) -> None:
+    layer, generator = linear(0, 600, 70), torch.Generator().manual_seed(rows)
+    x = torch.randint(-1, 2, (rows, 600), generator=generator).float()  # becomes -127, 0 and 127
+    with torch.no_grad():
+        layer.weight.copy_(layer.weight.sign() * 0.1)
+        layer.weight[::2].abs_()
+    x[:, 100:300] = 1  # neighbours of equal sign, the worst case
+    expected = linear_of(x, quantize_rows(layer.weight), layer.bias.detach())
+    for name in supported_sets():
+        with instruction_set(name):
+            assert torch.equal(Int8Linear(layer)(x), expected), name
+
+
 # A value that lies between two steps, to a last digit, is rounded to either: all of its row then moves a little.
 MOST_ROWS_AT_HALF_A_STEP, A_STEP = 1, 1e-3
 

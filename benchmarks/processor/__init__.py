@@ -1,0 +1,1 @@
+"""A benchmark on a processor with fewer instruction sets than this one."""
