@@ -167,6 +167,7 @@ class Search:
 
     def _answer(self, request: Request, numbers: Sequence[int]) -> None:
         """Find the answers for some of a request's trials, save them, and pass them to the race."""
+        self.journal.ask(sum(self._expected_s(request, number) for number in numbers))
         found = self.find(request, [self.race.trials[number - 1] for number in numbers])
         now = time.monotonic()
         cost_s, self._since = (now - self._since) / len(numbers), now

@@ -44,6 +44,13 @@ class Answer(_Line):
     cost_s: float
 
 
+class Asked(_Line):
+    """A question that a search was answering when the search was killed, and the expected cost in seconds."""
+
+    event: Literal["asked"] = "asked"
+    cost_s: float
+
+
 class Ended(_Line):
     """The end of a search, and the reason why the search ended."""
 
@@ -52,8 +59,8 @@ class Ended(_Line):
     reason: str
 
 
-Line = Annotated[Began | Answer | Ended, Field(discriminator="event")]
-_LINE: TypeAdapter[Began | Answer | Ended] = TypeAdapter(Line)
+Event = Began | Answer | Asked | Ended
+_LINE: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
 
 
 @dataclass
@@ -62,9 +69,10 @@ class Journal:
 
     root: StoreRoot
     name: str
-    lines: list[Began | Answer | Ended] = field(default_factory=list)
+    lines: list[Event] = field(default_factory=list)
     _answers: dict[str, Answer] = field(default_factory=dict)
     _unwritten: Began | None = None
+    _asked: bool = False  # whether the last line is a question that this process is answering
 
     @classmethod
     def read(cls, place: StoreRoot | Path | str, workload: str, digest: str) -> Journal:
@@ -86,21 +94,24 @@ class Journal:
     @property
     def in_progress(self) -> bool:
         """Whether the last search is unfinished."""
-        ends = (line for line in reversed(self.lines) if not isinstance(line, Answer))
+        ends = (line for line in reversed(self.lines) if not isinstance(line, Answer | Asked))
         return self._unwritten is not None or isinstance(next(ends, None), Began)
 
     @property
     def spent_s(self) -> float:
-        """Wall time that the search in progress has spent on answers; 0 if no search is in progress."""
+        """Wall time in seconds that the search in progress has spent; 0 if no search is in progress.
+
+        The duration of an unanswered question is unknown, so its expected cost counts.
+        """
         spent = 0.0
         for line in reversed(self.lines if self.in_progress and self._unwritten is None else []):
-            if not isinstance(line, Answer):
+            if not isinstance(line, Answer | Asked):
                 break
             spent += line.cost_s
         return spent
 
     def begin(self, budget_s: float, fingerprint: str) -> None:
-        """Begin a search, or continue an unfinished search; nothing is written before the next answer."""
+        """Begin a search, or continue an unfinished search; nothing is written before the first question."""
         if not self.in_progress:
             self._unwritten = Began(budget_s=budget_s, fingerprint=fingerprint)
 
@@ -112,22 +123,28 @@ class Journal:
         """Return all answers, oldest first."""
         return [line for line in self.lines if isinstance(line, Answer)]
 
+    def ask(self, cost_s: float) -> None:
+        """Record that the search begins to answer a question with an expected cost of `cost_s` seconds."""
+        self._append(Asked(cost_s=cost_s))
+        self._asked = True
+
     def add(self, *answers: Answer) -> None:
-        """Write answers."""
-        new: list[Began | Answer | Ended] = [*([self._unwritten] if self._unwritten else []), *answers]
-        self._write([*self.lines, *new])
-        self._unwritten = None
+        """Write answers, which replace the question that this process asked."""
+        self._append(*answers)
         self._answers |= {answer.question: answer for answer in answers}
 
     def end(self, reason: str) -> None:
         """End the search in progress; a search without new answers is not recorded."""
         if self._unwritten is None and self.in_progress:
-            self._write([*self.lines, Ended(reason=reason)])
+            self._append(Ended(reason=reason))
         self._unwritten = None
 
-    def _write(self, lines: list[Began | Answer | Ended]) -> None:
-        self.root.put(self.name, "".join(f"{line.model_dump_json()}\n" for line in lines).encode())
-        self.lines = lines
+    def _append(self, *lines: Event) -> None:
+        begun = [self._unwritten] if self._unwritten else []
+        known = self.lines[:-1] if self._asked else self.lines
+        written = [*known, *begun, *lines]
+        self.root.put(self.name, "".join(f"{line.model_dump_json()}\n" for line in written).encode())
+        self.lines, self._unwritten, self._asked = written, None, False
 
 
 def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list[Answer]:
@@ -141,7 +158,7 @@ def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list
     return []
 
 
-def _parsed(root: StoreRoot, name: str) -> Iterator[Began | Answer | Ended]:
+def _parsed(root: StoreRoot, name: str) -> Iterator[Event]:
     for text in root.read(name).splitlines():
         try:
             yield _LINE.validate_json(text)
