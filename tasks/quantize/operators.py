@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tasks.job import Workspace
 KIND = "operators"
 SUFFIX = ".so"
 
+_SET = "NIGHTQUANT_ISA"
 _SOURCES = Path(__file__).parent / "native"
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = (
@@ -70,6 +72,20 @@ def load_libraries(folder: Path) -> None:
     for library in sorted(folder.glob(f"*{SUFFIX}")):
         if not is_loaded(library.stem):
             torch.ops.load_library(library)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def portable_kernels() -> Iterator[None]:
+    """Run the operators with portable code, which adds products in 32 bits."""
+    before = os.environ.get(_SET)
+    os.environ[_SET] = "scalar"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SET]
+        else:
+            os.environ[_SET] = before
 
 
 def find_or_compile(workspace: Workspace) -> Path:

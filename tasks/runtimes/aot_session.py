@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from tasks.outputs import Call
 from tasks.proofs import Operator
-from tasks.quantize.operators import load_libraries
+from tasks.quantize.operators import load_libraries, portable_kernels
 from tasks.runtimes.base import CandidateFiles, Opened, Opener
 from tasks.runtimes.torch_modules import profile_torch
 
@@ -27,6 +27,11 @@ class AotOpener(Opener):
         torch.set_num_threads(threads)
         load_libraries(files.folder)
         return Opened(open_package(files.folder / MODEL))
+
+    def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
+        """Open the package with the portable code of nightquant's operators; other packages have no reference."""
+        own = files.spec().operators == "own"
+        return Opened(self.open(files, threads).call, portable_kernels) if own else None
 
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int

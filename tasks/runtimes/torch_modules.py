@@ -24,6 +24,7 @@ from tasks.outputs import Call
 from tasks.proofs import Arithmetic, Operator, typical
 from tasks.quantize.converted import KIND, Structure, find_or_convert, open_converted
 from tasks.quantize.engine import quantized_engine, running
+from tasks.quantize.operators import portable_kernels
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
 from tasks.runtimes.base import CandidateFiles, Made, Maker, Opened, Opener
@@ -73,10 +74,13 @@ class EagerOpener(Opener):
             return profile_torch(partial(opened.call, *inputs), calls)
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Open the converted module with QNNPACK, whose kernels add products in 32 bits on every processor.
+        """Open the converted module with kernels that add products in 32 bits on every processor.
 
-        QNNPACK rounds at different points than the other engines.
+        torch's modules use QNNPACK, which rounds at different points than the other engines. nightquant's operators use
+        portable code.
         """
+        if files.spec().operators == "own":
+            return Opened(self.open(files, threads).call, portable_kernels)
         if files.spec().engine is None or _EXACT not in torch.backends.quantized.supported_engines:
             return None
         scope = partial(quantized_engine, _EXACT)

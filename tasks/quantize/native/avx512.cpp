@@ -1,4 +1,4 @@
-// AVX-512 kernels without VNNI: an instruction computes 32 products of 16-bit numbers.
+// AVX-512 kernels without VNNI: an instruction computes 64 products of 8-bit numbers and adds pairs of products.
 #include "kernels.h"
 
 #if defined(__x86_64__)
@@ -19,31 +19,22 @@ namespace {
 
 struct Lanes {
   using Vector = __m512i;
-  // A tile of 8 rows and 2 vectors leaves half of the 32 registers to weights and features.
+  // A tile of 8 rows and 2 vectors leaves half of the 32 registers to weights, features and sums of pairs.
   static constexpr int kChannels = 16, kRows = 8, kVectors = 2;
 
   static Vector zero() { return _mm512_setzero_si512(); }
   static Vector load(const void* from) { return _mm512_loadu_si512(from); }
   static void store(void* to, Vector value) { _mm512_storeu_si512(to, value); }
-  static Vector even(Vector bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi16(0xff)); }
-  static Vector odd(Vector bytes) { return _mm512_srli_epi16(bytes, 8); }
 
-  static Vector broadcast(const int16_t* pair) {
-    int32_t both;
-    std::memcpy(&both, pair, sizeof both);
-    return _mm512_set1_epi32(both);
+  static Vector broadcast(const int8_t* four) {
+    int32_t all;
+    std::memcpy(&all, four, sizeof all);
+    return _mm512_set1_epi32(all);
   }
 
-  static Vector add_products(Vector total, Vector a, Vector b) {
-    return _mm512_add_epi32(total, _mm512_madd_epi16(a, b));
-  }
-
-  // Reorders every four features as 0 2 1 3.
-  static void widen(const int8_t* q, int64_t count, int16_t* to) {
-    for (int64_t k = 0; k < count; k += 32) {
-      const Vector words = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(q + k)));
-      store(to + k, _mm512_shufflehi_epi16(_mm512_shufflelo_epi16(words, 0xd8), 0xd8));
-    }
+  static Vector add_products(Vector total, Vector weights, Vector features) {
+    const Vector pairs = _mm512_maddubs_epi16(weights, features);
+    return _mm512_add_epi32(total, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
   }
 };
 

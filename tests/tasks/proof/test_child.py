@@ -93,6 +93,20 @@ def test_a_candidate_made_for_vnni_that_runs_without_is_named_as_saturating(
     assert [doubt for doubt in found.doubts if doubt.startswith("products saturate: outputs are off by ")]
 
 
+@pytest.mark.skipif("avx2" not in this_machine().isa, reason="the processor has no AVX2")
+@pytest.mark.parametrize("runtime", ["eager", "aot-inductor"])
+def test_the_own_operators_are_proven_not_to_saturate_without_vnni(
+    runtime: str, words: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = words({"name": "rows", "method": "dynamic-per-row", "runtimes": [runtime]})
+    made = subject(job, store, pipeline.build(job, "rows", runtime, store))
+    monkeypatch.setenv("NIGHTQUANT_ISA", "avx2")
+    report = run_child("tasks.proof.child", ChildSpec(subjects=(made,), loader="", threads=1), ProofReport, Limit())
+    [found] = report.proofs.values()
+    assert found.saturation == (None if report.unsampled else 0)
+    assert not [doubt for doubt in found.doubts if "saturate" in doubt]
+
+
 def test_a_layer_that_fell_back_to_float_is_found(
     images: MakeJob,
     store: ArtifactStore,
