@@ -1,1 +1,1 @@
-"""The stages of a run as plain functions. No other package imports torch."""
+"""The stages of a run as plain functions. Only this package imports torch."""

@@ -27,7 +27,7 @@ _PIECE = 1 << 20
 _LONGEST_HEADER = 1 << 20
 _EXTENSIONS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, b"X")
 
-# For each archive member: its name, the reason to refuse it (``""`` if none), and its content (``None`` for a folder).
+# A tuple for each archive member: its name, a reason to refuse it or ``""``, and its content (None for a folder).
 _Members = Iterator[tuple[str, str, IO[bytes] | None]]
 
 # Errors that zipfile, tarfile and their decompressors raise for broken archives.
@@ -41,8 +41,8 @@ def open_source(
     """Open a directory or an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz) as a folder of files.
 
     `Source.sha256` is the archive's digest, or ``""`` for a directory. The first call to `Source.path` downloads and
-    extracts an archive. Callers that find the digest in the store can avoid the download. `downloads` is the folder for
-    downloads; until the ``with`` block ends, the folder also contains the extracted files. `max_bytes` limits the
+    extracts an archive. A caller that finds the digest in the store does not need the download. Archives are downloaded
+    to `downloads`, which also contains the extracted files until the ``with`` block ends. `max_bytes` limits the
     archive's size and the total size of the extracted files. See `storage.transfer.fetch` for the allowed URIs.
 
     Raises
@@ -125,7 +125,7 @@ def _is_tar(archive: Path) -> bool:
 def _zip_members(archive: Path) -> _Members:
     with zipfile.ZipFile(archive) as members:
         for member in members.infolist():
-            # The upper 16 bits contain the Unix permissions and file type, or 0 in archives from other systems.
+            # The upper 16 bits of `external_attr` are the Unix mode, or 0 in archives from other systems.
             kind = stat.S_IFMT(member.external_attr >> 16)
             if not member.filename:  # zipfile truncates names at NUL, and cannot open an empty name
                 yield member.filename, why_unsafe(member.filename), None

@@ -1,7 +1,7 @@
 """Obtain, check and store a workload's float weights, which may be trained, downloaded or random.
 
-Weights that do not match the workload's model are refused. The checkpoint's notes list differences that PyTorch
-accepts.
+Weights that do not match the workload's model are refused. The checkpoint's notes list accepted differences
+between the weights file and the model.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def fit(
 
 
 def _prefix_of_wrappers(state: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> str:
-    """Return the prefix that a wrapper added to every key, such as a LightningModule's ``model.``, or ``""``."""
+    """Return the prefix that a wrapper, such as a LightningModule, added to every key, or ``""`` if there is none."""
     if state.keys() & model.keys():
         return ""
     *levels, _ = next(iter(state), "").split(".")

@@ -42,7 +42,7 @@ def _checked(name: str, good: bool, result: str, advice: str) -> Check:
 
 
 def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check]:
-    """Run every check under the host's lock, in about ten seconds; call `on_wait` if a benchmark holds the lock."""
+    """Run every check under the host's lock (for about ten seconds); call `on_wait` if a benchmark holds the lock."""
     with host_lock(LOCK, on_wait=on_wait):
         before = observe("before", 1, ())
         measured = _measure()
@@ -107,7 +107,8 @@ def check_busy(evidence: Evidence) -> Check:
 
 
 def check_waiting(before: Evidence, after: Evidence) -> Check:
-    """Check whether other programs ran during the benchmark. Load averages would include earlier programs too."""
+    """Check whether other programs ran during the benchmark."""
+    # Load averages would also count programs that ran before the benchmark.
     if "cpu" not in before.pressure or "cpu" not in after.pressure:
         return Check("other work meanwhile", "ok", "not reported by this system")
     waited_s = (after.pressure["cpu"].some_total_us - before.pressure["cpu"].some_total_us) / 1e6
@@ -167,7 +168,7 @@ def load(subject: Subject) -> Loaded:
         return Loaded(partial(torch.nn.functional.linear, inputs, weight))
     quantized = torch.quantize_per_tensor(weight, float(weight.abs().max()) / 127, 0, torch.qint8)
     packed = torch.ops.quantized.linear_prepack(quantized, None)
-    # `reduce_range` limits activations to 7 bits: on CPUs without VNNI, sums of 8-bit products can overflow 16 bits.
+    # `reduce_range` limits activations to 7 bits, because 8-bit products can overflow 16-bit sums on CPUs without VNNI.
     return Loaded(partial(torch.ops.quantized.linear_dynamic, inputs, packed, True))
 
 

@@ -34,9 +34,9 @@ KIND, FACT = "outputs", "evaluation"
 
 
 def find_or_evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> Evaluation:
-    """Return a candidate's evaluation; evaluate the candidate if the store lacks an evaluation under equal conditions.
+    """Return a candidate's evaluation; evaluate the candidate only if the store lacks a result for the same conditions.
 
-    The same files, data, code and libraries compute the same numbers on the same host. A custom metric may depend on
+    On the same host, the same files, data, code and libraries give the same numbers. A custom metric may depend on
     anything, so a workload with a custom metric is evaluated in every run.
     """
     store, fact = workspace.store, _fact(job, candidate)
@@ -156,13 +156,13 @@ INTERVALS: dict[Contributions, _Interval] = {
 def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore, *, comparisons: int = 1) -> Comparison:
     """Return the quality difference with its paired 95% interval, and the agreement of the predictions.
 
-    The intervals of `comparisons` candidates hold simultaneously (Bonferroni). The quality of the best candidate is
-    therefore not overestimated.
+    With several `comparisons`, the candidates' intervals hold simultaneously (Bonferroni). The quality of the best
+    candidate is therefore not overestimated.
 
     Each ``samples.safetensors`` may contain ``quality``, float32 [N], and ``prediction``, int64 [N]. ``quality``
-    contains one contribution per sample or per resample; the kind of contribution (see `tasks.results`) determines the
-    interval. The interval is None if ``quality`` is missing or has a single sample. The agreement is None if
-    ``prediction`` is missing.
+    contains one contribution per sample or per resample; the kind of contribution (see `tasks.results`) determines how
+    the interval is computed. The interval is None if ``quality`` is missing or has a single sample. The agreement is
+    None if ``prediction`` is missing.
 
     Raises
     ------

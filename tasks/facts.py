@@ -45,7 +45,7 @@ class Fact(Generic[T]):
             (folder / _FILE).write_text(value.model_dump_json(), encoding="utf-8")
 
     def _made_from(self) -> dict[str, object]:
-        # Hash the conditions, because `storage.gc` keeps a fact while any digest in its inputs is reachable.
+        # Hash the conditions, so that `storage.gc` keeps a fact only while the candidate's digest is reachable.
         return {"candidate": self.candidate, "conditions": digest_of(self.conditions)}
 
 

@@ -27,11 +27,11 @@ def judge(
 ) -> Judgement:
     """Return the decisions about the current bundle and about every candidate except the baseline.
 
-    The gate rejects a candidate that failed or breaks a rule, and holds a candidate with an undecided rule. All other
-    candidates pass. Among the passing candidates that can be deployed, the gate promotes the best by ``objective``. A
-    candidate replaces a good current bundle only if it is clearly better by ``objective``, or passes a rule that is
-    undecided for the bundle. Speeds are compared within the same launches. If the current bundle could not be looked
-    up or measured, the gate holds all passing candidates.
+    The gate rejects a candidate that failed or breaks a rule, and holds a candidate with an undecided rule. A candidate
+    that satisfies every rule passes. Among the passing candidates that can be deployed, the gate promotes the best by
+    ``objective``. A candidate replaces a good current bundle only if it is clearly better by ``objective``, or passes a
+    rule that is undecided for the bundle. Speed ratios compare timings from the same launches. If the current bundle
+    could not be looked up or measured, the gate holds all passing candidates.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def _advantage(gate: Gate, row: Row, current: Row | None) -> str:
 
 
 def _least_capacity(row: Row, current: Row) -> float | None:
-    """Return a lower bound of the ratio of two capacities, or None if the bound is unknown."""
+    """Return a lower bound on the ratio of two capacities, or None if the bound is unknown."""
     low, before = finite(row, "capacity_ratio_low"), finite(current, "capacity_ratio_high")
     limited = text(row, "capacity_limit") or text(current, "capacity_limit")
     return low / before if low and before and not limited else None

@@ -76,7 +76,7 @@ def as_text(words: Iterator[str]) -> Iterator[str]:
 def generate(
     workload: Workload, recipe: Recipe, workspace: Workspace, *, words: int, temperature: float, seed: int
 ) -> Iterator[str]:
-    """Sample text in pieces from the model that a recipe produces; build missing artifacts first.
+    """Build a recipe's missing artifacts, then sample text from the recipe's model and return the text in pieces.
 
     The model runs in the recipe's last runtime, because workload files list the fastest runtime last.
 

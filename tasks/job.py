@@ -19,7 +19,7 @@ W = TypeVar("W", bound=Workload)
 
 
 class Progress(Protocol):
-    """Callback that runs in the stage's own thread and receives the completed work, the total work and the unit."""
+    """Function that a stage calls in its own thread with the completed work, the total work, and the unit."""
 
     def __call__(self, done: float, total: float, unit: str = "") -> None:
         """Report the stage's progress."""

@@ -1,7 +1,7 @@
 """A night's decisions about a workload: one for each candidate, and one for the current bundle.
 
-The gate decides before packaging. The store records the outcome after packaging: the result of `Judgement.packaged` or
-`Judgement.not_packaged`.
+The gate makes its decisions before packaging. The store records the outcome after packaging: the result of
+`Judgement.packaged` or `Judgement.not_packaged`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Standing(Frozen):
 class Judgement(Frozen):
     """A workload's decisions, in the order of the ``measurements`` rows.
 
-    ``incumbent`` is None if the workload has no current bundle. ``unknown`` is ``""`` if the current bundle
-    could be judged. If not, ``unknown`` is the reason, and no candidate is promoted.
+    ``incumbent`` is None if the workload has no current bundle. ``unknown`` is ``""`` if the current bundle could be
+    judged. If the current bundle could not be judged, ``unknown`` contains the reason, and no candidate is promoted.
     """
 
     decisions: tuple[GateDecision, ...]
@@ -56,7 +56,7 @@ class Judgement(Frozen):
         return next((decision for decision in self.decisions if decision.decision == "promote"), None)
 
     def packaged(self, version: str) -> Judgement:
-        """Return the decisions after the promoted candidate was packaged and `version` became current."""
+        """Return the decisions after the promoted candidate has been packaged and `version` has become current."""
         standing = self.incumbent
         stays = standing is not None and standing.version == version
         if standing is None or standing.stays == stays:
@@ -68,7 +68,7 @@ class Judgement(Frozen):
         return self.model_copy(update={"incumbent": standing.model_copy(update={"stays": stays, "reason": reason})})
 
     def not_packaged(self, problem: str, version: str) -> Judgement:
-        """Return the decisions after `problem` prevented the promotion; `version` is the current bundle or ``""``."""
+        """Return the decisions after `problem` has prevented promotion; `version` is the current bundle or ``""``."""
         standing, promoted = self.incumbent, self.promoted
         stays = standing is not None and standing.version == version
         if promoted is None or (standing is not None and standing.stays and stays):

@@ -82,7 +82,7 @@ def contained(*, passed_on: bool = False) -> Iterator[None]:
 
     Warnings about the user's own files are shown. If the block raises an error, the suppressed text is added to the
     error as a note. If the block succeeds, the text is dropped, or written to standard error if `passed_on` is true.
-    The redirection affects the complete process, so only one stage at a time may run in a process.
+    The redirection affects the entire process, so a process may run only one stage at a time.
     """
     with tempfile.TemporaryFile() as printed:
         try:

@@ -83,7 +83,7 @@ class Evidence(Frozen):
     """The host's state at ``at_s`` (Unix time); ``host`` is the network name.
 
     ``steal_s`` is the processor time that other guests have taken since boot, or None if the system does not report
-    it. ``proof_wall_s`` is the time spent on `tasks.proofs`.
+    it. ``proof_wall_s`` is the time in seconds spent on making proofs (`tasks.proofs`).
     """
 
     when: Literal["before", "after"]

@@ -96,5 +96,5 @@ def distance(output: Tensor, reference: Tensor) -> float:
 
 
 def worst(*distances: float) -> float:
-    """Return the largest distance, or NaN if any distance is NaN, because `max` may ignore NaN."""
+    """Return the largest distance, or NaN if any distance is NaN; `max` may ignore NaN."""
     return math.nan if any(map(math.isnan, distances)) else max(distances)

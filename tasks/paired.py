@@ -1,8 +1,8 @@
 """Compute the difference between two results on the same samples, with a 95% interval.
 
 Samples stay paired, so that the common effect of difficult samples cancels out. ``docs/quality.md`` compares the
-intervals. The intervals of several ``comparisons`` contain all true differences at once in 95% of cases, because each
-interval gets an equal part of the error (Bonferroni). See Dunn, "Multiple comparisons among means", Journal of the
+types of intervals. With several ``comparisons``, all intervals contain their true differences in 95% of cases. Each
+interval gets an equal part of the 5% error (Bonferroni). See Dunn, "Multiple comparisons among means", Journal of the
 American Statistical Association 56, 1961.
 """
 
@@ -21,8 +21,7 @@ RIGHT, WRONG = 100.0, 0.0
 _BLOCKS = 10
 # Number of bisections. The initial interval has a width of at most 2, so more bisections would exceed double precision.
 _HALVINGS = 60
-# Maximum number of random numbers drawn at once, which limits memory use to tens of megabytes for any number of
-# samples.
+# Draw at most this many random values at once, to limit memory use to tens of megabytes for any number of samples.
 _DRAWN_AT_ONCE = 1 << 20
 
 
@@ -43,14 +42,15 @@ def score_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: 
     """Return the score interval of the difference between two accuracies, in percentage points.
 
     See Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample
-    design", Statistics in Medicine 17, 1998. The interval contains all differences that a score test at 5% does not
-    reject; the variance is estimated under each tested difference. If both results agree on all N samples, the
+    design", Statistics in Medicine 17, 1998. The interval contains all differences that a score test at the 5% level
+    does not reject; the variance is estimated under each tested difference. If both results agree on all N samples, the
     interval's ends are ±z² / (N + z²). Agreement on N samples does not prove that the results never differ.
 
     Parameters
     ----------
     baseline, candidate
-        One number per sample, [N]: 100 if the answer is right, otherwise 0; both arrays have the same order.
+        One number per sample, [N]: 100 for a right answer, or 0 for a wrong answer. Both arrays list the samples in
+        the same order.
 
     Raises
     ------
@@ -69,8 +69,8 @@ def score_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: 
 def serial_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: int = 1) -> PairedDifference:
     """Return Student's t interval of the mean difference between two autocorrelated series.
 
-    The series is divided into ten blocks of equal length. Block means are nearly independent if the blocks are much
-    longer than the range of the dependence. Schmeiser, "Batch size effects in the analysis of simulation output",
+    The differences are divided into ten blocks of equal length. Block means are nearly independent if the blocks are
+    much longer than the range of the dependence. Schmeiser, "Batch size effects in the analysis of simulation output",
     Operations Research 30(3), 1982, recommends at least ten blocks. With more blocks, the intervals of short series are
     too narrow; with fewer blocks, all intervals are wider. The number of blocks is fixed, so longer series have longer
     blocks.
@@ -107,7 +107,7 @@ def bootstrap_difference(
     Parameters
     ----------
     baseline, candidate
-        One number per sample, [N], in any unit; both arrays have the same order.
+        One number per sample, [N], in any unit; both arrays list the samples in the same order.
     seed
         Seed for drawing samples; equal seeds give equal intervals.
 
@@ -129,8 +129,8 @@ def bootstrap_difference(
 def resampled_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: int = 1) -> PairedDifference:
     """Return the percentile bootstrap interval of the difference in a quality that is not a mean, such as F1.
 
-    See Efron and Tibshirani, 1993, chapter 13. The results stay paired, because both use the same resamples. ``mean``,
-    the mean difference over the resamples, can differ from the difference on the original samples.
+    See Efron and Tibshirani, 1993, chapter 13. The results stay paired, because both results use the same resamples.
+    ``mean``, the mean difference over the resamples, can differ from the difference on the original samples.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def resampled_difference(baseline: ArrayLike, candidate: ArrayLike, *, compariso
     Raises
     ------
     ValueError
-        The arrays are empty or differ in length, or every resample lacks one of the two qualities.
+        The arrays are empty or differ in length, or no resample yields both quality values.
     """
     before, after = _paired(baseline, candidate)
     differences = (after - before)[np.isfinite(before) & np.isfinite(after)]
@@ -170,8 +170,7 @@ def _score_low(gained: int, lost: int, samples: int, quantile: float) -> float:
     estimate = (gained - lost) / samples
 
     def refused(difference: float) -> bool:
-        # The larger root of this quadratic is the maximum likelihood estimate of the lost fraction under this
-        # difference.
+        # The larger root of this quadratic is the lost fraction's maximum likelihood estimate for this difference.
         linear = (2 * samples - gained + lost) * difference - gained - lost
         constant = 8 * samples * lost * difference * (1 - difference)
         share = (math.sqrt(max(0.0, linear**2 + constant)) - linear) / (4 * samples)
@@ -186,7 +185,7 @@ def _score_low(gained: int, lost: int, samples: int, quantile: float) -> float:
 
 
 def _resampled_means(differences: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the mean of each resample, float64 [resamples]; the time grows with the number of distinct values."""
+    """Return the mean of each resample, float64 [resamples]; run time grows with the number of distinct values."""
     values, counts = np.unique(differences, return_counts=True)
     step = max(1, _DRAWN_AT_ONCE // len(values))
     means = []
@@ -202,5 +201,5 @@ def _expanded_tail(tail: float, samples: int) -> float:
 
 
 def student_quantile(share: float, freedom: float) -> float:
-    """Return a quantile of Student's t."""
+    """Return a quantile of Student's t distribution."""
     return float(resolve_name("scipy.special:stdtrit")(freedom, share))  # importing SciPy takes 0.3 s

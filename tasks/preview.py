@@ -1,4 +1,4 @@
-"""Try out a workload before its first night: do not train, and use little calibration data and few test samples."""
+"""Try out a workload before its first night, without training, on small calibration and test samples."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
     """Prepare the data, build and call the model, read the model's weights, and try out every candidate.
 
     If a run would train the weights, the preview uses seeded random weights, and static recipes calibrate on one
-    sample. With real weights, static recipes calibrate on more samples, and `tasks.arrival` compares each candidate's
-    quality with the float model's quality. For runtimes that compile slowly, the model is exported but not compiled. If
-    a check finds a problem, all other checks still run.
+    sample. With real weights, static recipes calibrate on several samples, and `tasks.arrival` compares each
+    candidate's quality with the float model's quality. For runtimes that compile slowly, the model is exported but not
+    compiled. If a check finds a problem, all other checks still run.
     """
     problems = _Problems()
     with redirect_stdout(sys.stderr):  # text printed by the user's code must not mix with the command's output

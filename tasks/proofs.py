@@ -18,7 +18,7 @@ Arithmetic = Literal["int8", "float", "convert", "other"]
 
 
 class Operator(Frozen):
-    """Duration of an operator, or of all operators of a type. ``name`` begins with the module's path, if known."""
+    """Time spent in one operator, or in all operators of one type. ``name`` begins with the module's path, if known."""
 
     name: str = ""
     type: str
@@ -64,7 +64,8 @@ class ProofReport(Frozen):
 
 
 def typical(operators: Iterable[Operator]) -> list[Operator]:
-    """Merge operators with equal names and types. Use the median duration, because other programs may disturb calls."""
+    """Merge operators with equal names and types, and compute the median duration."""
+    # Use the median, because other programs can slow some calls down.
     seconds: dict[tuple[str, str, Arithmetic], list[float]] = {}
     for operator in operators:
         seconds.setdefault((operator.name, operator.type, operator.arithmetic), []).append(operator.seconds)

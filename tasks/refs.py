@@ -89,8 +89,8 @@ class CandidateRef(ArtifactRef):
     """A candidate: the result of one recipe for one runtime, built and opened by `tasks.runtimes`.
 
     ``size_bytes`` is the serialized size as counted by the runtime. ``graph`` is torch's graph mode, or ``""`` if the
-    runtime has only one mode. ``shared`` maps kinds to digests of artifacts that several candidates share.
-    ``recipe_digest`` is the digest of the recipe, and ``source_digest`` is the digest of the code that built the
+    runtime has only one mode. ``shared`` contains the digests of artifacts that several candidates share, keyed by
+    kind. ``recipe_digest`` is the digest of the recipe, and ``source_digest`` is the digest of the code that built the
     candidate.
     """
 

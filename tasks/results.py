@@ -18,14 +18,14 @@ from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage
 from tasks.workload.workload import Workload
 
-# Ways to compute a quality from samples. An independent sample contributes a number, or 100 for a right answer and 0
-# for a wrong answer. In a series, neighbouring values are dependent. If a quality is not a mean, each resample
+# Ways to compute a quality from samples. Independent samples contribute one number each; right or wrong answers
+# contribute 100 or 0. In a series, neighbouring values are dependent. If a quality is not a mean, each resample
 # contributes its own quality, and all candidates share the resamples.
 Contributions = Literal["independent", "right-or-wrong", "serial", "resampled"]
 
 
 class Proposal(Frozen):
-    """Proposed keys for a new workload file, by section; ``reasons`` explains each choice, by ``section.key``."""
+    """Proposed keys for a new workload file, grouped by section; ``reasons`` has an entry for each ``section.key``."""
 
     sections: dict[str, dict[str, object]] = Field(default_factory=dict)
     reasons: dict[str, str] = Field(default_factory=dict)
@@ -81,15 +81,15 @@ class LayerSensitivity(Frozen):
 
 
 class Timing(Frozen):
-    """The timing of one candidate in one setting; ``speedup`` = baseline's latency ÷ candidate's latency.
+    """One candidate's timing in one setting; ``speedup`` is the baseline's latency divided by the candidate's latency.
 
     Fields with the suffixes ``_low`` and ``_high`` are the ends of the 95% interval. The gate checks the ``_bound_``
-    columns and the ends of ``over_incumbent`` (the current bundle's latency divided by the candidate's latency).
-    Fields with the prefix ``cold_`` describe calls with cold caches. Percentiles are computed from single calls, and
-    are None if too few calls were made. The raw samples, in the order of measurement, are ``block_launch``,
-    ``block_round`` and ``block_s`` (seconds per call). The raw samples with cold caches are ``cold_launch`` and
-    ``cold_s``. ``threads_used`` is the largest number of threads that were kept busy in any launch. ``sequence_length``
-    is None if the setting uses the primary sequence length.
+    fields and the ends of ``over_incumbent`` (the current bundle's latency divided by the candidate's latency). Fields
+    with the prefix ``cold_`` describe calls with cold caches. Percentiles are computed from single calls, and are None
+    if too few calls were made. ``block_launch``, ``block_round`` and ``block_s`` (seconds per call) contain the raw
+    samples, in the order of measurement. ``cold_launch`` and ``cold_s`` contain the raw samples with cold caches.
+    ``threads_used`` is the largest number of threads that were kept busy in any launch. ``sequence_length`` is None if
+    the setting uses the primary sequence length.
     """
 
     recipe: str
@@ -215,11 +215,12 @@ class CandidateResult(Frozen):
 class Incumbent(Frozen):
     """The current bundle, with the results of tonight's stages for this bundle.
 
-    ``candidate`` is an artifact of the bundle's own files. If one of tonight's candidates has identical files,
+    ``candidate`` is an artifact with the bundle's own files. If one of tonight's candidates has identical files,
     ``candidate`` is that candidate, and ``same_as`` is its name. If the files cannot be used, ``candidate`` is None and
-    ``fault`` is the reason. If a stage fails for a usable bundle, ``failure`` describes the error; quality and speed
-    are unknown. ``made_as`` is the digest of the packaged candidate, and ``coverage`` is the candidate's quantized
-    fraction. If the workload's checkpoint has changed since the bundle was packaged, ``outdated`` describes the change.
+    ``fault`` is the reason. If a stage fails for a usable bundle, ``failure`` describes the error, and quality and
+    speed are unknown. ``made_as`` is the digest of the packaged candidate, and ``coverage`` is the candidate's
+    quantized fraction. If the workload's checkpoint has changed since the bundle was packaged, ``outdated`` describes
+    the change.
     """
 
     version: str

@@ -149,7 +149,7 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
 
 
 def _recorded(value: Frozen, *without: str) -> dict[str, Cell]:
-    """Return a value's ``measurements`` columns; sort maps, and convert ``""`` to NULL and tuples to JSON."""
+    """Return a result's ``measurements`` columns; sort maps, and convert ``""`` to NULL and tuples to JSON."""
     cells: dict[str, Cell] = {}
     for column in MEASUREMENTS.columns:
         if column.name in type(value).model_fields.keys() - {"recipe", "runtime", *without}:

@@ -1,9 +1,9 @@
 """Rank layers by quantization loss, and evaluate the model with the worst layers in float.
 
 The measure is the signal-to-quantization-noise ratio of a layer's output, ``10 log10(sum(y^2) / sum((y - q)^2))`` in
-dB. ``q`` is the quantized layer's output, and ``y`` is the float layer's output for the same input. A ratio therefore
-excludes the noise of earlier layers. The ratio is always measured on the converted torch module, even if the recipe
-lists other runtimes.
+dB. ``q`` is the quantized layer's output, and ``y`` is the float layer's output for the same input. Each ratio
+therefore excludes the noise of earlier layers. The ratio is always measured on the converted torch module, even if the
+recipe's runtimes are not based on torch.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class KeepEffect(Frozen):
 def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
     """Rank a recipe's quantized layers by loss, largest first.
 
-    Make one pass over some calibration batches, and store two sums per layer. If the domain lacks batches, use the
-    example input. For ``qat``, the noise includes the effect of training on the weights.
+    Make one pass over some calibration batches, and store two sums per layer. If there is no calibration data, use
+    the example input. For ``qat``, the noise includes the effect of training on the weights.
 
     Raises
     ------

@@ -47,9 +47,9 @@ def code_digest(*roots: Root) -> str:
 def model_digest(model: nn.Module, spec: Kind, *makers: Callable[..., object]) -> str:
     """Return the digest of a model's code, and of the `makers` that build the model and its inputs.
 
-    The digest covers the classes of the model's modules, except torch's classes, because every digest includes torch's
-    version. If `spec` names a factory, the digest also covers the factory's module, including imports from the same
-    package.
+    The digest covers the classes of the model's modules. Torch's classes are omitted, because every digest includes
+    torch's version. If `spec` names a factory, the digest also covers the factory's module, including imports from the
+    same package.
     """
     classes = {type(part) for part in model.modules()}
     own = {part for part in classes if part.__module__.partition(".")[0] in _OURS}
@@ -94,7 +94,7 @@ def _follow_definition(module: str, name: str, tree: ast.AST, sources: dict[str,
 
 @cache
 def _bindings(path: Path, modified_ns: int) -> dict[str, ast.stmt]:
-    """Map each name that a module binds to the binding statement; split imports of several names."""
+    """Map each name defined in a module to the statement that defines it; split imports of several names."""
     bindings: dict[str, ast.stmt] = {}
     for statement in _relevant_tree(path.read_bytes()).body:
         match statement:

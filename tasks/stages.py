@@ -133,7 +133,7 @@ def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequenc
     StoreError
         The store is not readable or writable, or its pointer to the bundle is damaged.
     UnavailableError
-        This host lacks the package of the bundle's runtime.
+        This host lacks a package that the bundle's runtime needs.
     BundleError
         The operating system cannot read the bundle.
     """

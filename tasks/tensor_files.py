@@ -51,7 +51,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[st
 
 @dataclass(frozen=True)
 class Golden:
-    """Inputs in calling order, and expected outputs; tensors in ``further`` have the same names but other shapes."""
+    """Inputs in calling order, and expected outputs; the ``further`` cases have the same names but different shapes."""
 
     inputs: dict[str, Tensor]
     outputs: tuple[Tensor, ...] = ()

@@ -95,7 +95,7 @@ def in_its_own_words(action: str, hint: str) -> Iterator[None]:
 
 @contextmanager
 def importable(folder: str) -> Iterator[None]:
-    """Search a workload file's folder and the current folder first; drop same-named modules of other folders."""
+    """Search a workload file's folder and the current folder first; drop same-named modules from other folders."""
     has_current = "" in sys.path
     folders = dict.fromkeys(([folder] if folder else []) + ([] if has_current else [str(Path.cwd())]))
     added = [path for path in folders if path not in sys.path]
@@ -142,7 +142,7 @@ def _on_cpu() -> AbstractContextManager[object]:
 
 
 def _forget_others(folder: Path) -> None:
-    """Drop loaded modules of other workloads' folders if `folder` has modules with the same names."""
+    """Drop loaded modules from other workloads' folders if `folder` has modules with the same names."""
     names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()} if folder.is_dir() else ()
     for name in set(names) - set(_OURS):  # keep the modules of nightquant's own packages
         file = getattr(sys.modules.get(name), "__file__", None)

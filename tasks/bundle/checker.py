@@ -54,7 +54,8 @@ def read_whole(folder: Path, expected: str = "") -> dict[str, bytes]:
 
 
 def read_tensors(content: bytes) -> dict[str, Tensor]:
-    """Read a safetensors file (8-byte header length, JSON header, data). Return tensors as (dtype, shape, bytes)."""
+    """Read a safetensors file; return a (dtype, shape, bytes) tuple for each tensor, keyed by name."""
+    # The file consists of an 8-byte header length, a JSON header, and the data.
     start = 8 + int.from_bytes(content[:8], "little")
     tensors = {}
     for name, entry in json.loads(content[8:start]).items():
@@ -106,7 +107,7 @@ def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, fl
             if (dtype, list(shape)) != right[:2]:
                 raise Refused(f"output {name} is {dtype} {tuple(shape)} instead of {right[0]} {tuple(right[1])}")
             difference = largest_difference(dtype, values, right[2])
-            if not difference <= worst[name] and worst[name] == worst[name]:  # once NaN, it stays NaN
+            if not difference <= worst[name] and worst[name] == worst[name]:  # NaN counts as the largest difference
                 worst[name] = difference
             if index == 0 and manifest["golden"]["chooses"]:
                 pairs = (top_predictions(list(shape), dtype, raw) for raw in (values, right[2]))

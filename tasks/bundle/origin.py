@@ -27,9 +27,10 @@ BUILD_TYPE = "urn:nightquant:night:1"
 
 @dataclass(frozen=True, order=True)
 class Package:
-    """A distribution with a normalized name. ``licence`` is ``""`` if the distribution does not state a licence.
+    """A Python distribution, with a normalized name.
 
-    ``expression`` is true if the licence is an SPDX expression (in newer metadata) instead of free text.
+    ``licence`` is ``""`` if the distribution does not state a licence. ``expression`` is true if the
+    licence is an SPDX expression (in newer metadata) instead of free text.
     """
 
     name: str
@@ -158,7 +159,7 @@ def installed_packages(path: Sequence[str] | None = None) -> tuple[Package, ...]
 
 
 def _phrase(distribution: Distribution) -> str:
-    """Return the licence from the classifiers; if they lack a licence, return the licence text's first line."""
+    """Return the licence from the classifiers, or the licence text's first line if no classifier names a licence."""
     classifiers = [line for line in distribution.metadata.get_all("Classifier") or () if line.startswith("License ::")]
     first = _first(distribution, "License").strip().partition("\n")[0]
     named = [line.rpartition(" :: ")[2] for line in classifiers]

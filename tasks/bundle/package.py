@@ -43,8 +43,8 @@ Outcome = Literal["published", "kept", "restored", "withdrawn"]
 class BundleRef(Frozen):
     """A bundle; ``location`` is a folder below the store's root, and ``sha256sums`` is the digest of ``SHA256SUMS``.
 
-    ``outcome`` is ``"published"`` (new and now current), ``"kept"`` (already current), or ``"restored"`` (an earlier
-    bundle with the same content is current again). If a user rolled back from this content, ``outcome`` is
+    ``outcome`` is ``"published"`` for a new bundle, ``"kept"`` if the bundle was already current, or ``"restored"`` if
+    an earlier bundle with the same content is current again. If a user rolled back from this content, ``outcome`` is
     ``"withdrawn"``, and the bundle that the user chose stays current.
     """
 
@@ -64,7 +64,7 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
     Parameters
     ----------
     bundles
-        Store for bundles, including the signer.
+        Store for bundles; its signer, if any, signs the new bundle.
     replacing
         Version of the bundle with which the candidate was compared, or None if no bundle was current.
 
@@ -116,7 +116,7 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
 
 
 def content_of(job: Job[Workload], candidate: CandidateRef) -> str:
-    """Return the twelve digits at the end of this candidate's versions. The digits do not depend on the night."""
+    """Return the last twelve digits of this candidate's version names. The digits do not depend on the night."""
     # Measurements do not affect the digits, because identical files do not need to be deployed again after new
     # measurements.
     decides = {"format": 1, "workload": job.workload.name, "licence": job.workload.licence}
@@ -124,7 +124,7 @@ def content_of(job: Job[Workload], candidate: CandidateRef) -> str:
 
 
 def withdrawn_contents(pointer: Pointer) -> frozenset[str]:
-    """Return the digits (`content_of`) of bundles from which users rolled back, except the current bundle's digits."""
+    """Return the `content_of` digits of every bundle from which users rolled back, except the current bundle."""
     in_service, *withdrawn = (version.rpartition("-")[2] for version in (pointer.version, *pointer.withdrawn))
     return frozenset(withdrawn) - {in_service}
 

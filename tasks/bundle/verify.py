@@ -70,7 +70,7 @@ def verify(
     keys
         Public keys; one of the keys must verify the bundle's signature.
     statement
-        Signed statement about the current bundle, used instead of the signature; the statement must name this bundle.
+        Signed statement about the current bundle, used instead of the signature; it must name the bundle in `path`.
     timeout_s
         Maximum number of seconds for loading and running the model.
     """
@@ -104,7 +104,7 @@ def checker_source(runtime: str) -> str:
             f'The bundle is for the "{runtime}" runtime, which this version of nightquant cannot check.',
             hint="Verify the bundle with the nightquant version that built it, or run the bundle's verify.py.",
         )
-    # Inside a function, the loader's imports run only after the checksums match, and import errors are reported.
+    # Put the loader in a function, so that its imports run after the checksums match, and import errors are reported.
     package, _, module = checker.rpartition(".")
     opening = textwrap.indent(files(package).joinpath(f"{module}.py").read_text(encoding="utf-8"), "    ")
     return (

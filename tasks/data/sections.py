@@ -28,7 +28,7 @@ class RandomSequence(Kind):
 
 
 class PydocTopics(Kind):
-    """Topics of the language reference that CPython includes, divided into train, valid and test splits."""
+    """Topics of the language reference that CPython includes, divided into `train`, `valid` and `test` splits."""
 
     kind: Literal["pydoc-topics"]
     seed: int = 0
@@ -197,4 +197,4 @@ class TableData(TableFile):
     target: str
     """Name of the column to predict. Floats and decimals are numeric targets; all other values are classes."""
     standardize: bool = True
-    """Whether to standardize features with the mean and standard deviation of the train split."""
+    """Whether to standardize features with the mean and standard deviation of the `train` split."""

@@ -1,1 +1,1 @@
-"""Proofs of the code that ran, and golden cases for checks on other processors."""
+"""Proofs of executed code, and golden cases for checks on other processors."""

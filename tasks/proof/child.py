@@ -32,7 +32,7 @@ from tasks.tensor_files import Golden
 
 _PROFILED_S, _SAMPLED_S = 0.1, 0.2
 _MOST_CALLS, _DISASSEMBLED = 200, 400
-# Ignore instruction families below this fraction of the samples; they occur only at the edges of kernels.
+# Ignore instruction families below this fraction of the samples; such families occur only at the edges of kernels.
 _NOTICED = 0.02
 
 _PRODUCT = re.compile(r"conv(?!ert)|addmm|linear|gemm|fullyconnected|lstm|gru|rnn|matmul", re.IGNORECASE)
@@ -47,7 +47,7 @@ def run(spec_json: str) -> ProofReport:
     """Make a proof for each subject of a `ChildSpec`, or report the error that prevented the proof."""
     spec = ChildSpec.model_validate_json(spec_json)
     if allowed := affinity():
-        with suppress(OSError):  # some sandboxes forbid ``sched_setaffinity``
+        with suppress(OSError):  # some sandboxes block ``sched_setaffinity``
             os.sched_setaffinity(0, choose_processors(spec.threads, allowed))
     torch.set_num_threads(spec.threads)
     # Create the sampler before any runtime starts threads, because only later threads inherit the sampler's events.
@@ -134,7 +134,7 @@ def doubts_about(
     saturation: float | None,
     saturation_noticed: float = 0.0,
 ) -> Iterator[str]:
-    """Yield warnings, as sentences without full stops, about a quantized candidate.
+    """Yield warnings about a quantized candidate, as sentences without full stops.
 
     A saturation error of up to `saturation_noticed` (a fraction of the output's range) is not reported.
     """

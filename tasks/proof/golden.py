@@ -26,7 +26,7 @@ _STEPS = 3
 
 @dataclass(frozen=True)
 class Batching:
-    """Difference between a batch's outputs and its rows' outputs in separate calls, as a fraction of the range.
+    """Difference between rows' outputs in one batch and in separate calls, as a fraction of the output's range.
 
     ``changed`` is the fraction of rows with a different top-1 prediction, or None if the model does not rank classes.
     """

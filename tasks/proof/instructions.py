@@ -64,11 +64,11 @@ _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV, _FREQ = (1 << bit for bit in 
 _ENABLE, _DISABLE = 0x2400, 0x2401
 _HEAD, _TAIL = 1024, 1032
 _CLOSE_ON_EXEC, _SIZE = 8, 112
-_PAGES = 256  # a power of two; enough for ten seconds at 16 bytes per sample
+_PAGES = 256  # buffer size: a power of two, enough for ten seconds at 16 bytes per sample
 
 
 class Sampler:
-    """Sampler of the creating thread and of all threads that the creating thread starts later.
+    """Sampler for the thread that creates it, and for all threads that this thread starts later.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def _unknown(code: bytes) -> tuple[str, int] | None:
 
 
 def _operand_bytes(code: bytes) -> int:
-    """Return the total length of ModRM, SIB and displacement."""
+    """Return the total length in bytes of an instruction's ModRM, SIB and displacement."""
     mode, register = code[0] >> 6, code[0] & 7
     if mode == 3:
         return 1

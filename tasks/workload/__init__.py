@@ -114,7 +114,7 @@ def explain(path: Path, document: JsonObject, error: ValidationError) -> str:
 
 
 def _proposal(document: JsonObject, kind: str, place: Sequence[str | int], value: object, context: JsonObject) -> str:
-    """Return a hint with the closest valid key, kind or word for a problem that pydantic found, or ``""``."""
+    """Return a hint with the valid key, kind or word closest to the wrong one, or ``""`` if there is none."""
     match kind:
         case "extra_forbidden":
             return did_you_mean(str(place[-1]), _keys_at(document, place[:-1]))

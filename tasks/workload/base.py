@@ -76,7 +76,7 @@ class TrainedCheckpoint(Kind):
     seed: int = 0
     """Seed for the initial weights and the order of the samples."""
     epochs: PositiveInt = 1
-    """Number of passes over the train split."""
+    """Number of passes over the `train` split."""
     batch_size: PositiveInt = 32
     """Number of samples per training step."""
     learning_rate: PositiveFloat = 1e-3

@@ -27,7 +27,7 @@ class Capacity(Section):
     batch_sizes: tuple[PositiveInt, ...] = ()
     """Rows per call to try in the `offline` scenario; the default is 1, 4 and 16 times `benchmark.batch_size`."""
     budget_s: PositiveFloat = 90.0
-    """Duration of the measurement in seconds, for all candidates of the workload together."""
+    """Total duration of the measurement, in seconds, for all candidates of the workload."""
     price_per_hour: PositiveFloat | None = None
     """Price of the host per hour, in any currency; used for the cost per million requests."""
     in_quick: bool = False

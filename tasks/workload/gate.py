@@ -1,8 +1,8 @@
 """The keys of ``[gate]``, and the gate's rules for a row of the ``measurements`` table.
 
-Each rule is a key of `Gate` and an entry of `RULES`. For a number with an interval, a candidate passes if the worse end
-satisfies the rule, and fails if the better end violates the rule. If the interval contains the bound, the candidate is
-held, because an undecided rule does not justify a rejection.
+Each rule is a key of `Gate` and an entry of `RULES`. A number with an interval passes a rule if its worse end satisfies
+the rule, and fails if its better end violates the rule. If the interval contains the bound, the candidate is held,
+because an undecided rule does not justify a rejection.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 from storage.results import Row, caches_of, deciding, number, why_unknown
 from tasks.workload.base import Section
 
-# Largest tolerated difference, as a fraction of the output's range. Shared activation ranges cause differences of about
-# 3e-3; float rounding causes smaller differences.
+# Largest tolerated difference between a row's outputs in a batch and in a separate call, as a fraction of the output's
+# range. Shared activation ranges cause differences of about 3e-3; float rounding causes smaller differences.
 BATCH_TOLERANCE = 1e-4
 
 _BATCH_NOTE = "distance between batched and separate outputs, as a fraction of the output's range"
@@ -105,7 +105,7 @@ def _digits(value: float | str, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Seen:
-    """A row's values for a rule: the ends of an interval, lower end first, or the reason why they are ``unknown``."""
+    """A row's interval for a rule, lower end first; ``unknown`` explains why the interval cannot be checked."""
 
     ends: tuple[float | None, float | None]
     note: str = ""
@@ -133,7 +133,7 @@ class Rule:
         if self.name == "max_batch_difference":
             return BATCH_TOLERANCE if gate.require_batch_invariance else None
         if self.name == "min_capacity_ratio" and gate.objective == "cheapest":
-            return gate.min_capacity_ratio or 0.0  # every known capacity passes, but an unknown capacity must not win
+            return gate.min_capacity_ratio or 0.0  # a bound of 0 passes any known capacity
         bound: float | None = getattr(gate, self.name)
         return bound
 
@@ -169,13 +169,13 @@ def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, 
 
 
 def finite(row: Row, column: str) -> float | None:
-    """Return the finite number in a column, or None."""
+    """Return the number in a column, or None if the number is missing or not finite."""
     value = number(row, column)
     return float(value) if value is not None and math.isfinite(value) else None
 
 
 def text(row: Row, column: str) -> str | None:
-    """Return the text in a column, or None."""
+    """Return the text in a column, or None if the text is missing."""
     value = row.get(column)
     return None if value is None else str(value)
 

@@ -28,7 +28,7 @@ class Goal:
 
 
 class Search(Section):
-    """Settings of the search for recipes; an omitted or empty restriction allows everything that the host supports."""
+    """Settings of the search for recipes; an omitted or empty list allows everything that the host supports."""
 
     budget_s: PositiveFloat = 1800
     """Maximum duration of a search in seconds."""

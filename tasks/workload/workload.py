@@ -65,13 +65,13 @@ class Workload(Section):
     Validating a mapping returns an instance of the domain's subclass, which defines the types of the sections.
     """
 
-    implementation: ClassVar[str] = ""  # ``"module:class"`` of the `tasks.domains.base.Domain`
+    implementation: ClassVar[str] = ""  # ``"module:class"`` of the domain (`tasks.domains.base.Domain`)
     gives: ClassVar[tuple[Need, ...]] = ()  # features that the domain offers to methods, in addition to a float model
     extra: ClassVar[str] = ""  # the nightquant extra that installs the domain's libraries, or ``""``
     distributions: ClassVar[tuple[str, ...]] = ()  # libraries that the domain needs
 
     schema_version: Literal[1]
-    """Version of this file format."""
+    """Version of the workload file format."""
     name: Slug
     """Name of the workload, unique within a night."""
     description: PlainText
@@ -95,7 +95,7 @@ class Workload(Section):
     gate: Gate = Gate()
     """Rules for promotion."""
     search: Search | None = None
-    """Settings of the search for further recipes. Without this section, only the listed recipes are tried."""
+    """Settings of the search for further recipes. Without this section, only the file's own recipes are tried."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -134,7 +134,7 @@ class Workload(Section):
         return "" if need in cls.gives else _LACKS[need]
 
     def cannot_tune(self) -> str:
-        """Return why this workload's models cannot be fine-tuned, or ``""`` if they can; `lacks` checks the domain."""
+        """Return why this workload's models cannot be fine-tuned, or ``""``; see `lacks` for the domain's limits."""
         return ""
 
     @classmethod

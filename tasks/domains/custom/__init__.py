@@ -18,9 +18,9 @@ _METRIC: dict[str, JsonValue] = {"anyOf": [{"enum": list(OFFERED)}, {"type": "st
 
 
 class FineTune(FromFile):
-    """The user's training callable for ``qat`` recipes, and its arguments.
+    """The user's training callable for ``qat`` recipes.
 
-    A recipe calls ``train(model, splits, seed=…, epochs=…, **arguments)``, and sets `seed` and `epochs`. If this
+    A recipe calls ``train(model, splits, seed=…, epochs=…, **arguments)`` with its own `seed` and `epochs`. If this
     section is missing, `qat` recipes call the training callable in `[checkpoint]`.
     """
 

@@ -26,7 +26,7 @@ class Evaluate(Section):
 
 
 class SequenceWorkload(Workload):
-    """An LSTM that reads one random sequence."""
+    """An LSTM that reads random sequences."""
 
     implementation = "tasks.domains.sequence.domain:Sequence"
     data: RandomSequence
