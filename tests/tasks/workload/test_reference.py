@@ -220,7 +220,9 @@ class Reference:
             case "array":
                 return f"list of {self._type(field['items'])}"
             case "object" if isinstance(field.get("additionalProperties"), dict):
-                return f"table of {self._type(field['additionalProperties'])}"
+                return f"table of {self._type(field['additionalProperties'])}".replace(
+                    "table of list ", "table of lists "
+                )
             case "integer" | "number" as kind:
                 return "".join([kind, *self._bounds(field)])
             case "string":
