@@ -89,10 +89,10 @@ class SearchRequest(Frozen):
 class SearchResult(Frozen):
     """The outcome of a search.
 
-    ``split`` is the selection split. ``finalists`` are the best passing trials, best first. ``spent_s`` is the wall
-    time of the search, including time before an interruption. ``total_s`` is the time of this search and of all earlier
-    searches with the same inputs. ``ended`` is the reason why the search ended. If a signal stopped the
-    search, ``stopped_by`` is the signal's number.
+    ``split`` is the name of the split on which the search measured quality. ``finalists`` are the best passing trials,
+    best first. ``spent_s`` is the wall time of the search, including time before an interruption. ``total_s`` is the
+    time of this search and of all earlier searches with the same inputs. ``ended`` is the reason why the search ended.
+    If a signal stopped the search, ``stopped_by`` is the signal's number.
     """
 
     workload: str

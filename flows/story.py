@@ -120,7 +120,7 @@ def outlines(place: str) -> list[Outline]:
 
 
 def story(place: str, workload: str, nights: int) -> Story:
-    """Return one workload's story, including the last `nights` nights.
+    """Return a workload's current bundle, layers and executed operators, and the results of the last `nights` nights.
 
     Raises
     ------

@@ -57,7 +57,10 @@ def host_lock(
 
 @contextmanager
 def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-    """Hold ``flock`` on a file and do not remove it; without `wait`, raise `BlockingIOError` if the file is locked."""
+    """Lock a file with ``flock`` while the block runs, and leave the file in place afterwards.
+
+    If `wait` is false and the lock is not available, raise `BlockingIOError`.
+    """
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

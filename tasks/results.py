@@ -215,12 +215,12 @@ class CandidateResult(Frozen):
 class Incumbent(Frozen):
     """The current bundle, with the results of tonight's stages for this bundle.
 
-    ``candidate`` is an artifact with the bundle's own files. If one of tonight's candidates has identical files,
-    ``candidate`` is that candidate, and ``same_as`` is its name. If the files cannot be used, ``candidate`` is None and
-    ``fault`` is the reason. If a stage fails for a usable bundle, ``failure`` describes the error, and quality and
-    speed are unknown. ``made_as`` is the digest of the packaged candidate, and ``coverage`` is the candidate's
-    quantized fraction. If the workload's checkpoint has changed since the bundle was packaged, ``outdated`` describes
-    the change.
+    ``candidate`` is an artifact with the bundle's own files. If one of tonight's candidates has the same files as
+    the bundle, ``candidate`` is that candidate, and ``same_as`` is the candidate's name. If the files cannot be used,
+    ``candidate`` is None and ``fault`` is the reason. If a stage fails for a usable bundle, ``failure`` describes the
+    error, and quality and speed are unknown. ``made_as`` is the digest of the packaged candidate, and ``coverage`` is
+    the candidate's quantized fraction. If the workload's checkpoint has changed since the bundle was packaged,
+    ``outdated`` describes the change.
     """
 
     version: str
@@ -314,8 +314,8 @@ class CandidatePreview(Frozen):
 class Preview(Frozen):
     """The result of trying out a workload; fields are empty if ``problems`` prevented their computation.
 
-    ``methods`` and ``runtimes`` map names to the reasons why they cannot be used, or to ``""`` if they can.
-    ``tracebacks`` are for ``--debug``.
+    ``methods`` and ``runtimes`` map the name of each method or runtime to the reason why it is unavailable, or to
+    ``""`` if it is available. ``tracebacks`` are for ``--debug``.
     """
 
     workload: str

@@ -141,7 +141,7 @@ def _evaluated(job: Job[Workload], source: ModelSource, recipe: Recipe) -> tuple
 
 
 def excluding(recipe: Recipe, ranking: Sequence[LayerSensitivity], count: int) -> Recipe:
-    """Return the recipe with the first `count` layers of the `ranking` in float."""
+    """Return a recipe that keeps the first `count` layers of `ranking` in float."""
     changes: dict[str, object] = {"exclude": (*recipe.exclude, *(layer.module for layer in ranking[:count]))}
     if "Embedding" in spec_of(recipe).layers and not any(layer.type == "Embedding" for layer in ranking[count:]):
         # If all embeddings stay in float, remove the bit width for embeddings, because validation refuses an unused

@@ -173,7 +173,7 @@ def _imported(tree: ast.AST, importer: str) -> Iterator[str]:
 
 
 def _relevant_tree(source: str | bytes) -> ast.Module:
-    """Parse code, then remove docstrings, registries and imports for type checkers.
+    """Parse code, and then remove docstrings, ``if TYPE_CHECKING`` blocks and registries (`Registry`, `Domains`).
 
     Registries are left out so that a new entry, such as a new domain, does not invalidate other artifacts.
     """

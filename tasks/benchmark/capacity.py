@@ -73,7 +73,7 @@ def measure_capacity(
 def spec_of(
     session: Session, subjects: Sequence[Subject], workload: Workload, goldens: Mapping[int, str]
 ) -> CapacitySpec:
-    """Return a request to measure the capacity of `subjects`, of which the first is the baseline.
+    """Return a request to measure the capacity of `subjects`; the first subject is the baseline.
 
     Raises
     ------

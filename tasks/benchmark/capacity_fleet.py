@@ -144,7 +144,7 @@ def running_fleet(subject: Subject, split: Split, loader: str, processors: Seque
 def _work(
     load: Callable[[], Loaded], threads: int, pinned: Sequence[int], control: Connection, queue: int, finished_s: Array
 ) -> None:
-    """Serve one worker's orders until the fleet ends; this function runs in the worker's process."""
+    """Carry out the fleet's orders until the fleet shuts down; this function runs in a worker process."""
     # Stop if the fleet's process dies: all workers share its pipes, so no worker would see a closed pipe.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if pinned:

@@ -212,8 +212,8 @@ def proof_facts(
 ) -> dict[str, Fact[Proof]]:
     """Return a `Fact` for each timed candidate's proof, keyed by the candidate's name.
 
-    If the gate requires a minimum int8 time share, the dictionary is empty, because decisions never use times from
-    earlier runs.
+    If the gate requires a minimum int8 time share, the dictionary is empty, because the gate may not use time shares
+    from earlier runs.
     """
     if workload.gate.min_int8_time_share is not None:
         return {}

@@ -125,8 +125,8 @@ STICKS = math.log(1.03)
 # Degrees of freedom that the other subjects contribute to the bounds on a subject's speed. With a larger value, an
 # exceptionally noisy candidate would be promoted wrongly more often than `ERROR` allows (see benchmarks.decisions).
 PRIOR = 4.0
-# Variances of log ratios, in units of one subject's variance. A candidate is compared with the mean of the baseline and
-# its copy (1 + 1/2), or with another subject (1 + 1).
+# Variances of log ratios, in units of one subject's variance. The candidate contributes 1. The mean of the baseline and
+# the baseline's copy contributes 1/2, and any other subject contributes 1.
 _AGAINST_TWO, _AGAINST_ONE = 1.5, 2.0
 
 
@@ -205,7 +205,7 @@ class Noise:
         empirical Bayes methods for assessing differential expression in microarray experiments", Statistical
         Applications in Genetics and Molecular Biology 3(1), 2004. The prior is fixed, because it cannot be estimated
         from a few subjects. A variance is never shrunk below the sample's own variance, so a noisy sample stays noisy.
-        A `prior` of 0 gives Student's half width.
+        A `prior` of 0 gives the half-width of Student's t interval.
         """
         launches = len(sample.logs)
         if launches < 2:
@@ -220,10 +220,10 @@ class Noise:
     def bounds(self, sample: Sample, copy: Sample, comparisons: int) -> Ratio:
         """Return the ratio with bounds that hold at every look and for all comparisons simultaneously.
 
-        The error is divided among looks and comparisons (group-sequential Bonferroni). The half width is computed from
-        shrunken variances, but is at least the half width of Student's interval. The bounds also allow for a bias that
-        additional launches do not reduce. The bias is the amount by which the copy's deviation exceeds its noise, but
-        at least `STICKS`.
+        The error is divided among looks and comparisons (group-sequential Bonferroni). The half-width is computed from
+        shrunken variances, but is never smaller than the half-width of Student's 95% t interval. The bounds also allow
+        for a bias that additional launches do not reduce. The bias is the amount by which the copy's deviation exceeds
+        its noise, but at least `STICKS`.
 
         Parameters
         ----------

@@ -106,7 +106,7 @@ class Maker(ABC):
     """An object that builds a runtime's files."""
 
     def environment(self) -> dict[str, object]:
-        """Return properties of this host that affect the files, except the versions of distributions."""
+        """Return properties of this host that affect the built files; `Runtime.environment` adds package versions."""
         return {}
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:

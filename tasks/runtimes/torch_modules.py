@@ -93,7 +93,10 @@ class EagerOpener(Opener):
 
 
 def profile_torch(call: Callable[[], object], calls: int) -> list[Operator]:
-    """Profile operators in up to 20 calls, including oneDNN's primitives and compiled loops if `call` is a package."""
+    """Profile the operators in up to 20 calls.
+
+    If `call` runs a compiled package, the operators include oneDNN's primitives and the compiled loops.
+    """
     parts = min(_PARTS, calls)
     calls_in_part = min(_MOST_IN_PART, calls // parts)
     return typical(operator for _ in range(parts) for operator in _profile_part(call, calls_in_part))

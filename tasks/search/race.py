@@ -48,7 +48,9 @@ class Race:
     max_size_bytes: float | None = None
     batch: int = 8
     _started: list[int] = field(default_factory=list)  # the batch in progress
-    _batches: int = 0  # batches from the search space; a repair follows each batch, because the budget may run out
+    # Number of batches taken from the search space. After each batch, the search tries to repair the best failed trial,
+    # because the budget may be spent before the next batch.
+    _batches: int = 0
     _screened: dict[int, int] = field(default_factory=dict)  # number of sample sizes at which a trial was screened
     _decided: dict[int, bool] = field(default_factory=dict)  # whether a trial satisfies the bound on quality
     _broken: set[int] = field(default_factory=set)

@@ -29,7 +29,7 @@ def time_trials(
     *,
     limit_s: float | None = None,
 ) -> Timed:
-    """Time trials, the baseline and a copy of the baseline, while no other benchmark runs on the host.
+    """Measure the speed of candidates, the baseline and the baseline's copy while no other benchmark runs on the host.
 
     The intervals also use the other subjects' variances, because two launches say little about one subject's variance.
 

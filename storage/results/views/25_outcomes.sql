@@ -8,8 +8,8 @@
 -- column passes: whether the gate's decision is promote or pass
 -- column rank: rank in the workload, 1 for the best candidate; failed candidates come last, and the current bundle's additional row has no rank
 -- column deciding_speedup: speed-up in the calls (warm or cold) that the gate uses; 1 for the baseline
--- column deciding_speedup_low: lower end of the 95% interval of deciding_speedup
--- column deciding_speedup_high: upper end of the 95% interval of deciding_speedup
+-- column deciding_speedup_low: lower bound of the 95% interval for deciding_speedup
+-- column deciding_speedup_high: upper bound of the 95% interval for deciding_speedup
 -- column deciding_latency_s: median seconds per call, for the calls that the gate uses
 -- column resolution: size of the noise, as the distance from 1 to the farther end of the A/A interval
 -- column goodness: number by which the gate's objective ranks candidates: deciding_speedup, size_ratio or capacity_ratio

@@ -17,7 +17,7 @@ MARKER = "<!-- Generated from here on: python -m tests.storage.results.test_docu
 # Calls of macros and names of columns, which are code on the page.
 _CODE = re.compile(
     r"\b\w+_o[nf]\((?:[^()]|\([^()]*\))*\)|\b[a-z0-9]+(?:_[a-z0-9]+)+\b"
-    r"|(?:(?<=interval of )|(?<=uses for )|(?<=latency / ))speedup\b"
+    r"|(?:(?<=interval for )|(?<=uses for )|(?<=latency / ))(?:speedup|tonight)\b"
     r"|\b(?:latest|measurements|promotions|samples)(?= (?:table|view)\b)"
 )
 
