@@ -201,7 +201,10 @@ def _call_block(slug: str, body: str, subject: str, payload: Mapping[str, object
     elif isinstance(block, Webhook):
         _post(block, payload)
     else:
-        raise ConfigurationError(f'The block "{slug}" is neither a notification block nor a webhook block')
+        raise ConfigurationError(
+            f'The block "{slug}" is neither a notification block nor a webhook block.',
+            hint="Set NIGHTQUANT_NOTIFICATION_BLOCK to a block of one of these types.",
+        )
 
 
 def _post(webhook: Webhook, payload: Mapping[str, object]) -> None:

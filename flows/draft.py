@@ -184,7 +184,8 @@ def _encoder(request: Asked) -> JsonObject:
     texts = [name for name, numbers in columns.items() if not numbers and name not in (target, "split")]
     if not texts:
         raise ConfigurationError(
-            f"{request.data} does not have a text column.", hint=f"The columns are: {', '.join(columns)}."
+            f"{request.data} does not have a text column.",
+            hint=f"Add a text column. Existing columns: {', '.join(columns)}.",
         )
     metric = "accuracy" if classifies else "retrieval" if target else "cosine"
     return {

@@ -99,7 +99,10 @@ def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
     try:
         schedule = Cron(cron, timezone=timezone)
     except ValueError as error:
-        raise ConfigurationError(f"The schedule {cron!r} in the time zone {timezone!r} is invalid: {error}.") from error
+        raise ConfigurationError(
+            f"The schedule {cron!r} in the time zone {timezone!r} is invalid: {error}.",
+            hint="Correct --cron or --timezone.",
+        ) from error
     nightly_quantization.serve(
         name="served",
         schedule=schedule,

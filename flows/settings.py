@@ -37,7 +37,7 @@ class Settings(BaseSettings):
     )
     task_runner: TaskRunnerName = Field(default="threads", description="task runner that executes stages in parallel")
     workers: PositiveInt = Field(
-        default_factory=lambda: min(4, os.cpu_count() or 1), description="number of stages that run at once"
+        default_factory=lambda: min(4, os.cpu_count() or 1), description="maximum number of stages that run at once"
     )
     stage_timeout_s: PositiveFloat = Field(default=4 * 3600.0, description="maximum duration of a stage, in seconds")
     retry_wait_s: NonNegativeFloat = Field(
@@ -71,7 +71,7 @@ class Settings(BaseSettings):
     )
     cache: str = Field(
         default="",
-        description="folder for cached files of a remote store; if empty, `nightquant` in `XDG_CACHE_HOME`",
+        description="folder for cached files of a remote store; if empty, the folder `nightquant` in `XDG_CACHE_HOME`",
     )
 
     def signer(self) -> Signer | None:

@@ -141,7 +141,7 @@ def story(place: str, workload: str, nights: int) -> Story:
     if workload not in known:
         raise ConfigurationError(
             f'The store {root.url} does not contain a workload "{workload}".',
-            hint=f"The store contains: {', '.join(sorted(known)) or 'nothing yet; run nightquant nightly first'}.",
+            hint=f"Workloads in the store: {', '.join(sorted(known)) or 'none; run nightquant nightly first'}.",
         )
     return Story(workload, _current(bundles, workload), **rows)
 

@@ -106,7 +106,9 @@ def export_bundle(folder: Path, target: Path, *, name: str, overwrite: bool = Fa
     sums = check_sums(folder)
     digests = listed(folder, sums) | {SUMS: sums}
     if target.exists() and not overwrite:
-        raise ConfigurationError(f"{target} already exists.", hint="Use --force to replace it, or choose another name.")
+        raise ConfigurationError(
+            f"{target} already exists.", hint="Use --force to replace the file, or choose another name."
+        )
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as stream:

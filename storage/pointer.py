@@ -149,9 +149,9 @@ def stated(
     ConfigurationError
         The threshold exceeds the number of keys, or `state` is damaged.
     """
-    if threshold > len({key.public_bytes_raw() for key in keys}):
+    if threshold > (given := len({key.public_bytes_raw() for key in keys})):
         raise ConfigurationError(
-            f"{threshold} signatures are required, but fewer public keys were given.",
+            f"The threshold of {threshold} signatures is larger than the number of public keys ({given}).",
             hint="Give more public keys, or lower the threshold.",
         )
     try:

@@ -118,7 +118,10 @@ def _open_fsspec(uri: str, start: int) -> Iterator[Stream]:
             hint="For s3://, install nightquant[s3]; for other schemes, see fsspec's documentation.",
         ) from error
     except ValueError as error:
-        raise ConfigurationError(f"fsspec does not support the {scheme}:// scheme: {error}.") from error
+        raise ConfigurationError(
+            f"fsspec does not support the {scheme}:// scheme: {error}.",
+            hint="Correct the URI, or download the file and use its path.",
+        ) from error
     with _classified():
         size = file_system.size(path)
         file = file_system.open(path, "rb")

@@ -154,7 +154,8 @@ def check_writable(place: StoreRoot | Path | str) -> None:
 def unconditional(url: str, header: str) -> StoreError:
     """Return the error for an object store that does not support conditional writes."""
     return StoreError(
-        f"The store {url} does not support the `{header}` header for uploads, so writers could overwrite each other.",
+        f"The store {url} does not support the `{header}` header for uploads, so two writers could overwrite each "
+        "other's files.",
         hint="Use S3, another object store that supports this header, or a folder.",
     )
 

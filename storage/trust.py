@@ -31,6 +31,7 @@ VARIABLE = "NIGHTQUANT_SIGNING_KEY"
 VERSION = re.compile(r"\d{4}-\d{2}-\d{2}-[0-9a-f]{12}")
 PAYLOAD_TYPE: Final = "application/vnd.nightquant.current+json"
 _PEM = re.compile(rb"-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----\r?\n?", re.DOTALL)
+_EXPECTED = "Pass the PEM file of an Ed25519 public key."
 _SEEN = TypeAdapter(dict[str, tuple[int, str]])
 
 
@@ -81,9 +82,9 @@ def public_keys(paths: Sequence[Path]) -> tuple[Ed25519PublicKey, ...]:
         try:
             key = load_pem_public_key(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"{path} is not a readable public key in PEM format.") from error
+            raise ConfigurationError(f"{path} is not a readable public key in PEM format.", hint=_EXPECTED) from error
         if not isinstance(key, Ed25519PublicKey):
-            raise ConfigurationError(f"{path} is not an Ed25519 key.")
+            raise ConfigurationError(f"{path} is not an Ed25519 key.", hint=_EXPECTED)
         keys.append(key)
     return tuple(keys)
 
@@ -207,7 +208,7 @@ def check_statement(
         )
     if max_age is not None and now - statement.signed_at > max_age:
         raise BundleError(
-            f"{content}, but was signed at {statement.signed_at:%Y-%m-%d %H:%M} UTC, which is longer ago than allowed.",
+            f"{content}, but the signature from {statement.signed_at:%Y-%m-%d %H:%M} UTC is older than the age limit.",
             hint="Fetch the file again.",
         )
     if statement.version[:10] < min_version[:10]:
@@ -234,7 +235,7 @@ def check_serial(path: Path, statement: Statement) -> None:
             raise BundleError(
                 f"The signed current.json of {statement.workload} is an old copy: its serial is {statement.serial}, "
                 f"but serial {serial} was seen before.",
-                hint=f"Do not use the file; fetch it again. The file {path} records the serials seen before.",
+                hint=f"Do not use this copy; fetch the file again. The serials seen before are recorded in {path}.",
             )
         seen[statement.workload] = (statement.serial, digest)
         LocalRoot(path.absolute().parent).put(path.name, (json.dumps(seen, indent=1) + "\n").encode())

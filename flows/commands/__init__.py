@@ -114,7 +114,7 @@ workload_argument = click.argument("workload", shell_complete=complete_workload)
 profile_option = click.option(
     "--profile",
     type=click.Choice(PROFILES),
-    help="Measure each workload for up to 1 min (quick), 5 min (standard) or 15 min (full), and stop early once the "
+    help="Measure each workload for at most 1 min (quick), 5 min (standard) or 15 min (full), or until the "
     "result is clear (default: standard).",
 )
 # The ``--by`` option passes ``by: str``.

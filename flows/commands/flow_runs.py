@@ -49,7 +49,8 @@ def exit_code_of(run: Callable[[], int], *, debug: bool) -> int:
 def stopped_by(number: signal.Signals) -> int:
     """Print that a signal stopped the command, and return the exit code."""
     click.echo(
-        f"nightquant: Stopped by {number.name}. Run the command again; it reuses the finished artifacts.", err=True
+        f"nightquant: Stopped by {number.name}. To continue, run the command again; finished artifacts are reused.",
+        err=True,
     )
     return 128 + number
 

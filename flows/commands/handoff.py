@@ -109,7 +109,7 @@ def show(workload: str, version: str | None, history: bool, manifest: bool, form
 @format_option("text", "json")
 @store_option
 def promote(workload: str, version: str, reason: str, by: str, format: str, store: str) -> None:
-    """Make VERSION of WORKLOAD current, even if VERSION was withdrawn.
+    """Make VERSION the current bundle of WORKLOAD, even if VERSION was withdrawn.
 
     The replaced bundle is not withdrawn. A later run replaces VERSION only if another candidate is clearly better,
     VERSION fails the gate, or the workload's checkpoint changes.
@@ -173,7 +173,7 @@ def _show_switch(pointer: Pointer, format: str) -> None:
 @format_option("text", "json")
 @store_option
 def export(workload: str, version: str | None, output: Path | None, force: bool, format: str, store: str) -> None:
-    """Write WORKLOAD's current bundle, or VERSION, to a zip file.
+    """Write WORKLOAD's current bundle, or the bundle VERSION, to a zip file.
 
     \b
     Example:

@@ -92,10 +92,14 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
     "--metric",
     default="",
     metavar="NAME|MODULE:CALLABLE",
-    help="Measure quality by this metric (default: depends on the kind of targets).",
+    help="Measure quality with this metric (default: depends on the kind of targets).",
 )
-@click.option("--lower-is-better", is_flag=True, help="Treat lower values of your own metric as better.")
-@click.option("--all-keys", is_flag=True, help="Also write all other keys as comments, with their default values.")
+@click.option(
+    "--lower-is-better",
+    is_flag=True,
+    help="Treat lower values as better if the metric is a callable that you write.",
+)
+@click.option("--all-keys", is_flag=True, help="Also write each unset key, as a comment with its default value.")
 @click.option("-o", "--output", type=FILE, help="Write the workload to this file (default: named after the model).")
 @format_option("text", "json")
 @store_option

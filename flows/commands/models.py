@@ -98,7 +98,7 @@ def generate(
     default="0,1,2,4",
     show_default=True,
     metavar="K,…",
-    help='Evaluate the model with its K worst layers in float, for each listed K; "" shows only the ranking.',
+    help='Evaluate the model with the K noisiest layers in float, for each K in this list; "" shows only the ranking.',
 )
 @format_option("table", "json")
 @store_option
@@ -119,7 +119,9 @@ def sensitivity(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, f
     try:
         counts = tuple(sorted({int(part) for part in keep.split(",") if part.strip()}))
     except ValueError as error:
-        raise click.BadParameter(f"{keep!r} is not a list of numbers such as 0,1,2", param_hint="--keep") from error
+        raise click.BadParameter(
+            f"{keep!r} is not a list of numbers; write a list such as 0,1,2", param_hint="--keep"
+        ) from error
     with progress_of(f"{chosen.name} · {quantizing.name}: sensitivity") as progress:
         workspace = Workspace(ArtifactStore(store), progress)
         job = obtain(workspace, chosen, prepare(workspace, chosen))

@@ -62,7 +62,7 @@ def _when(function: Function) -> Function:
     late = age_option(
         "--late-after",
         default="10m",
-        help="Report a run that stays late or pending for this long.",
+        help="Report a run that stays in the state Late or Pending for this long.",
     )
     silent = age_option(
         "--silent-after", default="10m", help="Report a run that has not sent a heartbeat for this long."
@@ -86,7 +86,7 @@ def install(late_after: dt.timedelta, silent_after: dt.timedelta, format: str) -
 
 
 @command.command()
-@click.option("--send", is_flag=True, help="Ask the server to send a test alert, and print the answers.")
+@click.option("--send", is_flag=True, help="Ask the server to send a test alert, and print each receiver's answer.")
 @_when
 @format_option("text", "json")
 @click.pass_context
@@ -95,7 +95,7 @@ def check(
 ) -> None:
     """Show which automations are installed, missing, disabled or outdated; exit with code 1 unless all are installed.
 
-    With --send, the exit code is also 1 if sending the test alert fails. Pass the options --late-after and
+    With --send, the exit code is also 1 if the test alert cannot be sent. Pass the values of --late-after and
     --silent-after that you passed to `operations install`.
 
     \b

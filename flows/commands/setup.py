@@ -34,10 +34,10 @@ _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
 def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, format: str) -> int:
     """List the workloads with their recipes, or check your own workload files.
 
-    --check tests everything that a run needs except training and timing. The check uses little calibration data and a
-    sample of the test split. Later runs reuse the prepared data. The check reports compatible methods and runtimes, and
-    the modules that would stay in float. If the workload provides trained weights, the check also lists candidates that
-    lose quality. The exit code is 2 if the check finds a problem.
+    With --check, the command tests the data, model, weights and candidates without training or timing the model. The
+    check uses little calibration data and a sample of the test split. Later runs reuse the prepared data. The check
+    reports compatible methods and runtimes, and the modules that would stay in float. If the workload provides trained
+    weights, the check also lists candidates that lose quality. The exit code is 2 if the check finds a problem.
 
     \b
     Example:

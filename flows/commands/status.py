@@ -65,7 +65,7 @@ _STORY = "the workload's bundle, nights and layers"
 @click.option(
     "--prometheus",
     type=FILE,
-    help="Atomically write the latest night's Prometheus metrics to this file, and show nothing.",
+    help="Write the latest night's Prometheus metrics to this file atomically, and print nothing.",
 )
 @format_option("text", "json", "prometheus")
 @store_option
@@ -80,9 +80,9 @@ def command(
 ) -> None:
     """Show the state of the store: last night, current bundles, problems that need attention, and next steps.
 
-    Without a subcommand, nightquant runs this command. The exit code is 0 in every state. With --max-age, the exit code
-    is 1 if the store's last night without failures is older than AGE. With --workload, --max-age applies to the last
-    night without failures of each named workload.
+    Without a subcommand, nightquant runs this command. The exit code is 0 even if problems need attention. With
+    --max-age, the exit code is 1 if the store's last night without failures is older than AGE. With --workload, the
+    command checks the age of each named workload's last night without failures.
 
     \b
     Example:
@@ -211,7 +211,7 @@ def acknowledge(
     format: str,
     store: str,
 ) -> None:
-    """Accept a night's regressions: stop reporting them, and compare later nights with this night.
+    """Accept a night's regressions: stop reporting them, and compare later nights with that night.
 
     \b
     Example:

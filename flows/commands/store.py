@@ -66,7 +66,7 @@ def _require_store(store: str) -> None:
 def compact(format: str, store: str) -> None:
     """Merge each finished month's results files and rebuild the catalog, without stopping readers or writers.
 
-    After at least twelve hours, the next compaction deletes a compacted month's small files.
+    A compaction also deletes the small files of months that were compacted at least twelve hours earlier.
 
     \b
     Example:
@@ -94,7 +94,7 @@ def compact(format: str, store: str) -> None:
 def gc(keep_nights: int, dry_run: bool, format: str, store: str) -> None:
     """Remove artifacts that are not used by any bundle or by the latest N nights.
 
-    If a run is active, a command without --dry-run removes nothing and exits with code 4.
+    If a run is active, the command removes nothing and exits with code 4. --dry-run works even during a run.
 
     \b
     Example:

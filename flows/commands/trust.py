@@ -37,7 +37,7 @@ def _min_version(context: click.Context, parameter: click.Parameter, value: str)
     multiple=True,
     help="Accept signatures made with this Ed25519 key (PEM file); repeatable.",
 )
-@click.option("--workload", "-w", help="Require the bundle that is named in this workload's signed current.json.")
+@click.option("--workload", "-w", help="Accept only the bundle that this workload's signed current.json names.")
 @click.option(
     "--pointer",
     type=FILE,
@@ -85,7 +85,9 @@ def verify(
         report = verify_bundle(path, keys)
     else:
         if not keys:
-            raise click.UsageError("--workload requires --public-key: without a key, anyone can forge current.json.")
+            raise click.UsageError(
+                "--workload requires --public-key, because a forged current.json cannot be detected without a key."
+            )
         # Only a bundle's own folder contains ``SHA256SUMS``.
         has_bundles = not (path / SUMS).exists() and (path / "current.json").exists()
         pointer = pointer or (path if has_bundles else path.absolute().parent) / "current.json"
@@ -126,7 +128,7 @@ def _lines(report: VerificationReport) -> Iterator[str]:
 @format_option("text", "json")
 @store_option
 def sign(workload: str, version: str | None, public_key: tuple[Path, ...], format: str, store: str) -> None:
-    """Sign WORKLOAD's current bundle, or VERSION, with the key in NIGHTQUANT_SIGNING_KEY.
+    """Sign WORKLOAD's current bundle, or the bundle VERSION, with the key in NIGHTQUANT_SIGNING_KEY.
 
     The command verifies the bundle and signs its list of files. If the bundle is current, the command also signs
     current.json. Use this command if a bundle was built without a key, the key has changed, or a signature has expired.

@@ -223,13 +223,13 @@ def port_of(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[s
                 "set PREFECT_API_URL.",
             )
         noted(
-            f"Prefect's server has not answered after {waited_s:.0f} s but has used {used_s:.0f} s of CPU time; the "
-            f"load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors. Still waiting."
+            f"Still waiting for Prefect's server after {waited_s:.0f} s. The server has used {used_s:.0f} s of CPU "
+            f"time; the host's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors."
         )
         busy_s, wait_s = used_s, timeout_s / 3
     if port := process.stdout.readline().strip():
         return port
     raise ConfigurationError(
-        f"Prefect's server ended with exit code {process.wait()} before it answered.",
+        f"Prefect's server exited with code {process.wait()} before it answered.",
         hint="Check the server's messages above, and the database in PREFECT_HOME.",
     )

@@ -141,7 +141,7 @@ def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
     raise MeasurementError(
         f"Benchmarks need a host with the fingerprint {wanted or '(any)'}. "
         f"Available hosts: {', '.join(names) or 'none'}.",
-        hint="Run a worker on a matching host, or change NIGHTQUANT_FINGERPRINT (empty: any host).",
+        hint="Run a worker on a matching host, or clear NIGHTQUANT_FINGERPRINT to allow any host.",
     )
 
 

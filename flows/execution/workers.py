@@ -143,7 +143,9 @@ class Workers:
                 hint="To allow more time, raise NIGHTQUANT_STAGE_TIMEOUT_S.",
             ) from error
         except BrokenProcessPool as error:
-            raise MeasurementError(f"{label}: the worker processes keep dying.", hint="Use fewer workers.") from error
+            raise MeasurementError(
+                f"{label}: the worker processes died in both attempts.", hint="Use fewer workers."
+            ) from error
         except ProcessExpired as error:
             how = f"died with exit code {error.exitcode}."
             if error.exitcode in (-signal.SIGKILL, 128 + signal.SIGKILL):

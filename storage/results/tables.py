@@ -77,8 +77,8 @@ _WORKLOAD = _required("workload", TEXT, "name of the workload")
 _RECIPE = _required("recipe", TEXT, "name of the recipe")
 _RUNTIME = _required("runtime", TEXT, "runtime that executed the model")
 _PROFILE = _choice("profile", results.Profile, "length of the benchmarks")
-_FINGERPRINT = Column("fingerprint", TEXT, "SHA-256 of the constant properties of the host and its libraries")
-_MACHINE = Column("machine", TEXT, "SHA-256 of the constant properties of the host, such as processor and memory")
+_FINGERPRINT = Column("fingerprint", TEXT, "SHA-256 of the host's constant properties and libraries")
+_MACHINE = Column("machine", TEXT, "SHA-256 of the host's constant properties, such as processor and memory")
 _ARTIFACT_DIGEST = Column("artifact_digest", TEXT, "digest of the candidate in the artifact store")
 _DROP_UNIT = "quality_unit"
 _UNKNOWN = Column(
@@ -138,7 +138,7 @@ _CAPACITY = (
         "99.9th-percentile latency at capacity_rps; NULL if fewer than 10,000 requests were timed",
         "seconds",
     ),
-    Column("capacity_split", TEXT, "best split of the host into processes, threads per process and rows per call"),
+    Column("capacity_split", TEXT, "best configuration: numbers of processes, threads per process and rows per call"),
     Column(
         "capacity_limit",
         TEXT,
@@ -205,10 +205,12 @@ MEASUREMENTS = Table(
         Column(
             "evaluation_mode",
             TEXT,
-            "evaluation method: exact, segments or plain; ends in rows apart if each call had a single row",
+            'evaluation method (exact, segments or plain); ends in "rows apart" if each call had a single row',
         ),
         Column("evaluation_samples", INT, "number of samples that the run evaluated (tokens for text)", "samples"),
-        Column("metrics", pa.map_(TEXT, REAL), "all metrics that the evaluation computed, by name"),
+        Column(
+            "metrics", pa.map_(TEXT, REAL), "values of all metrics that the evaluation computed, keyed by metric name"
+        ),
         Column("latency_s", REAL, "median seconds per call", "seconds"),
         Column("latency_q25_s", REAL, "lower quartile of seconds per call across the blocks", "seconds"),
         Column("latency_q75_s", REAL, "upper quartile of seconds per call across the blocks", "seconds"),
@@ -233,7 +235,7 @@ MEASUREMENTS = Table(
         Column("calls_per_block", INT, "number of calls in a timed block", "calls"),
         Column("load_s", REAL, "median time to load the model in a fresh process", "seconds"),
         Column("first_call_s", REAL, "median duration of the first call in a fresh process", "seconds"),
-        Column("rss_loaded_bytes", INT, "increase in resident memory from loading the model", "bytes"),
+        Column("rss_loaded_bytes", INT, "increase in resident memory when the model is loaded", "bytes"),
         Column("peak_rss_bytes", INT, "peak resident memory minus the resident memory before loading", "bytes"),
         Column(
             "verdict",
@@ -313,7 +315,7 @@ MEASUREMENTS = Table(
         Column(
             "threads_used",
             REAL,
-            "number of threads that the calls kept busy, as the maximum over all launches",
+            "largest number of threads that the calls of a launch kept busy",
             "busy threads",
         ),
         Column("int8_time_share", REAL, "fraction of the operators' time spent in int8 operators", "share"),
@@ -322,7 +324,7 @@ MEASUREMENTS = Table(
             TEXT,
             "most expensive float operators, with their fractions of the operator time and the reasons, as JSON",
         ),
-        Column("instructions", pa.map_(TEXT, REAL), "fraction of time spent in loops, by kind of arithmetic"),
+        Column("instructions", pa.map_(TEXT, REAL), "fraction of time spent in the loops of each instruction family"),
         Column(
             "saturation",
             REAL,
@@ -492,7 +494,7 @@ TRIALS = Table(
         _choice("outcome", results.TrialOutcome, "outcome; dropped trials cannot win, and open trials are undecided"),
         Column("reason", TEXT, "one-line reason for the outcome"),
         Column("split", TEXT, "split on which the search measured quality"),
-        Column("samples", INT, "number of samples of the split on which quality was measured", "samples"),
+        Column("samples", INT, "number of samples on which the search measured quality", "samples"),
         Column("quality_drop", REAL, "quality lost relative to the baseline; below 0, quality is better", _DROP_UNIT),
         Column("quality_drop_low", REAL, "lower bound of the paired 95% interval for quality_drop", _DROP_UNIT),
         Column("quality_drop_high", REAL, "upper bound of the paired 95% interval for quality_drop", _DROP_UNIT),
@@ -505,7 +507,12 @@ TRIALS = Table(
         Column("cost_s", REAL, "seconds that the run spent on the trial", "seconds"),
         Column("is_known", FLAG, "whether an earlier run measured the trial"),
         _FINGERPRINT,
-        Column("quality_bound", REAL, "largest allowed quality_drop; NULL if there is no such bound", _DROP_UNIT),
+        Column(
+            "quality_bound",
+            REAL,
+            "largest allowed quality_drop; NULL if the search does not limit the drop",
+            _DROP_UNIT,
+        ),
         Column("objective", TEXT, "criterion by which the search ranks the trials that pass"),
         _UNKNOWN,
     ),

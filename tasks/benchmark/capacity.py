@@ -135,7 +135,7 @@ def _golden_files(job: Job[Workload], settings: Capacity, store: ArtifactStore) 
                 try:
                     inputs = domain.example_inputs(job.workload, job.dataset, store, size)
                 except InputError as error:
-                    raise MeasurementError(f"Inputs with {size} rows cannot be made: {error}") from error
+                    raise MeasurementError(f"Inputs with {size} rows cannot be created: {error}") from error
                 path.write_bytes(Golden(inputs).to_bytes())
             goldens[size] = str(path) if size != rows else ""
         yield goldens

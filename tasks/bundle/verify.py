@@ -120,7 +120,7 @@ def _signature(
     if statement is not None:
         if statement.sha256sums != sha256sums:
             problem = f"its {SUMS} differs from the {SUMS} of {statement.version}, which the signed current.json names"
-            raise BundleError(f"{path}: {problem}.", hint=f"Do not use this bundle; fetch {statement.version}.")
+            raise BundleError(f"{path}: {problem}.", hint=f"Do not use this bundle; fetch version {statement.version}.")
         return "valid"
     if not keys:
         return "not checked" if (path / SIGNATURE).is_file() else "none"

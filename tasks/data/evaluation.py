@@ -115,9 +115,9 @@ def as_quality(metric: Score, scored: Mapping[str, Scored], count: int, *, apart
     main = scored[metric.name]
     if not math.isfinite(main.value):
         raise MeasurementError(
-            f"the metric {metric.name} is {main.value} on the test split.",
-            hint="Check the test split: auroc needs both classes, perplexity and wer need targets, and your own metric "
-            "must return a number.",
+            f"the metric {metric.name} is {main.value}.",
+            hint="Check the samples: auroc needs both classes, and perplexity and wer need targets. A metric callable "
+            "that you write must return a finite number.",
         )
     return Quality(
         metric.name,

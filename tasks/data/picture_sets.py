@@ -235,8 +235,8 @@ def find_layout(folder: Path, shown: str = "") -> Layout:
             return Layout(root, tuple(classes), files)
     raise InputError(
         f"{shown or folder} contains fewer than two folders of images.",
-        hint="Arrange images as <class>/<image>, or as train/<class>/<image> with test/ (and valid/) next to train/; "
-        f"supported suffixes are {', '.join(sorted(_SUFFIXES))}.",
+        hint="Arrange images as <class>/<image>, or as train/<class>/<image> with test/ (and valid/) next to train/. "
+        f"Supported suffixes: {', '.join(sorted(_SUFFIXES))}.",
     )
 
 

@@ -110,7 +110,7 @@ def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np
     if lacking := [split for split in ("train", "calibration", "test") if not len(rows[split])]:
         counts = {split: len(numbers) for split, numbers in rows.items()}
         raise InputError(
-            f"The table has no rows left for: {', '.join(lacking)} (found: {counts}).", hint="Provide more rows."
+            f"No rows remain for these splits: {', '.join(lacking)}. Rows found: {counts}.", hint="Provide more rows."
         )
     return rows
 

@@ -51,7 +51,7 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
     if lacking := [split for split in needed if not _count(splits, split)]:
         counts = {str(split): len(items) for split, items in splits.items()}
         raise InputError(
-            f"{factory} returned no samples for: {', '.join(lacking)} (returned: {counts}).",
+            f"{factory} returned no samples for these splits: {', '.join(lacking)}. Samples returned: {counts}.",
             hint='Return at least one sample for every split. If "calibration" is missing, rows of "train" are used.',
         )
     return splits
@@ -193,7 +193,7 @@ def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dic
         if unknown or order != list(parameters[: len(order)]):
             raise ConfigurationError(
                 f"{source} has the inputs {', '.join(by_name)}; the model's forward takes {', '.join(parameters)}.",
-                hint="Inputs are passed by position: use the names of forward's first parameters, and do not skip any.",
+                hint="Inputs are passed by position. Name the inputs after forward's first parameters, without gaps.",
             )
         return {name: _tensor(by_name[name], f'{source}: input "{name}"') for name in order}
     values = list(inputs) if isinstance(inputs, tuple | list) else [inputs]

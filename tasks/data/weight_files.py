@@ -65,7 +65,7 @@ def fetch_weights(settings: FetchedCheckpoint, workspace: Workspace) -> Iterator
     files = [settings.uri] if local is None else [str(file) for file in weight_files(local)]
     if not files:
         raise InputError(
-            f"{local} contains neither {_WEIGHTS} nor {_WEIGHTS}{_INDEX}.", hint="Set checkpoint.uri to a file."
+            f"{local} contains neither {_WEIGHTS} nor {_WEIGHTS}{_INDEX}.", hint="Set checkpoint.uri to a weight file."
         )
     if len(files) > 1 and settings.sha256:
         raise ConfigurationError(

@@ -15,7 +15,7 @@
 -- column goodness: number by which the gate's objective ranks candidates: deciding_speedup, size_ratio or capacity_ratio
 -- column best_float: fastest float candidate on the same night and host
 -- column speedup_over_best_float: deciding_speedup of the candidate / deciding_speedup of best_float
--- column unbeaten: whether no other candidate is better in size, deciding_speedup and quality at once
+-- column unbeaten: whether the candidate is Pareto-optimal in size, deciding_speedup and quality
 --
 -- best_float compares only rows with the same host and baseline, because other ratios are not comparable.
 create macro outcomes_of(runs) as table

@@ -5,11 +5,11 @@
 -- column rank: rank in the workload, 1 for the best candidate; passing candidates come first
 -- column candidate: name of the candidate, as recipe/runtime
 -- column decision: one of promote, stays (current before and after), pass, hold, reject, baseline or failed
--- column quality_difference: quality - baseline quality, in the workload's metric, rounded to three digits
+-- column quality_difference: candidate quality - baseline quality, in the workload's metric, rounded to three digits
 -- column size_ratio: baseline size / candidate size, rounded to three digits; above 1, the candidate is smaller
 -- column speedup: baseline latency / candidate latency over paired launches, rounded to three digits; above 1, the candidate is faster
 -- column interval: 95% interval of speedup, formatted as text
--- column cold_speedup: speedup with cold caches; the workload file decides whether the gate uses warm or cold calls
+-- column cold_speedup: speedup with cold caches; the workload file specifies whether the gate uses warm or cold calls
 -- column latency_ms: milliseconds per call, computed as baseline latency / speedup; the latest view contains the candidate's own median
 -- column memory_mb: peak resident memory minus the resident memory before loading, in millions of bytes
 -- column capacity_rps: requests per second that the host serves; NULL if the run did not measure capacity
@@ -18,7 +18,7 @@
 -- column capacity_p99_ms: 99th percentile of the latency at capacity_rps, in milliseconds
 -- column capacity_p999_ms: 99.9th percentile of the latency at capacity_rps, in milliseconds
 -- column cost_per_million: cost of a million requests, in the currency of the workload file's price_per_hour
--- column why: the gate's short reason, or the failure; the promotions table contains the full reason
+-- column why: first line of the gate's reason or of the error; the outcomes view contains the full text
 --
 -- In leaderboard_on, speedup_over_best_float compares a candidate with the night's fastest float candidate on the host
 -- instead of the baseline.

@@ -5,9 +5,9 @@
 -- column candidate: candidate whose bundle is current after the night, as recipe/runtime; NULL if no bundle is current
 -- column version: version of the bundle that is current after the night; NULL if no bundle is current or the version is unknown
 -- column since: night on which the current bundle was first promoted
--- column replaced: version of the bundle that the promotion replaced, or NULL
+-- column replaced: version of the bundle that the promotion replaced; NULL if no bundle was replaced
 -- column why: the gate's reason
--- column warning: reason to check the decision, or NULL
+-- column warning: reason why a person should check the decision; NULL if no check is needed
 -- column run_id: id of the night's last run that made a decision
 create macro nights_on(asked, nights := 1) as table
 with decided as (

@@ -1,5 +1,5 @@
--- The operations that each candidate of the latest night executed, with the fraction of time spent in int8 and
--- any warnings about the int8 computation. See docs/proof.md.
+-- Operations that each candidate executed on the latest night, with the fraction of time spent in int8 and any
+-- warnings. See docs/proof.md.
 -- example: select workload, recipe, runtime, int8_time_share, instructions, doubts from executed where doubts <> ''
 -- column instructions: kinds of arithmetic with their fractions of the run time, in descending order
 -- column dearest_float: most expensive float operator and, if known, the reason why the operator runs in float

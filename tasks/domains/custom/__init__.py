@@ -129,8 +129,8 @@ class CustomWorkload(Workload):
                 )
             if keys := sorted(recipe.model_fields_set & _BUILT_IN_TRAINING if recipe.method == "qat" else ()):
                 raise ValueError(
-                    f'recipe "{recipe.name}": {" and ".join(keys)} cannot be set if your own callable trains '
-                    "the model; pass such values in fine_tune.arguments"
+                    f'recipe "{recipe.name}": {" and ".join(keys)} cannot be set together with a training callable; '
+                    "pass such values in fine_tune.arguments"
                 )
         return self
 

@@ -113,8 +113,9 @@ def preprocessing(workload: ImageWorkload, data: Pictures) -> Preprocessing:
     geometry = replace(geometry, resize=settings.resize or geometry.resize, crop=settings.crop or geometry.crop)
     if geometry.crop > geometry.resize:
         raise ConfigurationError(
-            f'Workload "{workload.name}": data.transforms crops {geometry.crop} pixels out of {geometry.resize}.',
-            hint="Set resize to at least the value of crop.",
+            f'Workload "{workload.name}": data.transforms resizes images to {geometry.resize} pixels, which is less '
+            f"than the crop of {geometry.crop} pixels.",
+            hint=f"Set resize to {geometry.crop} or more.",
         )
     if len(geometry.mean) != 3 or len(geometry.std) != 3 or min(geometry.std) <= 0:
         raise ConfigurationError(

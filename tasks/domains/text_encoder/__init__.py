@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, ValidationInfo, field_validator, model_validator
 
@@ -156,7 +156,11 @@ class EncoderWorkload(Workload):
                 "data.label is missing; set data.label to the name of the column that contains the classes"
             )
         if (self.metric in _OF_CLASSES) != classifies:
-            raise ValueError(f'evaluate.metric "{self.metric}" is not compatible with model.task "{self.model.task}"')
+            suitable = [name for name in get_args(Metric) if (name in _OF_CLASSES) == classifies]
+            raise ValueError(
+                f'evaluate.metric "{self.metric}" is not compatible with model.task "{self.model.task}"; '
+                f"use {' or '.join(suitable)}"
+            )
         if self.metric == "retrieval" and not (isinstance(data, TextTable) and data.pair):
             raise ValueError(
                 'evaluate.metric "retrieval" needs data.pair; set data.pair to the column that contains the paired '

@@ -143,8 +143,8 @@ def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[
     labels = configured or tuple(map(str, sorted(data_labels)))
     if len(labels) < 2 or workload.model.config.get("problem_type") in _NOT_ONE_CLASS:
         raise ConfigurationError(
-            "The workload is not a classification with at least two classes and one class for each text.",
-            hint="Provide one class for each text. Regression and several labels per text are not supported.",
+            "A classification workload needs at least two classes, and exactly one class for each text.",
+            hint="Correct the labels. Regression and several labels per text are not supported.",
         )
     numbers = {label: index for index, label in enumerate(labels)}
 

@@ -139,8 +139,8 @@ def _keep_float(model: nn.Module, path: str) -> None:
     module = model.get_submodule(path)
     if isinstance(module, nn.Identity) or hasattr(module, "activation_post_process"):
         raise QuantizationError(
-            f"The module {path} cannot stay in float by itself: it was fused, or `forward` calls only its methods.",
-            hint='Add the previous module, or the block that contains both modules, to `exclude`, or use graph = "fx".',
+            f"The module {path} cannot stay in float by itself: it was fused, or `forward` calls its methods directly.",
+            hint='Add the preceding module or the enclosing block to `exclude`, or use graph = "fx".',
         )
     for inner in module.modules():
         inner.qconfig = None  # type: ignore[assignment]

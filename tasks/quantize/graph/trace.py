@@ -150,11 +150,11 @@ def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Non
         with torch.no_grad():
             output = (run.run if run else model)(*example_inputs.values())
     except Exception as error:
-        hint = 'Add this module to `exclude`, or use graph = "fx", which keeps such operations float.'
+        hint = 'Add the named module to `exclude`, or use graph = "fx", which keeps such operations float.'
         place = run.place() if run else _failing_path(model, error)
         raise QuantizationError(
             f"The converted model cannot run: {_describe(error)} in {place}.",
-            hint="Add this module, or the module that contains it, to `exclude`." if run else hint,
+            hint="Add the named module, or the module that contains it, to `exclude`." if run else hint,
         ) from error
     refuse_non_finite(output, "the example inputs after conversion")
 

@@ -130,10 +130,10 @@ def test_what_was_tampered_with_is_not_shown(filled: Path) -> None:
 
 
 def test_an_unknown_workload_is_refused_with_those_that_there_are(two_nights: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="The store contains: word-lm"):
+    with pytest.raises(ConfigurationError, match="Workloads in the store: word-lm"):
         story(str(two_nights), "resnet18", 9)
     hand_over(tmp_path, 0)
-    with pytest.raises(ConfigurationError, match="The store contains: word-lm"):
+    with pytest.raises(ConfigurationError, match="Workloads in the store: word-lm"):
         story(str(tmp_path), "resnet18", 9)
     assert story(str(tmp_path), "word-lm", 9).nights == ()
 

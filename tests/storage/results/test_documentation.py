@@ -18,7 +18,7 @@ MARKER = "<!-- Generated from here on: python -m tests.storage.results.test_docu
 _CODE = re.compile(
     r"\b\w+_o[nf]\((?:[^()]|\([^()]*\))*\)|\b[a-z0-9]+(?:_[a-z0-9]+)+\b"
     r"|(?:(?<=interval for )|(?<=uses for )|(?<=latency / ))(?:speedup|tonight)\b"
-    r"|\b(?:latest|measurements|promotions|samples)(?= (?:table|view)\b)"
+    r"|\b(?:latest|measurements|outcomes|promotions|samples)(?= (?:table|view)\b)"
 )
 
 

@@ -82,7 +82,7 @@ def test_shares_are_drawn_once_for_a_seed_and_overlap_in_nothing_but_calibration
         (COLUMNS | {"b": [None] * 100}, {}, "missing values in these columns: b"),
         (COLUMNS | {"b": [float("nan")] * 100}, {}, '"b" contains NaN'),
         (COLUMNS | {"part": ["dev"] * 100}, {"split": "part"}, "unknown splits: dev"),
-        (COLUMNS | {"part": ["train"] * 100}, {"split": "part"}, "no rows left for: test"),
+        (COLUMNS | {"part": ["train"] * 100}, {"split": "part"}, "for these splits: test"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_one_clear_message(

@@ -145,8 +145,8 @@ def test_examples_have_as_many_steps_as_are_asked_for(
     ("code", "error", "message"),
     [
         ("return []", ConfigurationError, "returned list, not a mapping"),
-        ('return {"test": [(torch.ones(3), 1)]}', InputError, "no samples for: calibration"),
-        ('return {"calibration": [], "test": [(torch.ones(3), 1)]}', InputError, "no samples for: calibration"),
+        ('return {"test": [(torch.ones(3), 1)]}', InputError, "these splits: calibration"),
+        ('return {"calibration": [], "test": [(torch.ones(3), 1)]}', InputError, "these splits: calibration"),
         ('return {"calibration": iter("a"), "test": "a"}', ConfigurationError, "not a map-style data set"),
         ('return dict.fromkeys(("calibration", "test"), [torch.ones(3)])', ConfigurationError, "not a pair"),
         (

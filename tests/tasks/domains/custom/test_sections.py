@@ -29,7 +29,7 @@ TRAINED = {"kind": "train", "train": "own_code:train"}
         ({"recipe": [FLOAT, {"name": "q", "method": "qat"}]}, 'method "qat" needs a training callable'),
         (
             {"recipe": [FLOAT, {"name": "q", "method": "qat", "learning_rate": 0.1}], "checkpoint": TRAINED},
-            "learning_rate cannot be set if your own callable trains",
+            "learning_rate cannot be set together with a training callable",
         ),
     ],
 )
