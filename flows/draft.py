@@ -159,7 +159,7 @@ def _column(request: Asked, name: str, columns: Collection[str]) -> str:
     if name not in columns:
         raise ConfigurationError(
             f'{request.data} does not have a column "{name}"{did_you_mean(name, columns)}.',
-            hint=f"The columns are: {', '.join(columns)}. Name the column to predict with --target COLUMN.",
+            hint=f"The columns are: {', '.join(columns)}. Use --target COLUMN to name the column to predict.",
         )
     return name
 

@@ -63,8 +63,8 @@ class Signer:
                 raise TypeError("not a private Ed25519 key")
         except (OSError, ValueError, TypeError) as error:
             raise ConfigurationError(
-                f"{VARIABLE} must contain an unencrypted Ed25519 private key in PEM format, or the path of a file with "
-                "such a key.",
+                f"{VARIABLE} must contain an unencrypted Ed25519 private key in PEM format, or the path to a file "
+                "that contains the key.",
                 hint="Create a key with: openssl genpkey -algorithm ed25519 -out signing-key.pem",
             ) from error
         return Signer(tuple(key for key in keys if isinstance(key, Ed25519PrivateKey)), timedelta(days=days))

@@ -109,7 +109,7 @@ class _BoundedHeader(tarfile.TarInfo):
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         header = super().frombuf(buf, encoding, errors)
         if header.type in _EXTENSIONS and header.size > _LONGEST_HEADER:
-            raise ValueError(f"a header has {header.size} bytes, but the limit is {_LONGEST_HEADER}")
+            raise ValueError(f"a header is {header.size} bytes long, but the limit is {_LONGEST_HEADER} bytes")
         return header
 
 

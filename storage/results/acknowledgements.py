@@ -50,7 +50,7 @@ def acknowledge(
     if not accepted:
         known = "; ".join(finding.describe() for finding in open_findings) or "none"
         raise ConfigurationError(
-            f"There is nothing to acknowledge for {', '.join(workloads)}.", hint=f"Findings of the night: {known}."
+            f"There is nothing to acknowledge for {', '.join(workloads)}.", hint=f"The night's findings are: {known}."
         )
     now = dt.datetime.now(dt.UTC)
     run_id = f"acknowledged-{now:%Y%m%d}-{uuid.uuid4().hex[:12]}"

@@ -57,8 +57,8 @@ def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
         samples[split] = _draw(names, units, -(-size // len(CLASSES)), used, data.seed)[:size]
         if len(samples[split]) < size:
             raise ConfigurationError(
-                f"The library of this Python ({sys.executable}) provides only {len(samples[split])} of {size} texts "
-                f"for the {split} split.",
+                f"The standard library of this Python ({sys.executable}) provides only {len(samples[split])} of the "
+                f"{size} texts that the {split} split needs.",
                 hint="Install a complete CPython, set smaller sizes in [data], or use your own texts.",
             )
     samples["calibration"] = samples["train"][: data.calibration]

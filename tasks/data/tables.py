@@ -55,7 +55,7 @@ def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
     if lacking := [name for name in columns if name not in table.column_names]:
         raise InputError(
             f"{path} lacks these columns: {', '.join(lacking)}.",
-            hint=f"Choose from these columns: {', '.join(table.column_names)}.",
+            hint=f"The available columns are: {', '.join(table.column_names)}.",
         )
     table = table.select(columns)
     if gaps := [name for name in table.column_names if table[name].null_count]:

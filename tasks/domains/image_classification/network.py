@@ -87,8 +87,8 @@ def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
     except Exception as error:  # torch's unpickler can raise any exception for a truncated file
         raise InputError(
             f"{weights} could not be loaded from {weights.url}: {error}.",
-            hint="Connect to a network and try again, or put the file into $TORCH_HOME/hub/checkpoints/, or "
-            'download the weights yourself and use checkpoint.kind = "uri".',
+            hint="Connect to a network and try again. Without a network, put the weights file into "
+            '$TORCH_HOME/hub/checkpoints/, or set checkpoint.kind to "uri" and checkpoint.uri to the file.',
             transient=is_transient(error),
         ) from error
     return {key: tensor for key, tensor in state.items() if not key.startswith(_AUXILIARY)}
@@ -120,7 +120,7 @@ def preprocessing(workload: ImageWorkload, data: Pictures) -> Preprocessing:
     if len(geometry.mean) != 3 or len(geometry.std) != 3 or min(geometry.std) <= 0:
         raise ConfigurationError(
             f'Workload "{workload.name}": data.transforms.mean or data.transforms.std is invalid.',
-            hint="Set three means and three standard deviations above 0.",
+            hint="Set three means, and three standard deviations that are each greater than 0.",
         )
     return geometry
 

@@ -77,7 +77,7 @@ def test_shares_are_drawn_once_for_a_seed_and_overlap_in_nothing_but_calibration
 @pytest.mark.parametrize(
     ("columns", "keys", "message"),
     [
-        (COLUMNS, {"features": ["a", "c"]}, "lacks these columns: c. Choose from these columns: a, b, kind"),
+        (COLUMNS, {"features": ["a", "c"]}, "lacks these columns: c.*: a, b, kind"),
         (COLUMNS, {"features": ["a", "kind"], "target": "value"}, '"kind" of type string cannot be converted'),
         (COLUMNS | {"b": [None] * 100}, {}, "missing values in these columns: b"),
         (COLUMNS | {"b": [float("nan")] * 100}, {}, '"b" contains NaN'),
