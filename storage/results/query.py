@@ -177,4 +177,6 @@ def _check_is_pivot(connection: duckdb.DuckDBPyConnection, statement: duckdb.Sta
     try:
         connection.extract_statements(f"select exists (\n{query}\n)")
     except duckdb.ParserException as error:
-        raise QueryError("PIVOT is not allowed in statements that write data, because queries are read-only.") from error
+        raise QueryError(
+            "PIVOT is not allowed in statements that write data, because queries are read-only."
+        ) from error
