@@ -85,7 +85,8 @@ def test_every_module_and_target_on_a_page_exists() -> None:
                 continue
             file = Path(str(import_module(name).__file__))
             source = (file.with_name("__main__.py") if file.name == "__init__.py" else file).read_text(encoding="utf-8")
-            assert all(f'"{word}"' in source for word in words if word.startswith("--")), place
+            own = words[: words.index("--")] if "--" in words else words  # what follows is another program's
+            assert all(f'"{word}"' in source for word in own if word.startswith("--")), place
         seen += 1
     assert seen > 10
 
