@@ -295,10 +295,10 @@ def shown(speed: Ratio | Speed | None) -> str:
     return f"{speed.value:.2f} ({speed.low:.2f}–{speed.high:.2f})" if speed else "–"
 
 
-def print_seeds(bench: Bench, count: int) -> None:
+def print_seeds(bench: Bench, first: int, count: int) -> None:
     """Search with other data and other initial weights; print how often the bound holds on the test split."""
     findings = []
-    for seed in range(count):
+    for seed in range(first, first + count):
         one = Bench(bench.model, bench.data, bench.folder / f"seed-{seed}", bench.budget_s, seed)
         findings.append(finding := searched(one))
         one.judge([finding])
@@ -346,6 +346,7 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true", help="run the searches of the other libraries")
     parser.add_argument("--exhaustive", action="store_true", help="measure the complete space")
     parser.add_argument("--seeds", type=int, default=0, help="repeat with this many data sets and initial weights")
+    parser.add_argument("--first-seed", type=int, default=0, help="begin with this seed (default: %(default)s)")
     parser.add_argument("--kills", type=int, default=0, help="kill this many searches, each at a random point")
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -355,7 +356,7 @@ def main() -> None:
         for model in options.only or MODELS:
             bench = Bench(model, options.data, Path(temporary) / model, options.budget)
             if options.seeds:
-                print_seeds(bench, options.seeds)
+                print_seeds(bench, options.first_seed, options.seeds)
             if options.kills:
                 print_kills(bench, options.kills)
             if not options.seeds and not options.kills:

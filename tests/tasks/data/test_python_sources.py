@@ -76,5 +76,5 @@ def test_splits_share_no_text_and_no_module_and_classes_are_balanced() -> None:
 
 @pytest.mark.slow
 def test_more_texts_than_there_are_is_one_clear_message() -> None:
-    with pytest.raises(ConfigurationError, match="of 4000000 texts for the test split"):
+    with pytest.raises(ConfigurationError, match="of the 4000000 texts that the test split needs"):
         sample_sources(PythonSources(kind="python-sources", test=4_000_000))
