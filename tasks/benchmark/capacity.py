@@ -46,15 +46,16 @@ def measure_capacity(
     """Measure the capacity of the baseline and the `eligible` subjects; if time is short, leave out the last subjects.
 
     If ``[benchmark.capacity]`` is missing, return an empty result. With the ``quick`` profile, measure only if
-    ``in_quick`` is true.
+    ``in_quick`` is true. Unmeasured capacities have a reason only if the gate needs them.
     """
     settings = job.workload.benchmark.capacity
-    if settings is None:
+    is_left_out = settings is not None and session.profile.name == "quick" and not settings.in_quick
+    if settings is None or (is_left_out and not job.workload.gate.needs_capacity):
         return Capacities()
     by_name = {subject.name: subject for subject in subjects}
     names = list(dict.fromkeys([session.baseline, *eligible]))
     try:
-        if session.profile.name == "quick" and not settings.in_quick:
+        if is_left_out:
             raise MeasurementError(
                 "Quick runs do not measure capacity by default.", hint="Set in_quick = true in [benchmark.capacity]."
             )

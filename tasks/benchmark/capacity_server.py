@@ -58,10 +58,11 @@ def offer(fleet: Fleet, gaps: Array, rate: float) -> Probe:
     numbers, count = np.arange(len(gaps), dtype=np.int64).tobytes(), len(gaps)
     item = len(numbers) // count
     sent_s = np.empty(count)
-    due_s = np.cumsum(gaps) / rate + fleet.open()
-    due = due_s.tolist()
-    began, used, done = time.monotonic(), time.thread_time(), 0
+    # A collection of garbage after the first scheduled time would delay the first requests.
     with no_garbage_collection():
+        due_s = np.cumsum(gaps) / rate + fleet.open()
+        due = due_s.tolist()
+        began, used, done = time.monotonic(), time.thread_time(), 0
         while done < count:
             now = time.monotonic()
             until = bisect_right(due, now, done)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.benchmark.capacity_server import Probe, generator_limit, highest_rate
+from tasks.benchmark.capacity_fleet import Fleet
+from tasks.benchmark.capacity_server import Probe, generator_limit, highest_rate, offer
 
 
 def probe(rate: float, latency_s: float) -> Probe:
@@ -49,3 +53,29 @@ def test_a_generator_is_the_limit_if_it_is_late_or_busy(late_s: float, busy: flo
     limit = generator_limit(np.full(100, late_s), busy, 0.01)
     assert bool(limit) == bool(said)
     assert said in limit
+
+
+class _Recorded(Fleet):
+    """Fleet without workers, whose requests are served at once; ``collects`` says whether Python collected garbage."""
+
+    def __init__(self, count: int) -> None:
+        self.finished_s, self.collects = np.zeros(count), True
+
+    def open(self) -> float:
+        self.collects = gc.isenabled()
+        return time.monotonic()
+
+    def put(self, numbers: bytes) -> None:
+        self.finished_s[np.frombuffer(numbers, dtype=np.int64)] = time.monotonic()
+
+    def close(self) -> None:
+        pass
+
+
+def test_garbage_is_collected_before_the_first_request_is_due() -> None:
+    fleet = _Recorded(20)
+    sent = offer(fleet, np.ones(20), 1000.0)
+    assert not fleet.collects
+    assert gc.isenabled()
+    assert (sent.lag_s >= 0).all()
+    assert (sent.latency_s >= sent.lag_s).all()

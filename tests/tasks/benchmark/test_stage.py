@@ -149,11 +149,16 @@ def test_a_capacity_that_is_not_measured_has_its_reason_and_the_benchmark_goes_o
     subjects = [candidate.subject(Workspace(store)) for candidate in candidates]
     session = Session("float/eager", PROFILES["quick"])
     names = ["dynamic-int8/eager"]
-    for keys, reason in (
-        ({}, "in_quick = true"),
-        ({"in_quick": True, "threads": [10_000]}, "[benchmark.capacity] requires at least 10000 processors"),
+    asked = _with_capacity(job, scenario="offline")
+    assert measure_capacity(session, subjects, names, asked, store).unknown == {}, "the gate needs no capacity"
+    gate = asked.workload.gate.model_copy(update={"min_capacity_ratio": 1.5})
+    needed = replace(asked, workload=asked.workload.model_copy(update={"gate": gate}))
+    too_many = _with_capacity(job, scenario="offline", in_quick=True, threads=[10_000])
+    for each, reason in (
+        (needed, "in_quick = true"),
+        (too_many, "[benchmark.capacity] requires at least 10000 processors"),
     ):
-        found = measure_capacity(session, subjects, names, _with_capacity(job, scenario="offline", **keys), store)
+        found = measure_capacity(session, subjects, names, each, store)
         assert found.served == {}
         assert set(found.unknown) == {"float/eager", "dynamic-int8/eager"}
         assert all(reason in why for reasons in found.unknown.values() for why in reasons.values())
