@@ -16,8 +16,8 @@ in the benchmark's own launches. The hypervolume is the area under speed-ups (lo
 at the bound) that the measured trials dominate.
 
 NNCF is one of nightquant's own extras. For the other peers, install neural-compressor 3.10, olive-ai 0.13.0,
-lightning-utilities, torchmetrics, optuna, pandas, colorlog, prompt-toolkit, questionary, wcwidth, py-cpuinfo and
-prettytable with ``pip install --no-deps --target PEERS``, and set PYTHONPATH=PEERS.
+lightning-utilities, torchmetrics, optuna, pandas, colorlog, prompt-toolkit, questionary, wcwidth, py-cpuinfo,
+prettytable and opentelemetry-sdk with ``pip install --no-deps --target PEERS``, and set PYTHONPATH=PEERS.
 """
 
 from __future__ import annotations
@@ -152,7 +152,13 @@ class Bench:
             if finding.by in measured.refused:
                 finding.name += f" (cannot be timed: {measured.refused[finding.by]})"
             elif finding.subject:
-                after = self._quality(finding)
+                try:
+                    after = self._quality(finding)
+                except Exception as error:
+                    if finding.subject.runtime:  # a candidate of nightquant's, not a peer's file
+                        raise
+                    finding.name += f" (cannot be evaluated: {in_one_line(error)})"
+                    continue
                 samples = (quality.samples["quality"].numpy() for quality in (before, after))
                 low, high = sorted(sign * end for end in INTERVALS[before.contributions](*samples)[1:])
                 finding.loss = sign * (after.value - before.value), low, high

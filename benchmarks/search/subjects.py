@@ -251,7 +251,7 @@ def neural_compressor(material: Material) -> Path:
         run_fn=calibrate,
         example_inputs=examples,
     )
-    program = torch.export.export(quantized, tuple(inputs.values()))
+    program = torch.export.export(quantized, examples, dynamic_shapes=shapes)
     torch.export.save(program, material.folder / "model.pt2")
     return material.folder / "model.pt2"
 
