@@ -1,4 +1,4 @@
-"""Remove unreferenced artifacts, and files that killed writers left behind (``nightquant store gc``)."""
+"""Remove unreferenced artifacts, old search journals, and files of killed writers (``nightquant store gc``)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ import duckdb
 from storage.artifacts import MANIFEST, Artifact, artifacts_in
 from storage.errors import StoreError, unwritable
 from storage.holder import Holder, hold
+from storage.journal import superseded
 from storage.results.catalog import CATALOG, build
 from storage.root import Entry, StoreRoot, fsync
 
 # Rows refer to a run's artifacts only after the run has ended, and every run ends within a day.
 YOUNG_S = 24 * 3600.0
-# The next run resumes partial downloads and training, but month-old work is hardly ever resumed.
+# The next run resumes partial downloads and training, but month-old work is hardly ever resumed. A search may reuse an
+# old journal if a workload is changed back, but hardly ever after a month.
 _UNFINISHED_S = 30 * 24 * 3600.0
 _ABOUT_CANDIDATES = ("outputs", "evaluation", "proof")
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
@@ -87,7 +89,7 @@ def _collect(root: StoreRoot, keep_nights: int, now: float, *, dry_run: bool) ->
     bundled = {digest for content in documents for digest in _DIGEST.findall(content.decode("utf-8", "replace"))}
     reachable = _reachable(artifacts, _row_digests(root, keep_nights) | bundled)
     removed = [item for item in artifacts if item.digest not in reachable and item.modified < now - YOUNG_S]
-    files = leftovers(root, now - YOUNG_S)
+    files = leftovers(root, now - YOUNG_S) + superseded(root, now - _UNFINISHED_S)
     if not dry_run:
         for artifact in removed:
             _remove(root, artifact)

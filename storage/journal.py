@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from storage.errors import StoreError
-from storage.root import StoreRoot
+from storage.root import Entry, StoreRoot
 
 FOLDER = "searches"
 
@@ -156,6 +156,26 @@ def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list
             if any(isinstance(line, Began) and line.fingerprint == fingerprint for line in lines):
                 return [line for line in lines if isinstance(line, Answer)]
     return []
+
+
+def superseded(root: StoreRoot, before: float) -> list[Entry]:
+    """List journals older than `before` (Unix time) that are not a host's newest journal for their workload.
+
+    Raises
+    ------
+    StoreError
+        A journal is damaged.
+    """
+    newest: set[tuple[str, str]] = set()  # folder and fingerprint
+    found = []
+    for entry in sorted(root.list(FOLDER), key=lambda entry: entry.modified, reverse=True):
+        if entry.name.endswith(".jsonl"):
+            folder = entry.name.rpartition("/")[0]
+            hosts = {(folder, line.fingerprint) for line in _parsed(root, entry.name) if isinstance(line, Began)}
+            if hosts <= newest and entry.modified < before:
+                found.append(entry)
+            newest |= hosts
+    return found
 
 
 def _parsed(root: StoreRoot, name: str) -> Iterator[Event]:

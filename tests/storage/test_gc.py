@@ -15,6 +15,7 @@ from storage.check import check
 from storage.errors import NightRunningError, StoreError
 from storage.gc import YOUNG_S, collect
 from storage.holder import Holder, hold
+from storage.journal import Journal
 from storage.results.catalog import refresh
 from storage.root import StoreRoot
 from tests.storage.results.rows import measurement, write_night
@@ -235,3 +236,20 @@ def test_nothing_is_removed_while_a_night_may_use_it_again(tmp_path: Path) -> No
     assert collect(tmp_path, 2, now=TOMORROW).removed
     with hold(tmp_path, Holder("the next", "")) as held:
         assert held.dead == ()
+
+
+def test_month_old_journals_are_removed_if_their_host_has_a_newer_one_for_the_workload(tmp_path: Path) -> None:
+    fill(tmp_path)
+    days = 24 * 3600.0
+    ages = {("lm", "a", "old"): 50, ("lm", "a", "new"): 40, ("lm", "b", "only"): 60, ("cnn", "a", "only"): 60}
+    ages |= {("cnn", "c", "young"): 5, ("cnn", "c", "newest"): 1}
+    names = {}
+    for (workload, host, text), age in ages.items():
+        journal = Journal.read(tmp_path, workload, f"{host}-{text}")
+        journal.begin(10, host)
+        journal.ask(1)
+        names[journal.name] = text
+        os.utime(tmp_path / journal.name, (time.time() - age * days,) * 2)
+    done = collect(tmp_path, 4)
+    assert [names[entry.name] for entry in done.leftovers] == ["old"]
+    assert {name for name in names if (tmp_path / name).exists()} == {n for n, text in names.items() if text != "old"}
