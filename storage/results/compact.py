@@ -9,8 +9,8 @@ states:
 3. At least `grace` after the merge, the month's folder is replaced, unless another run has added a file. The new folder
    contains one ``.parquet`` file, a hard link to the ``.pq`` file. The runs' own files are then deleted.
 
-In each state, the files that match the pattern contain every row exactly once. On an object store, which cannot
-exchange folders, the pattern may miss rows for a moment.
+In each state, the files that match the pattern contain every row exactly once. An object store cannot exchange
+folders, so a query during the exchange may miss rows.
 """
 
 from __future__ import annotations

@@ -125,8 +125,8 @@ STICKS = math.log(1.03)
 # Degrees of freedom that the other subjects contribute to the bounds on a subject's speed. With a larger value, an
 # exceptionally noisy candidate would be promoted wrongly more often than `ERROR` allows (see benchmarks.decisions).
 PRIOR = 4.0
-# Variances of log ratios, in units of one subject's variance. The candidate contributes 1. The mean of the baseline and
-# the baseline's copy contributes 1/2, and any other subject contributes 1.
+# Variances of log ratios, as multiples of one subject's variance. The candidate adds 1. The mean of the baseline and
+# its copy adds 1/2, and any other subject adds 1.
 _AGAINST_TWO, _AGAINST_ONE = 1.5, 2.0
 
 
@@ -147,7 +147,10 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Sample:
-    """One log ratio per launch, float64 [launches]; ``variance`` is in units of one subject's variance."""
+    """One log ratio per launch, float64 [launches].
+
+    ``variance`` is the variance of a log ratio, as a multiple of one subject's variance.
+    """
 
     logs: Array
     variance: float

@@ -116,9 +116,8 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
 
 
 def content_of(job: Job[Workload], candidate: CandidateRef) -> str:
-    """Return the last twelve digits of this candidate's version names. The digits do not depend on the night."""
-    # Measurements do not affect the digits, because identical files do not need to be deployed again after new
-    # measurements.
+    """Return the last twelve digits of this candidate's version names, which are the same every night."""
+    # The digits do not depend on measurements, so that measuring the same files again does not create a new version.
     decides = {"format": 1, "workload": job.workload.name, "licence": job.workload.licence}
     return digest_of({**decides, "candidate": candidate.digest, "data": job.dataset.digest})[:12]
 

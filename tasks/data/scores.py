@@ -113,7 +113,7 @@ class RowScore(Score):
         quality = results.complete("quality")
         optional = {name: results.joined(name) for name in ("prediction", "output")}
         samples = {"quality": quality.float()} | {name: t for name, t in optional.items() if t is not None}
-        # Compute a fraction as the scaled mean of zeros and ones, because such a mean is exact.
+        # Divide percentages by 100 first: the values are then zeros and ones, and their mean is exact.
         mean = self.scale * (quality / self.scale).mean(dtype=torch.float64).item()
         return Scored(mean, samples, self.contributions)
 

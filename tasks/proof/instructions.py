@@ -111,7 +111,7 @@ class Sampler:
 
 
 class Disassembler:
-    """Disassembler that assigns this process's x86-64 instructions to families. The code must still be in memory."""
+    """Disassembler that assigns x86-64 instructions, which it reads from this process's memory, to families."""
 
     def __init__(self) -> None:
         from capstone import CS_ARCH_X86, CS_MODE_64, Cs
