@@ -30,7 +30,7 @@ from tasks.machine import fingerprint, this_machine
 from tasks.search.race import Race
 from tasks.search.selection import Selection
 from tasks.search.space import space, variants
-from tasks.search.trial import Request, Screen, Time, Trial
+from tasks.search.trial import Build, Request, Screen, Time, Trial
 from tasks.sources import user_digest
 from tasks.workload.base import REFERENCE
 from tasks.workload.search import Goal
@@ -146,8 +146,17 @@ class Search:
         )
 
     def _next(self, request: Request) -> tuple[int, ...]:
-        """Return the next trials to measure; the search saves the answers before it measures more trials."""
-        return request.numbers if isinstance(request, Time) else request.numbers[: self.at_once]
+        """Return the next trials to measure; the search saves the answers before it measures more trials.
+
+        Trials are built together if the builds' costs are known and fit into the remaining budget, so that no worker is
+        idle while another worker compiles. The longest builds start first.
+        """
+        if isinstance(request, Time):
+            return request.numbers
+        if not isinstance(request, Build) or not any(self._expected_s(request, number) for number in request.numbers):
+            return request.numbers[: self.at_once]
+        longest = sorted(request.numbers, key=lambda number: self._expected_s(request, number), reverse=True)
+        return tuple(longest) if self._fits(request, longest) else request.numbers[: self.at_once]
 
     def _fits(self, request: Request, numbers: Sequence[int]) -> bool:
         """Return whether the remaining budget suffices to answer the request for these trials."""

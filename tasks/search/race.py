@@ -68,7 +68,7 @@ class Race:
                     return rank
             elif waiting:
                 self._batches += 1
-                self._started = list(waiting[: self.batch])
+                self._started = self._next_batch(waiting)
             else:
                 return None
 
@@ -130,6 +130,12 @@ class Race:
             return Screen(numbers=numbers, samples=self.samples[0])
         numbers = _numbers(trial for trial in started if self._needs_time(trial))
         return Time(numbers=numbers) if numbers else None
+
+    def _next_batch(self, waiting: Sequence[int]) -> list[int]:
+        """Choose at most ``batch`` trials; prefer trials with the method and the runtime of the best passing trial."""
+        best = self.best()
+        related = [number for number in waiting if best and _pair(self.trials[number - 1]) == _pair(best)]
+        return list((related or waiting)[: self.batch])
 
     def _decide(self) -> Request | None:
         """Screen undecided trials on more samples, unless another undecided trial is certainly better."""
@@ -287,6 +293,10 @@ class Race:
 
 def _numbers(trials: Iterable[Trial]) -> tuple[int, ...]:
     return tuple(trial.number for trial in trials)
+
+
+def _pair(trial: Trial) -> tuple[str, str]:
+    return trial.recipe.method, trial.runtime
 
 
 def _content(recipe: Recipe) -> str:

@@ -44,8 +44,8 @@ def space(
     """Return the trials of a workload with a ``[search]`` section, in the order in which to try them.
 
     Trials with known `speeds` come first, followed by recipes from the workload file. The remaining recipes are sorted
-    by the number of settings that differ from their method's defaults. Dropped trials, which cannot work, come last.
-    The baseline is not a trial.
+    by the number of settings that differ from their method's defaults, and float32 recipes follow the other recipes.
+    Dropped trials, which cannot work, come last. The baseline is not a trial.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def _settings(workload: Workload) -> Search:
 
 
 def _recipes(workload: Workload, module_types: Collection[str], machine: Machine) -> Iterator[Recipe]:
-    """Yield recipes without runtimes; recipes with the fewest non-default settings come first."""
+    """Return recipes without runtimes: float32 recipes last, and recipes with few non-default settings first."""
     search, found = _settings(workload), []
     for name in METHODS:
         method, fields = METHODS[name], METHODS[name].recipe.model_fields
@@ -139,7 +139,9 @@ def _recipes(workload: Workload, module_types: Collection[str], machine: Machine
         for places in product(*(range(len(values)) for values in axes.values())):
             chosen = {key: axes[key][place] for key, place in zip(axes, places, strict=True)}
             recipe = method.recipe.model_construct(**(settings | chosen))
-            found.append((sum(map(bool, places)), _named(workload, recipe)))
+            spec = spec_of(recipe)
+            order = not spec.layers and spec.arithmetic == "float32", sum(map(bool, places))
+            found.append((order, _named(workload, recipe)))
     return (recipe for _, recipe in sorted(found, key=lambda pair: pair[0]))
 
 

@@ -48,6 +48,7 @@ class World:
     truths: list[Truth]
     lives: int = 10**9  # number of requests until the process is killed
     asked: list[tuple[str, int, str]] = field(default_factory=list)
+    built: list[list[str]] = field(default_factory=list)  # the names of trials that were built together
 
     def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
         if self.lives == 0:
@@ -55,6 +56,7 @@ class World:
         self.lives -= 1
         samples = request.samples if isinstance(request, Screen) else 0
         self.asked += [(type(request).__name__, samples, trial.name) for trial in trials]
+        self.built += [[trial.recipe.name for trial in trials]] if isinstance(request, Build) else []
         return [self._found(request, trial) for trial in trials]
 
     def _found(self, request: Request, trial: Trial) -> Found:
@@ -159,6 +161,25 @@ def test_a_search_begins_nothing_that_would_exceed_the_rest_of_its_budget(
     assert result.ended == ("no other trial can win" if asks else "the budget is spent")
     # The search has ended, so the next search has a budget of its own.
     assert search(world, str(tmp_path), budget_s).journal.spent_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("costs", "budget_s", "built"),
+    [
+        ((), 1000.0, [["r0", "r1"], ["r2", "r3"]]),
+        ((10.0,), 1000.0, [["r0", "r1", "r2", "r3"]]),
+        ((10.0,), 35.0, [["r0", "r1"], ["r2", "r3"]]),
+    ],
+    ids=["unknown cost", "enough budget", "budget for two"],
+)
+def test_trials_of_known_cost_are_built_together_if_the_budget_suffices(
+    costs: tuple[float, ...], budget_s: float, built: list[list[str]], tmp_path: Path
+) -> None:
+    if costs:
+        answered(str(tmp_path), *costs)
+    world = World([Truth(0.1, 2.0, False)] * 4)
+    search(world, str(tmp_path), budget_s).run()
+    assert world.built == built
 
 
 def test_a_recipe_that_changed_but_kept_its_name_is_measured_again(tmp_path: Path) -> None:

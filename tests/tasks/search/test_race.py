@@ -174,6 +174,16 @@ def test_new_trials_are_built_screened_and_timed_in_batches() -> None:
     ]  # fmt: skip
 
 
+def test_after_a_batch_the_best_trials_method_and_runtime_come_first() -> None:
+    world = _world((0.5, 1.0), (0.5, 2.0), (0.5, 1.0), (0.5, 1.0), (0.5, 1.0))
+    race = race_of(world, batch=2)
+    for number in (2, 4, 5):
+        race.trials[number - 1] = race.trials[number - 1].model_copy(update={"runtime": "onnxruntime"})
+    world.run(race)
+    built = [name for request, name, _ in world.asked if request == "Build"]
+    assert built == ["r1/torchscript", "r2/onnxruntime", "r4/onnxruntime", "r5/onnxruntime", "r3/torchscript"]
+
+
 def test_the_fastest_failed_trial_of_a_batch_is_repaired_before_the_next_batch() -> None:
     world = _world((2.0, 1.5), (2.0, 2.0), (0.5, 1.0), (0.5, 1.0))
     race, requests = race_of(world, batch=2, variants=lambda trial: []), []
