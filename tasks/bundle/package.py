@@ -1,7 +1,7 @@
 """Package the promoted candidate as an immutable bundle that a deployment team can verify without nightquant.
 
-This module does not import torch, because it only copies the runtime's files. A separate process loads and verifies the
-files.
+Importing this module does not import torch. Publishing a bundle imports the workload's domain, and therefore torch. A
+separate process loads and verifies the bundle's files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from jinja2 import ChainableUndefined, Environment
 
@@ -25,7 +25,6 @@ from storage.trust import Signer
 from tasks.bundle.manifest import Provenance, manifest_of
 from tasks.bundle.origin import PROVENANCE, SBOM, installed_packages, provenance_of, sbom_of
 from tasks.bundle.verify import checker_source, verify
-from tasks.domains.base import Domain
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.refs import CandidateRef, Frozen
@@ -33,6 +32,9 @@ from tasks.runtimes.base import DOCUMENT, Runtime
 from tasks.tensor_files import GOLDEN
 from tasks.workload.base import Kind
 from tasks.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from tasks.domains.base import Domain
 
 CARD, VERIFY = "MODEL_CARD.md", "verify.py"
 _CARD_TEMPLATE = Path(__file__).with_name("card.md.j2")
@@ -44,8 +46,8 @@ class BundleRef(Frozen):
     """A bundle; ``location`` is a folder below the store's root, and ``sha256sums`` is the digest of ``SHA256SUMS``.
 
     ``outcome`` is ``"published"`` for a new bundle, ``"kept"`` if the bundle was already current, or ``"restored"`` if
-    an earlier bundle with the same content is current again. If a user rolled back from this content, ``outcome`` is
-    ``"withdrawn"``, and the bundle that the user chose stays current.
+    an earlier bundle with the same content is current again. ``outcome`` is ``"withdrawn"`` if a user rolled back from
+    the same content; the bundle that the user chose then stays current.
     """
 
     workload: str
@@ -81,7 +83,10 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
     if decision.decision != "promote":
         raise BundleError(f"{workload.name} {decision.candidate} was not promoted: {decision.reason}.")
     if decision.candidate != candidate.name or not RUNTIMES[candidate.runtime].hands_over:
-        raise BundleError(f"{workload.name} {candidate.name} was not promoted, or its files cannot be deployed.")
+        raise BundleError(
+            f"{workload.name} {candidate.name} was not promoted, or its files cannot be deployed.",
+            hint="Package only a promoted candidate whose runtime can be deployed.",
+        )
     content = content_of(provenance.job, candidate)
     before = bundles.pointer(workload.name)
     withdrawn = before.withdrawn if before else ()
@@ -116,20 +121,20 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
 
 
 def content_of(job: Job[Workload], candidate: CandidateRef) -> str:
-    """Return the last twelve digits of this candidate's version names, which are the same every night."""
+    """Return the twelve digits at the end of this candidate's version name, which are the same every night."""
     # The digits do not depend on measurements, so that measuring the same files again does not create a new version.
     decides = {"format": 1, "workload": job.workload.name, "licence": job.workload.licence}
     return digest_of({**decides, "candidate": candidate.digest, "data": job.dataset.digest})[:12]
 
 
 def withdrawn_contents(pointer: Pointer) -> frozenset[str]:
-    """Return the `content_of` digits of every bundle from which users rolled back, except the current bundle."""
+    """Return the content digits (`content_of`) of bundles from which users rolled back, except the current bundle."""
     in_service, *withdrawn = (version.rpartition("-")[2] for version in (pointer.version, *pointer.withdrawn))
     return frozenset(withdrawn) - {in_service}
 
 
 def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspace, signer: Signer | None) -> None:
-    """Write every file of the bundle, seal the bundle, and verify the bundle as a deployment team would."""
+    """Write and seal the bundle, and verify it as a deployment team would."""
     store, runtime = workspace.store, provenance.candidate.runtime
     # Digests are checked during the copy, so the bundle contains the same bytes that were evaluated and timed.
     names = store.copy(provenance.candidate.kind, provenance.candidate.digest, folder, without=DOCUMENT)
@@ -165,7 +170,7 @@ def _write_json(path: Path, document: Mapping[str, object]) -> None:
 def _model_card(
     manifest: Mapping[str, object], domain: Domain[Workload, Kind], runtime: Runtime, *, signed: bool
 ) -> str:
-    """Render the manifest as a readable page, without adding facts."""
+    """Render the manifest as a Markdown page, without adding facts."""
     # nightquant never renders the card's Markdown as HTML, so values are not escaped. ``ChainableUndefined`` allows
     # rows that lack columns.
     environment = Environment(

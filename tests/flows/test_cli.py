@@ -36,6 +36,13 @@ def test_help_imports_nothing_heavy():
 
 
 @pytest.mark.slow
+def test_the_process_of_a_run_starts_without_torch():
+    code = "import sys\nsys.modules['torch'] = None\nimport flows.nightly, flows.search_recipes"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
 def test_an_unknown_workload_is_one_message_and_exit_code_2(tmp_path):
     done = _run("nightly", "--workload", "nope", "--store", str(tmp_path / "store"), cwd=tmp_path)
     assert done.returncode == 2
