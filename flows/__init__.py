@@ -1,4 +1,4 @@
-"""Orchestration: the Prefect flow, the command line and the built-in workload files."""
+"""Orchestration: the Prefect flows, the command line and the built-in workload files."""
 
 from pathlib import Path
 

@@ -104,8 +104,8 @@ def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
             link = "The night's report, one HTML file"
             create_link_artifact(report, link_text=report, key="report", description=link)
     except (httpx.HTTPError, PrefectException) as error:
-        # Continue, because the store already contains the leaderboard's rows. When the flow run ends, it reports that
-        # Prefect's server cannot be reached.
+        # Only log the error, because the store already contains the leaderboard's rows. At the end of the run,
+        # nightquant reports an unreachable server.
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
 
 
@@ -154,7 +154,7 @@ def _markdown(findings: Findings) -> str:
 
 
 def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, str]:
-    """Call the configured webhook and notification block; return the reasons for failed calls, keyed by name."""
+    """Call the configured webhook and notification block, and return the reason for each failed call."""
     regressions = [_as_json(finding) for finding in findings.comparison.findings if finding.is_bad]
     payload = {"event": EVENT, "message": message, "regressions": regressions}
     payload |= {"absences": list(findings.absences), "troubles": findings.lines()}
@@ -171,7 +171,7 @@ def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, s
 def _attempt(call: Callable[[], None]) -> str:
     """Return the reason why a call failed, or ``""`` if the call succeeded.
 
-    For an unexpected error, return only its type, because the error's text may contain a URL.
+    For an unexpected error, return only its type, because the error message may contain a secret URL.
     """
     try:
         call()
@@ -188,13 +188,15 @@ def _attempt(call: Callable[[], None]) -> str:
 
 def _call_block(slug: str, body: str, subject: str, payload: Mapping[str, object]) -> None:
     try:
-        block = cast(Block, Block.load(slug))  # without a running event loop, `Block.load` returns the block itself
+        block = cast(Block, Block.load(slug))  # outside an event loop, `Block.load` is synchronous
     except ValidationError as error:
         wrong = f'The block "{slug}" cannot be loaded: {error.error_count()} of its values are invalid'
         raise ConfigurationError(wrong) from error
     except ValueError as error:
         raise ConfigurationError(
-            f'Prefect\'s server has no block "{slug}".', hint="To list the blocks as type/name, run: prefect block ls"
+            f'Prefect\'s server has no block "{slug}".',
+            hint="Set NIGHTQUANT_NOTIFICATION_BLOCK to the type/name of an existing block. To list the blocks, run: "
+            "prefect block ls",
         ) from error
     if isinstance(block, NotificationBlock):
         block.notify(body, subject)  # type: ignore[unused-coroutine]

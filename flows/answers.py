@@ -51,7 +51,7 @@ class Answers:
         self._settings, self._store = settings, store
         recipe, runtime = job.workload.baseline()
         self._reference = job.workload.recipe_named(recipe), runtime
-        # `_built` (all built candidates) and `_subjects` (candidates that can be timed) are keyed by name.
+        # `_built` (built candidates) and `_subjects` (candidates that can be timed) are keyed by candidate name.
         # `_qualities` contains the baseline's evaluations, keyed by sample size.
         self._built: dict[str, CandidateRef] = {}
         self._subjects: dict[str, BenchmarkCandidate] = {}
@@ -60,7 +60,7 @@ class Answers:
         self.baseline = required(built, "building the baseline")
 
     def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
-        """Answer a request for `trials`, which are some or all of the trials that the request names.
+        """Answer a request for some or all of its trials.
 
         Raises
         ------

@@ -72,7 +72,7 @@ def ratio_within(value: float | None, low: float | None, high: float | None) -> 
 
 
 def signed(value: float | None) -> str:
-    """Format a difference with its sign: ``+0.012``."""
+    """Format a difference with its sign, for example ``+0.012``."""
     return MISSING if value is None else f"{value:+.2g}"
 
 
@@ -86,7 +86,7 @@ def age(span: dt.timedelta) -> str:
 
 
 def became(row: Row) -> str:
-    """Return a candidate's outcome in one word; `row` is the candidate's row of ``outcomes``."""
+    """Return a candidate's outcome in one word; `row` is the candidate's row in the ``outcomes`` view."""
     return _OUTCOMES.get(str(row["became"]), str(row["became"] or MISSING))
 
 
@@ -102,7 +102,7 @@ def new_console(*, stderr: bool = False) -> Console:
 
 
 def outcomes_of_run(store: str, run_id: str) -> list[Row]:
-    """Return a run's rows of ``outcomes``, with the best candidate of each workload first."""
+    """Return a run's rows in the ``outcomes`` view, with the best candidate of each workload first."""
     with open_catalog(store) as connection:
         return rows_of(connection, "from outcomes_of([$run]) order by workload, rank", run=run_id)
 

@@ -37,7 +37,7 @@ _RECIPES: tuple[JsonObject, ...] = (
 
 @dataclass(frozen=True)
 class Asked:
-    """A user's description of a model. ``folder`` contains the workload file; an omitted option is ``""``."""
+    """A user's description of a model. ``folder`` is the workload file's folder; an omitted option is ``""``."""
 
     model: str
     data: str
@@ -52,7 +52,7 @@ class Asked:
     lower_is_better: bool = False
 
     def path(self, uri: str) -> str:
-        """Return a local path relative to the workload file's folder; leave a URL as it is."""
+        """Return a local path relative to the workload file's folder; leave a URL unchanged."""
         return uri if "://" in uri else os.path.relpath(Path(uri).expanduser().absolute(), self.folder.absolute())
 
 
@@ -98,7 +98,7 @@ def sections(request: Asked) -> JsonObject:
         return _module(request)
     raise ConfigurationError(
         f'init does not support --model "{request.model}"{did_you_mean(request.model, names)}.',
-        hint="Expected module:callable, a Hugging Face directory or, for images, one of torchvision's models: "
+        hint="Pass module:callable, a Hugging Face directory or, for images, one of torchvision's models: "
         f"{', '.join(names)}.",
     )
 
@@ -133,7 +133,8 @@ def _module(request: Asked) -> JsonObject:
     else:
         raise ConfigurationError(
             f'init does not support --data "{request.data}".',
-            hint="Expected module:callable, a .csv, .jsonl or .parquet file, or a folder of images by class.",
+            hint="Pass module:callable, a .csv, .jsonl or .parquet file, or a folder with one subfolder of images per "
+            "class.",
         )
     direction = {"higher_is_better": not request.lower_is_better} if ":" in request.metric else {}
     return {
@@ -148,7 +149,7 @@ def _module(request: Asked) -> JsonObject:
 def _columns(request: Asked) -> dict[str, bool]:
     if not request.data.endswith(_TABLES):
         raise ConfigurationError(
-            f'--data "{request.data}" is not a table.', hint=f"Expected one of: {', '.join(_TABLES)}."
+            f'--data "{request.data}" is not a table.', hint=f"Pass a file of one of these types: {', '.join(_TABLES)}."
         )
     from tasks.data.tables import columns_of
 
@@ -185,7 +186,7 @@ def _encoder(request: Asked) -> JsonObject:
     if not texts:
         raise ConfigurationError(
             f"{request.data} does not have a text column.",
-            hint=f"Add a text column. Existing columns: {', '.join(columns)}.",
+            hint=f"Add a column that contains text. The columns are: {', '.join(columns)}.",
         )
     metric = "accuracy" if classifies else "retrieval" if target else "cosine"
     return {
@@ -199,7 +200,7 @@ def _encoder(request: Asked) -> JsonObject:
 
 
 def whole(name: str, content: JsonObject) -> JsonObject:
-    """Complete the document with the installed runtimes and with every recipe that the domain supports."""
+    """Add the name, the supported recipes, the benchmark and the gate to the sections in `content`."""
     recipes = []
     for keys in _RECIPES:
         needs = METHODS[str(keys["method"])].needs
@@ -235,7 +236,7 @@ def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject
 
 
 def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
-    """Add an obstacle to each candidate that has too few int8 parameters for the gate's size rule.
+    """Set the `obstacle` of each candidate that has too few int8 parameters for the gate's size rule.
 
     A run would build and evaluate a candidate that is too large, only to reject it. If all quantized candidates are
     too large, return the preview unchanged; `with_strict_gate` then omits the size rule.
@@ -257,7 +258,7 @@ def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
 
 
 def _too_few_parameters(document: JsonObject, preview: Preview) -> float | None:
-    """Return the candidates' largest fraction of int8 parameters; return None for a sufficient or unknown fraction."""
+    """Return the largest fraction of int8 parameters, or None if the fraction is large enough or unknown."""
     quantized = _quantized(document, preview)
     if not quantized or not all(candidate.coverage for candidate in quantized):
         return None
@@ -266,7 +267,7 @@ def _too_few_parameters(document: JsonObject, preview: Preview) -> float | None:
 
 
 def _quantized(document: JsonObject, preview: Preview) -> list[CandidatePreview]:
-    """Return the quantized candidates without an obstacle."""
+    """Return the quantized candidates that have no `obstacle`."""
     names = {recipe["name"] for recipe in document["recipe"] if METHODS[recipe["method"]].quantizes}
     return [row for row in preview.candidates if not row.obstacle and row.candidate.partition("/")[0] in names]
 
@@ -276,7 +277,7 @@ def _size_ratio(share: float) -> float:
 
 
 def without_obstacles(document: JsonObject, preview: Preview) -> JsonObject:
-    """Remove candidates that have an obstacle.
+    """Remove candidates that have an `obstacle`.
 
     Raises
     ------
@@ -290,14 +291,15 @@ def without_obstacles(document: JsonObject, preview: Preview) -> JsonObject:
         recipes += [recipe | {"runtimes": runtimes}] if runtimes else []
     if not recipes or recipes[0]["name"] != "float":
         raise ConfigurationError(
-            "No runtime can run the float model:\n" + "\n".join(f"  {problem}" for problem in preview.problems)
+            "No runtime can run the float model. Correct these problems:\n"
+            + "\n".join(f"  {problem}" for problem in preview.problems)
         )
     benchmark = document["benchmark"] | {"baseline": f"float/{recipes[0]['runtimes'][0]}"}
     return document | {"recipe": recipes, "benchmark": benchmark}
 
 
 def _runtimes(recipe: Recipe) -> list[str]:
-    # Choose only runtimes that can be deployed and that build a candidate in seconds.
+    # Choose only runtimes that can be deployed and that do not compile models, because compiling takes minutes.
     quick = [name for name in RUNTIMES if RUNTIMES[name].hands_over and not RUNTIMES[name].compiles]
     fitting = [name for name in quick if not RUNTIMES[name].obstacle(recipe)]
     return [name for name in fitting if all(map(installed_version, RUNTIMES[name].distributions))]

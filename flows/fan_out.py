@@ -43,8 +43,7 @@ Key = tuple[str, str]  # recipe and runtime
 class Submitted:
     """Futures of one workload's stages; the keys of ``built`` and ``evaluated`` are (recipe, runtime) pairs.
 
-    ``comparisons`` contains, for each candidate that a search chose, the number of intervals that must hold
-    simultaneously.
+    ``comparisons`` maps each candidate that a search chose to the number of intervals that must hold simultaneously.
     """
 
     workload: Workload
@@ -156,7 +155,7 @@ def _evaluated(
 
 
 def _update(result: WorkloadResult, change: Callable[[CandidateResult], dict[str, object]]) -> WorkloadResult:
-    """Update each candidate with the fields that `change` returns for the candidate."""
+    """Update each candidate with the fields that `change` returns."""
     candidates = tuple(candidate.model_copy(update=change(candidate)) for candidate in result.candidates)
     return result.model_copy(update={"candidates": candidates})
 

@@ -140,7 +140,7 @@ def _absences(results: DuckDBPyConnection, night: date, is_everything: bool) -> 
             night=night,
         )
         yield from (f"{row['workload']} was measured on {before[0]}, but not tonight" for row in gone)
-    # Report missed nights only if the last two nights were consecutive: an occasionally used store always has gaps.
+    # Report missed nights only if the last two nights were consecutive, because rarely used stores always have gaps.
     if len(before) == 2 and before[0] - before[1] == timedelta(days=1):
         missed = (night - before[0]).days - 1
         first, last = before[0] + timedelta(days=1), night - timedelta(days=1)

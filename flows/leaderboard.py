@@ -44,11 +44,11 @@ _RARE = ("requests/s", "serves", "p50", "p99", "p99.9", "cost")
 
 
 def leaderboard_rows(store: str, rows: Sequence[Row]) -> list[Row]:
-    """Add the columns of ``outcomes`` to rows of the ``leaderboard`` view."""
+    """Add the columns of the ``outcomes`` view to rows of the ``leaderboard`` view."""
     with open_catalog(store) as connection:
         outcomes = rows_of(connection, "from outcomes where setting = 'primary'")
     by_candidate = {(row["workload"], row["candidate"]): row for row in outcomes}
-    # Keep the `why` of the ``leaderboard`` view, which is shorter than the `why` of ``outcomes``.
+    # Keep the ``why`` column of the ``leaderboard`` view, because its texts are shorter than in the ``outcomes`` view.
     return [{**row, **by_candidate.get((row["workload"], row["candidate"]), row), "why": row["why"]} for row in rows]
 
 

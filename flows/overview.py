@@ -233,7 +233,7 @@ def _troubles(connection: duckdb.DuckDBPyConnection, last: LastRun, now: dt.date
 
 
 def _held_winners(decisions: Sequence[Row]) -> Iterator[Concern]:
-    """Yield a warning for each workload whose best candidate is held instead of promoted."""
+    """Yield a warning for each workload whose best candidate has the decision ``hold``."""
     best = {row["workload"]: row for row in reversed(decisions) if hands_over(str(row["runtime"]))}
     for workload, row in sorted(best.items(), key=lambda item: str(item[0])):
         if row["decision"] == "hold" and number(row, "goodness") is not None:

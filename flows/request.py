@@ -48,7 +48,7 @@ class NightlyRequest(Frozen):
             if name not in known:
                 raise ConfigurationError(
                     f'Unknown recipe "{name}"{did_you_mean(name, known)}.',
-                    hint=f"The selected workloads have the recipes {', '.join(sorted(known))}.",
+                    hint=f"The selected workloads have these recipes: {', '.join(sorted(known))}.",
                 )
         narrowed = []
         for workload in workloads:
@@ -112,7 +112,10 @@ class SearchResult(Frozen):
         return [trial for trial in self.trials if trial.size_bytes is not None]
 
     def comparisons(self) -> dict[tuple[str, str], int]:
-        """Return the number of simultaneous intervals for finalists that a search created, by (recipe, runtime)."""
+        """Return the number of intervals that must hold simultaneously for each finalist that the search created.
+
+        The keys are (recipe, runtime) pairs.
+        """
         made = [trial for trial in self.finalists if trial.origin != "written"]
         return {(trial.recipe.name, trial.runtime): len(self.finalists) for trial in made}
 

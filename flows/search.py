@@ -42,7 +42,7 @@ from tasks.workload.workload import Workload
 class Search:
     """A search in progress.
 
-    ``find`` receives a request and at most ``at_once`` trials, or more if the trials must be measured together.
+    ``find`` receives a request and at most ``at_once`` trials, or more if the trials are built or timed together.
     ``budget_s`` is the wall time that the search may spend, including time before an interruption. ``report`` receives
     a line about each new best trial.
     """
@@ -148,8 +148,8 @@ class Search:
     def _next(self, request: Request) -> tuple[int, ...]:
         """Return the next trials to measure; the search saves the answers before it measures more trials.
 
-        Trials are built together if the builds' costs are known and fit into the remaining budget, so that no worker is
-        idle while another worker compiles. The longest builds start first.
+        All trials are built together if the costs are known and fit into the remaining budget. In smaller batches,
+        workers would be idle while one worker compiles. The longest builds start first.
         """
         if isinstance(request, Time):
             return request.numbers
@@ -209,13 +209,13 @@ class Search:
 
     def _question(self, request: Request, number: int) -> str:
         trial, (kind, samples) = self.race.trials[number - 1], _kind(request)
-        # A user may change a recipe but keep the name.
+        # Include the recipe's digest, because a user may change a recipe but keep its name.
         return f"{kind} {samples} {trial.name} {digest_of(trial.recipe.content())[:16]}"
 
 
 def _section(workload: Workload) -> SearchSection:
     if workload.search is None:
-        raise ValueError(f"workload {workload.name} has no [search] section")
+        raise ValueError(f"workload {workload.name} has no [search] section; add the section")
     return workload.search
 
 

@@ -1,6 +1,6 @@
 """Settings: flags override environment variables (``NIGHTQUANT_…``), which override ``nightquant.toml``.
 
-Loading the settings does not have side effects.
+Loading the settings has no side effects.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ def load_settings(**flags: object) -> Settings:
     except ValidationError as error:
         lines = [f"\n  {'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
         raise ConfigurationError(
-            f"A setting (flag, NIGHTQUANT_… variable or nightquant.toml) is invalid:{''.join(lines)}"
+            f"A flag, NIGHTQUANT_… variable or nightquant.toml key is invalid:{''.join(lines)}"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"nightquant.toml is not valid TOML: {error}.") from error
+        raise ConfigurationError(f"nightquant.toml is not valid TOML: {error}.", hint="Correct the file.") from error
 
 
 @contextmanager

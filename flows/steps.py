@@ -59,9 +59,9 @@ def _should_retry(task: object, run: TaskRun, state: State[object]) -> bool:
 def _task(name: str, run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Turn a function into the Prefect task `name`; task runs, logs and terminal lines show `run_name`.
 
-    A task is retried after a transient failure of a network or a server. Retrying is safe, because artifacts are looked
-    up by digest, and written rows and bundles do not change. A benchmark discards failed attempts. Permanent errors are
-    not retried, because they would occur again. A stage whose worker was killed is not retried, because the next worker
+    A task is retried after a transient network or server failure. Retrying is safe, because artifacts are looked up by
+    digest, and written rows and bundles do not change. A benchmark discards failed attempts. Permanent errors are not
+    retried, because they would occur again. A stage whose worker was killed is not retried, because the next worker
     might also be killed.
 
     Tasks do not have tags, because Prefect would request a tag's concurrency limit from the server before each run. If
@@ -88,7 +88,7 @@ def _label(run: TaskRun | None = None) -> str:
     if run is None:
         context = TaskRunContext.get()
         if context is None:
-            raise RuntimeError("no Prefect task is running")
+            raise RuntimeError("a stage can run only within a Prefect task, but no task is running")
         run = context.task_run
     return run.name if run.run_count < 2 else f"{run.name} (attempt {run.run_count})"
 

@@ -1,4 +1,4 @@
-"""One workload's story: the current bundle, past nights, layers and recipe."""
+"""Overview of one workload: the current bundle, past nights, layers and recipe."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Current:
 
 @dataclass(frozen=True)
 class Story:
-    """A workload's story; ``nights`` begins with the latest night, and ``layers`` are the rows of layer studies."""
+    """Details of a workload; ``nights`` begins with the latest night, and ``layers`` contains rows of layer studies."""
 
     workload: str
     current: Current | None

@@ -1,1 +1,1 @@
-"""Artifacts, results, the catalog, bundles and locks, all independent of torch and Prefect."""
+"""Manage a store's artifacts, results, catalog, bundles and locks, without importing torch or Prefect."""

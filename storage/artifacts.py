@@ -99,7 +99,10 @@ class ArtifactStore:
         self._copies = LocalRoot(self.root)
 
     def find(self, kind: str, digest: str) -> Path | None:
-        """Return an artifact's folder (None if it is missing); check the files, and fetch remote files on first use."""
+        """Check and return an artifact's folder, or return None if the artifact does not exist.
+
+        The files of an object store are downloaded on first use.
+        """
         location = _location(kind, digest)
         if not self._store.exists(f"{location}/{MANIFEST}"):
             return None
@@ -158,7 +161,7 @@ class ArtifactStore:
                 self._store.publish(self.root / location, location, MANIFEST)
 
     def work_folder(self, digest: str) -> Path:
-        """Create a folder for work that a later process can resume; the caller removes the folder at the end."""
+        """Create a folder for resumable work; the caller must remove the folder when the work is done."""
         folder = self.root / "work" / digest
         with writing(self.root, self.root):
             folder.mkdir(parents=True, exist_ok=True)
@@ -215,7 +218,8 @@ class ArtifactStore:
     def _damaged(self, location: str, problem: str) -> StoreError:
         return StoreError(
             f"The artifact {self._store.uri(location)} is damaged: {problem}.",
-            hint="Remove the artifact and run nightquant nightly. To find other damage, run: nightquant store check",
+            hint="Remove the artifact's folder, then run nightquant nightly to build the artifact again. To find other "
+            "damage, run: nightquant store check",
         )
 
 
@@ -249,7 +253,7 @@ def _cached_digest(path: Path, inode: int, modified_ns: int, size: int) -> str:
 def _location(kind: str, digest: str) -> str:
     if not _KIND.fullmatch(kind) or not _DIGEST.fullmatch(digest):
         raise StoreError(
-            f"{kind[:80]!r} {digest[:80]!r} is not a valid artifact name.",
+            f"The artifact kind {kind[:80]!r} or the digest {digest[:80]!r} is not valid.",
             hint="Run nightquant nightly to build the artifact again.",
         )
     return f"artifacts/{kind}/{digest[:2]}/{digest}"

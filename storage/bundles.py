@@ -23,7 +23,7 @@ from storage.trust import VERSION, Signer, Statement
 
 @dataclass(frozen=True)
 class BundleEntry:
-    """A bundle in the store."""
+    """A published bundle: its workload and version, and whether the bundle is current or withdrawn."""
 
     workload: str
     version: str
@@ -68,23 +68,25 @@ class BundleStore:
         return self.pointers.read(workload)
 
     def require(self, workload: str, version: str | None = None) -> str:
-        """Return `version` (default: the current version); raise `ConfigurationError` if the version does not exist."""
+        """Return `version`, or the current version by default; raise `ConfigurationError` if no such bundle exists."""
         versions = self.versions(workload)
         if not versions:
             raise ConfigurationError(
-                f'The store {self.root.url} does not contain a bundle of "{workload}".',
-                hint=f"Workloads with bundles: {', '.join(self.workloads()) or 'none yet'}.",
+                f'The store {self.root.url} does not contain a bundle of the workload "{workload}".',
+                hint=f"Choose a workload that has a bundle ({', '.join(self.workloads()) or 'there are none yet'}).",
             )
         if version is None:
             pointer = self.pointer(workload)
             if pointer is None:
                 raise ConfigurationError(
-                    f'"{workload}" does not have a current bundle.', hint=f"Choose a version: {', '.join(versions)}."
+                    f'The workload "{workload}" does not have a current bundle.',
+                    hint=f"Choose a version: {', '.join(versions)}.",
                 )
             version = pointer.version
         if version not in versions:
             raise ConfigurationError(
-                f'"{workload}" does not have the bundle {version}.', hint=f"Choose a version: {', '.join(versions)}."
+                f'The workload "{workload}" does not have the bundle {version}.',
+                hint=f"Choose a version: {', '.join(versions)}.",
             )
         return version
 
@@ -93,7 +95,7 @@ class BundleStore:
         return copies.draft(self.root)
 
     def opened(self, location: str) -> AbstractContextManager[Path]:
-        """Yield a bundle's unchecked folder: the folder in a local store, or a temporary copy from an object store."""
+        """Yield a bundle's folder without checking the files; for an object store, yield a temporary copy."""
         return copies.downloaded(self.root, location)
 
     def publish(self, draft: Path, workload: str, version: str) -> bool:
@@ -136,7 +138,7 @@ class BundleStore:
         self.pointers.change(workload, decide)
 
     def sign(self, workload: str, version: str, sha256sums: str) -> Pointer | None:
-        """Sign a bundle's file list, even if the list has a signature; if the bundle is current, sign the pointer too.
+        """Sign a bundle's file list, even if it is already signed; if the bundle is current, also sign the pointer.
 
         `sha256sums` is the digest of the file list that a person reviewed. Return None if the bundle is not current.
         """
@@ -144,7 +146,8 @@ class BundleStore:
         content = self.root.read(name)
         if hashlib.sha256(content).hexdigest() != sha256sums:
             raise BundleError(
-                f"{self.root.uri(name)} changed while it was being verified.", hint="Do not use the bundle."
+                f"{self.root.uri(name)} changed while it was being verified.",
+                hint="Do not use the bundle; verify it again before you sign it.",
             )
         self.root.put(f"{location_of(workload, version)}/{SIGNATURE}", signer.keys[0].sign(content))
 
@@ -176,7 +179,7 @@ class BundleStore:
         Raises
         ------
         ConflictError
-            Another bundle is current.
+            A bundle other than `replacing` is current.
         """
         if replacing is None and (pointer := self.pointer(workload)):
             replacing = pointer.version
@@ -205,11 +208,11 @@ class BundleStore:
             target = version or (pointer.previous() if pointer else None)
             if target is None:
                 raise ConfigurationError(
-                    f'"{workload}" does not have an earlier bundle.', hint="Choose a version with --to."
+                    f'The workload "{workload}" does not have an earlier bundle.', hint="Choose a version with --to."
                 )
             if pointer is not None and (is_done or (action == "promote" and target in pointer.withdrawn)):
                 return self._signed(pointer, before)
-            # The bundle must be intact at the moment of the switch.
+            # Check the files, so that a damaged bundle never becomes current.
             location = location_of(workload, self.require(workload, target))
             with self.opened(location) as folder:
                 sums = self._check(location, folder)
@@ -220,7 +223,7 @@ class BundleStore:
         return self.pointers.change(workload, decide)
 
     def _check(self, location: str, folder: Path) -> str:
-        """Check a bundle or its copy in `folder`; return the file list's digest. Error messages name the bundle."""
+        """Check a bundle, or its copy in `folder`, and return the digest of the file list."""
         try:
             return check_sums(folder)
         except BundleError as error:
@@ -252,7 +255,10 @@ class BundleStore:
         workload, version = pointer.workload, pointer.version
         if self._signed_sums(self.signer, workload, version) != pointer.sha256sums:
             uri = self.root.uri(location_of(workload, version))
-            raise BundleError(f"The bundle {uri} has changed.", hint="Do not use the bundle.")
+            raise BundleError(
+                f"The bundle {uri} has changed since it was checked.",
+                hint="Do not use the bundle; restore it from a backup.",
+            )
         return signed(pointer, self.signer, before, datetime.now(UTC).replace(microsecond=0))
 
     def _bundles(self, prefix: str) -> Iterator[tuple[str, str]]:

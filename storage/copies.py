@@ -45,7 +45,7 @@ def draft(root: StoreRoot) -> Iterator[Path]:
 
 @contextmanager
 def downloaded(root: StoreRoot, location: str) -> Iterator[Path]:
-    """Yield a bundle's unchecked folder: the folder in a local store, or a temporary copy from an object store."""
+    """Yield a bundle's folder without checking the files; for an object store, yield a temporary copy."""
     if root.local is not None:
         yield root.local / location
         return
@@ -68,7 +68,7 @@ def keep_copy(root: StoreRoot, copy: Path, name: str) -> Path:
     copy
         Folder in the store's cache; the folder's ``SHA256SUMS`` lists the files.
     name
-        Name of the subfolder; the parent folder is named after the content.
+        Name of the subfolder; the parent folder is named after the bundle's content.
     """
     cache, content = cache_folder(root.url), _content_name(copy)
     location = f"bundles/{content}/{name}"
@@ -100,9 +100,12 @@ def _is_complete(folder: Path, content: str) -> bool:
 
 
 def export_bundle(folder: Path, target: Path, *, name: str, overwrite: bool = False) -> Path:
-    """Check a bundle and export a zip archive with the folder ``<name>/``; equal bundles yield equal archives."""
+    """Check a bundle, and write it to a zip archive as the folder ``<name>/``.
+
+    Identical bundles yield identical archives.
+    """
     if target.suffix != ".zip":
-        raise ConfigurationError(f"{target}: the name must end in .zip.")
+        raise ConfigurationError(f"{target} is not the name of a zip archive. Choose a name that ends in .zip.")
     sums = check_sums(folder)
     digests = listed(folder, sums) | {SUMS: sums}
     if target.exists() and not overwrite:

@@ -40,7 +40,9 @@ def read_json(path: Path) -> Any:  # any JSON value
     """
     try:
         if path.stat().st_size > _LARGEST_JSON:
-            raise InputError(f"{path} is larger than {_LARGEST_JSON} bytes, the limit for JSON files")
+            raise InputError(
+                f"{path} is larger than {_LARGEST_JSON} bytes, the limit for JSON files. Use a smaller file."
+            )
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read as JSON: {first_line(error)}") from error
+        raise InputError(f"{path} cannot be read as JSON: {first_line(error)}. Correct or replace the file.") from error

@@ -24,7 +24,10 @@ _QUERY = re.compile(_SCHEME + r"(?P<rest>[^\s?#'\"<>]*)[?#][^\s'\"<>]*")
 
 
 def shown(uri: str) -> str:
-    """Remove user, password and query (which may contain a signature) from a URI or chained URIs; keep plain paths."""
+    """Remove the user name, the password and the query from a URI or from chained URIs; leave plain paths unchanged.
+
+    The query is removed because it may contain a signature.
+    """
     without = _CREDENTIALS.sub(r"\g<scheme>", uri)
     return "::".join(_QUERY.sub(r"\g<scheme>\g<rest>", part) for part in without.split("::"))
 
@@ -40,7 +43,7 @@ def printable(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message that suggests the known name closest to `name`, or ``""`` if no name is similar."""
+    """Return text that suggests the known name closest to `name`, or ``""`` if no name is similar."""
     near = get_close_matches(name, dict.fromkeys(known), 1)
     return f' (did you mean "{near[0]}"?)' if near else ""
 

@@ -23,8 +23,8 @@ from storage.root import Entry, StoreRoot, fsync
 
 # Rows refer to a run's artifacts only after the run has ended, and every run ends within a day.
 YOUNG_S = 24 * 3600.0
-# The next run resumes partial downloads and training, but month-old work is hardly ever resumed. A search may reuse an
-# old journal if a workload is changed back, but hardly ever after a month.
+# The next run resumes partial downloads and training, but month-old work is hardly ever resumed. A month-old journal is
+# rarely needed, because a search reuses it only if the workload is changed back.
 _UNFINISHED_S = 30 * 24 * 3600.0
 _ABOUT_CANDIDATES = ("outputs", "evaluation", "proof")
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
@@ -73,7 +73,7 @@ def collect(
     if not root.list("results") and not root.list("artifacts"):
         raise StoreError(
             f"There is no store at {root.url}: neither results nor artifacts were found.",
-            hint="Nothing was removed. Name the store with --store.",
+            hint="Nothing was removed. Give the path or URL of the store with --store.",
         )
     now = time.time() if now is None else now
     if dry_run:
@@ -173,6 +173,6 @@ def _remove(root: StoreRoot, artifact: Artifact) -> None:
         except OSError as error:
             raise unwritable(root.url, error) from error
         return
-    # Delete the manifest first: an artifact without a manifest does not exist, even if other files remain.
+    # Delete the manifest first, because an artifact without a manifest counts as missing even if other files remain.
     for entry in sorted(artifact.files, key=lambda entry: entry.name != f"{artifact.location}/{MANIFEST}"):
         root.delete(entry.name)

@@ -41,7 +41,7 @@ _RENEW_S = 30.0
 class Holder:
     """A run that locks a store. ``flow_run_id`` is ``""`` outside a Prefect flow run; ``since`` has a time zone.
 
-    `hold` sets ``store``. A record in a copy of the store is ignored, because the run may use the original store.
+    `hold` sets ``store``. A record in a copy of the store is ignored, because its run may be using the original store.
     """
 
     run_id: str
@@ -127,7 +127,7 @@ def _running(root: StoreRoot, holders: tuple[Holder, ...], hint: str = "") -> Ni
     who = holders[-1].describe() if holders else "a run that has just begun"
     return NightRunningError(
         f"Another run is using the store {root.url}: {who}.",
-        hint=f"{hint}Wait until that run ends, or stop it; then try again.",
+        hint=f"{hint}Wait until that run ends or stop the run, then try again.",
     )
 
 
@@ -181,7 +181,7 @@ def leased(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes]
     try:
         yield before
     finally:
-        # After an error, the lease stays for `LEASE_S` seconds and names the dead holder.
+        # After an error, the lease remains for `LEASE_S` seconds and names the dead holder.
         renewal.ended.set()
     renewal.join()
     if not renewal.is_lost:
@@ -203,7 +203,7 @@ def _take(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes],
 
 
 def _marked(content: bytes) -> bytes:
-    """Add a random line, because some stores cannot distinguish two versions of a file if the bytes are equal."""
+    """Add a random line, because some stores cannot distinguish two versions of a file with identical bytes."""
     return uuid.uuid4().hex.encode() + b"\n" + content
 
 

@@ -1,7 +1,7 @@
 """The journal of a search: a file in the store that contains every answer, oldest first.
 
-A search asks questions, such as the quality of a candidate on 256 samples, and writes each answer immediately. A search
-that was killed therefore repeats only the unanswered questions, and spends only the rest of its budget. Later searches
+A search asks questions, such as the quality of a candidate on 256 samples, and writes each answer immediately. When a
+killed search is resumed, it asks only the unanswered questions and spends only the rest of its budget. Later searches
 with the same inputs reuse all earlier answers.
 """
 
@@ -101,7 +101,7 @@ class Journal:
     def spent_s(self) -> float:
         """Wall time in seconds that the search in progress has spent; 0 if no search is in progress.
 
-        The duration of an unanswered question is unknown, so its expected cost counts.
+        For an unanswered question, the expected cost is added, because the duration is unknown.
         """
         spent = 0.0
         for line in reversed(self.lines if self.in_progress and self._unwritten is None else []):
@@ -124,12 +124,12 @@ class Journal:
         return [line for line in self.lines if isinstance(line, Answer)]
 
     def ask(self, cost_s: float) -> None:
-        """Record that the search begins to answer a question with an expected cost of `cost_s` seconds."""
+        """Record that the search is about to answer a question, which is expected to take `cost_s` seconds."""
         self._append(Asked(cost_s=cost_s))
         self._asked = True
 
     def add(self, *answers: Answer) -> None:
-        """Write answers, which replace the question that this process asked."""
+        """Write answers, and remove the question that `ask` recorded."""
         self._append(*answers)
         self._answers |= {answer.question: answer for answer in answers}
 
@@ -148,7 +148,7 @@ class Journal:
 
 
 def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list[Answer]:
-    """Return the answers in the newest journal with `fingerprint`, excluding `journal`; the default is ``[]``."""
+    """Return the answers in the newest other journal with the host's `fingerprint`, or ``[]`` if none exists."""
     entries = sorted(journal.root.list(f"{FOLDER}/{workload}"), key=lambda entry: entry.modified, reverse=True)
     for entry in entries:
         if entry.name != journal.name and entry.name.endswith(".jsonl"):
@@ -159,7 +159,7 @@ def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list
 
 
 def superseded(root: StoreRoot, before: float) -> list[Entry]:
-    """List journals older than `before` (Unix time) that are not a host's newest journal for their workload.
+    """List journals older than `before` (Unix time), except each host's newest journal for each workload.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A store in a local folder."""
+"""Read and write a store in a local folder."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class LocalRoot(StoreRoot):
             temporary.replace(target)
 
     def publish(self, folder: Path, location: str, marker: str) -> bool:
-        """Move a folder on this file system into the store: flush and rename the folder, then flush its new parent."""
+        """Move a folder on this file system into the store: flush it, rename it, and flush its new parent."""
         final = self.local / location
         with self._writing():
             for path in folder.rglob("*"):
@@ -146,7 +146,7 @@ class LocalRoot(StoreRoot):
         except OSError as error:
             raise StoreError(
                 f"The store {self.url} cannot be read: {error}.",
-                hint="Fix the permissions or the disk, or name another store with --store.",
+                hint="Fix the permissions or the disk, or choose another store with --store.",
                 transient=is_transient(error),
             ) from error
 

@@ -26,8 +26,8 @@ def host_lock(
     The process takes the lock in each usable folder of `folders`, and thus excludes all processes that use any of these
     folders. No single folder works for all users. On some systems, only root may write to ``/run/lock``. A service may
     have its own ``/tmp`` or may see everything except ``/dev`` as read-only. A lock file may be removed at log-out or
-    during a clean-up. An abstract socket belongs to a network namespace, which containers do not share. ``TMPDIR`` is
-    ignored.
+    during a clean-up. An abstract socket would not exclude processes in other containers, which have their own network
+    namespaces. ``TMPDIR`` is ignored.
 
     The lock is not re-entrant: a process that takes the lock twice waits forever.
 
@@ -50,7 +50,7 @@ def host_lock(
         if len(problems) == len(folders):
             raise StoreError(
                 f"The host's lock cannot be taken in any folder ({'; '.join(problems)}).",
-                hint="Make one of these files readable by all users, or remove it.",
+                hint="Make one of the listed files readable by all users, or remove the file.",
             )
         yield
 

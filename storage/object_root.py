@@ -75,7 +75,7 @@ class ObjectRoot(StoreRoot):
         return True
 
     def swap(self, name: str, content: bytes, etag: str | None) -> str | None:
-        """Replace an object whose tag is still `etag` (None for a new object) with one conditional put."""
+        """Replace an object if its tag is `etag`, or create the object if `etag` is None, with one conditional put."""
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
         with self._opened() as files:
             try:

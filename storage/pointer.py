@@ -25,7 +25,7 @@ from storage.trust import (
 
 Action = Literal["promote", "promote-by-hand", "rollback"]
 WORKLOAD = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
-_LONGEST = 16 << 20  # limit in bytes; a switch takes about 300 bytes
+_LONGEST = 16 << 20  # maximum size in bytes; each switch adds about 300 bytes
 
 
 class Switch(FrozenDocument):
@@ -84,7 +84,8 @@ class Pointer(FrozenDocument):
         fields = ("workload", "version", "sha256sums", "withdrawn")
         if any(getattr(self, name) != getattr(statement, name) for name in fields):
             raise BundleError(
-                f"{self.workload}: current.json differs from its signed statement.", hint="Do not use the file."
+                f"The current.json of {self.workload} differs from its signed statement.",
+                hint="Do not use the file: it was changed after it was signed.",
             )
 
 
@@ -131,7 +132,7 @@ def stated(
     max_age: timedelta | None = None,
     state: Path | None = None,
 ) -> Statement:
-    """Return the statement in a copy of ``current.json``, for deployment teams that trust only the keys.
+    """Verify a copy of ``current.json`` for a deployment team that trusts only the keys; return the statement.
 
     Parameters
     ----------
@@ -152,12 +153,12 @@ def stated(
     if threshold > (given := len({key.public_bytes_raw() for key in keys})):
         raise ConfigurationError(
             f"The threshold of {threshold} signatures is larger than the number of public keys ({given}).",
-            hint="Give more public keys, or lower the threshold.",
+            hint="Pass more public keys, or lower the threshold.",
         )
     try:
         if path.stat().st_size > _LONGEST:
             raise BundleError(
-                f"{path} is longer than any current.json that nightquant writes.", hint="Fetch the file again."
+                f"{path} is larger than any current.json that nightquant writes.", hint="Fetch the file again."
             )
         pointer = Pointer.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:

@@ -144,8 +144,8 @@ class Pointers:
         """Return the signer; raise `ConfigurationError` if no signing key is set."""
         if self._signer is None:
             raise ConfigurationError(
-                f"{self._root.url}: changing a signed current.json requires the signing key.",
-                hint=f"Set {VARIABLE} to the key or to its path.",
+                f"No signing key is set, so nothing can be signed in the store {self._root.url}.",
+                hint=f"Set {VARIABLE} to the private key or to the path of the key's file.",
             )
         return self._signer
 
@@ -159,15 +159,15 @@ class Pointers:
             return Pointer.model_validate_json(content)
         except ValidationError as error:
             raise StoreError(
-                f"{self._root.uri(name)} is damaged: it has {plural(error.error_count(), 'invalid value')}.",
+                f"{self._root.uri(name)} is damaged: it contains {plural(error.error_count(), 'invalid value')}.",
                 hint="Restore the file from a backup, or remove the file and promote a bundle again.",
             ) from error
 
 
 def conflict(workload: str, pointer: Pointer | None, seen: str | None) -> ConflictError:
-    """Return the error for a change that expected `seen` (None: no bundle) but found another current bundle."""
+    """Return the error for a change if the current bundle is no longer `seen` (None for no bundle)."""
     if pointer is None:
-        now = f'"{workload}" has no current bundle now'
+        now = f'The workload "{workload}" has no current bundle now'
     else:
         last = pointer.history[-1:]
         author = "".join(f" ({switch.action} by {switch.by}, {switch.at:%Y-%m-%d %H:%M} UTC)" for switch in last)
@@ -175,7 +175,8 @@ def conflict(workload: str, pointer: Pointer | None, seen: str | None) -> Confli
     was = f"while {seen} was current" if seen else "while there was no current bundle"
     return ConflictError(
         f"{now}, but this change was decided {was}. Nothing was changed.",
-        hint=f"Check the changes (nightquant handoff show {workload} --history), then decide again.",
+        hint=f"Check the history (nightquant handoff show {workload} --history). If the change is still needed, run "
+        "the command again.",
     )
 
 

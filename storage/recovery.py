@@ -1,8 +1,8 @@
 """Record the switches and rows that a run could not record before it died.
 
-If a run dies after a switch, the switch is in ``current.json``. The bundle's manifest contains the reason, and the
-store contains the measurements. The next run derives the missing rows from ``current.json``, the manifest and the
-measurements.
+If a run dies after a switch, the switch is in ``current.json``. The bundle's manifest contains the recipe and the
+gate's rules, and the store contains the measurements. The next run derives the missing rows from ``current.json``, the
+manifest and the measurements.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BY = re.compile(r"run ([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
 def by_run(run_id: str) -> str:
-    """Return the name that identifies a run in a pointer's history."""
+    """Return the ``by`` value that identifies a run in a pointer's history."""
     return f"run {run_id}"
 
 
@@ -87,7 +87,7 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
     Raises
     ------
     BundleError
-        The bundle differs from the published bundle.
+        The bundle has changed since it was promoted.
     StoreError
         The store cannot be read or written.
     """
@@ -97,13 +97,14 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
         sums = check_sums(folder)
         if sums != missing.switch.sha256sums:
             raise BundleError(
-                f"{root.uri(location)} differs from the published bundle.", hint="Do not use this bundle."
+                f"The bundle {root.uri(location)} has changed since it was promoted.",
+                hint="Do not use the bundle; restore it from a backup.",
             )
         manifest = read_manifest(folder, sums)
     entry = find_files(root, MEASUREMENTS).file_of(missing.run_id)
     if entry is None:
         raise StoreError(
-            f"The measurements of run {missing.run_id} are lost.", hint="Restore the results from a backup."
+            f"The measurements of run {missing.run_id} are missing.", hint="Restore the results from a backup."
         )
     measured = [
         row
@@ -112,7 +113,7 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
     ]
     switch, digest, gate = missing.switch, manifest["sources"]["quantized"], manifest["gate"]
     packaged = {"recipe": manifest["recipe"]["name"], "runtime": manifest["model"]["runtime"]}
-    # An earlier run may have packaged the content when the recipe had a different name.
+    # An earlier run may have packaged the same candidate under a different recipe name.
     matching = (row for row in measured if row["artifact_digest"] == digest and row["setting"] == "primary")
     candidate = next(matching, packaged)
     # If an earlier run packaged the bundle, the manifest's rules were checked with that run's numbers.
@@ -154,7 +155,7 @@ def record_dead_run(place: StoreRoot | Path | str, dead: Holder) -> bool:
         "run_id": dead.run_id,
         "night": measured[0]["night"],
         "started_at": dead.since,
-        # The run was still alive when it published its measurements.
+        # The run's end is unknown, so use the time when the run published its measurements.
         "finished_at": datetime.fromtimestamp(entry.modified, UTC),
         "status": "failed",
         "profile": measured[0]["profile"],

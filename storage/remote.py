@@ -84,7 +84,7 @@ def _http_stream(response: httpx.Response, start: int) -> Stream:
         is_known = re.fullmatch("[0-9]{1,18}", length)
         return Stream(begin, begin + int(length) if is_known else None, response.iter_raw())
     if status == 416 and start:
-        # The remote file ends at `start`. The SHA-256 shows whether the partial file is complete or outdated.
+        # The remote file has no bytes after `start`. The SHA-256 shows whether the partial file is complete.
         return Stream(start, None, iter(()))
     reason = f"the server answered {status} {response.reason_phrase}".rstrip()
     raise (Broken if status in STATUSES else Refused)(reason)
@@ -173,7 +173,7 @@ def with_retries(download: Callable[[], R], *, retries: int = 4, first_wait_s: f
 
 
 class _Watch(OpenerDirector):
-    """An opener that adds a time limit to another opener and remembers that opener's failures."""
+    """An opener that adds a time limit to another opener and records that opener's failures."""
 
     def __init__(self, opener: OpenerDirector) -> None:
         super().__init__()

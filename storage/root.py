@@ -63,7 +63,8 @@ class StoreRoot(abc.ABC):
                 return cast(StoreRoot, resolve_name("storage.object_root:ObjectRoot")(text))
             except ImportError as error:
                 raise ConfigurationError(
-                    f"The store {text} needs the s3 extra.", hint="Install the extra with: pip install 'nightquant[s3]'"
+                    f"The store {text} needs the s3 extra, which is not installed.",
+                    hint="Install the extra with: pip install 'nightquant[s3]'",
                 ) from error
         if (scheme := re.match(r"^([a-z][a-z0-9+.-]+)://", text)) and scheme[1] != "file":
             raise ConfigurationError(
@@ -202,7 +203,7 @@ def make_folder(path: Path) -> None:
 
 
 def why_unsafe(name: str) -> str:
-    """Return why `name` must not be joined to a folder, or ``""`` if the name is safe.
+    """Return the reason why `name` must not be joined to a folder, or ``""`` if the name is safe.
 
     A backslash counts as a separator.
     """

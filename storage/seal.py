@@ -1,4 +1,4 @@
-"""The seal of a bundle: ``SHA256SUMS``, its signature, and the schema of ``manifest.json``.
+"""Write, sign and check the ``SHA256SUMS`` file of a bundle, and check ``manifest.json`` against its schema.
 
 A bundle is a folder of regular files with simple ASCII names, without subfolders. Other files are refused before they
 are read.
@@ -79,10 +79,15 @@ def sign(folder: Path, key: Ed25519PrivateKey) -> None:
 def check_signature(folder: Path, keys: Sequence[Ed25519PublicKey], sha256sums: str) -> None:
     """Check that one of the keys signed the ``SHA256SUMS`` whose digest is `sha256sums` (see `check_sums`)."""
     if not (folder / SIGNATURE).is_file():
-        raise BundleError(f"{folder} is not signed: {SIGNATURE} is missing.", hint="Ask for the signed bundle.")
+        raise BundleError(
+            f"{folder} is not signed: {SIGNATURE} is missing.",
+            hint="Fetch the signed bundle, or ask its publisher to sign it.",
+        )
     # The list that was signed must be the list that was used to check the files.
     if signed_sums(folder, (folder / SUMS).read_bytes(), (folder / SIGNATURE).read_bytes(), keys) != sha256sums:
-        raise BundleError(f"{folder}: {SUMS} changed while it was being verified.", hint="Do not use the bundle.")
+        raise BundleError(
+            f"{folder}: {SUMS} changed while it was being verified.", hint="Do not use the bundle; fetch it again."
+        )
 
 
 def signed_sums(place: object, content: bytes, signature: bytes, keys: Sequence[Ed25519PublicKey]) -> str:
@@ -153,7 +158,7 @@ def listed(folder: Path, sha256sums: str) -> dict[str, str]:
 
 
 def read_file(folder: Path, name: str, sha256sums: str) -> bytes:
-    """Read a checked bundle's file once; raise `BundleError` if the file's digest is not in the list `sha256sums`."""
+    """Read a file of a checked bundle only once; raise `BundleError` if the file or ``SHA256SUMS`` has changed."""
     digests = listed(folder, sha256sums) | {SUMS: sha256sums}
     content = _read(folder, name)
     if digests.get(name) != hashlib.sha256(content).hexdigest():

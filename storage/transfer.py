@@ -70,7 +70,7 @@ def local_path(uri: str) -> Path | None:
     try:
         parts = urlsplit(uri)
     except ValueError as error:
-        raise ConfigurationError(f"{shown(uri)} is not a valid URI: {error}.") from error
+        raise ConfigurationError(f"{shown(uri)} is not a valid URI: {error}. Correct the URI.") from error
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return Path(unquote(parts.path))
     return None
@@ -82,7 +82,10 @@ def _check_local(path: Path, sha256: str | None, max_bytes: int) -> str:
         if not path.is_file():
             raise InputError(f"{path}: not a file.")
         if size > max_bytes:
-            raise InputError(f"{path} has {size} bytes; at most {max_bytes} are allowed.", hint="Raise max_bytes.")
+            raise InputError(
+                f"{path} has {size} bytes, but at most {max_bytes} are allowed.",
+                hint="Raise max_bytes if the file may be this large.",
+            )
         digest = file_digest(path)
     except OSError as error:
         raise InputError(

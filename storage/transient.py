@@ -15,7 +15,7 @@ from http.client import IncompleteRead
 STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 # S3 reports these transient errors with status 400 or 409, which usually means a permanent error.
 _CODES = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
-# Python maps these errors to neither `ConnectionError` nor `TimeoutError`.
+# Python maps these error numbers to neither `ConnectionError` nor `TimeoutError`.
 _ERRNOS = frozenset(
     {
         *(errno.EBUSY, errno.ESTALE, errno.ENOTCONN),
@@ -52,7 +52,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def backoff_s(attempt: int, first_s: float) -> float:
-    """Return the wait in seconds after attempt 0, 1, …; the waits are random and grow to at most a minute."""
+    """Return a random wait in seconds after attempt 0, 1, …; waits grow exponentially, up to a minute."""
     return min(_LONGEST_WAIT_S, first_s * 2.0**attempt) * random.uniform(0.5, 1.0)
 
 

@@ -216,7 +216,7 @@ def check_statement(
 
 
 def check_serial(path: Path, statement: Statement) -> None:
-    """Refuse a statement older than the latest statement seen for its workload; otherwise, remember the statement.
+    """Refuse a statement older than the latest recorded statement for its workload; otherwise, record the statement.
 
     `path` is a small JSON file for any number of workloads; a missing file is created.
 
@@ -248,6 +248,8 @@ def seen_in(path: Path) -> dict[str, tuple[int, str]]:
     except FileNotFoundError:
         return {}
     except ValidationError as error:
-        raise ConfigurationError(f"{path} is not a valid record of serials; restore the file from a backup.") from error
+        raise ConfigurationError(
+            f"{path} is not a valid record of serial numbers. Restore the file from a backup."
+        ) from error
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror or error}.") from error

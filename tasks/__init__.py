@@ -1,1 +1,1 @@
-"""The stages of a run as plain functions. Only this package imports torch."""
+"""Implement the stages of a run as plain functions. Only this package imports torch."""

@@ -1,4 +1,4 @@
-"""Open a data set from a folder or an archive. Archives may be remote, and may be malicious.
+"""Open a data set from a folder or an archive. Archives may be remote or malicious.
 
 Extraction refuses an archive that contains a path outside the target folder, a link, a device, a duplicate name, or too
 many bytes.
@@ -27,7 +27,7 @@ _PIECE = 1 << 20
 _LONGEST_HEADER = 1 << 20
 _EXTENSIONS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, b"X")
 
-# A tuple for each archive member: its name, a reason to refuse it or ``""``, and its content (None for a folder).
+# For each member of an archive: its name, a reason to refuse it or ``""``, and its content (None for a folder).
 _Members = Iterator[tuple[str, str, IO[bytes] | None]]
 
 # Errors that zipfile, tarfile and their decompressors raise for broken archives.
@@ -41,9 +41,9 @@ def open_source(
     """Open a directory or an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz) as a folder of files.
 
     `Source.sha256` is the archive's digest, or ``""`` for a directory. The first call to `Source.path` downloads and
-    extracts an archive. A caller that finds the digest in the store does not need the download. Archives are downloaded
-    to `downloads`, which also contains the extracted files until the ``with`` block ends. `max_bytes` limits the
-    archive's size and the total size of the extracted files. See `storage.transfer.fetch` for the allowed URIs.
+    extracts an archive. A caller that finds the digest in the store does not need to call `Source.path`. Archives are
+    downloaded to `downloads`, which also contains the extracted files until the ``with`` block ends. `max_bytes` limits
+    the archive's size and the total size of the extracted files. See `storage.transfer.fetch` for the allowed URIs.
 
     Raises
     ------
@@ -83,11 +83,14 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, named: str = "") -> 
         elif _is_tar(archive):
             _extract(_tar_members(archive), folder, max_bytes, named)
         else:
-            raise InputError(f"{named}: expected a directory or a .zip, .tar, .tar.gz, .tar.bz2 or .tar.xz archive.")
+            raise InputError(
+                f"{named} is neither a directory nor a .zip, .tar, .tar.gz, .tar.bz2 or .tar.xz archive.",
+                hint="Repack the data in one of these formats.",
+            )
     except _DAMAGED as error:
         raise InputError(
             f"{named}: the archive is damaged or has an unknown format ({error}).",
-            hint="Download or repack the archive again.",
+            hint="Download the archive again, or repack it.",
         ) from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise InputError(
@@ -96,9 +99,13 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, named: str = "") -> 
         ) from error
     except OSError as error:
         if not isinstance(error.filename, str) or str(folder) not in error.filename:
-            raise InputError(f"{named}: the archive cannot be read: {error.strerror or error}.") from error
+            raise InputError(
+                f"{named}: the archive cannot be read: {error.strerror or error}.",
+                hint="Check the archive and its permissions.",
+            ) from error
         raise StoreError(
-            f"{folder} cannot be written: {error.strerror or error}.", hint="Free some disk space."
+            f"{folder} cannot be written: {error.strerror or error}.",
+            hint="Free some disk space or fix the folder's permissions.",
         ) from error
 
 
@@ -114,7 +121,7 @@ class _BoundedHeader(tarfile.TarInfo):
 
 
 def _is_tar(archive: Path) -> bool:
-    # `tarfile.is_tarfile` would read a first header of any size into memory.
+    # Do not call `tarfile.is_tarfile`, because it reads a header of any size into memory.
     try:
         with tarfile.open(archive, "r:*", tarinfo=_BoundedHeader):
             return True
@@ -127,7 +134,7 @@ def _zip_members(archive: Path) -> _Members:
         for member in members.infolist():
             # The upper 16 bits of `external_attr` are the Unix mode, or 0 in archives from other systems.
             kind = stat.S_IFMT(member.external_attr >> 16)
-            if not member.filename:  # zipfile truncates names at NUL, and cannot open an empty name
+            if not member.filename:  # zipfile truncates names at NUL, and cannot open a member with an empty name
                 yield member.filename, why_unsafe(member.filename), None
             elif kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 yield member.filename, "it is a link or a device", None
@@ -145,7 +152,7 @@ def _tar_members(archive: Path) -> _Members:
                 yield member.name, "", members.extractfile(member)
             else:
                 yield member.name, "it is a link or a device", None
-            # tarfile keeps all members in memory unless this list is cleared.
+            # Clear the list of members, because tarfile would otherwise keep all members in memory.
             members.members = []  # type: ignore[attr-defined]
 
 
@@ -160,7 +167,7 @@ def _extract(members: _Members, folder: Path, max_bytes: int, named: str) -> Non
         if problem:
             raise InputError(
                 f"{named}: the archive was rejected because of the member {name!r}: {problem}.",
-                hint="Check where the archive comes from, or repack it with plain files and folders only.",
+                hint="If you trust the archive's source, repack it with only regular, unencrypted files and folders.",
             )
         target = folder / path
         if content is None:
@@ -172,6 +179,7 @@ def _extract(members: _Members, folder: Path, max_bytes: int, named: str) -> Non
                 left -= len(piece)
                 if left < 0:
                     raise InputError(
-                        f"{named}: the archive contains more than {max_bytes} bytes.", hint="Raise max_bytes."
+                        f"{named}: the archive contains more than {max_bytes} bytes.",
+                        hint="If the archive may be this large, raise max_bytes.",
                     )
                 file.write(piece)

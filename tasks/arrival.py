@@ -26,7 +26,7 @@ from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 _CALIBRATION = 64
-_SAMPLES = (256, 1024)  # the larger sample is used if a loss on the smaller sample may be due to chance
+_SAMPLES = (256, 1024)  # use the larger sample if a loss on the smaller sample may be due to chance
 _NAMED = 3
 _MOST_S = 60.0  # maximum estimated time, in seconds, to evaluate the float model on a sample
 _CALLS = 5
@@ -43,7 +43,7 @@ class Arrival:
     _rankings: dict[str, tuple[LayerSensitivity, ...]] = field(default_factory=dict)
 
     def sketch(self, recipe: Recipe) -> Recipe | None:
-        """Return a cheap variant of the recipe, or None if comparing this variant would be meaningless or too slow."""
+        """Return a variant of the recipe that is quick to build, or None if a comparison is not useful or too slow."""
         is_plain = METHODS[recipe.method].quantizes and recipe.sketch().method == recipe.method
         is_real = self.job.workload.checkpoint.kind not in ("train", "seeded")
         return recipe.sketch(_CALIBRATION) if is_plain and is_real and self.counts else None
@@ -101,7 +101,7 @@ class Arrival:
 
     @cached_property
     def _pace(self) -> tuple[float, int]:
-        """Seconds taken by the float model's shortest call, and the fastest thread count (may be 1 on a busy host)."""
+        """Duration of the float model's shortest call in seconds, and the faster thread count: 1 or torch's default."""
         model, inputs = self.source.float_model(), tuple(self.source.example_inputs.values())
         durations: dict[int, list[float]] = {1: [], torch.get_num_threads(): []}
         for threads, calls in durations.items():
@@ -147,7 +147,7 @@ class Arrival:
 
 
 def _loss_of(before: Quality, after: Quality) -> tuple[float, float]:
-    """Return the loss, as a fraction of the float model's quality, and its 95% interval's lower end (0 if unknown)."""
+    """Return a loss and the lower end of its 95% interval (0 if unknown), as fractions of the float model's quality."""
     samples = [quality.samples.get("quality") for quality in (before, after)]
     if not before.value or any(values is None or len(values) < 2 for values in samples):
         return 0.0, 0.0

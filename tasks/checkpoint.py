@@ -208,7 +208,7 @@ def _prefix_of_wrappers(state: Mapping[str, Tensor], model: Mapping[str, Tensor]
 
 
 def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield each pair of names for a tied parameter in both orders, because ``safetensors`` stores only one name."""
+    """Yield each pair of a tied parameter's names in both orders, because ``safetensors`` stores only one name."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)

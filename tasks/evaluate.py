@@ -160,7 +160,7 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore, *
     candidate is therefore not overestimated.
 
     Each ``samples.safetensors`` may contain ``quality``, float32 [N], and ``prediction``, int64 [N]. ``quality``
-    contains one contribution per sample or per resample; the kind of contribution (see `tasks.results`) determines how
+    contains one contribution per sample or per resample. The kind of contribution (see `tasks.results`) determines how
     the interval is computed. The interval is None if ``quality`` is missing or has a single sample. The agreement is
     None if ``prediction`` is missing.
 
@@ -175,7 +175,7 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore, *
         candidate.contributions,
     ):
         raise MeasurementError(
-            f"{_label(candidate)} cannot be compared with {_label(baseline)}.",
+            f"{_label(candidate)} cannot be compared with {_label(baseline)}, because their metrics or samples differ.",
             hint="Evaluate both candidates with the same [evaluate] settings on the same data.",
         )
     before, after = (

@@ -66,7 +66,7 @@ class Registry(Generic[T]):
 
     @property
     def default(self) -> str:
-        """Name of the first entry."""
+        """Name of the first entry, which is the default."""
         return next(iter(self.entries))
 
 

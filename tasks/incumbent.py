@@ -25,8 +25,8 @@ KIND = "incumbent"
 def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], workspace: Workspace) -> Incumbent | None:
     """Return the workload's current bundle as a candidate, or None if the workload has no current bundle.
 
-    If the bundle's files cannot be used, ``fault`` gives the reason, for example damaged files. If this function raises
-    an error, the bundle may still exist and be good.
+    If the bundle's files cannot be used, ``fault`` gives the reason. If this function raises an error, the bundle may
+    still exist and be good.
 
     Parameters
     ----------
@@ -52,7 +52,10 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
         manifest = read_manifest(folder, sums)
         digests = listed(folder, sums)
         if missing := [name for name in manifest["model"]["files"] if name not in digests]:
-            raise BundleError(f"{folder}: the manifest names {missing[0]!r}, which is not in the bundle.")
+            raise BundleError(
+                f"{folder}: the manifest names {missing[0]!r}, which is not in the bundle.",
+                hint="Do not use the bundle.",
+            )
         recipe, runtime = Recipe.model_validate(manifest["recipe"]), manifest["model"]["runtime"]
         RUNTIMES[runtime].require_installed(runtime)
         same = next((candidate for candidate in candidates if _is_same(candidate, digests, manifest, workspace)), None)
@@ -103,7 +106,10 @@ def _as_candidate(
             for name in files:
                 shutil.copyfile(folder / name, draft / name)
                 if file_digest(draft / name) != digests[name]:
-                    raise BundleError(f"{folder}: {name} changed while it was being copied.")
+                    raise BundleError(
+                        f"{folder}: {name} changed while it was being copied.",
+                        hint="Find the program that changed the file, because bundles must not change.",
+                    )
             made = Made(size_bytes=size, recipe=recipe.model_dump(mode="json"))
             (draft / DOCUMENT).write_text(made.model_dump_json(indent=1), encoding="utf-8")
     return CandidateRef(kind=KIND, digest=digest, recipe=recipe.name, runtime=runtime, size_bytes=size)

@@ -19,7 +19,7 @@ W = TypeVar("W", bound=Workload)
 
 
 class Progress(Protocol):
-    """Function that a stage calls in its own thread with the completed work, the total work, and the unit."""
+    """Function that a stage calls, in the stage's thread, with the completed work, the total work, and the unit."""
 
     def __call__(self, done: float, total: float, unit: str = "") -> None:
         """Report the stage's progress."""
@@ -49,8 +49,8 @@ class Workspace:
     def alone(self, digest: str) -> Iterator[Path]:
         """Hold an artifact's lock while making the artifact; wait if another process holds the lock.
 
-        Yield a work folder in which interrupted work can resume. The folder is removed when the block ends,
-        unless the block is interrupted, the store is not writable, or a transient error occurs.
+        Yield a folder in which interrupted work can resume. The folder is removed when the block ends, unless the block
+        is interrupted, the store is not writable, or a transient error occurs.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class Workspace:
                 stack.enter_context(passing_lock(self.store.work_folder(digest).with_suffix(".lock")))
             except OSError as error:
                 raise unwritable(self.store.root, error) from error
-            work = self.store.work_folder(digest)  # the lock's last holder removed the folder
+            work = self.store.work_folder(digest)  # create the folder again, because the lock's last holder removed it
             try:
                 yield work
             except NightquantError as error:

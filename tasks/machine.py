@@ -73,7 +73,7 @@ class Machine(Frozen):
 
 
 class Pressure(Frozen):
-    """Time that tasks waited for a resource: as a percentage of the last 10 s, and in microseconds since boot."""
+    """Time that tasks spent waiting for a resource, as a percentage of the last 10 s and in microseconds since boot."""
 
     some_avg10: float
     some_total_us: int
@@ -82,8 +82,8 @@ class Pressure(Frozen):
 class Evidence(Frozen):
     """The host's state at ``at_s`` (Unix time); ``host`` is the network name.
 
-    ``steal_s`` is the processor time that other guests have taken since boot, or None if the system does not report
-    it. ``proof_wall_s`` is the time in seconds spent on making proofs (`tasks.proofs`).
+    ``steal_s`` is the processor time that other guests have taken since boot, or None if the system does not report it.
+    ``proof_wall_s`` is the number of seconds that making the proofs took (`tasks.proofs`).
     """
 
     when: Literal["before", "after"]
@@ -141,7 +141,7 @@ def fingerprint() -> str:
 
 
 def observe(when: Literal["before", "after"], threads: int, engines: tuple[str, ...]) -> Evidence:
-    """Return the host's current state; the benchmark passes its own `threads` and quantized `engines`."""
+    """Return the host's current state, with the benchmark's `threads` and quantized `engines`."""
     frequency = psutil.cpu_freq()
     return Evidence(
         when=when,

@@ -78,7 +78,7 @@ def finite_outputs(model: Call, examples: Mapping[str, Tensor], recipe: str) -> 
     except Exception as error:
         raise QuantizationError(
             f'The model from recipe "{recipe}" cannot run: {in_one_line(error)}.',
-            hint="Add the modules named in the message to `exclude`.",
+            hint="Add the modules that the error names to the recipe's `exclude`.",
         ) from error
     for index, output in enumerate(outputs):
         if not bool(torch.isfinite(output).all()):

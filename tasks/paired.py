@@ -43,8 +43,9 @@ def score_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: 
 
     See Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample
     design", Statistics in Medicine 17, 1998. The interval contains all differences that a score test at the 5% level
-    does not reject; the variance is estimated under each tested difference. If both results agree on all N samples, the
-    interval's ends are ±z² / (N + z²). Agreement on N samples does not prove that the results never differ.
+    does not reject. The test estimates the variance under each tested difference. If both results agree on all N
+    samples, the interval's ends are ±z² / (N + z²). Agreement on N samples does not prove that the results never
+    differ.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ def score_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: 
     """
     before, after = _paired(baseline, candidate)
     if not np.isin([before, after], [RIGHT, WRONG]).all():
-        raise ValueError(f"expected {RIGHT:g} for a right answer and {WRONG:g} for a wrong one")
+        raise ValueError(f"every value must be {RIGHT:g} (right answer) or {WRONG:g} (wrong answer)")
     gained, lost, samples = int((after > before).sum()), int((after < before).sum()), len(before)
     quantile = NormalDist().inv_cdf(1 - _tail(comparisons))
     low, high = _score_low(gained, lost, samples, quantile), -_score_low(lost, gained, samples, quantile)
@@ -87,7 +88,7 @@ def serial_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons:
     """
     differences = _differences(baseline, candidate)
     if len(differences) < 2:
-        raise ValueError("an interval needs at least two numbers")
+        raise ValueError(f"an interval needs at least two numbers, got {len(differences)}")
     blocks = np.array_split(differences, min(_BLOCKS, len(differences)))
     means = np.array([block.mean() for block in blocks])
     mean = float(differences.mean())
@@ -170,7 +171,8 @@ def _score_low(gained: int, lost: int, samples: int, quantile: float) -> float:
     estimate = (gained - lost) / samples
 
     def refused(difference: float) -> bool:
-        # The larger root of this quadratic is the lost fraction's maximum likelihood estimate for this difference.
+        # For a given difference, the maximum likelihood estimate of the lost fraction is the larger root of a
+        # quadratic.
         linear = (2 * samples - gained + lost) * difference - gained - lost
         constant = 8 * samples * lost * difference * (1 - difference)
         share = (math.sqrt(max(0.0, linear**2 + constant)) - linear) / (4 * samples)

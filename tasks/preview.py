@@ -38,7 +38,7 @@ _FAILED = "Trying out the workload failed"
 
 @dataclass
 class _Problems:
-    """Distinct error messages, and the tracebacks of unexpected errors."""
+    """The distinct error messages of a preview, and the tracebacks of unexpected errors."""
 
     messages: list[str] = field(default_factory=list)
     tracebacks: list[str] = field(default_factory=list)

@@ -18,7 +18,10 @@ Arithmetic = Literal["int8", "float", "convert", "other"]
 
 
 class Operator(Frozen):
-    """Time spent in one operator, or in all operators of one type. ``name`` begins with the module's path, if known."""
+    """Time spent in one operator, or in all operators of one type.
+
+    ``name`` begins with the module's path if the path is known.
+    """
 
     name: str = ""
     type: str
@@ -41,8 +44,8 @@ class Proof(Frozen):
     ``int8_time_share`` is the fraction of operator time spent in int8, or None if the runtime lacks a profiler.
     ``float_operators`` lists the most expensive float operators. ``instructions`` maps instruction families to
     fractions of the time, if the system allows sampling. ``saturation`` is the distance between outputs with and
-    without saturation, as a fraction of the output's range. The distance is 0 if products cannot saturate, or None if
-    it is unknown. ``doubts`` are warnings that int8 may not have run as intended.
+    without saturation, as a fraction of the output's range. ``saturation`` is 0 if products cannot saturate, or None if
+    the distance is unknown. ``doubts`` are warnings that int8 may not have run as intended.
     """
 
     # Write NaN to JSON as ``NaN``, because ``null`` means that the number was not measured.

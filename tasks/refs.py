@@ -51,7 +51,7 @@ class DatasetRef(ArtifactRef):
 
 
 class CheckpointRef(ArtifactRef):
-    """Float weights and the number of parameters; ``notes`` list accepted differences between file and model."""
+    """Float weights and the number of parameters; ``notes`` list accepted differences from the model."""
 
     parameters: int
     notes: tuple[str, ...] = ()

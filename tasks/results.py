@@ -39,7 +39,7 @@ class Evaluation(Frozen):
     is an artifact with golden tensors (the timed inputs and the resulting outputs) and per-sample results.
     """
 
-    # A batch difference may be NaN or infinite, but ``null`` in JSON means that the difference was not measured.
+    # Write NaN and infinity to JSON as constants, because ``null`` means that the batch difference was not measured.
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
     recipe: str
@@ -58,7 +58,7 @@ class Evaluation(Frozen):
 
 
 class Comparison(Frozen):
-    """A candidate's quality difference (candidate - baseline) on the samples that the baseline was evaluated on."""
+    """A candidate's quality minus the baseline's quality, on the samples that the baseline was evaluated on."""
 
     quality_difference: float
     quality_difference_low: float | None = None
@@ -194,7 +194,7 @@ class BenchmarkResult(Frozen):
 
 
 class Failure(Frozen):
-    """A stage's failure for a candidate, with the error; ``skipped`` is true if this host cannot run the candidate."""
+    """The error that stopped a candidate in a stage; ``skipped`` is true if this host cannot run the candidate."""
 
     stage: str
     error: str
@@ -213,7 +213,7 @@ class CandidateResult(Frozen):
 
 
 class Incumbent(Frozen):
-    """The current bundle, with the results of tonight's stages for this bundle.
+    """The current bundle, with its results from tonight's stages.
 
     ``candidate`` is an artifact with the bundle's own files. If one of tonight's candidates has the same files as
     the bundle, ``candidate`` is that candidate, and ``same_as`` is the candidate's name. If the files cannot be used,
@@ -262,7 +262,7 @@ class WorkloadResult(Frozen):
         )
 
 
-NOTICED_LOSS = 0.01  # as a fraction of the float model's quality
+NOTICED_LOSS = 0.01  # losses up to this fraction of the float model's quality are not reported
 
 
 class QualityLoss(Frozen):
@@ -337,7 +337,7 @@ class Preview(Frozen):
 
 
 class RunInfo(Frozen):
-    """The values that are equal in all rows of a run."""
+    """The values that are the same in all rows of a run."""
 
     run_id: str
     night: date

@@ -1,9 +1,9 @@
 """Rank layers by quantization loss, and evaluate the model with the worst layers in float.
 
-The measure is the signal-to-quantization-noise ratio of a layer's output, ``10 log10(sum(y^2) / sum((y - q)^2))`` in
-dB. ``q`` is the quantized layer's output, and ``y`` is the float layer's output for the same input. Each ratio
-therefore excludes the noise of earlier layers. The ratio is always measured on the converted torch module, even if the
-recipe's runtimes are not based on torch.
+The loss of a layer is measured as the signal-to-quantization-noise ratio of its output in dB,
+``10 log10(sum(y^2) / sum((y - q)^2))``. ``q`` is the quantized layer's output, and ``y`` is the float layer's output
+for the same input. Each ratio therefore excludes the noise of earlier layers. The ratio is always measured on the
+converted torch module, even if the recipe's runtimes are not based on torch.
 """
 
 from __future__ import annotations

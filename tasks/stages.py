@@ -27,7 +27,7 @@ def preview(workspace: Workspace, workload: Workload) -> Preview:
 
 
 def propose(workspace: Workspace, workload: Workload) -> Proposal:
-    """Propose a workload file's keys, based on data, model and weights; see `tasks.domains.base.Domain.propose`."""
+    """Propose keys for a workload file from its data, model and weights; see `tasks.domains.base.Domain.propose`."""
     require_domain(workload)
     return DOMAINS[workload.domain].propose(workload, workspace)
 
@@ -51,7 +51,7 @@ def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:
 
 
 def obtain(workspace: Workspace, workload: Workload, dataset: DatasetRef) -> Job[Workload]:
-    """Return the workload's float weights; obtain missing weights as ``checkpoint.kind`` specifies.
+    """Return a job with the workload's float weights; obtain missing weights as ``checkpoint.kind`` specifies.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def evaluate(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) 
     """
     from tasks.evaluate import find_or_evaluate
 
-    # Suppress text that the user's metric prints.
+    # Redirect text that the user's metric prints to standard error.
     with reported_as("The candidate cannot be evaluated", hint_for(candidate.runtime)), contained(passed_on=True):
         return find_or_evaluate(job, candidate, workspace)
 
@@ -110,7 +110,7 @@ def compare(
     Raises
     ------
     MeasurementError
-        The two candidates were evaluated on different samples, or by different metrics.
+        The two candidates were evaluated on different samples or with different metrics.
     """
     from tasks.evaluate import compare_all
 
@@ -120,8 +120,8 @@ def compare(
 def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequence[CandidateRef]) -> Incumbent | None:
     """Return the workload's current bundle as a candidate, or None if the workload has no current bundle.
 
-    If the bundle's files cannot be used, ``fault`` gives the reason, for example damaged files. If this function raises
-    an error, the bundle may still exist and be good.
+    If the bundle's files cannot be used, ``fault`` gives the reason. If this function raises an error, the bundle may
+    still exist and be good.
 
     Parameters
     ----------

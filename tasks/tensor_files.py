@@ -59,7 +59,7 @@ class Golden:
     names: tuple[str, ...] = ()  # names of the first outputs; the name of each further output is its index
 
     def to_bytes(self) -> bytes:
-        """Return the file's content."""
+        """Return the content of a golden file."""
         tensors: dict[str, Tensor] = {}
         for number, case in enumerate((self, *self.further)):
             prefix = case_prefix(number)

@@ -37,7 +37,7 @@ def call_factory(spec: FactorySpec) -> nn.Module:
     if not isinstance(model, resolve_name("torch.nn:Module")):
         raise ConfigurationError(
             f'model.factory "{spec.factory}" returned {type(model).__name__}, not a torch.nn.Module.',
-            hint="Return the float model from the factory.",
+            hint="Change the factory so that it returns the float model.",
         )
     return cast("nn.Module", model)
 

@@ -62,7 +62,7 @@ def _by(context: click.Context, parameter: click.Parameter, value: str | None) -
         return value
     try:
         return getuser()
-    except (KeyError, OSError):  # a user id may lack a name, for example in a container
+    except (KeyError, OSError):  # a user id may have no user name, for example in a container
         return f"uid {os.getuid()}"
 
 
@@ -171,7 +171,7 @@ def _as_json(value: object) -> object:
         return value.isoformat()
     if isinstance(value, Path):
         return str(value)
-    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+    raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON; convert the value to text")
 
 
 def toml(value: object) -> str:

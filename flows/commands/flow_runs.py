@@ -85,5 +85,8 @@ def outcome_of(
     if isinstance(outcome, BaseException):
         raise outcome
     if not isinstance(outcome, expected):
-        raise click.ClickException(f"the flow run ended in the state {state.name}: {state.message}")
+        raise click.ClickException(
+            f"The flow run ended in the unexpected state {state.name}: {state.message}. "
+            "To see Prefect's log, repeat the command with --debug."
+        )
     return outcome, server_s

@@ -78,7 +78,7 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
 def show(workload: str, version: str | None, history: bool, manifest: bool, format: str, store: str) -> None:
     """Show the model card of WORKLOAD's current bundle, or of the bundle VERSION.
 
-    The JSON format adds the manifest and the history.
+    The JSON output also contains the manifest and the history.
 
     \b
     Example:

@@ -66,7 +66,7 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 )  # fmt: skip
 @click.option(
     "--data", default="", metavar="MODULE:CALLABLE|FILE|FOLDER", shell_complete=click.File().shell_complete,
-    help="Read this data: your callable, a .csv, .jsonl or .parquet file, or a folder with one folder of images per "
+    help="Read this data: your callable, a .csv, .jsonl or .parquet file, or a folder with one subfolder of images per "
     "class. For a Hugging Face directory, you may omit --data; init then writes a table for you to fill in.",
 )  # fmt: skip
 @click.option("--target", default="", metavar="COLUMN", help="Predict this column (default for texts: label).")
@@ -97,7 +97,7 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 @click.option(
     "--lower-is-better",
     is_flag=True,
-    help="Treat lower values as better if the metric is a callable that you write.",
+    help="Treat lower values of your own metric as better.",
 )
 @click.option("--all-keys", is_flag=True, help="Also write each unset key, as a comment with its default value.")
 @click.option("-o", "--output", type=FILE, help="Write the workload to this file (default: named after the model).")
@@ -106,10 +106,10 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 def command(model: str, all_keys: bool, output: Path | None, format: str, store: str, **options: Any) -> int:
     """Run a model on its data, and write a workload file for it.
 
-    The command looks for modules in the file's folder, then in the current folder. The workload file omits recipes and
-    runtimes that the model does not support, and explains why. If you pass weights, the command lists the candidates
-    that lose quality. The command does not train the model or overwrite files. If the model, the data or the weights
-    fail a check, the command writes nothing and exits with code 2.
+    The command looks for modules in the workload file's folder, then in the current folder. The workload file omits
+    recipes and runtimes that the model does not support, and explains why. If you pass weights, the command lists the
+    candidates that lose quality. The command does not train the model or overwrite files. If the model, the data or the
+    weights fail a check, the command writes nothing and exits with code 2.
 
     \b
     Example:
@@ -187,7 +187,7 @@ def render(
     reasons
         Reasons for setting or omitting keys, keyed by ``section.key``.
     all_keys
-        Whether to describe every key, and to add each unset key with its default as a comment.
+        Whether to describe every key and to add unset keys as comments with their defaults.
     """
     lines = [
         "# Written by `nightquant init`. To try it out after a change: nightquant workloads --workload FILE --check",

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("--words", default=1000, show_default=True, metavar="N", help="Sample this many words.")
 @click.option("--temperature", default=1.0, show_default=True, metavar="T", help="Sample at this temperature.")
 @click.option("--seed", default=0, show_default=True, metavar="N", help="Sample the words with this random seed.")
-@click.option("-o", "--output", type=FILE, help="Write to this file instead of the terminal.")
+@click.option("-o", "--output", type=FILE, help="Write the text to this file instead of the terminal.")
 @click.option("--compare", is_flag=True, help="Also show text from the float model, sampled with the same seed.")
 @format_option("text", "json")
 @store_option
@@ -63,7 +63,7 @@ def generate(
     if output is not None and format == "json":
         raise ConfigurationError(
             "--output cannot be used with --format json, which writes the text to standard output.",
-            hint="Leave out --output.",
+            hint="Omit --output, and redirect standard output.",
         )
     if output is not None and not output.parent.is_dir():  # check the folder before training or sampling
         raise ConfigurationError(
@@ -137,7 +137,9 @@ def sensitivity(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, f
 
 def _workload(names: tuple[str, ...], recipes: tuple[str, ...], *, hint: str) -> Workload:
     if len(names) != 1 or len(recipes) > 1:
-        raise ConfigurationError("This command needs exactly one workload and at most one recipe.", hint=hint)
+        raise ConfigurationError(
+            f"Expected one --workload and at most one --recipe, but got {len(names)} and {len(recipes)}.", hint=hint
+        )
     (workload,) = NightlyRequest(workloads=names).load_workloads()
     return workload
 
@@ -161,8 +163,8 @@ def _recipes(workload: Workload, names: tuple[str, ...], compare: bool) -> list[
         return [_recipe(workload, names, [*floats, *quantized])]
     if not floats or not (quantized or names):
         raise ConfigurationError(
-            f'Workload "{workload.name}" needs a float recipe and a quantized recipe to compare.',
-            hint='Add a recipe with method = "none" and a recipe with another method to the workload file.',
+            f'--compare needs a float and a quantized recipe, but workload "{workload.name}" lacks one of them.',
+            hint='Add the missing recipe to the workload file; a float recipe has method = "none".',
         )
     return [floats[0], _recipe(workload, names, [*quantized, *floats])]
 

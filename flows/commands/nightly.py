@@ -58,8 +58,8 @@ def nightly(
     """Prepare data and checkpoints, then quantize, evaluate, benchmark, record and publish tonight's candidates.
 
     \b
-    Exit codes: 0 success, 1 some work failed, 2 the request or the configuration is invalid, 3 a regression was
-    found, 4 another run has locked the store.
+    Exit codes: 0 (success), 1 (some work failed), 2 (the request or the configuration is invalid), 3 (a regression
+    was found), 4 (another run has locked the store).
 
     \b
     Example:

@@ -42,12 +42,12 @@ _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDED = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Regressed", "Crashed", "Cancelled")}
 _STARTED = {"prefect.flow-run.Running", *_ENDED}
 
-Kinds = Mapping[str, tuple[str, EventTrigger]]  # maps an alert's name to its closing text and its trigger
+Kinds = Mapping[str, tuple[str, EventTrigger]]  # maps an alert's kind to its message and its trigger
 
 
 @click.group()
 def command() -> None:
-    """Set up alerts for runs that fail, crash, are cancelled, start late, never start or stop responding.
+    """Set up alerts for runs that fail, crash, stop responding, are cancelled, start late or never start.
 
     Prefect's server sends the alerts to the webhook and the notification block that are specified in the settings.
 
@@ -62,7 +62,7 @@ def _when(function: Function) -> Function:
     late = age_option(
         "--late-after",
         default="10m",
-        help="Report a run that stays in the state Late or Pending for this long.",
+        help="Report a run that stays in the Late or Pending state for this long.",
     )
     silent = age_option(
         "--silent-after", default="10m", help="Report a run that has not sent a heartbeat for this long."
@@ -95,8 +95,8 @@ def check(
 ) -> None:
     """Show which automations are installed, missing, disabled or outdated; exit with code 1 unless all are installed.
 
-    With --send, the exit code is also 1 if the test alert cannot be sent. Pass the values of --late-after and
-    --silent-after that you passed to `operations install`.
+    With --send, the exit code is also 1 if the test alert cannot be sent. Pass the same --late-after and
+    --silent-after values that you passed to `operations install`.
 
     \b
     Example:
@@ -131,7 +131,7 @@ def kinds(late_after: dt.timedelta, silent_after: dt.timedelta) -> Kinds:
     Parameters
     ----------
     late_after
-        Delay after which a run counts as late or, if a worker has taken the run, as never started.
+        Time after which a run in the ``Late`` state counts as late, and a ``Pending`` run counts as never started.
     silent_after
         Time without a heartbeat after which a run counts as silent. Prefect sends a heartbeat every 180 s
         (``PREFECT_FLOWS_HEARTBEAT_FREQUENCY``).
@@ -193,14 +193,15 @@ class Automations:
         for _, expected, existing in self._automations(self._targets()):
             if _standing(existing, expected) == "installed":
                 continue
-            for automation in existing:  # the server refuses the client's update, which omits the trigger's defaults
+            # The server rejects the client's updates, because they lack the trigger's defaults.
+            for automation in existing:
                 self._client.delete_automation(automation.id)
             self._client.create_automation(expected)
 
     def standings(self) -> dict[str, str]:
         """Return a mapping from each automation's kind to its state.
 
-        If the webhook's address is outdated, report every installed automation as outdated.
+        If the saved webhook URL is outdated, report every installed automation as outdated.
         """
         targets = self._targets() if self._saved_url() == self._url else []
         return {name: _standing(existing, expected) for name, expected, existing in self._automations(targets)}
@@ -233,7 +234,7 @@ class Automations:
             event=EventNameFilter(name=[_EXECUTED, _FAILED]),
             related=EventRelatedFilter(id=[f"prefect.event.{event.id}"]),
         )
-        # Set a limit, because the server refuses the client's default limit.
+        # Set a limit, because the server rejects the client's default limit.
         return self._client.read_events(ended, limit=10).events
 
     def _automations(self, targets: list[tuple[UUID, str]]) -> Iterator[tuple[str, AutomationCore, list[Automation]]]:
@@ -242,7 +243,7 @@ class Automations:
             yield name, expected, self._client.read_automations_by_name(expected.name)
 
     def _saved_url(self) -> str:
-        """Return the address that the server calls, or ``""`` if no webhook is set or saved."""
+        """Return the webhook URL that is saved on the server, or ``""`` if no webhook is set or saved."""
         if not self._url:
             return ""
         try:
@@ -260,7 +261,9 @@ class Automations:
                 targets.append((self._client.read_block_document_by_name(name, kind).id, kind))
             except ObjectNotFound as error:
                 raise ConfigurationError(
-                    f'Prefect\'s server has no block "{slug}".', hint="To list the blocks, run: prefect block ls"
+                    f'Prefect\'s server has no block "{slug}".',
+                    hint="Set NIGHTQUANT_NOTIFICATION_BLOCK to the type/name of an existing block. To list the blocks, "
+                    "run: prefect block ls",
                 ) from error
         return targets
 

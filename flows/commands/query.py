@@ -37,9 +37,9 @@ _MEANINGS = "select column_name, comment from duckdb_columns() where table_name 
 def query(sql: str | None, list_: bool, output: Path | None, format: str, store: str) -> None:
     """Run a read-only DuckDB SQL query over the store's tables and views.
 
-    At a terminal, tables fit the terminal's width: long texts end with "…", and the leaderboard shows its main columns.
-    If a table other than the leaderboard is too wide, each row becomes a record. Output to a file or a pipe, and output
-    with --format, is never truncated.
+    At a terminal, tables fit the terminal's width: long texts are cut off with "…", and the leaderboard shows only its
+    main columns. If a table other than the leaderboard is too wide, each row becomes a record. Output to a file or a
+    pipe, and output with --format, is never truncated.
     """
     if list_:
         items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]

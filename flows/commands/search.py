@@ -38,7 +38,7 @@ _NAMES = 3  # maximum number of trial names per reason
     "--budget",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Limit the search to this wall time (default: `budget_s` in the [search] section, or 1800).",
+    help="Limit the search to this many seconds of wall time (default: `budget_s` in the [search] section, or 1800).",
 )
 @format_option("text", "json")
 @click.pass_obj
@@ -49,8 +49,8 @@ def command(debug: bool, workload: tuple[str, ...], store: str, budget: float | 
     repeat the command. Without a [search] section, the search uses the bounds and the objective in the [gate] section.
 
     \b
-    Exit codes: 0 success, 1 some work failed, 2 the request or the configuration is invalid, 4 another run has locked
-    the store, 130 Control-C stopped the search, 143 SIGTERM stopped the search.
+    Exit codes: 0 (success), 1 (some work failed), 2 (the request or the configuration is invalid), 4 (another run
+    has locked the store), 130 (Control-C stopped the search), 143 (SIGTERM stopped the search).
 
     \b
     Example:

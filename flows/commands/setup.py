@@ -53,7 +53,7 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
     if check:
         return _check(loaded, store, format)
     if workload:
-        # Report missing packages only if the user names workloads; a run merely skips candidates that lack a package.
+        # Report missing packages only if the user names workloads; a run skips candidates whose packages are missing.
         for runtime in dict.fromkeys(name for entry in loaded for recipe in entry.recipe for name in recipe.runtimes):
             RUNTIMES[runtime].require_installed(runtime)
         for entry in loaded:
@@ -140,7 +140,7 @@ def _candidate(candidate: CandidatePreview) -> str:
 @click.command()
 @format_option("table", "json")
 def config(format: str) -> None:
-    """Show every setting with its value and its source; secrets are never shown.
+    """Show every setting with its value and its source, but hide secrets.
 
     \b
     Example:
@@ -184,5 +184,5 @@ def doctor(context: click.Context, store: str, format: str) -> None:
         for check in checks:
             table.row(check.name, Text(check.status, style=_COLOURS[check.status]), check.found, check.advice)
         Console().print(table)
-        click.echo("No check found a problem." if good else "Follow the advice on each problem.")
+        click.echo("No problems found." if good else "Follow the advice on each problem.")
     context.exit(0 if good else 1)

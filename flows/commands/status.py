@@ -92,7 +92,7 @@ def command(
       nightquant status --prometheus /var/lib/node_exporter/nightquant.prom
     """
     if workload and max_age is None:
-        raise click.UsageError("--workload needs --max-age. Add --max-age, or leave out --workload.")
+        raise click.UsageError("--workload can be used only with --max-age. Add --max-age, or omit --workload.")
     now = dt.datetime.now(dt.UTC)
     if prometheus is not None:
         _metrics().write(overview(store, now), now, prometheus)
@@ -116,7 +116,7 @@ def command(
     console.print(Text.assemble(("Store  ", "bold"), shown_path(state.store)), soft_wrap=True, highlight=False)
     if state.last_run is None:
         status = "contains no results yet" if state.exists else "does not exist yet"
-        console.print(f"       The store {status}; the first run will write results to the store.")
+        console.print(f"       The store {status}; the first run will write its results there.")
     sections = {
         "Last night": marked_lines(_night(state.last_run, now)) if state.last_run else None,
         "Current": _current(state) if state.current else None,

@@ -41,7 +41,7 @@ def command(workload: str | None, nights: int, format: str, store: str) -> None:
         if format == "json":
             print_json(rows)
         elif not rows:
-            click.echo(f"{store} has no workloads yet. Run this command first: nightquant nightly{store_flag(store)}")
+            click.echo(f"The store {store} contains no workloads yet. Run: nightquant nightly{store_flag(store)}")
         else:
             table = _table(rows, with_candidate=True)
             needed = console.measure(table, options=console.options.update(max_width=1000)).maximum

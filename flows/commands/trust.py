@@ -44,7 +44,10 @@ def _min_version(context: click.Context, parameter: click.Parameter, value: str)
     help="Read this current.json (default: the file in PATH, or next to PATH if PATH is a bundle).",
 )
 @click.option(
-    "--threshold", type=click.IntRange(min=1), default=1, help="Require signatures from at least this many of the keys."
+    "--threshold",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Require signatures made with at least this many of the public keys.",
 )
 @click.option(
     "--min-version", default="", callback=_min_version, help="Refuse bundles that are older than this version or date."
@@ -86,7 +89,8 @@ def verify(
     else:
         if not keys:
             raise click.UsageError(
-                "--workload requires --public-key, because a forged current.json cannot be detected without a key."
+                "--workload requires --public-key, because only a signature proves that current.json is genuine. "
+                "Add --public-key FILE."
             )
         # Only a bundle's own folder contains ``SHA256SUMS``.
         has_bundles = not (path / SUMS).exists() and (path / "current.json").exists()
@@ -151,7 +155,7 @@ def sign(workload: str, version: str | None, public_key: tuple[Path, ...], forma
     statement = pointer.statement(trusted) if trusted and pointer is not None else None
     report = verify_bundle(bundles.local_folder(workload, chosen), statement=statement)
     if not report.ok:
-        raise BundleError(f"The bundle was not signed: {report.problem}")
+        raise BundleError(f"The bundle failed verification and was not signed: {report.problem}")
     signed = (
         bundles.sign(workload, chosen, report.sha256sums)
         if statement is None

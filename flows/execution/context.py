@@ -92,7 +92,7 @@ class Execution:
 
     @contextmanager
     def here(self, label: str) -> Iterator[Progress]:
-        """Report the block as a stage that runs in this process; yield a function that reports progress."""
+        """Report the ``with`` block as a stage that runs in this process; yield a function that reports progress."""
         self.reporter.started(label)
         began = time.monotonic()
         with self._logged(label, began):
@@ -145,7 +145,7 @@ _FIRST = threading.Lock()
 @contextmanager
 def executing(settings: Settings, reporter: Reporter) -> Iterator[Execution]:
     """Provide an execution for this context and for threads that copy the context; stop the workers after the block."""
-    # Processes that start in this block do not need the signing key, which the settings already contain.
+    # Remove the signing key from the environment, because the settings already contain the key.
     with children_inherit(NIGHTQUANT_SIGNING_KEY=None):
         execution = Execution(settings, reporter)
         token = _EXECUTION.set(execution)
@@ -172,7 +172,7 @@ def note(remark: str) -> None:
 
 @cache
 def _remote_execution() -> Execution:
-    # Python does not let daemonic processes, such as Dask's workers, start children that might outlive the parent.
+    # Python does not let daemonic processes, such as Dask's workers, start child processes, which might outlive them.
     # However, nightquant's workers exit when their parent exits (see `flows.execution.workers`).
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     execution = Execution(load_settings(), Reporter(), workers=1)
@@ -185,8 +185,7 @@ def _remote_execution() -> Execution:
 class _StageProgress:
     """Progress of a stage, shown as a Prefect artifact if the stage takes more than a few seconds.
 
-    An instance copies the run context, because the thread that receives updates from the workers does not have a run
-    context.
+    An instance copies the run context, because the thread that receives the workers' updates has no run context.
     """
 
     label: str
@@ -211,7 +210,7 @@ class _StageProgress:
         try:
             if self._artifact is None:
                 artifact = context.run(create_progress_artifact, percent, description=description)
-                self._artifact = cast(UUID, artifact)  # an id, not a coroutine, because no event loop is running
+                self._artifact = cast(UUID, artifact)  # outside an event loop, Prefect returns the id directly
             else:
                 context.run(update_progress_artifact, self._artifact, percent, description=description)
         except (httpx.HTTPError, PrefectException, RuntimeError) as error:

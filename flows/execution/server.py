@@ -70,8 +70,8 @@ def prefect_api(
     Parameters
     ----------
     startup_timeout_s
-        Time limit, in seconds, for starting the command's own server. The limit is ten times as long while the server
-        uses CPU time.
+        Time limit, in seconds, for starting the command's own server. A server that uses CPU time may exceed the time
+        limit by a factor of ten.
     noted
         Function to call with a message if the wait is long.
     meanwhile
@@ -178,7 +178,7 @@ def _start(timeout_s: float, noted: Callable[[str], None], meanwhile: Callable[[
         # Open the socket here, so that the URL is known while the server starts.
         with socket.create_server(("127.0.0.1", 0)) as listener:
             process = subprocess.Popen(
-                # ``-P`` prevents modules in the working folder from replacing nightquant's modules.
+                # ``-P`` prevents modules in the working folder from shadowing nightquant's modules.
                 [sys.executable, "-P", "-m", "flows.execution.server_process", str(listener.fileno())],
                 env=os.environ | {"PYTHONPATH": path},
                 stdin=subprocess.PIPE,

@@ -1,6 +1,6 @@
 """The short-lived Prefect server of one command: a process that never outlives its parent.
 
-Prefect's own ephemeral server keeps running when the flow's process is killed. This server reads from a pipe, and only
+Prefect's own ephemeral server keeps running if the flow's process is killed. This server reads from a pipe, and only
 the parent has the pipe's write end. When the parent ends for any reason, the pipe closes and the server stops.
 """
 
@@ -34,7 +34,7 @@ class RetryLocked:
     """ASGI middleware that retries a write request up to five times within a second if the response is 503.
 
     SQLite rejects a transaction if the database has changed since the transaction's first read. Prefect's server then
-    responds with 503, and Prefect's client waits two seconds before retrying. A rejected transaction was rolled back,
+    responds with 503, and Prefect's client waits two seconds before retrying. A rejected transaction is rolled back,
     so a retry is safe.
     """
 

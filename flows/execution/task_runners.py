@@ -75,12 +75,12 @@ def make_task_runner(settings: Settings) -> AnyTaskRunner:
     except ImportError as error:
         raise ConfigurationError(
             f"The {settings.task_runner} task runner is not installed.",
-            hint=f"To install the task runner, run: pip install 'nightquant[{settings.task_runner}]'",
+            hint=f"Run: pip install 'nightquant[{settings.task_runner}]'",
         ) from error
 
 
 def refuse_namesakes(starter: str) -> None:
-    """Raise `ConfigurationError` if the working folder contains a module that would replace a nightquant package."""
+    """Raise `ConfigurationError` if the working folder contains a module that would shadow a nightquant package."""
     own_folder = Path(__file__).resolve().parents[2]
     for path in (Path(name) for package in ("flows", "tasks", "storage") for name in (f"{package}.py", package)):
         if path.resolve().parent != own_folder and (path.is_file() or (path / "__init__.py").is_file()):
@@ -132,7 +132,7 @@ def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
     Raises
     ------
     MeasurementError
-        No host has the fingerprint.
+        No host has the fingerprint `wanted`.
     """
     hosts = list(hosts)
     if chosen := tuple(spot for host, spot in hosts if wanted in ("", host.fingerprint)):

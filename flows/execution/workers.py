@@ -144,7 +144,8 @@ class Workers:
             ) from error
         except BrokenProcessPool as error:
             raise MeasurementError(
-                f"{label}: the worker processes died in both attempts.", hint="Use fewer workers."
+                f"{label}: the worker processes died in both attempts.",
+                hint="If memory is short, lower NIGHTQUANT_WORKERS.",
             ) from error
         except ProcessExpired as error:
             how = f"died with exit code {error.exitcode}."
@@ -181,12 +182,16 @@ class Workers:
 
 
 def try_out(stage: Callable[[Workspace, Workload], R], workload: Workload, store: str, progress: Progress) -> R:
-    """Call a converted model once on its example inputs, in a worker.
+    """Run a stage on a workload in a new worker process, and stop the process afterwards.
+
+    Unless the user has set ``stage_timeout_s``, the time limit is 900 s.
 
     Raises
     ------
-    QuantizationError
-        An operation lacks a quantized kernel (the message names the module), or the output is not finite.
+    MeasurementError
+        The stage exceeded the time limit, or its process died.
+    NightquantError, OSError
+        An expected error that the stage raised; any unexpected exception becomes a `LibraryError`.
     """
 
     def receive(label: str, done: float, total: float, unit: str) -> None:

@@ -52,7 +52,7 @@ def _find_night(connection: duckdb.DuckDBPyConnection, night: dt.date | None) ->
     if night is not None and night not in nights:
         raise ConfigurationError(
             f"The store has no results for the night {night}.",
-            hint=f"The store has nights from {nights[0]} to {nights[-1]}.",
+            hint=f"Choose a night with results; the first is {nights[0]}, and the last is {nights[-1]}.",
         )
     return night or nights[-1]
 
@@ -99,7 +99,7 @@ def _section(
     history = history_of(connection, name, night, (finding for finding in findings if finding.workload == name))
     marks = marks_of([*(str(row["name"]) for row in rows), *history.rows])
     names = [str(row["name"]) for row in rows]
-    # The current bundle has a separate row unless a candidate has identical bytes.
+    # The current bundle has its own row unless it is identical to a candidate.
     own = (str(row["name"]) for row in rows if row["setting"] == "incumbent" and outcome["outcome"] == "kept")
     current = next(own, str(outcome["candidate"] or ""))
     shown, bounds = shown_of(history, names), bounds_of(rows)

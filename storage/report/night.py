@@ -42,7 +42,7 @@ class Mark:
 
     @property
     def svg(self) -> str:
-        """The mark as inline SVG. Screen readers skip the mark, because the candidate's name stands next to it."""
+        """The mark as inline SVG. Screen readers skip the mark, because the text after it has the same meaning."""
         fill = f'none" stroke="{self.colour}" stroke-width="2' if self.is_hollow else self.colour
         path = f'<path fill="{fill}" d="{_MARKERS[self.marker]}"/>'
         return f'<svg class="mark" viewBox="0 0 16 16" aria-hidden="true">{path}</svg>'
@@ -99,7 +99,7 @@ class Condition:
 
     @property
     def is_known(self) -> bool:
-        """Whether any number that can reveal a problem was recorded."""
+        """Whether the noise, the waiting time or the stolen time was recorded."""
         return any(value is not None for value in (self.resolution, self.waiting, self.stolen))
 
 
@@ -253,5 +253,5 @@ def history_of(
 
 
 def shown_of(history: History, names: Sequence[str], most: int = 8) -> list[str]:
-    """Return names that have a history; the limit `most` keeps the lines of a plot distinguishable."""
+    """Return up to `most` names with at least two nights, so that the lines of a plot remain distinguishable."""
     return [name for name in names if len(history.rows.get(name, ())) > 1][:most]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _STYLE = Path(__file__).with_name("plots.mplstyle")
-# Figure size in inches. With this size, plot text and page text look equally large on a phone.
+# Figure size in inches, chosen so that text in a plot and text on the page look equally large on a phone.
 _SIZE = (4.6, 3.5)
 _TAG, _DIGITS = re.compile(r"<[^>]*>"), re.compile(r"(\d\.\d\d)\d+")
 _ROOT = re.compile(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>')

@@ -18,7 +18,7 @@ Decision = Literal["promote", "pass", "hold", "reject"]
 Caches = Literal["warm", "cold"]
 # In the offline scenario, all processors are busy; in the server scenario, requests arrive at random times.
 Scenario = Literal["offline", "server"]
-# Kinds of findings from comparing a night with earlier nights, and the compared metrics.
+# Kinds of findings, and the metrics that are compared with earlier nights.
 FindingKind = Literal["slower", "larger", "worse", "vanished", "appeared", "improved"]
 FindingMetric = Literal["speedup", "size_bytes", "quality_difference", "quality", "candidate"]
 # Source and outcome of a search trial, and the unit of the allowed quality loss.
@@ -29,13 +29,13 @@ QualityUnit = Literal["absolute", "relative"]
 # Name of the column that explains why values in a row are unknown.
 UNKNOWN = "unknown"
 
-# A benchmark's numbers are less reliable if one of these limits was exceeded. `WAITED_SHARE` limits the fraction of
+# A benchmark is less reliable if `WAITED_SHARE` or `STOLEN_SHARE` is exceeded. `WAITED_SHARE` limits the fraction of
 # time in which tasks waited for a CPU. `STOLEN_SHARE` limits the fraction of CPU time that other virtual machines took.
 WAITED_SHARE, STOLEN_SHARE = 0.2, 0.02
 # If an A/A interval extends further than `WIDEST` from 1, the host is too noisy to detect small differences.
 WIDEST = 0.05
 
-# A cell's mapping may also be given as a sequence of (key, value) pairs. ``dt.date`` includes ``dt.datetime``.
+# A mapping in a cell may also be a sequence of (key, value) pairs. ``dt.date`` includes ``dt.datetime``.
 Cell: TypeAlias = (
     str
     | int

@@ -36,7 +36,9 @@ def acknowledge(
         No finding matches, or the reason is empty.
     """
     if not reason.strip():
-        raise ConfigurationError("An acknowledgement needs a reason.", hint='Give a reason with --reason "…".')
+        raise ConfigurationError(
+            "The reason for the acknowledgement is empty.", hint='Give a reason with --reason "…".'
+        )
     compared = compare_night(root, night)
     open_findings = [finding for finding in compared.findings if finding.metric != "candidate"]
     accepted = [
@@ -50,7 +52,8 @@ def acknowledge(
     if not accepted:
         known = "; ".join(finding.describe() for finding in open_findings) or "none"
         raise ConfigurationError(
-            f"There is nothing to acknowledge for {', '.join(workloads)}.", hint=f"The night's findings are: {known}."
+            f"There is nothing to acknowledge for {', '.join(workloads)}.",
+            hint=f"Choose one of the night's findings: {known}.",
         )
     now = dt.datetime.now(dt.UTC)
     run_id = f"acknowledged-{now:%Y%m%d}-{uuid.uuid4().hex[:12]}"

@@ -92,7 +92,7 @@ def _empty() -> bytes:
     with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
         file = Path(scratch) / CATALOG
         with _changed(file) as connection:
-            connection.execute("create schema internal")  # SHOW TABLES does not list this schema
+            connection.execute("create schema internal")  # SHOW TABLES omits internal tables
             connection.execute("create table internal.catalog_files (table_name text, name text, bytes bigint)")
             connection.execute("create table internal.catalog_root (url text)")
             connection.execute(

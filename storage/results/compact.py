@@ -34,7 +34,7 @@ from storage.results.tables import TABLES, Table
 from storage.results.writer import serialized
 from storage.root import StoreRoot, fsync, make_folder
 
-# Compaction waits this long, because a run that started before midnight may still publish into the old month.
+# Wait before compacting a month, because a run that started before midnight may still publish into the old month.
 MONTH_SETTLES = dt.timedelta(days=2)
 # Readers keep a catalog open only for a few minutes.
 GRACE = dt.timedelta(hours=12)

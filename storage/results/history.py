@@ -150,7 +150,7 @@ _NIGHT_SD = 0.015  # assumed night-to-night standard deviation of the current bu
 class Cause:
     """The cause of a change on the night ``since``.
 
-    ``names`` are keys of `changes_between`, and ``text`` describes the changes.
+    ``names`` contains keys from `changes_between`, and ``text`` describes the changes.
     """
 
     since: dt.date
@@ -174,7 +174,7 @@ def attribute(
     incumbent
         Comparable measurements of the current bundle, oldest first.
     metric
-        Name of the number's column.
+        Name of the metric that changed.
     """
     best = max(starts.values())
     likely = sorted((night for night in starts if best - starts[night] <= _AS_GOOD), key=lambda night: -starts[night])

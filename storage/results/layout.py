@@ -123,7 +123,7 @@ class Files:
         return self.compacted_runs.union(file.run_id for file in self.runs)
 
     def file_of(self, run_id: str) -> Entry | None:
-        """Return a file that contains this run's rows, or None."""
+        """Return a file that contains the run's rows, or None if no file contains them."""
         loose = (file.entry for file in self.runs if file.run_id == run_id)
         compacted = (file.entry for file in self.newest.values() if run_id in file.runs)
         return next(loose, None) or next(compacted, None)

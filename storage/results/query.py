@@ -18,7 +18,7 @@ from storage.results.descriptions import quoted
 from storage.root import StoreRoot
 
 _READING = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.PRAGMA})
-# A statement of a permitted type can still run COPY: in a WITH clause, or through two functions that run text as SQL.
+# A permitted statement can still run COPY, either in a WITH clause or through a function that executes text as SQL.
 # DuckDB cannot write-protect individual files, so COPY could replace the catalog or a results file.
 _HIDING = re.compile(r"\b(copy|query|json_execute_serialized_sql)\b", re.IGNORECASE)
 _EXPLAIN = re.compile(r"^\s*explain(\s+analyze|\s*\([^)]*\))?\s", re.IGNORECASE)
@@ -116,14 +116,14 @@ def _catalog_file(root: StoreRoot, scratch: Path) -> Path:
     if not root.list("results"):
         raise StoreError(
             f"The store {root.url} has no results.",
-            hint="Run nightquant nightly first, or name another store with --store.",
+            hint="Run nightquant nightly first, or choose another store with --store.",
         )
     build(root, scratch / CATALOG)
     return scratch / CATALOG
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
-    """Attach a catalog; return the root of its files, ``""`` if the root is unknown, or None if there are no files."""
+    """Attach a catalog; return the root of the files that it reads, ``""`` if unknown, or None if it reads no files."""
     connection.execute(f"attach '{quoted(str(path))}' as results (read_only)")
     connection.execute("use results")
     try:
@@ -153,14 +153,21 @@ def _check_reads(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statem
         for part in connection.extract_statements(_EXPLAIN.sub("", statement.query, count=1)):
             if part.type not in _READING:
                 raise QueryError(
-                    f"EXPLAIN is not allowed with {part.type.name} statements, because queries are read-only."
+                    f"EXPLAIN is not allowed with {part.type.name} statements, because queries are read-only. Explain "
+                    "a SELECT statement instead."
                 )
     elif statement.type == duckdb.StatementType.MULTI:
         _check_is_pivot(connection, statement)
     elif statement.type not in _READING:
-        raise QueryError(f"{statement.type.name} statements are not allowed, because queries are read-only.")
+        raise QueryError(
+            f"{statement.type.name} statements are not allowed, because queries are read-only. Use a SELECT statement "
+            "instead."
+        )
     if hiding := _HIDING.search(_without(statement.query, duckdb.token_type.comment, duckdb.token_type.string_const)):
-        raise QueryError(f"{hiding[0].upper()} is not allowed, because queries are read-only.")
+        raise QueryError(
+            f"{hiding[0].upper()} is not allowed, because queries are read-only. Remove {hiding[0].upper()} from the "
+            "query."
+        )
 
 
 def _without(sql: str, *kinds: duckdb.token_type) -> str:
@@ -178,5 +185,6 @@ def _check_is_pivot(connection: duckdb.DuckDBPyConnection, statement: duckdb.Sta
         connection.extract_statements(f"select exists (\n{query}\n)")
     except duckdb.ParserException as error:
         raise QueryError(
-            "PIVOT is not allowed in statements that write data, because queries are read-only."
+            "PIVOT is not allowed in statements that write data, because queries are read-only. Use PIVOT only to read "
+            "data."
         ) from error

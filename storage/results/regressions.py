@@ -228,12 +228,12 @@ def _with_cause(change: _Change, inputs: Sequence[Row]) -> Regression:
 
 
 def _presence(history: History) -> Iterator[Regression]:
-    """Yield a finding for each candidate that was absent from recent nights, or that vanished tonight."""
+    """Yield a finding for each candidate that has appeared or vanished."""
     for nights in history.presence().values():
         tonight, *before = [nights[night] for night in sorted(nights, reverse=True)][: 1 + KNOWN_NIGHTS]
         ages = {key: age for age, keys in reversed(list(enumerate(before))) for key in keys}
-        # One of tonight's candidates may have been absent for several nights, because a run can be limited to some
-        # recipes. Therefore, also report candidates that vanished while one of tonight's candidates was absent.
+        # Because a run can be limited to some recipes, tonight's candidates may have been absent for several nights.
+        # Also report candidates that vanished while one of tonight's candidates was absent.
         reach = max((ages[key] for key in tonight if key in ages), default=0)
         for key in sorted(tonight - ages.keys()) if before else ():
             yield Regression(*key, "appeared", "candidate")

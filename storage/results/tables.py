@@ -97,7 +97,7 @@ RUNS = Table(
         _NIGHT,
         _required("started_at", TIME, "time when the run started", "UTC"),
         _required("finished_at", TIME, "time when the run wrote its rows", "UTC"),
-        _choice("status", results.RunStatus, "outcome of the run; failed if any work failed"),
+        _choice("status", results.RunStatus, "outcome of the run; failed if any part of the run failed"),
         _PROFILE,
         _required("workloads", INT, "number of workloads in the run", "workloads"),
         _required("candidates_ok", INT, "number of candidates that the run measured", "candidates"),
@@ -344,7 +344,7 @@ MEASUREMENTS = Table(
         Column(
             "sequence_length",
             INT,
-            "number of steps in a call; NULL in rows with the primary setting's sequence length",
+            "number of steps in each sequence; NULL if the row uses the primary setting's sequence length",
             "steps",
         ),
         *_CAPACITY,
@@ -413,7 +413,7 @@ PROMOTIONS = Table(
         Column(
             "incumbent_reason",
             TEXT,
-            "reason why the previously current bundle stays, goes or has an unknown outcome; "
+            "reason why the previously current bundle stays current or is replaced, or why the outcome is unknown; "
             "NULL if no bundle was current",
         ),
         _UNKNOWN,
@@ -424,7 +424,7 @@ _METRIC = _choice("metric", results.FindingMetric, "metric that changed")
 
 FINDINGS = Table(
     name="findings",
-    meaning="One row per run, workload, candidate and metric, for each change since earlier nights.",
+    meaning="One row per run, workload, candidate and metric that differs from earlier nights.",
     key=("run_id", "workload", "recipe", "runtime", "metric"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
@@ -491,7 +491,11 @@ TRIALS = Table(
         Column(
             "parent", TEXT, "candidate that the trial repairs, as recipe/runtime; NULL if the trial is not a repair"
         ),
-        _choice("outcome", results.TrialOutcome, "outcome; dropped trials cannot win, and open trials are undecided"),
+        _choice(
+            "outcome",
+            results.TrialOutcome,
+            "outcome of the trial; dropped trials cannot win, and open trials are undecided",
+        ),
         Column("reason", TEXT, "one-line reason for the outcome"),
         Column("split", TEXT, "split on which the search measured quality"),
         Column("samples", INT, "number of samples on which the search measured quality", "samples"),

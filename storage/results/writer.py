@@ -23,7 +23,7 @@ _ROW_GROUP = 122_880  # DuckDB's default; threads scan different row groups in p
 
 
 class ResultsStore:
-    """Writer for the results files of a store."""
+    """A writer that adds results files to a store."""
 
     def __init__(self, root: StoreRoot | Path | str) -> None:
         self.root = StoreRoot.of(root)
@@ -31,14 +31,15 @@ class ResultsStore:
     def append(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str = "") -> str:
         """Write one run's rows of a table to a file, and return the file's path or URL.
 
-        If a file in the store already contains the rows, write nothing and return the existing file. A retried run
-        therefore never counts twice. `published` determines the month in the file's path. `part` names the workload if
-        the rows are about only one workload.
+        If a file in the store already contains the rows, write nothing and return the existing file, so that a retried
+        run never counts twice. `published` determines the month in the file's path. `part` names the workload if the
+        rows are about only one workload.
 
         Raises
         ------
         StoreError
-            The store failed, or a row is invalid (see `validated`). If a row is invalid, nothing is written.
+            The store cannot be read or written, or a row is invalid (see `validated`). If a row is invalid, nothing
+            is written.
         """
         layout = _layout(table, run_id, published)
         name, _ = self._put(layout, validated(layout, rows, run_id), part_name(run_id, part), published)

@@ -1,1 +1,1 @@
-"""The benchmark measures each candidate's speed against the baseline, and checks whether the host was quiet."""
+"""Measure each candidate's speed relative to the baseline, and check whether the host was quiet."""

@@ -1,4 +1,4 @@
-"""Capacity in the benchmark stage: choose the candidates, run the measurement, and compute ratios and costs."""
+"""Measure capacity in the benchmark stage: choose the candidates, run the measurement, and compute ratios and costs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def measure_capacity(
     """Measure the capacity of the baseline and the `eligible` subjects; if time is short, leave out the last subjects.
 
     If ``[benchmark.capacity]`` is missing, return an empty result. With the ``quick`` profile, measure only if
-    ``in_quick`` is true. Unmeasured capacities have a reason only if the gate needs them.
+    ``in_quick`` is true. If a quick run skips the measurement, give a reason only if the gate needs capacities.
     """
     settings = job.workload.benchmark.capacity
     is_left_out = settings is not None and session.profile.name == "quick" and not settings.in_quick
@@ -57,7 +57,8 @@ def measure_capacity(
     try:
         if is_left_out:
             raise MeasurementError(
-                "Quick runs do not measure capacity by default.", hint="Set in_quick = true in [benchmark.capacity]."
+                "Capacity was not measured, because quick runs do not measure it by default.",
+                hint="Set in_quick = true in [benchmark.capacity].",
             )
         with _golden_files(job, settings, store) as goldens:
             spec = spec_of(session, [by_name[name] for name in names], job.workload, goldens)
@@ -108,9 +109,9 @@ def spec_of(
 def splits_of(
     processors: int, threads: Sequence[int], processes: Sequence[int], batch_sizes: Sequence[int]
 ) -> tuple[Split, ...]:
-    """Return the splits that use at most `processors` processors.
+    """Return the combinations of processes, threads and batch size that use at most `processors` processors.
 
-    Splits with many processes and small batches come first.
+    Combinations with many processes and small batches come first.
     """
     powers = [1 << exponent for exponent in range(processors.bit_length())]
     return tuple(
@@ -161,7 +162,7 @@ def _capacity(settings: Capacity, served: Served, ratio: Ratio) -> ServedCapacit
 
 
 def ratios_of(served: Mapping[str, Served], baseline: str) -> dict[str, Ratio]:
-    """Compare each subject's capacity with the baseline's capacity; return ratios and 95% intervals over sittings."""
+    """Return the ratio of each subject's capacity to the baseline's capacity, with a 95% interval."""
     rps = {name: np.array(item.rps) for name, item in served.items()}
     samples = {name: Sample.against_one(rps[baseline], rounds) for name, rounds in rps.items() if name != baseline}
     noise = Noise.pooled(samples.values())
@@ -169,7 +170,7 @@ def ratios_of(served: Mapping[str, Served], baseline: str) -> dict[str, Ratio]:
 
 
 def eligible_subjects(measured: Measured, promising: Sequence[str]) -> list[str]:
-    """Return the timed subjects whose capacity may affect decisions: the current bundle, then candidates by speed.
+    """Return timed subjects whose capacity may affect decisions: the current bundle, then candidates, fastest first.
 
     Subjects that are too slow for ``min_speedup`` are left out.
     """

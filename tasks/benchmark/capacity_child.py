@@ -1,8 +1,8 @@
-"""Measure how many requests per second the host serves; this process starts the workers and sends the requests.
+"""Measure how many requests per second the host can serve; this process starts the workers and sends the requests.
 
-`tasks.benchmark.child` runs this module. The process first finds each subject's best split of the processors. The
-process then measures in sittings; each sitting starts a new fleet of workers for every subject. In each round of a
-sitting, all subjects are measured in turn. Idle fleets sleep.
+`tasks.benchmark.child` runs this module. The process first finds, for each subject, the best split of the processors
+among workers. The process then measures capacity in sittings; each sitting starts a new fleet of workers for every
+subject. In each round of a sitting, all subjects are measured in turn. Idle fleets sleep.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from tasks.benchmark.rounds import balanced_rounds
 from tasks.benchmark.statistics import Array
 from tasks.machine import affinity
 
-# Fraction of the time to spend on finding the splits.
+# Fraction of the remaining time to spend on finding the best splits.
 _SEARCH_SHARE = 0.35
 _SHORTEST_S, _LONGEST_S = 0.2, 2.0
-_FEWEST_WINDOWS = 3  # windows per split in the first pass of the search
+_FEWEST_WINDOWS = 3  # measurement windows per split in the first pass of the search
 _FEWEST_SITTINGS, _MOST_SITTINGS = 3, 20
 _FEWEST_REQUESTS = 100
 # First rate to try, as a fraction of the highest throughput.
 _FIRST_GUESS = 0.8
-# A percentile needs at least this many requests, so that ten requests are above the percentile.
+# Minimum numbers of requests for the 99th and 99.9th percentiles, so that ten requests exceed the percentile.
 _FOR_P99, _FOR_P999 = 1_000, 10_000
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """Target numbers of sittings in the available time, rounds per sitting, and windows per subject in a sitting."""
+    """A plan for the available time: numbers of sittings, rounds per sitting, and windows per subject in a sitting."""
 
     sittings: int
     rounds: int
@@ -91,7 +91,7 @@ class _Subject:
 
 @dataclass
 class _Measurement:
-    """The state of the measurement; ``started_s`` lists how many seconds each fleet took to start.
+    """The state of a capacity measurement; ``started_s`` lists how many seconds each fleet took to start.
 
     A sitting measures each subject in windows of ``window_s`` seconds or with probes of ``requests`` requests.
     """
@@ -123,8 +123,8 @@ class _Measurement:
         """Find each subject's best split by successive halving.
 
         See Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS
-        2016. The subjects take turns and try the splits in the same order, because a split tried for only one subject
-              would bias the ratio.
+        2016. The subjects take turns and try the splits in the same order, because trying a split for only one subject
+        would bias the ratio.
         """
         end, windows = time.monotonic() + _SEARCH_SHARE * self.left_s(), _FEWEST_WINDOWS
         scores: dict[str, dict[Split, _Score]] = {subject.name: {} for subject in self.spec.subjects}
@@ -206,14 +206,14 @@ class _Measurement:
         if probe is None:
             raise MeasurementError(
                 f"No request rate meets latency_bound_ms = {self.spec.bound_s * 1e3:g}: "
-                f"a call takes {window.call_s * 1e3:.3g} ms on a busy host.",
+                f"a call takes {window.call_s * 1e3:.3g} ms while all workers are busy.",
                 hint="Raise latency_bound_ms.",
             )
         item.rps[-1].append(probe.rate)
         item.probes.append(probe)
 
     def _twice(self, fleet: Fleet, gaps: Array) -> Callable[[float], Probe]:
-        """Return a function that tests a rate and repeats a failed test, because other programs may cause failures."""
+        """Return a function that tests a request rate, with a second attempt in case other programs cause a failure."""
 
         def attempt(rate: float) -> Probe:
             probe = offer(fleet, gaps, rate)

@@ -38,7 +38,7 @@ from tasks.outputs import tensors_of
 _WARM_UP_CALLS, _WARM_UP_S = 5, 0.2
 # A worker counts as hung if its answer is overdue by this many seconds.
 _PATIENCE_S = 60.0
-_HEAD_START_S = 0.002  # time for all workers to receive an order
+_HEAD_START_S = 0.002  # time allowed for all workers to receive an order
 _BYTES, _STOP = 8, -1
 _QUEUE_BYTES = 1 << 20  # Linux's default limit on the size of an unprivileged user's pipe
 _PR_SET_PDEATHSIG = 1
@@ -77,7 +77,7 @@ class Fleet:
         return time.monotonic() + _HEAD_START_S
 
     def put(self, numbers: bytes) -> None:
-        """Append requests to the queue; never wait for the workers."""
+        """Append requests to the queue without waiting for the workers."""
         os.write(self.queue, numbers)
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ def running_fleet(subject: Subject, split: Split, loader: str, processors: Seque
         A worker died, hung, could not load the subject, or computed outputs that differ from the golden outputs.
     """
     taken, queue = os.pipe()
-    with suppress(OSError):  # the system allows only smaller pipes
+    with suppress(OSError):  # some systems allow only smaller pipes
         fcntl.fcntl(queue, fcntl.F_SETPIPE_SZ, _QUEUE_BYTES)
     # Leave room for a partly read page, and for the numbers that stop the workers.
     most = fcntl.fcntl(queue, fcntl.F_GETPIPE_SZ) // _BYTES - mmap.PAGESIZE // _BYTES - split.processes
@@ -134,7 +134,7 @@ def running_fleet(subject: Subject, split: Split, loader: str, processors: Seque
         yield fleet
     finally:
         for worker, control in fleet.workers.items():
-            worker.kill()  # a worker has nothing to clean up, and may hang in a call
+            worker.kill()  # kill, because a worker has nothing to clean up and may hang in a call
             worker.join()
             control.close()
         os.close(queue)
@@ -145,10 +145,10 @@ def _work(
     load: Callable[[], Loaded], threads: int, pinned: Sequence[int], control: Connection, queue: int, finished_s: Array
 ) -> None:
     """Carry out the fleet's orders until the fleet shuts down; this function runs in a worker process."""
-    # Stop if the fleet's process dies: all workers share its pipes, so no worker would see a closed pipe.
+    # Stop if the parent process dies, because the workers share the pipes and would never see a closed pipe.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if pinned:
-        with suppress(OSError):  # some sandboxes forbid this call
+        with suppress(OSError):  # some sandboxes block ``sched_setaffinity``
             os.sched_setaffinity(0, pinned)
     torch.set_num_threads(threads)
     with torch.inference_mode():
@@ -197,7 +197,9 @@ def _number(value: int) -> bytes:
 def _answer(process: ForkProcess, control: Connection, patience_s: float) -> str | tuple[int, float]:
     try:
         if not control.poll(patience_s):
-            raise MeasurementError(f"A worker process did not respond within {patience_s:.0f} s.")
+            raise MeasurementError(
+                f"A worker process did not respond within {patience_s:.0f} s.", hint="Try again on an idle host."
+            )
         answer: str | tuple[int, float] = control.recv()
     except (EOFError, OSError) as error:
         raise _ended(process) from error

@@ -1,4 +1,4 @@
-"""The request to the process that measures capacity, and the process's report."""
+"""Messages to and from the process that measures capacity: a request and a report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tasks.refs import Frozen
 
 
 class Split(Frozen):
-    """A division of the host into ``processes``, each with ``threads`` processors and ``batch_size`` rows per call."""
+    """A division of the host's processors: the numbers of processes, threads per process, and rows per call."""
 
     processes: int
     threads: int
@@ -42,8 +42,8 @@ class CapacitySpec(ChildSpec):
 class Served(Frozen):
     """One subject's requests per second in each round of each sitting, with the subject's best split.
 
-    In the server scenario, the latency percentiles cover ``requests`` requests, sent at the highest rate of each round.
-    ``limit`` describes how the request generator limited the rate, or is ``""``.
+    In the server scenario, the latency percentiles are computed from ``requests`` requests, sent at each round's
+    highest rate. ``limit`` describes how the request generator limited the rate, or is ``""``.
     """
 
     split: Split
@@ -56,7 +56,7 @@ class Served(Frozen):
 
 
 class CapacityReport(Frozen):
-    """Measured subjects in the order of the request, and the reason for each subject that was not measured."""
+    """Results by subject, in the order of the request, and the reason for each subject that was not measured."""
 
     subjects: dict[str, Served]
     refused: dict[str, str]

@@ -1,7 +1,7 @@
 """The server scenario: send requests at random times without waiting for answers, and find the highest possible rate.
 
 Requests are scheduled in advance, and each latency is measured from the scheduled time. If each request waited for the
-previous answer, slow answers would hide the queueing (coordinated omission). Requests arrive as in a Poisson process.
+previous answer, slow answers would hide the queueing (coordinated omission). Arrival times follow a Poisson process.
 All subjects of a round get the same random numbers, so the ratio of two rates is more precise than each rate.
 """
 
@@ -31,7 +31,7 @@ _LOWEST = 0.01  # the search does not try rates below this share of the highest 
 
 @dataclass(frozen=True)
 class Probe:
-    """Times, in seconds, of requests that were sent at ``rate`` per second; each array is float64 [requests].
+    """Timings, in seconds, of requests sent at ``rate`` requests per second; each array is float64 [requests].
 
     ``latency_s`` is the time from a request's scheduled start to the answer. ``lag_s`` is the delay in sending the
     request. ``busy`` is the generator's processor time ÷ elapsed time.
@@ -58,7 +58,7 @@ def offer(fleet: Fleet, gaps: Array, rate: float) -> Probe:
     numbers, count = np.arange(len(gaps), dtype=np.int64).tobytes(), len(gaps)
     item = len(numbers) // count
     sent_s = np.empty(count)
-    # A collection of garbage after the first scheduled time would delay the first requests.
+    # Collect garbage before the first scheduled time, so that collections do not delay requests.
     with no_garbage_collection():
         due_s = np.cumsum(gaps) / rate + fleet.open()
         due = due_s.tolist()
@@ -82,7 +82,7 @@ def highest_rate(attempt: Callable[[float], Probe], bound_s: float, guess: float
     """Find the highest rate at which the latency's 99th percentile is at most `bound_s`, or return None.
 
     The search takes growing steps from `guess` until it has a rate that passes and a rate that fails, and then bisects.
-    Rates above `ceiling`, the highest throughput, are not tried, because in a short test the queue may stay short by
+    Rates above `ceiling`, the highest throughput, are not tried, because a short test at such a rate may pass by
     chance.
     """
     passed: Probe | None = None
@@ -110,5 +110,5 @@ def generator_limit(lag_s: Array, busy: float, bound_s: float) -> str:
     """Describe how the generator limited the requests at the highest rate, or return ``""``."""
     late_s = float(np.quantile(lag_s, SHARE))
     if late_s > LATE * bound_s:
-        return f"the generator, whose 99th percentile was {late_s * 1e3:.3g} ms late"
+        return f"the generator, which sent 1% of the requests at least {late_s * 1e3:.3g} ms late"
     return f"the generator, which was busy {busy:.0%} of the time" if busy > BUSY else ""

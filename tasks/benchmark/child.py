@@ -88,7 +88,8 @@ def _name(module: str) -> str:
 def main(module: str, spec: str, out: str) -> None:
     """Run `module` on the `spec` file, write the report to the `out` file, and exit at once.
 
-    Skip garbage collection during torch's import, and the interpreter's finalization, because each takes a second.
+    Import torch without garbage collection, and exit without the interpreter's finalization, because each takes a
+    second.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.disable()
@@ -111,7 +112,8 @@ def _end_with_parent() -> None:
 
 
 def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
-    # ``-P`` keeps the working folder off the import path, because a ``tasks.py`` in it would shadow this package.
+    # ``-P`` keeps the working folder off the import path, because a ``tasks.py`` in that folder would shadow this
+    # package.
     command = [sys.executable, "-P", "-m", __name__, module, str(folder / "spec.json"), str(folder / "out.json")]
     path = [str(Path(tasks.__path__[0]).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
@@ -132,7 +134,7 @@ def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
         ) as process,
     ):
         try:
-            # Wait in a thread, because ``Popen.wait`` with a timeout polls, which would disturb the measurement.
+            # Wait in a thread, because ``Popen.wait`` with a timeout polls, and polling would disturb the measurement.
             waiting = threading.Thread(target=process.wait, daemon=True)
             waiting.start()
             waiting.join(limit.left_s())

@@ -46,7 +46,7 @@ def run(spec_json: str) -> LaunchReport:
     """Execute a `LaunchSpec` in this process, before other code starts threads or sets the affinity."""
     spec = LaunchSpec.model_validate_json(spec_json)
     if allowed := affinity():
-        with suppress(OSError):  # some sandboxes forbid this call; the report contains the actual affinity
+        with suppress(OSError):  # some sandboxes block ``sched_setaffinity``; the report contains the actual affinity
             os.sched_setaffinity(0, choose_processors(spec.threads, allowed))
     pinned = affinity()
     torch.set_num_threads(spec.threads)
@@ -63,7 +63,7 @@ def run(spec_json: str) -> LaunchReport:
         round_s = time_rounds(spec, subjects, calls)
         single_s = time_singles(spec, subjects)
         began = time.monotonic()
-        # The budget for cold calls is a fraction of the launch's time so far, excluding the first launch's additional
+        # The budget for cold calls is a fraction of the launch's duration so far, excluding the first launch's longer
         # warm-up.
         longer_s = len(ready) * (spec.profile.warm_up_s - spec.profile.rewarm_s)
         budget_s = spec.profile.cold_share * (began - spec.spawned_at - longer_s)
@@ -71,7 +71,7 @@ def run(spec_json: str) -> LaunchReport:
         cold_wall_s = time.monotonic() - began
         used: dict[str, float] = {}
         for name, subject in ready.items():
-            with subject.loaded.scope():  # half as many calls as in a block are enough
+            with subject.loaded.scope():  # count threads with half as many calls as in a block
                 used[name] = threads_used(subject.loaded.call, -(-calls[name] // 2), subject.background)
     for name, threads in used.items():
         if problem := excess(threads, spec.threads):
@@ -109,7 +109,7 @@ def run(spec_json: str) -> LaunchReport:
 
 
 def load_candidate(subject: Subject) -> Loaded:
-    """Open a candidate and bind the candidate's call to the golden inputs."""
+    """Open a candidate, ready to be called with the golden inputs."""
     opened = RUNTIMES[subject.runtime].opener().open(subject.files(), torch.get_num_threads())
     golden = Golden.read(Path(subject.golden))
     return Loaded(partial(opened.call, *golden.inputs.values()), golden.outputs, opened.scope)

@@ -20,8 +20,8 @@ class Profile(Frozen):
     takes at least ``block_s`` seconds. A warm-up takes at least ``warm_up_calls`` calls and ``warm_up_s`` seconds
     (``rewarm_s`` in later launches). Percentiles come from ``single_calls`` individually timed calls, which take at
     most ``single_s`` seconds per candidate and launch. At most ``cold_rounds`` rounds are timed with cold caches;
-    ``cold_share`` limits the duration of these rounds, as a fraction of the rest of the launch. Further settings, which
-    do not affect decisions, are timed in ``further_launches`` launches.
+    ``cold_share`` limits the time for cold rounds to a fraction of the time for the rest of the launch. Further
+    settings, which do not affect decisions, are timed in ``further_launches`` launches.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Subject(Frozen):
 
 
 class ChildSpec(Frozen):
-    """Subjects for a child to measure; the child imports ``modules``, and then opens each subject with ``loader``."""
+    """Subjects that a child process measures; it imports ``modules``, and then opens each subject with ``loader``."""
 
     subjects: tuple[Subject, ...]
     loader: str
@@ -88,7 +88,7 @@ class MemorySpec(ChildSpec):
 class LaunchSpec(ChildSpec):
     """A request for a launch; ``spawned_at`` is the launch's start on the monotonic clock.
 
-    ``calls`` and ``cold_rounds`` are copied from the results of the first launch.
+    In later launches, ``calls`` and ``cold_rounds`` are copied from the first launch's results.
     """
 
     profile: Profile

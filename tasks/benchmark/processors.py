@@ -1,8 +1,8 @@
 """Choose a launch's processors, count the threads that a subject uses, and evict data from caches.
 
-A process that may use N threads is pinned to N processors, so additional threads must wait. The count therefore
-includes both running threads and threads that wait for a processor. Other data is written into the caches to make them
-cold.
+A process that may use N threads is pinned to N processors, so additional threads must wait. The thread count therefore
+includes both running threads and threads that wait for a processor. To make caches cold, this module fills them with
+other data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tasks.benchmark.rounds import time_block
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _THREADS = Path("/proc/self/task")
 # After a call, thread pools spin for a few milliseconds before sleeping. A thread that still runs after `_PATIENCE_S`
-# seconds will not stop.
+# seconds is assumed to run permanently.
 _SLICE_S, _PATIENCE_S = 0.005, 0.1
 # A thread that runs for less than this fraction of the busiest thread's time only dispatches work. On a busy host, a
 # dispatching thread may wait a long time for a processor, but waiting is not work.
@@ -32,7 +32,7 @@ _MARGIN = 1.1
 
 
 def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
-    """Choose up to `count` processors, one per core first.
+    """Choose up to `count` processors, on as many different cores as possible.
 
     High-numbered processors are preferred, because low-numbered processors serve interrupts.
     """
@@ -63,11 +63,11 @@ def threads_used(call: Callable[[], object], calls: int, own: frozenset[int] = f
     Parameters
     ----------
     own
-        The subject's background threads. Background threads of other subjects do not count.
+        Background threads of the subject; background threads of other subjects do not count.
     """
     foreign = background_threads() - own
     began = time.perf_counter()
-    # Read the threads' clocks within the measured interval, so that a thread counts at most once.
+    # Read the threads' clocks within the measured interval, so that no thread's time exceeds the elapsed time.
     before = _clocks()
     time_block(call, calls)
     after = _clocks()
@@ -161,7 +161,7 @@ class Eviction:
         size = min(sufficient, most_bytes) if sufficient else most_bytes
         private = max((sum(size for level, size in sizes.items() if level < 3) for sizes in levels), default=0)
         self._processors = tuple(processors)
-        # Use small pages, so that writing to the buffer evicts TLB entries. The first write below allocates all pages.
+        # Use small pages, so that writing to the buffer evicts TLB entries. The first write allocates all pages.
         memory = mmap.mmap(-1, size)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
             with suppress(OSError):  # the kernel lacks huge pages

@@ -76,7 +76,7 @@ class Measured:
     caches: Caches = "warm"
 
     def with_caches(self, caches: Caches) -> Measured:
-        """Return a copy of the results that uses the calls with warm or cold caches."""
+        """Return a copy of the results that uses warm or cold calls, as `caches` specifies."""
         return replace(self, caches=caches)
 
     def names(self) -> list[str]:
@@ -146,7 +146,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Session:
-    """Settings of a benchmark's measurements; ``on_launch`` receives the numbers of finished and required launches."""
+    """Settings of a benchmark; ``on_launch`` receives the numbers of finished and required launches."""
 
     baseline: str
     profile: Profile
@@ -168,7 +168,7 @@ class Session:
         Raises
         ------
         MeasurementError
-            A launch died or exceeded the limit, or the baseline is missing or was refused.
+            A launch died or exceeded the time limit, or the baseline is missing or was refused.
         """
         copy = self.baseline + COPY_SUFFIX
         copies = [subject.model_copy(update={"name": copy}) for subject in subjects if subject.name == self.baseline]
@@ -189,7 +189,10 @@ class Session:
             refused |= {name: f"launch {done}: {reason}" for name, reason in report.refused.items()}
             for name in (self.baseline, copy):
                 if name in refused:
-                    raise MeasurementError(f"The baseline {self.baseline} cannot be timed: {refused[name]}.")
+                    raise MeasurementError(
+                        f"The baseline {self.baseline} cannot be timed: {refused[name]}.",
+                        hint="Check that the baseline runs correctly on this host.",
+                    )
             remaining = [
                 subject
                 for subject in remaining
@@ -210,12 +213,12 @@ class Session:
     ) -> MemoryReport:
         """Measure the resident memory of every subject, each in a separate process that has imported `modules`.
 
-        Unless the measurement runs `alone`, reserve as many processors for the proof as the benchmark has threads.
+        Unless `alone` is true, leave as many processors free for the proof as the benchmark has threads.
 
         Raises
         ------
         MeasurementError
-            The memory process died or exceeded the limit.
+            The memory process died or exceeded the time limit.
         """
         reserved = 0 if alone else self.threads
         spec = MemorySpec(**dict(self._spec(subjects, modules)), reserved=reserved)
@@ -227,7 +230,7 @@ class Session:
         Raises
         ------
         MeasurementError
-            The proof process died or exceeded the limit.
+            The proof process died or exceeded the time limit.
         """
         return run_child("tasks.proof.child", self._spec(subjects, modules), ProofReport, self.limit)
 

@@ -90,9 +90,9 @@ def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: floa
 def calls_for_block(call: Call, least_s: float, guess_s: float) -> int:
     """Time increasingly long blocks to find how many calls together take at least `least_s` seconds.
 
-    The method follows ``torch.utils.benchmark.Timer.blocked_autorange``. However, the first block's size is based on a
-    guess of `guess_s` seconds per call. Later sizes are computed from the previous block's duration instead of being
-    increased tenfold.
+    The method follows ``torch.utils.benchmark.Timer.blocked_autorange``, with two changes. The first block's size is
+    computed from `guess_s`, a guess of the seconds per call. Later sizes are computed from the previous block's
+    duration instead of being increased tenfold.
     """
     calls = _calls_lasting(least_s, guess_s)
     while (elapsed := time_block(call, calls)) < least_s and calls < _MAX_CALLS:
@@ -137,7 +137,7 @@ def warm_up_all(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, i
 
 
 def time_rounds(spec: LaunchSpec, subjects: Mapping[str, Loaded], calls: dict[str, int]) -> dict[str, list[float]]:
-    """Return each subject's seconds per call in each round."""
+    """Time one block per subject and round; return the seconds per call in each round, by subject."""
     round_s: dict[str, list[float]] = {name: [] for name in subjects}
     for order in balanced_rounds(sorted(subjects), spec.profile.rounds, spec.seed):
         for name in order:
@@ -148,7 +148,7 @@ def time_rounds(spec: LaunchSpec, subjects: Mapping[str, Loaded], calls: dict[st
 
 
 def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, list[float]]:
-    """Return the duration of each single call in seconds, by subject; the baseline's copy is not timed."""
+    """Time single calls of every subject except the baseline's copy; return the durations in seconds, by subject."""
     profile, single_s = spec.profile, {}
     most = -(-profile.single_calls // profile.launches)
     for name, loaded in subjects.items():
@@ -163,7 +163,7 @@ def time_cold_rounds(
 ) -> dict[str, list[float]]:
     """Time one cold call per subject and round; return the durations in seconds, by subject.
 
-    `budget_s` limits only the first launch.
+    `budget_s` limits the number of rounds in the first launch only.
     """
     cold_s: dict[str, list[float]] = {name: [] for name in subjects}
     began = time.perf_counter()

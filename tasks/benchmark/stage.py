@@ -37,9 +37,9 @@ class BenchmarkCandidate(Frozen):
     """A candidate to time, and the golden outputs that the candidate must reproduce.
 
     If ``standing`` is ``settled``, the candidate's speed does not affect decisions. The speed of a ``challenger``
-    determines whether the challenger can be promoted. Challengers are compared with the current bundle (``incumbent``),
-    or with a candidate identical to the bundle (``defender``). Capacity is measured only for candidates that
-    ``may_be_promoted`` and for the current bundle.
+    determines whether it can be promoted. Challengers are compared with the current bundle (``incumbent``), or with a
+    candidate identical to the bundle (``defender``). Capacity is measured only for candidates that ``may_be_promoted``
+    and for the current bundle.
     """
 
     candidate: CandidateRef
@@ -77,7 +77,7 @@ class Setting:
         return f"batch {self.batch_size}{steps}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
     def of(self, workload: Workload) -> Workload:
-        """Return the workload with the setting's sizes."""
+        """Return a copy of the workload with this setting's batch size and sequence length."""
         sizes = {"batch_size": self.batch_size}
         sizes |= {"sequence_length": self.sequence_length} if self.sequence_length else {}
         return workload.model_copy(update={"benchmark": workload.benchmark.model_copy(update=sizes)})
@@ -102,8 +102,8 @@ def benchmark(
     ------
     MeasurementError
         The primary setting failed: the baseline is missing or was refused, a launch died, or `limit_s` was reached.
-        Failures in further settings are reported in ``refused``; failures of the memory measurement or the proof are
-        reported in ``unknown``.
+        ``refused`` reports failures in further settings, and ``unknown`` reports failures of memory measurements or
+        proofs.
     """
     workload, settings = job.workload, job.workload.benchmark
     subjects = [candidate.subject(workspace) for candidate in candidates]

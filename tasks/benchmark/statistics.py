@@ -1,4 +1,4 @@
-"""Ratios, intervals and bounds, computed from block times and corrected for correlation between launches."""
+"""Compute ratios, intervals and bounds from block times, corrected for correlation between launches."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ LOOKS = (3, 5, 7, 10, 14, 20, 28, 40, 56)
 # Maximum fraction of benchmarks that wrongly accept at least one candidate; wrong rejections have the same limit. Later
 # looks are assigned larger parts of the error (1 : 2 : 3 ...), because a few launches seldom decide a close case.
 ERROR = 0.01
-# Bias that one subject may have in every launch; additional launches do not reduce this bias.
+# A bias that a subject may have in all launches, and that additional launches do not reduce.
 STICKS = math.log(1.03)
 # Degrees of freedom that the other subjects contribute to the bounds on a subject's speed. With a larger value, an
 # exceptionally noisy candidate would be promoted wrongly more often than `ERROR` allows (see benchmarks.decisions).
@@ -140,7 +140,7 @@ class Ratio:
 
     @classmethod
     def around(cls, log: float, half_width: float) -> Ratio:
-        """Return the ratio and its interval, given a log ratio and half the width of the log ratio's interval."""
+        """Return the ratio and its interval, computed from a log ratio and the half-width of its interval."""
         half_width = min(half_width, 300.0)  # keeps the exponentials finite
         return cls(math.exp(log), math.exp(log - half_width), math.exp(log + half_width))
 
@@ -162,7 +162,7 @@ class Sample:
 
     @classmethod
     def against_two(cls, subject_s: Array, baseline_s: Array, copy_s: Array) -> Sample:
-        """Compare with the geometric mean of the baseline and its copy, which has half of the baseline's variance."""
+        """Compare a subject with the geometric mean of the baseline and its copy, to halve the baseline's variance."""
         reference = (np.log(baseline_s) + np.log(copy_s)) / 2
         return cls(launch_values(reference - np.log(subject_s)), _AGAINST_TWO)
 

@@ -32,7 +32,10 @@ Json = dict[str, object]
 
 @dataclass(frozen=True)
 class Searched:
-    """Search that found the recipe; ``bound`` (in units of ``quality_drop``) limits the quality loss on ``split``."""
+    """The search that found the recipe.
+
+    ``bound`` limits the quality loss on ``split``; ``quality_drop`` is the unit of ``bound``.
+    """
 
     trials: int
     split: str
@@ -129,7 +132,7 @@ def describe_golden(path: Path, provenance: Provenance) -> tuple[list[Json], lis
     cases = 1 + max((int(key.partition(".")[0]) for key in tensors if key[:1].isdigit()), default=0)
     expected = [case_prefix(number) + key for number in range(cases) for key in one]
     if sorted(expected) != sorted(tensors) or not names or not count:
-        raise BundleError(f"{path}: expected the tensors {sorted(expected)}, found {sorted(tensors)}.")
+        raise BundleError(f"{path} contains the tensors {sorted(tensors)}, but must contain {sorted(expected)}.")
     for key, tensor in tensors.items():
         if not tensor.size or not np.isfinite(tensor).all():
             raise BundleError(

@@ -53,8 +53,8 @@ def provenance_of(provenance: Provenance, files: Mapping[str, str], store: Artif
     Parameters
     ----------
     files
-        SHA-256 of each file in the bundle, keyed by name. The `SBOM` file must exist, because it
-        describes the environment.
+        SHA-256 of each file in the bundle, keyed by name. The `SBOM` file must be included, because it describes the
+        environment.
     store
         The store that contains the artifacts from which the model was built.
     """

@@ -1,8 +1,8 @@
 """Verify a bundle in any folder: the files, the signature, the manifest, and then the model's outputs.
 
-A model may contain code. The bundle is therefore not interpreted until the checksums match and, if a key is given, the
-signature is valid. The model is loaded in a separate process, which cannot access nightquant's modules, secrets or
-environment variables.
+A model may contain executable code. A bundle is therefore not interpreted until the checksums match and, if a key is
+given, the signature is valid. The model is loaded in a separate process, which cannot access nightquant's modules,
+secrets or environment variables.
 """
 
 from __future__ import annotations
@@ -83,7 +83,10 @@ def verify(
         report = replace(report, workload=manifest["workload"]["name"], version=manifest["version"])
         if statement and (report.workload, report.version) != (statement.workload, statement.version):
             signed = f"the signed statement names {statement.workload} {statement.version}"
-            raise BundleError(f"{path}: this bundle is {report.workload} {report.version}, but {signed}.")
+            raise BundleError(
+                f"{path}: this bundle is {report.workload} {report.version}, but {signed}.",
+                hint=f"Do not use this bundle; fetch version {statement.version}.",
+            )
         report = replace(report, stage="model")
         return _run_model(path, report, manifest["model"]["runtime"], timeout_s)
     except BundleError as error:
@@ -104,7 +107,8 @@ def checker_source(runtime: str) -> str:
             f'The bundle is for the "{runtime}" runtime, which this version of nightquant cannot check.',
             hint="Verify the bundle with the nightquant version that built it, or run the bundle's verify.py.",
         )
-    # Put the loader in a function, so that its imports run after the checksums match, and import errors are reported.
+    # Put the loader's code in a function, so that its imports run only after the checksums match, and so that import
+    # errors are reported.
     package, _, module = checker.rpartition(".")
     opening = textwrap.indent(files(package).joinpath(f"{module}.py").read_text(encoding="utf-8"), "    ")
     return (
@@ -138,7 +142,7 @@ def _run_model(path: Path, report: VerificationReport, runtime: str, timeout_s: 
     """
     # Run nightquant's copy of ``verify.py``, never the bundle's copy.
     command = [sys.executable, "-I", "-W", "ignore", "-c", checker_source(runtime), str(path.absolute()), "--json"]
-    command.append(f"--sums={report.sha256sums}")  # the folder may have been replaced since the check
+    command.append(f"--sums={report.sha256sums}")  # the folder may have been replaced since `check_sums`
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     try:
         process = subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)

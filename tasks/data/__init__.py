@@ -1,1 +1,1 @@
-"""Code that the domains use for data sets, evaluation and training."""
+"""Data sets, evaluation and training for all domains."""

@@ -1,8 +1,8 @@
-"""Word corpora: texts in the WikiText layout, and the language reference that CPython includes.
+"""Word corpora: texts in the WikiText layout, and the language reference that comes with CPython.
 
 A corpus consists of the file ``vocabulary.parquet`` and one column of token ids per split. A line's tokens are
 ``line.split() + ["<eos>"]``. Word ids are assigned in order of first appearance. For each block of text, NumPy looks up
-all words in a cache. A few percent of the words are not in the cache, and are looked up in a Python dictionary. For
+all words in a cache. The few percent of words that are not in the cache are looked up in a Python dictionary. For
 measurements, see ``docs/tokenization.md``.
 """
 
@@ -92,7 +92,7 @@ def prepare_pydoc(data: PydocTopics, workspace: Workspace) -> DatasetRef:
         from pydoc_data.topics import topics
     except ImportError as error:
         raise ConfigurationError(
-            f"This Python ({sys.executable}) lacks pydoc_data, which contains the texts of this corpus.",
+            f'data.kind "pydoc-topics" needs pydoc_data, which this Python ({sys.executable}) lacks.',
             hint='Install a complete CPython, or use your own corpus with data.kind = "text".',
         ) from error
     source = {"topics": digest_of({"topics": topics}), "seed": data.seed}
@@ -121,7 +121,7 @@ def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
 def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
     """Return the paths of a corpus's three texts, keyed by split, in tokenization order.
 
-    The texts are at most two levels below `folder`.
+    The search covers `folder` and two levels of subfolders.
 
     Raises
     ------
@@ -141,7 +141,8 @@ def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
         if corpora:
             paths = ", ".join(str(texts["train"].relative_to(folder)) for texts in corpora)
             raise InputError(
-                f"{shown} contains several corpora: {paths}.", hint="Choose the folder of a single corpus."
+                f"{shown} contains several corpora: {paths}.",
+                hint="Set data.uri to a folder or archive that contains only one corpus.",
             )
     raise InputError(
         f"{shown} does not contain a corpus.",
@@ -180,12 +181,12 @@ def _write_texts(topics: Mapping[str, str], seed: int, folder: Path) -> dict[str
 
 
 class Vocabulary:
-    """Words with their ids and counts; ids are assigned in order of first appearance."""
+    """A vocabulary that counts words and assigns ids in order of first appearance."""
 
     def __init__(self) -> None:
         self._ids: defaultdict[bytes, int] = defaultdict(count().__next__)
         self._counts = np.zeros(0, dtype=np.int64)
-        # A direct-mapped cache: each slot contains the key and the id of the short word that was stored last.
+        # A direct-mapped cache: each slot contains the key and id of the short word that was stored there last.
         self._keys = np.zeros((1 << _SLOT_BITS, 2), dtype=np.uint64)
         self._cached_ids = np.zeros(1 << _SLOT_BITS, dtype=np.int32)
         # Set the first slot's key to 1, because a word of NUL bytes has the key 0 and must not match an empty slot.
@@ -194,11 +195,11 @@ class Vocabulary:
     def encode(self, text: bytes) -> npt.NDArray[np.int32]:
         r"""Return the ids of all words and line endings, int32 [tokens]; each new word gets the next id.
 
-        The text consists of complete words in UTF-8, and may mix the line endings ``\n``, ``\r\n`` and ``\r``.
+        The text must be UTF-8 and must not begin or end inside a word. Lines may end with ``\n``, ``\r\n`` or ``\r``.
         """
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        # A word's span begins after white space, and ends where the next word begins.
+        # A word's span extends from the word's first byte to the first byte of the next word.
         text = b" " + text.replace(b"\n", b" <eos> ") + b" ."
         starts = _find_words(text)
         begins, ends = starts[:-1], starts[1:]
@@ -233,7 +234,7 @@ class Vocabulary:
 def tokenize(
     texts: Mapping[str, Path], folder: Path, *, block_bytes: int = BLOCK_BYTES, progress: Progress = silent
 ) -> tuple[dict[str, int], int]:
-    """Tokenize texts, and write each text's token ids (int32) and ``vocabulary.parquet`` into a folder.
+    """Tokenize texts; write the token ids of each text (int32) and ``vocabulary.parquet`` to a folder.
 
     The texts are read in the given order, line by line with universal newlines. A line's tokens are ``line.split() +
     ["<eos>"]``. A word's id is the number of distinct words before its first appearance. Memory use depends on the
@@ -261,7 +262,7 @@ def tokenize(
 
 
 def read_blocks(path: Path, block_bytes: int) -> Iterator[bytes]:
-    r"""Yield a text in blocks that never end inside a word or inside ``\r\n``; add a missing final newline.
+    r"""Yield a text in blocks that never end inside a word or inside ``\r\n``; add a final newline if necessary.
 
     Raises
     ------
@@ -281,7 +282,7 @@ def read_blocks(path: Path, block_bytes: int) -> Iterator[bytes]:
                 offset += len(block)
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read: {error.strerror or error}.", hint="Check the path and its permissions."
+            f"{path} cannot be read: {error.strerror or error}.", hint="Check the path and the file's permissions."
         ) from error
     _check_utf8(path, rest, offset)
     yield rest if last in b"\r\n" else rest + b"\n"

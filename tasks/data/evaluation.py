@@ -22,12 +22,12 @@ from tasks.results import Contributions
 class Quality:
     """The result of evaluating `count` samples.
 
-    ``metric`` names the gate's metric. ``metrics`` contains all computed metrics, keyed by name. ``samples`` contains
-    the available per-sample results for paired comparisons. The metric is the mean of the ``quality`` tensor, float32
-    [N], which contains each sample's contribution. The ``prediction`` tensor, int64 [N], contains predicted classes.
-    ``contributions`` determines how the confidence interval of a quality difference is computed. If ``contributions``
-    is ``resampled``, ``quality`` contains the metric for each of R resamples, float64 [R]. ``mode`` names the
-    evaluation procedure, such as ``rows apart``.
+    ``metric`` names the metric that the gate checks. ``metrics`` contains all computed metrics, keyed by name.
+    ``samples`` contains per-sample results for paired comparisons. The metric is the mean of the ``quality`` tensor,
+    float32 [N], which contains each sample's contribution. The ``prediction`` tensor, int64 [N], contains predicted
+    classes. ``contributions`` determines how the confidence interval of a quality difference is computed. If
+    ``contributions`` is ``resampled``, ``quality`` contains the metric for each of R resamples, float64 [R]. ``mode``
+    names the evaluation procedure, such as ``rows apart``.
     """
 
     metric: str
@@ -105,7 +105,7 @@ def outputs_in_order(
 
 
 def as_quality(metric: Score, scored: Mapping[str, Scored], count: int, *, apart: bool) -> Quality:
-    """Create a `Quality` from `scored`, which maps metric names to results; `metric` is the gate's metric.
+    """Create a `Quality` from `scored`, which maps metric names to results; the gate checks `metric`.
 
     Raises
     ------
@@ -115,9 +115,9 @@ def as_quality(metric: Score, scored: Mapping[str, Scored], count: int, *, apart
     main = scored[metric.name]
     if not math.isfinite(main.value):
         raise MeasurementError(
-            f"the metric {metric.name} is {main.value}.",
-            hint="Check the samples: auroc needs both classes, and perplexity and wer need targets. A metric callable "
-            "that you write must return a finite number.",
+            f"the metric {metric.name} is {main.value}, not a finite number.",
+            hint="Check the samples: auroc needs both classes, and perplexity and wer need targets. If evaluate.metric "
+            "names your own callable, make the callable return a finite number.",
         )
     return Quality(
         metric.name,
@@ -138,7 +138,7 @@ def perplexity_metric(loss: float) -> dict[str, float]:
 
 
 def checked_outputs(result: object, rows: int) -> Tensor:
-    """Return a model's first output after checking the output's values and number of rows.
+    """Return a model's first output after checking its values and its number of rows.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def checked_outputs(result: object, rows: int) -> Tensor:
     if outputs.is_floating_point() and not outputs.isfinite().all():
         raise MeasurementError(
             "the model returns NaN or infinities.",
-            hint="Add the module that overflows to `exclude`, or check the checkpoint.",
+            hint="Add the overflowing module to `exclude`, or check the checkpoint for invalid values.",
         )
     return outputs
 
@@ -165,7 +165,7 @@ def _check_logits(logits: Tensor, classes: int) -> None:
     if logits.dim() != 2:
         raise MeasurementError(  # refuse additional axes, because the labels would be broadcast
             f"the model returns logits of shape {list(logits.shape)}, not [rows, classes].",
-            hint="Add a Flatten after the model's last layer.",
+            hint="Add a Flatten layer at the end of the model.",
         )
     if logits.shape[1] < classes:
         raise MeasurementError(

@@ -1,8 +1,8 @@
 """Metrics by name.
 
-torchmetrics and scikit-learn compute only one number for a data set. The confidence interval of a paired comparison
-requires each row's contribution to the metric, or the metric for a thousand resamples of the rows. Tests check each
-metric against its definition.
+The functions of torchmetrics and scikit-learn usually return a single number for a data set. The confidence interval of
+a paired comparison requires each row's contribution to the metric, or the metric for a thousand resamples of the rows.
+Tests check each metric against its definition.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def scores(outputs: Tensor) -> Tensor:
         return single
     if outputs.dim() != 2 or outputs.shape[1] != 2:
         raise MeasurementError(
-            f"the model returns outputs of shape {list(outputs.shape)}; auroc needs one score per row, or two logits.",
-            hint="If the data has more than two classes, use f1-macro or accuracy.",
+            f"the model returns outputs of shape {list(outputs.shape)}; auroc needs one score or two logits per row.",
+            hint='If the data has more than two classes, set evaluate.metric to "f1-macro" or "accuracy".',
         )
     return outputs[:, 1].double() - outputs[:, 0].double()
 
@@ -88,7 +88,7 @@ def _strict_top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
     if outputs.dim() != 2 or outputs.shape[1] <= 5:
         raise MeasurementError(
             f"the model returns outputs of shape {list(outputs.shape)}; top5 needs logits for more than five classes.",
-            hint="Use accuracy instead.",
+            hint='Set evaluate.metric to "accuracy" instead.',
         )
     return (outputs.topk(5).indices == target[:, None]).any(1).double() * RIGHT
 
@@ -117,7 +117,7 @@ def reciprocal_ranks(queries: Tensor, answers: Tensor) -> Tensor:
     the query's own answer only if it is strictly more similar to the query.
     """
     similarity = normalize(queries.double(), dim=1) @ normalize(answers.double(), dim=1).T
-    # The vectors of identical texts can differ because of rounding errors.
+    # Allow a small tolerance, because rounding errors can make the vectors of identical texts differ.
     ahead = (similarity > similarity.diagonal().unsqueeze(1) + 1e-9).sum(1)
     return 1.0 / (1 + ahead).double()
 
@@ -139,7 +139,7 @@ def _loss_parts(outputs: Tensor, target: Tensor) -> Tensor:
     if int(target.max()) >= outputs.shape[1]:
         raise MeasurementError(
             f"the model returns {outputs.shape[1]} logits, but the data contains class {int(target.max())}.",
-            hint="Correct model.arguments.",
+            hint=f"Make the model return at least {int(target.max()) + 1} logits, for example through model.arguments.",
         )
     rows = len(target)
     losses = cross_entropy(outputs.double(), target, reduction="none").reshape(rows, -1)
@@ -157,7 +157,7 @@ def _errors(outputs: Tensor, target: Tensor) -> Tensor:
         if single is None or single.shape != target.shape:
             raise MeasurementError(
                 f"the model returns outputs of shape {list(outputs.shape)} for {describe_target(target)}.",
-                hint="Give outputs and targets the same shape.",
+                hint="Make the outputs and the targets the same shape.",
             )
         outputs = single
     return (outputs.double() - target.double()).reshape(len(target), -1)
@@ -233,7 +233,7 @@ METRICS: Mapping[str, Score] = {
         RowScore("mae", False, lambda outputs, target: _errors(outputs, target).abs().mean(1)),
         RatioScore("perplexity", False, _loss_parts, perplexity),
         RatioScore("wer", False, word_errors),
-        # Workload files may name only the metrics above (`sections.Metric`); domains also use the following metrics.
+        # `sections.Metric` does not list the following metrics, because only particular domains use them.
         RowScore("top1", True, _top1_hits, _HIT, _top1, scale=RIGHT),
         RowScore("top5-of-any", True, _top5_hits, _HIT, scale=RIGHT),
         RowScore("cosine", True, lambda outputs, target: cosine_similarity(outputs.double(), target.double())),

@@ -35,7 +35,7 @@ from tasks.sources import code_digest
 _SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _SPLITS: dict[str, Split] = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 _NAMED = 5
-_MUCH_LARGER = 2  # images enlarged by this factor look blurred
+_MUCH_LARGER = 2  # images that are enlarged to twice their size look blurred
 # Keys of ``[data]`` that are omitted from the digest: the images' location, and keys that `Preprocessing` replaces.
 _NOT_CONTENT = {"uri", "sha256", "max_bytes", "root", "download", "transforms", "image_size"}
 
@@ -44,7 +44,7 @@ Quotas = Mapping[Split, int | None]
 
 @dataclass(frozen=True)
 class Part:
-    """Images for one or more splits.
+    """A sequence of images that is divided among one or more splits.
 
     ``read(i)`` returns the i-th image or raises `UnreadableError`. The ``quotas`` are filled in order with readable
     images that are not duplicates. A quota of ``None`` takes all remaining images.
@@ -99,7 +99,7 @@ def prepare_pictures(
             rest = [f"and {len(reasons) - _NAMED} more"] if len(reasons) > _NAMED else []
             listed = "; ".join([*reasons[:_NAMED], *rest])
             raise InputError(
-                f"{len(reasons)} of {total} images cannot be read, but the limit is {allowed:.1%}. "
+                f"{len(reasons)} of {total} images cannot be read, more than the allowed {allowed:.1%}. "
                 f"Unreadable images: {listed}.",
                 hint="Repair or remove these images, or increase data.max_corrupt_share.",
             )
@@ -120,7 +120,8 @@ def _add_all(
 ) -> tuple[list[int], dict[str, str]]:
     """Add each part's images to the splits listed in the part's quotas.
 
-    Return each readable image's shorter side in pixels, and each unreadable image's error message, keyed by image name.
+    Return the readable images' shorter sides (in pixels), and a dictionary that maps the names of unreadable images to
+    error messages.
     """
     total, done = sum(len(part.names) for part in parts), 0
     sides: list[int] = []
@@ -161,9 +162,9 @@ def _enlargement_note(sides: Sequence[int], resize: int) -> tuple[str, ...]:
 def stratified_order(labels: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
     """Return a permutation of 0…N-1, int64 [N], in which all contiguous sections have similar class proportions.
 
-    Within a class, the order is random. The samples of each class are spread evenly over the permutation.
-    Therefore, consecutive sections can serve as splits, even if some samples are unusable. The same seed produces the
-    same permutation.
+    Within a class, the order is random. The samples of each class are spread evenly over the permutation, so that
+    consecutive sections can serve as splits even if some samples are unusable. The same seed produces the same
+    permutation.
     """
     rng = np.random.default_rng(seed)
     classes = np.asarray(labels, dtype=np.int64)
@@ -176,7 +177,7 @@ def stratified_order(labels: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Class names, indexed by label, and (file, label) pairs, keyed by split.
+    """The contents of an image folder: class names, indexed by label, and (file, label) pairs, keyed by split.
 
     If `root` does not contain split folders, all files are in ``train``.
     """
@@ -189,8 +190,8 @@ class Layout:
 def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
     """Decode, resize and split the images in a directory or an archive.
 
-    If the ``test`` or ``valid`` folder is missing, a fraction of the training images is used for that split.
-    Calibration images are always taken from the training images.
+    A fraction of the training images replaces a missing ``test`` or ``valid`` folder. Calibration images are always
+    taken from the training images.
     """
     downloads = workspace.store.root / "downloads"
     with open_source(
@@ -199,7 +200,7 @@ def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: 
         # Extract an archive only if the store does not contain its data set.
         layout = None if source.sha256 else find_layout(source.path(), as_shown(data.uri))
         content = {"archive": source.sha256, "code": code_digest(__name__)}
-        if layout:  # the digest covers names and bytes, so a changed image results in a new data set
+        if layout:  # the digest covers file names and contents, so a changed image results in a new data set
             files = [file for part in layout.files.values() for file, _ in part]
             content["files"] = digest_of({str(file.relative_to(layout.root)): file_digest(file) for file in files})
 
@@ -254,9 +255,9 @@ def pictures_in(folder: Path) -> list[Path]:
 
 
 def _parts(layout: Layout, data: ImageFolder) -> list[Part]:
-    """Return the parts, with the training images last.
+    """Return the parts of a data set, with the training images last.
 
-    In this order, training images that duplicate images in the ``test`` or ``valid`` split are left out.
+    Because the training images come last, duplicates of ``test`` or ``valid`` images are not used for training.
     """
 
     def read(split: Split, index: int) -> Image.Image:

@@ -38,7 +38,7 @@ _DAMAGED = (OSError, SyntaxError, ValueError, EOFError, OverflowError, struct.er
 
 
 class UnreadableError(Exception):
-    """The error for an unusable image, which is left out of the data set."""
+    """An error that marks an image as unusable; the data set omits the image."""
 
 
 @contextmanager
@@ -73,7 +73,7 @@ class Preprocessing:
         short, long = sorted(image.size)
         if short < 1 or self.resize * (self.resize * long // short) > MAX_PIXELS:
             raise UnreadableError(
-                f"the {image.width} x {image.height} image, resized to {self.resize}, would have more than "
+                f"resizing the {image.width} x {image.height} image to {self.resize} would produce more than "
                 f"{MAX_PIXELS} pixels"
             )
         interpolation = v2.InterpolationMode(self.interpolation)

@@ -37,13 +37,13 @@ def library_files() -> dict[str, Path]:
 def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
     """Return each split's texts with their classes.
 
-    ``data.seed`` determines to which split each library module or package belongs. No two splits contain the same text.
+    ``data.seed`` determines the split of each library module or package. No two splits contain the same text.
     Classes are equally frequent if there are enough texts.
 
     Raises
     ------
     ConfigurationError
-        This Python's standard library contains too few texts.
+        The standard library contains too few texts.
     """
     units: dict[str, list[Path]] = {}
     for name, path in library_files().items():

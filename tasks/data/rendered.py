@@ -17,7 +17,7 @@ from tasks.outputs import intra_op_threads
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
-# Draw and transform characters at this multiple of the image size, so that edges stay smooth after scaling down.
+# Draw characters at twice the image size, so that their edges stay smooth when the images are scaled down.
 _OVERSAMPLING = 2
 
 
@@ -35,7 +35,7 @@ def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetR
     def fill(writer: PictureWriter) -> Description:
         sizes = data.model_dump(include={"train", "calibration", "valid", "test"})
         total, done = sum(sizes.values()), 0
-        with intra_op_threads(1):  # for such small images, a second thread would slow down the work
+        with intra_op_threads(1):  # the images are so small that a second thread would slow down the work
             glyphs = [glyph(character, data.image_size) for character in data.characters]
             for number, split in enumerate(FILL_ORDER):
                 rng, added = np.random.default_rng([data.seed, number]), 0

@@ -140,7 +140,7 @@ def write_split(folder: Path, split: str, columns: Mapping[str, Tensor | Sequenc
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a split.
+    """One column of a split, such as an input or the targets.
 
     ``values`` contains rows of equal shape, [N, …]. In a ragged column, ``values`` contains the flattened records, and
     ``shapes`` contains the records' shapes.
@@ -201,7 +201,7 @@ class Samples:
 
     @property
     def target(self) -> Tensor:
-        """The targets, which must have equal shapes."""
+        """The values of the target column, whose rows must have equal shapes."""
         return self[TARGET]
 
     def batches(self, batch_size: int, rows: Tensor | None = None) -> Iterator[Batch]:
@@ -272,7 +272,8 @@ def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Sampl
     names = [path.name.split(".")[1] for path in sorted(folder.glob(f"{split}.*.npy")) if ".shapes." not in path.name]
     if not names:
         raise InputError(
-            f"The data set does not contain the {split} split. Available splits: {', '.join(dataset.splits)}."
+            f"The data set does not contain the {split} split.",
+            hint=f"Use one of the available splits: {', '.join(dataset.splits)}.",
         )
     columns = {name: _open_column(folder, split, name, description.types.get(f"{split}.{name}", "")) for name in names}
     size = description.splits["test" if split == SINGLE else split]

@@ -51,7 +51,7 @@ class BatchResults:
 class Scored:
     """A metric's value, with per-sample results for paired comparisons.
 
-    ``contributions`` determines how the interval of a quality difference is computed.
+    ``contributions`` determines how the confidence interval of a quality difference is computed.
     """
 
     value: float
@@ -84,8 +84,8 @@ class Score(ABC):
 class RowScore(Score):
     """A metric that is the mean of one value per row.
 
-    The ``rows`` function returns the values of B rows, float [B]. If the metric is a fraction, each value is 0 or
-    ``scale``. If ``prediction`` is set, comparisons use the predictions instead of the outputs.
+    The ``rows`` function returns the values of B rows, float [B]. The values are divided by ``scale`` before their mean
+    is computed. If ``prediction`` is set, comparisons use the predictions instead of the outputs.
     """
 
     rows: Rows
@@ -113,7 +113,7 @@ class RowScore(Score):
         quality = results.complete("quality")
         optional = {name: results.joined(name) for name in ("prediction", "output")}
         samples = {"quality": quality.float()} | {name: t for name, t in optional.items() if t is not None}
-        # Divide percentages by 100 first: the values are then zeros and ones, and their mean is exact.
+        # Divide percentages by 100 first, so that the mean is computed from zeros and ones.
         mean = self.scale * (quality / self.scale).mean(dtype=torch.float64).item()
         return Scored(mean, samples, self.contributions)
 
@@ -123,8 +123,8 @@ class SetScore(Score):
     """A metric that needs all rows together, such as macro F1.
 
     The ``reduce`` function maps the outputs for B rows to a tensor of shape [B]. The ``value`` function computes the
-    metric from the reduced outputs, the classes and the row weights, which all have the shape [N]. ``reduced_name`` is
-    the name of the reduced outputs in the samples.
+    metric from the reduced outputs, the classes and the row weights, each of shape [N]. ``reduced_name`` is the key of
+    the reduced outputs in `Scored.samples`.
     """
 
     reduce: Callable[[Tensor], Tensor]
@@ -185,7 +185,7 @@ class OwnScore(Score):
         return {"output": outputs.clone(), "target": target}
 
     def conclude(self, results: BatchResults) -> Scored:
-        """Call the metric; if the metric returns one number for all rows, also compute the number for each resample."""
+        """Call the metric; if it returns one number for all rows, also compute the metric for each resample."""
         with opened("evaluate.metric", self.reference, self.folder) as metric:
 
             def values(outputs: Tensor, target: Tensor) -> Tensor:

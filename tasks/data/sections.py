@@ -1,4 +1,4 @@
-"""Kinds of ``[data]`` sections; other modules of this package read the data."""
+"""Kinds of ``[data]`` sections; other modules in this package read the data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RandomSequence(Kind):
 
 
 class PydocTopics(Kind):
-    """Topics of the language reference that CPython includes, divided into `train`, `valid` and `test` splits."""
+    """Topics from the language reference that comes with CPython, divided into `train`, `valid` and `test` splits."""
 
     kind: Literal["pydoc-topics"]
     seed: int = 0
@@ -44,7 +44,7 @@ class TextCorpus(Kind):
     sha256: Sha256 | None = None
     """Expected SHA-256 of the archive."""
     max_bytes: PositiveInt = 4 * 1024**3
-    """Maximum size in bytes; larger archives are refused."""
+    """Maximum size of an archive in bytes; larger archives are refused."""
 
 
 class PythonSources(Kind):
@@ -61,7 +61,7 @@ class PythonSources(Kind):
     test: PositiveInt = 2000
     """Number of texts for evaluation."""
     calibration: PositiveInt = 256
-    """Number of texts for calibration, in addition to `train`."""
+    """Number of texts for calibration, in addition to the training texts."""
     seed: int = 0
     """Seed for sampling the texts."""
 
@@ -87,9 +87,9 @@ class Transforms(Section):
     crop: PositiveInt | None = None
     """Side length of the square that is cropped from the middle, in pixels."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    """Mean of each channel, subtracted from the values."""
+    """Mean of each channel, subtracted from the pixel values."""
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
-    """Standard deviation of each channel, by which the values are divided."""
+    """Standard deviation of each channel, by which the pixel values are divided."""
     interpolation: Interpolation = "bilinear"
     """Interpolation method for resizing."""
 
@@ -118,13 +118,13 @@ class RenderedCharacters(Kind):
     def _are_different(cls, characters: str) -> str:
         if len(set(characters)) != len(characters):
             raise ValueError(
-                f"{characters!r} repeats a character: use each character once, because each character is a class"
+                f"{characters!r} repeats a character; list each character once, because each character is a class"
             )
         return characters
 
 
 class Pictures(Kind):
-    """Existing images, resized to the same size and divided into splits."""
+    """Existing images, resized to a common size and divided into splits."""
 
     image_size: PositiveInt = 224
     """Height and width of an image in pixels."""
@@ -149,9 +149,9 @@ class ImageFolder(Pictures):
     test_share: float = Field(default=0.2, gt=0, lt=1)
     """Fraction of the training images to use as the test split if the `test/` folder is missing."""
     max_corrupt_share: float = Field(default=0.01, ge=0, le=1)
-    """Maximum fraction of unreadable images; up to this fraction, unreadable images are skipped."""
+    """Maximum fraction of unreadable images, which are skipped; a larger fraction is an error."""
     max_bytes: PositiveInt = 64 * 1024**3
-    """Maximum size in bytes; larger archives are refused."""
+    """Maximum size of an archive in bytes; larger archives are refused."""
 
 
 class TorchvisionDataset(Pictures):

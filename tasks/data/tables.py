@@ -44,7 +44,7 @@ def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
     Raises
     ------
     InputError
-        The file is not in the ``data.kind`` format, lacks a column, or has missing values.
+        The file does not have the format that ``data.kind`` names, lacks a column, or has missing values.
     """
     columns = list(dict.fromkeys([*names, *([data.split] if data.split else [])]))
     try:
@@ -55,7 +55,7 @@ def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
     if lacking := [name for name in columns if name not in table.column_names]:
         raise InputError(
             f"{path} lacks these columns: {', '.join(lacking)}.",
-            hint=f"The available columns are: {', '.join(table.column_names)}.",
+            hint=f"Correct the column names in [data]. Available columns: {', '.join(table.column_names)}.",
         )
     table = table.select(columns)
     if gaps := [name for name in table.column_names if table[name].null_count]:

@@ -100,7 +100,7 @@ def _make(kind: type[VisionDataset], data: TorchvisionDataset, **arguments: obje
     except (Broken, RuntimeError, OSError) as error:
         raise InputError(
             f'torchvision\'s "{data.name}" cannot be read from {data.root}: {error}.',
-            hint="Put the files into this folder, or set data.download = true and connect to a network.",
+            hint="Put the data set's files into data.root, or set data.download = true and connect to a network.",
             transient=is_transient(error),
         ) from error
     except (ImportError, TypeError, ValueError) as error:

@@ -132,7 +132,7 @@ def first_input(model: nn.Module) -> str:
     parameters = forward_parameters(model)
     if not parameters:
         raise ConfigurationError(
-            "The model's forward does not take an input.",
+            "The model's forward method does not take any inputs.",
             hint="Add a parameter for a float32 tensor [rows, features].",
         )
     return parameters[0].removeprefix("*")
@@ -192,8 +192,8 @@ def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dic
         order = [name for name in parameters if name in by_name]
         if unknown or order != list(parameters[: len(order)]):
             raise ConfigurationError(
-                f"{source} has the inputs {', '.join(by_name)}; the model's forward takes {', '.join(parameters)}.",
-                hint="Inputs are passed by position. Name the inputs after forward's first parameters, without gaps.",
+                f"{source} has the inputs {', '.join(by_name)}, but the model's forward takes {', '.join(parameters)}.",
+                hint=f"Name the inputs after forward's first parameters: {', '.join(parameters[: len(by_name)])}.",
             )
         return {name: _tensor(by_name[name], f'{source}: input "{name}"') for name in order}
     values = list(inputs) if isinstance(inputs, tuple | list) else [inputs]
@@ -202,7 +202,7 @@ def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dic
     names += [f"{starred}_{index}" for index in range(len(values) - len(names))] if starred else []
     if not values or len(values) > len(names):
         raise ConfigurationError(
-            f"{source} has {len(values)} inputs; the model's forward takes {', '.join(parameters) or 'none'}.",
+            f"{source} has {len(values)} inputs, but the model's forward takes {', '.join(parameters) or 'none'}.",
             hint="Return as many inputs as forward takes.",
         )
     return {name: _tensor(value, f'{source}: input "{name}"') for name, value in zip(names, values, strict=False)}

@@ -69,7 +69,7 @@ def fetch_weights(settings: FetchedCheckpoint, workspace: Workspace) -> Iterator
         )
     if len(files) > 1 and settings.sha256:
         raise ConfigurationError(
-            f"The weights in {local} consist of {len(files)} files, but checkpoint.sha256 pins only one file.",
+            f"The weights in {local} consist of {len(files)} files, but checkpoint.sha256 can verify only one file.",
             hint="Remove checkpoint.sha256.",
         )
     with ExitStack() as stack:

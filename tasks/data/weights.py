@@ -26,7 +26,7 @@ from tasks.workload.base import FetchedCheckpoint
 WEIGHTS_FILE = "weights.safetensors"
 
 # Keys under which training scripts save the state dict, alongside values such as the optimizer state. Averaged weights
-# come first, because scripts that save both averaged and other weights publish the averaged weights.
+# come first, because scripts that save averaged weights alongside other weights publish the averaged weights.
 _LEVELS = (
     "state_dict_ema",
     "ema_state_dict",
@@ -104,14 +104,14 @@ def read_state(path: Path, shown: str = "") -> StateDict:
         if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.is_meta
     ]:
         raise InputError(
-            f"{shown}: these tensors are sparse, nested, quantized or without values: {', '.join(unusual[:5])}.",
+            f"{shown} contains tensors that are sparse, nested, quantized or without values: {', '.join(unusual[:5])}.",
             hint="Save dense floating-point tensors.",
         )
     # Check sizes before the first copy, because a tensor that repeats one stored value can have any size.
     if repeated := [key for key, tensor in state.items() if tensor.nbytes > tensor.untyped_storage().nbytes()]:
         raise InputError(
             f"{shown}: these tensors have more values than the file contains: {', '.join(repeated[:5])}.",
-            hint="Save contiguous tensors: tensor.contiguous().",
+            hint="Call contiguous() on each tensor before you save the file.",
         )
     return state
 
@@ -123,8 +123,7 @@ def _read_file(path: Path, shown: str) -> tuple[object, list[str]]:
         # Pass a stream, because torch would derive the format from a path's suffix.
         with path.open("rb") as stream:
             start = stream.read(9)
-            # A safetensors file starts with the length of its JSON header, followed by the header, which starts with a
-            # brace.
+            # A safetensors file starts with the length of its JSON header; the header starts with a brace.
             is_safetensors = start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000
             if start.startswith(b"PK") and zipfile.is_zipfile(stream):
                 _check_plain_zip(stream)
@@ -138,7 +137,7 @@ def _read_file(path: Path, shown: str) -> tuple[object, list[str]]:
     except Exception as error:  # torch's unpickler can raise any exception for a damaged file
         raise InputError(
             f"{shown} cannot be read as a state dict: {first_line(error)}.",
-            hint="Use a complete file from torch.save(model.state_dict()) or safetensors.",
+            hint="Save the state dict again with torch.save(model.state_dict(), path) or safetensors.",
         ) from error
     return loaded, classes
 
@@ -178,7 +177,7 @@ def load_checkpoint(model: nn.Module, checkpoint: CheckpointRef, store: Artifact
     StoreError
         The checkpoint is missing or damaged.
     """
-    state = model.state_dict()  # the state dict has an attribute with the module versions
+    state = model.state_dict()  # reuse the state dict, because its _metadata contains the module versions
     state.clear()
     state.update(load_state(checkpoint, store))
     model.load_state_dict(state)
@@ -199,7 +198,10 @@ def build_blank(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _check_plain_zip(stream: IO[bytes]) -> None:
-    """Refuse TorchScript programs, and compressed zip files, whose unpacked size is unlimited."""
+    """Refuse TorchScript programs and compressed zip files.
+
+    The unpacked size of a compressed zip file is unlimited.
+    """
     with zipfile.ZipFile(stream) as archive:
         if any(part.filename.endswith("/constants.pkl") for part in archive.infolist()):
             raise ValueError("the file is a TorchScript program")

@@ -1,1 +1,1 @@
-"""Each folder is a domain: the data, models, training and metrics for one kind of work."""
+"""Domains: each subpackage provides the data, models, training and metrics for one kind of work."""

@@ -42,7 +42,7 @@ class Domain(ABC, Generic[W, M]):
     """
 
     outputs: ClassVar[tuple[str, ...]] = ()  # names of a model's first outputs; further outputs are numbered
-    open_axes: ClassVar[Axes] = {}  # axes that are variable in every workload; see `axes`
+    open_axes: ClassVar[Axes] = {}  # axes whose lengths vary in every workload; see `axes`
     usage: ClassVar[str] = ""  # Jinja template for code that creates inputs from a bundle's files
 
     @abstractmethod
@@ -99,7 +99,7 @@ class Domain(ABC, Generic[W, M]):
     def check(self, job: Job[W], workspace: Workspace) -> None:
         """Refuse a float model that is incompatible with its data.
 
-        Built-in models are always compatible.
+        Built-in models are always compatible with their data.
         """
 
     def draw_weights(self, workload: W, dataset: DatasetRef, seed: int) -> dict[str, Tensor]:
@@ -111,7 +111,10 @@ class Domain(ABC, Generic[W, M]):
 
     def weights(self, workload: W, dataset: DatasetRef) -> Weights:
         """Return values that identify domain-specific weights, and a function that loads these weights."""
-        raise NotImplementedError(f"{workload.domain} does not support checkpoint.kind {workload.checkpoint.kind!r}")
+        raise NotImplementedError(
+            f'the "{workload.domain}" domain does not support checkpoint.kind "{workload.checkpoint.kind}"; '
+            "use another checkpoint.kind"
+        )
 
     def train(self, workload: W, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
         """Train reproducibly with the settings in ``[checkpoint]``; return the float32 state dict on the CPU."""
@@ -126,7 +129,9 @@ class Domain(ABC, Generic[W, M]):
 
     def fine_tuning(self, job: Job[W], store: ArtifactStore, batch_size: int) -> FineTuning | OwnTraining:
         """Return batches, a loss and a score for fine-tuning, or the user's training callable."""
-        raise NotImplementedError(f"{job.workload.domain} does not fine-tune models")
+        raise NotImplementedError(
+            f'the "{job.workload.domain}" domain does not fine-tune models; remove recipes that use method "qat"'
+        )
 
     def fit_hint(self, shapes: Mapping[str, tuple[int, ...]], workload: W, dataset: DatasetRef) -> str:
         """Return a hint for a checkpoint whose shapes do not match the workload."""

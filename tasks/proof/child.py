@@ -1,7 +1,7 @@
 """Record the operators and instructions that candidates execute, in a process run by `tasks.benchmark.child`.
 
 Each candidate runs briefly under the runtime's profiler, which names operators, and under the sampler, which finds
-instructions. The coverage lists converted modules; warnings report contradictions between execution and coverage.
+instructions. The coverage lists converted modules; warnings report executed operators that contradict the coverage.
 """
 
 from __future__ import annotations
@@ -111,14 +111,15 @@ def count_families(sampler: Sampler, call: Callable[[], object]) -> Counter[Fami
     while time.perf_counter() < until:
         call()
     counters = sampler.stop()
-    # Use only some samples, because disassembling is slow. The error of each fraction is at most 5 percentage points.
+    # Use only some samples, because disassembling is slow; the error of a family's fraction is at most 5 percentage
+    # points.
     return Disassembler().families(counters[:: 1 + len(counters) // _DISASSEMBLED])
 
 
 def _saturation(
     opened: Opened, reference: Callable[[], Opened | None], inputs: Sequence[Tensor], families: Mapping[str, float]
 ) -> float | None:
-    """Return the error due to saturation, as a fraction of the output's range: 0 if impossible, None if unknown."""
+    """Return the saturation error as a fraction of the output's range: 0 if none is possible, None if unknown."""
     if not SATURATING & families.keys():
         return 0.0 if INT8 & families.keys() else None
     exact = reference()

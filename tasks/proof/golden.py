@@ -66,7 +66,7 @@ def batching(singles: Sequence[Golden], together: Sequence[Tensor], *, chooses: 
     for index, joint in enumerate(together):
         separate = [single.outputs[index] for single in singles]
         axis = _joined_axis(separate[0], joint)
-        if axis is None:  # this output describes the batch as a whole
+        if axis is None:  # an output without a batch axis describes the entire batch
             continue
         rows = torch.cat(separate, axis)
         difference = worst(difference, distance(rows, joint))

@@ -1,8 +1,8 @@
 """Base classes for quantization methods.
 
-A method turns recipes into specs, and names the `Converter` that applies the specs. A method's module does not import
-torch, because validating a workload file imports this module. The method's converter, which needs torch, is imported on
-demand.
+A method turns recipes into specs, and names the `Converter` that applies the specs. The module of a method does not
+import torch, because nightquant imports the module to validate a workload file. The method's converter needs torch, and
+is imported on demand.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ class Converter(ABC):
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
         """Give a model the structure of a converted model, with arbitrary parameters; calibration data is not needed.
 
-        The caller then loads saved tensors into the model, so that quantized models can be stored without a pickle.
+        The caller then loads saved tensors into the model. Quantized models can therefore be stored without pickle.
         """
 
     def pack(self, model: nn.Module) -> nn.Module:
-        """Arrange a model's loaded weights in the order that the kernels need; the state dict may then be empty."""
+        """Arrange a model's loaded weights in the order that the kernels need, which can leave the state dict empty."""
         return model
 
     def library(self, workspace: Workspace) -> Path | None:
-        """Find or compile the library of operators that converted models call; return None if torch has every operator.
+        """Find or compile the operator library that converted models call; return None if torch provides all operators.
 
         The library is stored with the converted module, and is loaded before the module is opened.
 
@@ -97,14 +97,16 @@ class Converter(ABC):
 
     def train(self, spec: Spec, source: ModelSource) -> Trained:
         """Fine-tune a model with the spec's training settings, or load the result of an earlier run."""
-        raise TypeError(f'The "{spec.recipe.method}" method does not support training.')
+        raise TypeError(
+            f'The "{spec.recipe.method}" method does not support training; implement `train` in its converter.'
+        )
 
 
 class Axis(NamedTuple):
-    """A recipe key that a search varies, and the values to try; the usual value comes first.
+    """A recipe key that a search varies, and the values to try; the default value comes first.
 
     If ``types`` is not empty, the key affects only models with a module of one of these types. If ``same_speed`` is
-    true, the key affects the quality but has little effect on the speed.
+    true, the key affects a model's quality but has little effect on its speed.
     """
 
     key: str

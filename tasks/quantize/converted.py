@@ -1,4 +1,4 @@
-"""Convert torch modules, and store them without pickles as artifacts that all torch runtimes share."""
+"""Convert torch modules, and store them without pickle, as artifacts that all torch runtimes share."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Structure(Frozen):
         except (OSError, ValueError) as error:
             raise QuantizationError(
                 f"This version of nightquant cannot read a converted module from {folder}: {error}.",
-                hint="Repeat the run.",
+                hint="Repeat the run to convert the model again.",
             ) from error
 
 
@@ -116,18 +116,18 @@ def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], fraction: fl
     """
     if len(before) != len(after) or not all(map(is_close, before, after, repeat(fraction))):
         raise QuantizationError(
-            f'The outputs of recipe "{spec.recipe.name}" changed after {step}.',
-            hint="Exclude modules, make the model's code independent of input values, or use another runtime.",
+            f'The outputs of the model changed after {step} with recipe "{spec.recipe.name}".',
+            hint="Add modules to `exclude`, make the model's code independent of input values, or use another runtime.",
         )
 
 
 def exactness(spec: Spec) -> float:
-    """Return the tolerance for a saved model's outputs, which is 0 unless saving may fold batch norms."""
+    """Return the tolerance for a saved model's outputs: 0, unless saving can fold batch norms."""
     return 0.0 if spec.engine is not None else spec.tolerance
 
 
 def is_close(left: Tensor, right: Tensor, fraction: float) -> bool:
-    """Return whether `right` differs from `left` by at most `fraction` of the range of `left`; return false for NaN."""
+    """Return whether `left` and `right` differ by at most `fraction` of the range of `left`; return False for NaN."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     low, high = left.double().aminmax()
@@ -175,7 +175,7 @@ def _convert(source: ModelSource, spec: Spec, library: Path | None, folder: Path
 
 
 def _uncalled(model: nn.Module, paths: Sequence[str], examples: Mapping[str, Tensor]) -> list[str]:
-    """Return those `paths` whose modules the model does not call, such as projections in torchvision's Swin models."""
+    """Return the subset of `paths` whose modules are not called, such as projections in torchvision's Swin models."""
     uncalled = dict.fromkeys(paths)
     with ExitStack() as hooks:
         for path in paths:

@@ -20,7 +20,7 @@ from tasks.refs import ModuleCoverage
 
 
 def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
-    """Return coverage entries, marked as not quantized, for modules with parameters of their own, in model order."""
+    """Return a coverage entry, marked as not quantized, for each module that has its own parameters, in model order."""
     leaves = (
         ModuleCoverage(
             module=name,
@@ -51,12 +51,12 @@ def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str
 
 
 def unnamed(kind: str) -> str:
-    """Return the message that a module stays in float because the recipe does not name the type `kind`."""
+    """Return the reason why a module of type `kind` stays in float if the recipe does not name the type."""
     return f"the recipe does not name the type {kind}"
 
 
 def excluded_modules(model: nn.Module, exclude: Collection[str]) -> frozenset[str]:
-    """Return the paths of the excluded modules and of all modules inside excluded modules.
+    """Return the paths of the excluded modules and their submodules.
 
     Raises
     ------
@@ -80,9 +80,9 @@ def is_within(path: str, modules: Iterable[str]) -> bool:
 
 
 class ModuleConverter(Converter):
-    """A converter that does not need data; it replaces modules of the types in the spec, except excluded modules."""
+    """A converter that replaces modules of the types in the spec, except excluded modules, and does not need data."""
 
-    subclass: ClassVar[str]  # reason why subclasses of a named type stay in float, as a clause after "which"
+    subclass: ClassVar[str]  # reason why subclasses of a named type stay in float, phrased to follow "which"
 
     @abstractmethod
     def lack(self, module: nn.Module, spec: Spec) -> str:
@@ -90,7 +90,7 @@ class ModuleConverter(Converter):
 
     @abstractmethod
     def replace(self, model: nn.Module, paths: Collection[str], spec: Spec) -> nn.Module:
-        """Quantize the modules at `paths`; the modules' weights may be arbitrary."""
+        """Quantize the modules at `paths`, whose weights may be arbitrary."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
         """Quantize a float model; raise `QuantizationError` if no module, or no requested embedding, was quantized."""

@@ -21,7 +21,7 @@ class FourBitEmbedding(nn.Module):
     """An embedding whose rows store two values per byte, followed by a scale and an offset in float16.
 
     ``quantize_dynamic`` puts a 4-bit weight into an 8-bit module, which reads rows of the wrong width. PyTorch's 4-bit
-    module (``quint4x2``) works, but TorchScript cannot reload the weight that it saved. `FourBitEmbedding` calls the
+    module (``quint4x2``) works, but TorchScript cannot reload the module's saved weight. `FourBitEmbedding` calls the
     embedding-bag operator, whose weight is a plain byte tensor that TorchScript can reload. Each bag contains one
     index.
     """

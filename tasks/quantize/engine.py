@@ -18,7 +18,7 @@ _DEPRECATIONS = (
     r"(?s)torch\.quantize_per_tensor, torch\.quantize_per_channel and other quantized tensor creation functions.*",
     r"(?s).*torch\.ao\.quantization is deprecated.*",
     r"(?s)Please use quant_min and quant_max to specify the range for observers.*",
-    # torch warns that ``onednn`` is less accurate without VNNI; nightquant keeps one bit free to prevent saturation.
+    # torch warns that ``onednn`` is less accurate without VNNI; nightquant leaves one bit unused to prevent saturation.
     r"(?s)Default qconfig of oneDNN backend with reduce_range of false.*",
     r"(?s).*`?torch\.jit\.\w+`? is (not supported|deprecated).*",
 )
@@ -26,7 +26,7 @@ _DEPRECATIONS = (
 
 @contextmanager
 def quantized_engine(name: str) -> Iterator[None]:
-    """Run the block with the quantized engine that `name` specifies, then restore the previous engine.
+    """Run the block with the quantized engine `name`, then restore the previous engine.
 
     Convert, load and call a model inside the same block, because each engine packs weights in its own layout. Some
     operators also read the current engine at run time.
@@ -69,9 +69,9 @@ def running(spec: Spec) -> Iterator[None]:
 def saturates(engine: str) -> bool:
     """Return whether an engine's 16-bit sums saturate in this process if activations use all 8 bits.
 
-    Return true only for ``onednn``, whose kernels add pairs of products in 16 bits on CPUs without VNNI. The function
-    computes the largest sum, because CPUID does not show the effect of the ``ONEDNN_MAX_CPU_ISA`` environment variable.
-    The function uses plain tensors, because torch's quantized tensors are deprecated.
+    Return True only for ``onednn``, whose kernels add pairs of products in 16 bits on CPUs without VNNI. The function
+    tests the largest possible sum, because CPUID does not reflect the ``ONEDNN_MAX_CPU_ISA`` environment variable. The
+    function uses plain tensors, because torch's quantized tensors are deprecated.
     """
     if engine != "onednn" or engine not in torch.backends.quantized.supported_engines:
         return False
@@ -108,7 +108,7 @@ def require_bfloat16(recipe: str) -> None:
     if not computes_bfloat16():
         raise UnavailableError(
             f'The "{recipe}" recipe needs a processor with {" or ".join(BFLOAT16)}, but this processor has neither.',
-            hint="Remove the recipe on hosts with this processor, or run nightquant on another host.",
+            hint="Remove the recipe, or run nightquant on a host whose processor supports bfloat16.",
         )
 
 
@@ -124,6 +124,6 @@ def without_deprecations() -> Iterator[None]:
 
 @cache
 def _trigger_tensor_deprecation() -> None:
-    # torch emits a warning about quantized tensors once per process. Trigger the quantized-tensor warning under
-    # Python's warning filters, because opening a TorchScript file would bypass the filters.
+    # torch warns about quantized tensors only once per process. Trigger the quantized-tensor warning here, because
+    # a warning from opening a TorchScript file would bypass Python's warning filters.
     torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.qint8)

@@ -58,7 +58,7 @@ def opened(examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
 def open_shapes(
     model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
 ) -> tuple[object, ...]:
-    """Return the ``dynamic_shapes`` argument of torch.export for a model that is called with the examples."""
+    """Return torch.export's ``dynamic_shapes`` argument for a model and its example inputs."""
     lengths = {axis: Dim(axis, min=1) for named in axes.values() for axis in named.values()}
     shapes: tuple[object, ...] = tuple(
         {axis: lengths[length] for axis, length in axes.get(name, {}).items()} for name in examples
@@ -107,8 +107,8 @@ class OneDnnLstm(nn.Module):
         if not lstm.bias:
             weights += [steps.new_zeros(4 * lstm.hidden_size)] * 2
         backwards = lstm.bidirectional and index % 2 == 1
-        # In ideep, mode 2 is LSTM. The last arguments select a single layer with biases, one direction, time-first
-        # input and inference mode.
+        # In ideep, mode 2 selects an LSTM. The last arguments select a single layer with biases, one direction,
+        # time-first input and inference mode.
         output, last_h, last_c, _ = torch.ops.aten.mkldnn_rnn_layer(
             steps, *weights, h, c, backwards, [], 2, lstm.hidden_size, 1, True, False, False, False
         )

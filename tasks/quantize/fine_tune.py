@@ -66,7 +66,7 @@ class TrainingState:
 
     @classmethod
     def load(cls, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Self:
-        """Load a saved state into `model` and `optimizer`; return an initial state if the file does not exist."""
+        """Load a saved state into `model` and `optimizer`; return an initial state if there is no saved state."""
         path = folder / _EPOCH
         if not path.is_file():
             return cls()
@@ -221,7 +221,7 @@ def _find_first_ranges(
     if not batches:
         raise QuantizationError(
             f'There are no calibration samples to set the initial ranges of recipe "{recipe}".',
-            hint="Set `data.calibration` above 0, or use a data set with more training samples.",
+            hint="Increase `data.calibration`, or use a data set with more training samples.",
         )
     model.eval()
     model.apply(disable_fake_quant)
@@ -233,7 +233,7 @@ def _find_first_ranges(
 
 
 def _to_training(model: nn.Module, training: Training, epoch: int) -> None:
-    """Put the model into training mode; freeze the ranges and statistics that must be frozen in this epoch."""
+    """Put the model into training mode; freeze ranges and batch-norm statistics from the configured epochs on."""
     model.train()
     model.apply(disable_observer if epoch >= training.freeze_observers_after else enable_observer)
     if epoch >= training.freeze_batch_norm_after:

@@ -27,7 +27,7 @@ from tasks.quantize.spec import Spec
 
 _CHANNELS, _FEATURES, _GATES = 16, 64, 4
 _IN_FRONT = 48  # must equal ``kInFront`` in native/operators.cpp
-# Products of int8 values and bytes are summed in int32, which must not overflow.
+# Products of int8 and uint8 values are summed in int32, and the sum must not overflow.
 MOST_FEATURES = (1 << 31) // (127 * 255) // _FEATURES * _FEATURES
 
 

@@ -20,14 +20,14 @@ _OBSERVER = Axis("activation_observer", ("histogram", "moving-average", "min-max
 
 
 class FloatRecipe(Recipe):
-    """The unchanged float model, for baselines and comparisons."""
+    """A recipe that leaves the model in float, for baselines and comparisons."""
 
     method: Literal["none"]
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     """Memory format of images and convolutions."""
     onednn: bool = True
-    """Whether to use oneDNN's kernels. Single steps of recurrent layers are faster without oneDNN. The setting
-    applies to the calling process; model files do not contain it.
+    """Whether to use oneDNN's kernels. Single steps of recurrent layers can be faster without oneDNN. The setting
+    affects the process that runs the model, and is not stored in model files.
     """
 
 
@@ -45,7 +45,7 @@ class Float(Method[FloatRecipe]):
 
 
 class CastRecipe(Recipe):
-    """The model in a floating-point type smaller than float32."""
+    """A recipe that converts the model to a floating-point type smaller than float32."""
 
     method: Literal["cast"]
     dtype: Literal["bfloat16"] = "bfloat16"
@@ -68,7 +68,7 @@ class Cast(Method[CastRecipe]):
 
 
 class DynamicRecipe(Recipe):
-    """Quantize weights in advance, and activations at run time (``quantize_dynamic``)."""
+    """A recipe that quantizes weights in advance, and activations at run time (``quantize_dynamic``)."""
 
     method: Literal["dynamic"]
     modules: tuple[Literal["LSTM", "GRU", "Linear"], ...] = ("LSTM", "Linear")
@@ -112,7 +112,7 @@ class Dynamic(Method[DynamicRecipe]):
 
 
 class DynamicPerRowRecipe(Recipe):
-    """Quantize weights per output channel in advance, and activations per row at run time."""
+    """A recipe that quantizes weights per output channel in advance, and activations per row at run time."""
 
     method: Literal["dynamic-per-row"]
     modules: tuple[Literal["LSTM", "Linear"], ...] = ("LSTM", "Linear")
@@ -152,11 +152,11 @@ class GraphRecipe(Recipe):
 
 
 class StaticRecipe(GraphRecipe):
-    """Quantize weights and activations in advance, with ranges from calibration."""
+    """A recipe that quantizes weights and activations in advance, with calibrated ranges."""
 
     method: Literal["static"]
     activation_observer: Literal["min-max", "moving-average", "histogram"] = "histogram"
-    """Method for deriving a range from observed values."""
+    """Method for deriving an activation's range from observed values."""
     calibration_batches: PositiveInt = 8
     """Number of calibration batches."""
     calibration_batch_size: PositiveInt = 32
@@ -178,13 +178,13 @@ class Static(Method[StaticRecipe]):
     axes = (_ENGINE, _WEIGHTS, _OBSERVER)
 
     def spec(self, recipe: StaticRecipe) -> Spec:
-        """Return a spec with static ranges."""
+        """Return a spec that calibrates static ranges."""
         ranges = Calibration(recipe.activation_observer, recipe.calibration_batches, recipe.calibration_batch_size)
         return Spec(recipe=recipe, layers=recipe.layers(), calibration=ranges, engine=recipe.engine, graph=recipe.graph)
 
 
 class QatRecipe(GraphRecipe):
-    """Fine-tune with simulated quantization, then quantize statically."""
+    """A recipe that fine-tunes the model with simulated quantization, and then quantizes the model statically."""
 
     method: Literal["qat"]
     epochs: PositiveInt = 2
@@ -195,7 +195,7 @@ class QatRecipe(GraphRecipe):
     learning_rate: PositiveFloat = 1e-4
     """Learning rate of the optimizer."""
     freeze_observers_after: NonNegativeInt = 1
-    """Number of epochs after which the ranges are frozen."""
+    """Number of epochs after which the quantization ranges are frozen."""
     freeze_batch_norm_after: NonNegativeInt = 1
     """Number of epochs after which the statistics of batch normalization are frozen."""
     seed: int = 0
@@ -216,6 +216,6 @@ class Qat(Method[QatRecipe]):
     axes = (_ENGINE, _WEIGHTS)
 
     def spec(self, recipe: QatRecipe) -> Spec:
-        """Return a spec with fine-tuned weights and ranges."""
+        """Return a spec that fine-tunes weights and ranges."""
         training = Training(**{name: getattr(recipe, name) for name in Training.__dataclass_fields__})
         return Spec(recipe=recipe, layers=recipe.layers(), training=training, engine=recipe.engine, graph=recipe.graph)

@@ -56,7 +56,8 @@ def operators() -> torch._ops._OpNamespace:
     name = namespace()
     if not is_loaded(name):
         raise QuantizationError(
-            f"The {name} operators are not loaded.", hint="Load the library that defines these operators."
+            f"The {name} operators are not loaded.",
+            hint=f"Call torch.ops.load_library with the path of {name}{SUFFIX}.",
         )
     loaded: torch._ops._OpNamespace = getattr(torch.ops, name)
     return loaded
@@ -68,7 +69,7 @@ def is_loaded(name: str) -> bool:
 
 
 def load_libraries(folder: Path) -> None:
-    """Load the operator libraries in a folder, except libraries that are already loaded, even from another folder."""
+    """Load each operator library in a folder, unless a library with the same name is already loaded."""
     for library in sorted(folder.glob(f"*{SUFFIX}")):
         if not is_loaded(library.stem):
             torch.ops.load_library(library)  # type: ignore[no-untyped-call]
@@ -76,7 +77,7 @@ def load_libraries(folder: Path) -> None:
 
 @contextmanager
 def portable_kernels() -> Iterator[None]:
-    """Run the operators with portable code, which adds products in 32 bits."""
+    """Run the operators in the block with portable code, which adds products in 32 bits."""
     before = os.environ.get(_SET)
     os.environ[_SET] = "scalar"
     try:
@@ -138,7 +139,7 @@ def _compiler() -> str:
         if (path := shutil.which(name)) is not None:
             return path
     raise UnavailableError(
-        f"The int8 operators need a C++ compiler, but none was found ({configured or ', '.join(_COMPILERS)}).",
+        f"The int8 operators need a C++ compiler, but none was found (tried: {configured or ', '.join(_COMPILERS)}).",
         hint="Install g++ or clang (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: "
         "xcode-select --install), or set the environment variable CXX to a compiler.",
     )
@@ -156,6 +157,6 @@ def _run(command: Sequence[str], folder: Path) -> str:
         reason = " ".join(errors[:3]) or f"exit code {process.returncode}"
         raise QuantizationError(
             f"{command[0]} cannot compile the int8 operators: {reason}.",
-            hint="Use g++ 11 or newer, or clang 14 or newer: the operators need C++20 and torch's headers.",
+            hint="Set the environment variable CXX to g++ 11 or later, or to clang++ 14 or later.",
         )
     return process.stdout

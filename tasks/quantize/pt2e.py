@@ -48,8 +48,8 @@ def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
     Raises
     ------
     QuantizationError
-        The model cannot be exported, contains NaN or infinity, or has no suitable modules. The error is also raised if
-        there are no calibration samples.
+        The model cannot be exported, contains NaN or infinity, or has no modules that can be quantized. The error is
+        also raised if there are no calibration samples.
     """
     model, calibration = source.float_model(), spec.calibration
     assert calibration is not None
@@ -106,13 +106,14 @@ def _covered(
     if not quantized:
         raise QuantizationError(
             f'The "{spec.recipe.name}" recipe does not quantize any module in the model.',
-            hint="Remove the runtime from the recipe: Inductor has int8 kernels only for Conv1d, Conv2d and Linear.",
+            hint="Remove the aot-inductor runtime from the recipe: Inductor has int8 kernels only for Conv1d, Conv2d "
+            "and Linear.",
         )
     return Quantized(graph, mode, cover(leaves_of(model), why_float), sum(is_int8 for _, is_int8 in products))
 
 
 def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQuantizer:
-    # Without VNNI, sums in oneDNN's kernels saturate unless activations keep one bit free.
+    # Without VNNI, sums in oneDNN's kernels saturate unless activations leave one bit unused.
     highest = 127 if saturates("onednn") else 255
     activation = QuantizationSpec(
         dtype=torch.uint8,
@@ -130,7 +131,7 @@ def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQ
 
 
 def _batch_norms(graph: fx.GraphModule) -> Iterator[tuple[str, str]]:
-    """Yield the path of each batch norm that directly follows a product, and the path of that product."""
+    """Yield the path of each batch norm that directly follows a convolution or Linear layer, and the layer's path."""
     for node in graph.graph.nodes:
         if node.target is _aten.batch_norm.default and node.args[0].target in _PRODUCTS:
             yield _path(node), _path(node.args[0])

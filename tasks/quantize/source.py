@@ -31,16 +31,16 @@ class ModelSource:
     made_from: Mapping[str, object]  # everything that determines the fields above, for use in digests
     workspace: Workspace
     # `calibration` and `fine_tuning` are functions of the batch size, or None if the domain does not provide the data.
-    calibration: partial[Iterator[tuple[Tensor, ...]]] | None = None  # representative positional inputs, in fixed order
+    calibration: partial[Iterator[tuple[Tensor, ...]]] | None = None  # representative inputs, in a fixed order
     fine_tuning: partial[FineTuning | OwnTraining] | None = None
 
     def calibration_batches(self, batch_size: int) -> Iterator[tuple[Tensor, ...]]:
-        """Return calibration batches. Workload validation rejects methods that need missing data."""
+        """Return calibration batches. Validation rejects workloads that need calibration data but do not have any."""
         assert self.calibration is not None
         return self.calibration(batch_size)
 
     def code_of(self, spec: Spec) -> tuple[str | Callable[..., object], ...]:
-        """Return the modules and functions whose code determines the result; a spec's digest covers this code."""
+        """Return the modules and functions whose code determines a converted module and is part of its digest."""
         method = METHODS[spec.recipe.method]
         data = [self.calibration.func] if method.needs and self.calibration else []
         return method.converts.partition(":")[0], *data
@@ -62,7 +62,7 @@ def batches_of(source: ModelSource, calibration: Calibration) -> Iterator[tuple[
     if not number:
         raise QuantizationError(
             f'The data set of workload "{source.name}" has no calibration samples.',
-            hint="Set `data.calibration` above 0, or use a data set with more training samples.",
+            hint="Increase `data.calibration`, or use a data set with more training samples.",
         )
 
 
@@ -84,7 +84,7 @@ def calibrate(prepared: nn.Module, source: ModelSource, calibration: Calibration
                     raise
                 raise QuantizationError(
                     f"An activation of the model is NaN or infinite for calibration batch {number}.",
-                    hint="Check the float checkpoint and the calibration samples.",
+                    hint="Check the float checkpoint and the calibration samples for NaN and infinity.",
                 ) from error
             refuse_non_finite(output, f"calibration batch {number}")
 

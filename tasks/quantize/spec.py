@@ -71,7 +71,7 @@ class Spec:
     """A description of how to quantize a float model.
 
     ``tolerance`` is the allowed difference between two processors' outputs, as a fraction of the outputs' range. In
-    int8, rounding can move an activation by one of 256 steps (128 without VNNI), and such differences add up.
+    int8, rounding can move an activation to the next of 256 steps (128 without VNNI), and the differences add up.
     """
 
     recipe: Recipe  # recipe that the spec describes

@@ -35,7 +35,7 @@ def flatten_state(state: Mapping[str, object]) -> dict[str, Tensor]:
 
 def load_flat_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Load tensors into a module of the same structure, and pack the parameters for the current engine."""
-    # Do not copy the state dict, because the copy would lose the attribute with the modules' layout versions.
+    # Do not copy the state dict, because a copy would lose `_metadata`, which contains the modules' layout versions.
     state = module.state_dict()
     for name, value in list(state.items()):
         rebuilt = _rebuild(value, name, tensors)
@@ -56,7 +56,7 @@ def _flatten(value: object, name: str, tensors: dict[str, Tensor]) -> None:
             # Clone the tensor, because safetensors rejects tensors that share memory, such as tied weights.
             tensors[name] = value.detach().clone(memory_format=torch.contiguous_format)
         case Tensor() if value.dtype != torch.quint4x2:
-            # A scale for the complete tensor is a scalar; scales for channels are a vector.
+            # A per-tensor scale is a scalar; per-channel scales are a vector.
             if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
                 scales = torch.tensor(value.q_scale(), dtype=torch.float64)
                 zero_points = torch.tensor(value.q_zero_point())
@@ -73,8 +73,8 @@ def _flatten(value: object, name: str, tensors: dict[str, Tensor]) -> None:
         case _ if not isinstance(value, _STRUCTURE):
             kind = _class_of(value) if isinstance(value, ScriptObject) else type(value).__name__
             raise QuantizationError(
-                f'The state entry "{name}" has the type {kind}, which cannot be stored.',
-                hint="Add the module with this entry to the recipe's `exclude`.",
+                f'The state dict entry "{name}" has the type {kind}, which nightquant cannot store.',
+                hint="Add the module that owns the entry to the recipe's `exclude`.",
             )
 
 

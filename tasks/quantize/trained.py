@@ -2,8 +2,7 @@
 
 The quantize and dequantize operators are in torch's namespace ``quantized_decomposed``. Inductor fuses quantize, float
 and dequantize operators into oneDNN's int8 kernels. The ONNX export contains QuantizeLinear and DequantizeLinear, which
-ONNX Runtime and OpenVINO fuse. A model is trained once, and all runtimes use the resulting int8 weights and ranges,
-as torch's kernels do.
+ONNX Runtime and OpenVINO fuse. A model is trained once, and all runtimes use the resulting int8 weights and ranges.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Rounded(nn.Module):
 
     def __init__(self, scale: float, zero_point: int) -> None:
         super().__init__()
-        # Use all 256 steps, as torch's kernels do, even if training kept the highest bit free.
+        # Use all 256 steps, as torch's kernels do, even if training left the highest bit unused.
         self.step = scale, zero_point, 0, 255, torch.uint8
 
     @classmethod
@@ -136,7 +135,7 @@ class Int8Weight(nn.Module):
 
 
 def _round_within(module: nn.Module) -> None:
-    # `named_children` would yield a module with two names only once.
+    # Use `_modules`, because `named_children` yields a module with two names only once.
     for name, child in module._modules.items():
         if child is None:
             continue
@@ -146,7 +145,7 @@ def _round_within(module: nn.Module) -> None:
             if child.dtype == torch.qint8:
                 raise QuantizationError(
                     "Trained weights that `forward` passes to a function cannot be exported.",
-                    hint="Call the function in a separate module, or use the torchscript runtime.",
+                    hint="Replace the function with a module such as nn.Linear, or use the torchscript runtime.",
                 )
             setattr(module, name, Rounded.learned(child))
             for key, hook in module._forward_hooks.items():
@@ -177,7 +176,7 @@ def _float_paths(model: nn.Module) -> Iterator[tuple[str, str]]:
 def round_passed_values(model: nn.Module, consumers: Iterable[nn.Module], inputs: Iterable[Tensor]) -> None:
     """Add rounding to an eager-mode model, after modules that have no range of their own and before `consumers`.
 
-    In eager mode, pooling and similar kernels take and return bytes with the same range, and reshaping keeps the range.
+    In eager mode, pooling, reshaping and similar operations return values with the same range as their input.
     Exporters need the range of each result, which an eager-mode model does not store. In each consumer, the function
     sets the attribute `before` to a `Rounded` module. A module whose calls have different ranges is left unchanged.
     """

@@ -16,11 +16,16 @@ Tensor = tuple[str, list[int], bytes]
 def open_model(files: dict[str, bytes], manifest: dict[str, Any]) -> Callable[[list[Tensor]], list[Tensor]]:
     """Load the package."""
     if version("torch") != manifest["versions"]["torch"]:
-        raise RuntimeError(f"the model needs torch {manifest['versions']['torch']}, not {version('torch')}")
+        raise RuntimeError(
+            f"the model needs torch {manifest['versions']['torch']}, but {version('torch')} is installed; "
+            f"install torch {manifest['versions']['torch']}"
+        )
     supported = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     missing = [name for name in manifest["required_isa"]["instructions"] if name not in supported]
     if missing:
-        raise RuntimeError(f"this processor lacks instructions that the model needs: {', '.join(missing)}")
+        raise RuntimeError(
+            f"this processor lacks instructions that the model needs ({', '.join(missing)}); use another host"
+        )
     name, *libraries = manifest["model"]["files"]
     with tempfile.TemporaryDirectory() as folder:  # the loader needs files in a folder that other users cannot change
         for file in (name, *libraries):

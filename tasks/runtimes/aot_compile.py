@@ -44,7 +44,7 @@ class AotMaker(Maker):
     """A maker that quantizes or converts a model, and then exports and compiles it."""
 
     def environment(self) -> dict[str, object]:
-        """Return the compiler's version and the instructions for which it compiles."""
+        """Return the compiler's version and the instruction sets that the compiler may use."""
         instructions, compiler = target()
         return instruction_set() | {"instructions": list(instructions), "compiler": compiler}
 
@@ -58,7 +58,7 @@ class AotMaker(Maker):
         The candidate's size includes all files.
         """
         name = spec.recipe.name
-        # Delete each cache immediately, because a killed worker would leave its caches, each as large as a model.
+        # Delete each cache immediately: a killed worker leaves its caches behind, each of them as large as a model.
         with quiet(), tempfile.TemporaryDirectory(prefix=TEMPORARY) as cache_folder, own_cache(cache_folder):
             quantized = _quantized(source, spec, folder)
             before = finite_outputs(quantized.model, source.example_inputs, name)
@@ -68,8 +68,8 @@ class AotMaker(Maker):
             raise QuantizationError(
                 f'The "{name}" recipe quantizes {quantized.products} matrix products, but Inductor computes only '
                 f"{count} of them in int8.",
-                hint="Exclude modules until all matrix products run in int8, or use the torchscript or onnxruntime "
-                "runtime.",
+                hint="Add modules to `exclude` until Inductor computes all quantized matrix products in int8, or use "
+                "the torchscript or onnxruntime runtime.",
             )
         # Fused operations round less often, which can move an int8 activation by one step. The tolerance is therefore
         # the difference that the spec allows between processors.

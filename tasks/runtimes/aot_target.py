@@ -38,7 +38,7 @@ def instructions_for(spec: Spec) -> list[str]:
 
 @cache
 def target() -> tuple[tuple[str, ...], str]:
-    """Return the instructions for which Inductor compiles on this host, and the compiler's version.
+    """Return the instruction sets for which Inductor compiles on this host, and the compiler's version.
 
     Raises
     ------

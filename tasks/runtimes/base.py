@@ -1,8 +1,8 @@
 """Base class of runtimes. A runtime declares the specs that it supports, and names its maker, opener and checker.
 
-A runtime's module does not import large libraries, because validating a workload file imports this module. The maker
-and the opener are imported separately and on demand, because a benchmark's process must not load the tools that build
-files.
+The module of a runtime does not import large libraries, because nightquant imports the module to validate a workload
+file. The maker and the opener are imported separately and on demand, because a benchmark process must not load the
+tools that build files.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class CandidateFiles:
         except (OSError, ValueError) as error:
             raise QuantizationError(
                 f"This version of nightquant cannot read a candidate from {self.folder}: {error}.",
-                hint="Repeat the run.",
+                hint="Repeat the run to build the candidate again.",
             ) from error
 
 
 class Made(Frozen):
     """Properties of a candidate, stored as ``candidate.json`` next to the runtime's files.
 
-    ``size_bytes`` is the serialized size, as counted by the runtime; ``recipe`` is the candidate's recipe as JSON.
+    ``size_bytes`` is the serialized size, as measured by the runtime; ``recipe`` is the candidate's recipe as JSON.
     """
 
     size_bytes: int
@@ -129,7 +129,7 @@ class Opener(ABC):
 
     @abstractmethod
     def open(self, files: CandidateFiles, threads: int) -> Opened:
-        """Open files for calls that take torch tensors and run on `threads` threads."""
+        """Open a candidate's files; calls take torch tensors and run on `threads` threads."""
 
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int

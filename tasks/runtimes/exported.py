@@ -39,7 +39,7 @@ class ExportedMaker(Maker):
         """Yield the module path of each operation with weights, and whether the weights are int8."""
 
     def int8_by_module(self, folder: Path) -> dict[str, bool]:
-        """Return a dictionary that maps each module's path to True if all of the module's weights are int8."""
+        """Return whether all weights of each module are int8, keyed by the module's path."""
         modules: dict[str, bool] = {}
         for path, is_int8 in self.products(folder):
             modules[path] = is_int8 and modules.get(path, True)
@@ -62,7 +62,7 @@ class ExportedMaker(Maker):
         if spec.layers and not any(int8.values()):
             raise QuantizationError(
                 f'The "{spec.recipe.name}" recipe does not quantize any module in the model.',
-                hint=f"{self.quantizes_nothing}. Remove the runtime from the recipe.",
+                hint=f"{self.quantizes_nothing}. Remove the runtime from the recipe's `runtimes`.",
             )
         # A folded module, such as a batch norm, is part of another module's operation in the exported model.
         folded: dict[str, str] = json.loads((exported / FOLDED).read_text(encoding="utf-8"))

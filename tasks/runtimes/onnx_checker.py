@@ -15,12 +15,14 @@ def open_model(files: dict[str, bytes], manifest: dict[str, Any]) -> Callable[[l
         session = onnxruntime.InferenceSession(
             files[manifest["model"]["file"]],
             providers=["CPUExecutionProvider"],
-            disabled_optimizers=["WeightBiasQuantization"],  # this optimizer quantizes layers that must stay in float
+            # ``WeightBiasQuantization`` also quantizes layers that must stay in float.
+            disabled_optimizers=["WeightBiasQuantization"],
         )
     except Exception as error:
         made_with = manifest["versions"].get("onnxruntime")
         raise RuntimeError(
-            f"onnxruntime {onnxruntime.__version__} cannot open the model from onnxruntime {made_with}: {error}"
+            f"onnxruntime {onnxruntime.__version__} cannot open the model ({error}); "
+            f"install onnxruntime {made_with}, which built the model"
         ) from error
     names = [entry.name for entry in session.get_inputs()]
 

@@ -1,7 +1,7 @@
 """Export the float model to ONNX with torch.export, not TorchScript, as an artifact that several runtimes share.
 
 Every node's name begins with the path of its module (``rnn/node_LSTM_54``). Exclusions and coverage use the path in a
-node's name to refer to its module.
+node's name to find its module.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _export(source: ModelSource, spec: Spec, folder: Path) -> None:
     if size > LARGEST_BYTES:
         raise QuantizationError(
             f"The model is too large for an ONNX file: the size is {size / 1e9:.1f} GB, and the limit is 2.1 GB.",
-            hint="Remove the ONNX-based runtimes from this workload's recipes.",
+            hint="Remove the onnxruntime and openvino runtimes from this workload's recipes.",
         )
     if spec.training is not None:
         trained = converter_of(spec).train(spec, source)
@@ -113,7 +113,8 @@ def export(
     except Exception as error:
         raise QuantizationError(
             f"The model cannot be exported to ONNX: {first_cause(error)}.",
-            hint="Remove the ONNX-based runtimes from the recipes, or rewrite the code named in the message.",
+            hint="Rewrite the code named in the message, or remove the onnxruntime and openvino runtimes from the "
+            "recipes.",
         ) from error
     exported = program.model_proto
     modules = dict(model.named_modules())
@@ -128,7 +129,7 @@ def export(
                 folded[paths.get(path, path)] = paths.get(owner, owner)
                 path = owner
         node.name = f"{paths.get(path, path)}/{node.name}"
-        del node.metadata_props[:]  # remove source code and paths from this host
+        del node.metadata_props[:]  # remove source code and this host's paths
     graph = exported.graph
     for described in (exported, graph, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
         del described.metadata_props[:]
@@ -191,7 +192,7 @@ def lstm(
             direction="bidirectional" if bidirectional else "forward",
             hidden_size=int(sides[0][1].shape[1]),  # recurrent weights are [4 * H, H]
         )
-        if bidirectional:  # [T, D, B, H]
+        if bidirectional:  # the shape of `outputs` is [T, D, B, H]
             inputs = op.Reshape(op.Transpose(outputs, perm=[0, 2, 1, 3]), op.Constant(value_ints=[0, 0, -1]))
         else:
             inputs = op.Squeeze(outputs, op.Constant(value_ints=[1]))

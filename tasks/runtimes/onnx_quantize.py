@@ -1,4 +1,4 @@
-"""Quantize an exported model with ONNX Runtime's tools, and determine from the result which modules became int8."""
+"""Quantize an exported model with ONNX Runtime's tools, and determine which modules were quantized."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tasks.runtimes.onnx_session import MODEL, OnnxOpener
 
 # ONNX operators with dynamic int8 kernels, keyed by the type of the torch module.
 DYNAMIC_OPERATORS = {"Linear": ("MatMul", "Gemm"), "LSTM": ("LSTM",), "Embedding": ("Gather",)}
-# Index of the weight input, keyed by operator; operators without weights are missing.
+# Index of the weight input, keyed by operator; operators without weights are omitted.
 _WEIGHTS = {"Conv": 1, "ConvTranspose": 1, "MatMul": 1, "Gemm": 1, "LSTM": 1, "GRU": 1, "RNN": 1, "Gather": 0}
 _INT8_OPERATORS = frozenset({"MatMulInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "ConvInteger"})
 _INT8 = frozenset({onnx.TensorProto.INT8, onnx.TensorProto.UINT8})

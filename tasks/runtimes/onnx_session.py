@@ -17,7 +17,8 @@ from tasks.proofs import Arithmetic, Operator, typical
 from tasks.runtimes.base import CandidateFiles, Opened, Opener
 
 MODEL = "model.onnx"
-# This optimizer quantizes a float weight between DequantizeLinear and QuantizeLinear, even in excluded layers.
+# ``WeightBiasQuantization`` quantizes float weights between DequantizeLinear and QuantizeLinear nodes, even in excluded
+# layers.
 _DISABLED = ["WeightBiasQuantization"]
 _KERNEL = "_kernel_time"  # name suffix of the profile events that time an operator's kernel
 

@@ -20,7 +20,8 @@ def open_model(files: dict[str, bytes], manifest: dict[str, Any]) -> Callable[[l
     except RuntimeError as error:
         made_with = manifest["versions"].get("openvino")
         raise RuntimeError(
-            f"openvino {openvino.__version__} cannot open the model from openvino {made_with}: {error}"
+            f"openvino {openvino.__version__} cannot open the model ({error}); "
+            f"install openvino {made_with}, which built the model"
         ) from error
 
     def call(inputs: list[Tensor]) -> list[Tensor]:

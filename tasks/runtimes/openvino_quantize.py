@@ -1,4 +1,4 @@
-"""Quantize an exported model with NNCF for OpenVINO, and determine from the result which modules became int8."""
+"""Quantize an exported model with NNCF for OpenVINO, and determine which modules were quantized."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BETWEEN = frozenset(
     {"Convert", "Subtract", "Multiply", "Reshape", "FakeQuantize", "Transpose", "Squeeze", "Unsqueeze", "Concat",
      "Split"}
 )  # fmt: skip
-_FURTHEST = 4  # maximum number of operations whose names are searched for the path of an LSTM's module
+_FURTHEST = 4  # maximum number of operations to search for the path of an LSTM's module
 # Maximum difference from the trained model's output, as a fraction of the output's range. Rounding differences add up
 # in deep models, but wrong outputs differ by more.
 _GARBAGE_FRACTION = 0.3
@@ -48,7 +48,7 @@ class OpenVinoMaker(ExportedMaker):
     opener = OpenVinoOpener
     files = (MODEL, WEIGHTS)
     left_float = "NNCF left this {type} in float"
-    quantizes_nothing = "NNCF has no int8 form for the layers in this recipe"
+    quantizes_nothing = "NNCF cannot quantize the modules that the recipe names"
 
     def environment(self) -> dict[str, object]:
         """Return whether the processor has VNNI (for 8-bit weights), and whether float operators may use bfloat16."""

@@ -38,7 +38,10 @@ class Eager(Runtime):
 
 
 class TorchScript(Runtime):
-    """The converted module, traced with the example inputs and frozen. The file can be loaded without nightquant."""
+    """The converted module, traced with the example inputs and frozen.
+
+    The TorchScript file can be loaded without nightquant.
+    """
 
     makes = "tasks.runtimes.torchscript_files:ScriptMaker"
     opens = "tasks.runtimes.torchscript_files:ScriptOpener"
@@ -91,7 +94,7 @@ class AotInductor(Runtime):
         limit(
             "granularities",
             "channel",
-            reason='its int8 kernels need weights per channel: use weights = "per-channel"',
+            reason='its int8 kernels need per-channel weights: use weights = "per-channel"',
         ),
         limit(
             "graphs",
@@ -161,7 +164,7 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
 
 
 class OpenVino(Runtime):
-    """The exported file as OpenVINO IR, quantized with NNCF.
+    """The exported model as OpenVINO IR, quantized with NNCF.
 
     The precision is always set, because OpenVINO computes float models in bfloat16 by default on some processors.
     """

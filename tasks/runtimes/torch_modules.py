@@ -44,7 +44,7 @@ _PACKAGE = "AOTIModelContainerRunner"  # name prefix of the events that time com
 
 
 class EagerMaker(Maker):
-    """A maker that shares the converted module and writes no files of its own."""
+    """A maker that shares the converted module and does not write other files."""
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
         """Find or build the converted module."""
@@ -88,7 +88,7 @@ class EagerOpener(Opener):
             return Opened(open_converted(files.shared[KIND]), scope)
 
     def load(self, files: CandidateFiles) -> Call:
-        """Load the callable; the quantized engine is already set."""
+        """Load the model as a callable; the quantized engine is already set."""
         return open_converted(files.shared[KIND])
 
 
@@ -158,7 +158,7 @@ def _primitive(line: str) -> Operator | None:
 def _standard_output_to(descriptor: int) -> Iterator[None]:
     """Redirect standard output, including output from C code, to a file.
 
-    The redirection is safe, because this process only measures.
+    The redirection is safe, because this process only measures candidates.
     """
     library = ctypes.CDLL(None)
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Trace converted modules to TorchScript files, and open such files."""
+"""Trace converted modules to TorchScript files, and open the files."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
     """Trace, freeze and save a model.
 
     With `exact`, the operations do not change, and outputs equal the model's outputs bit for bit. Without `exact`,
-    freezing may fold float operations, for example a batch norm into a convolution. The folded file is faster but
-    rounds differently.
+    freezing may fold float operations, for example a batch norm into a convolution. Folding makes the model faster but
+    changes the rounding.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""The search for recipes: its strategy, and the measurements that only a search makes."""
+"""Search for recipes: decide what to measure, and make the measurements that only a search needs."""

@@ -24,7 +24,7 @@ from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 _CALLS = 8  # the first call is not timed
-_LEAST_SHARE = 1e-4  # smaller shares of the time are noise
+_LEAST_SHARE = 1e-4  # smaller shares of the model's time cannot be distinguished from noise
 
 
 def float_order(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[RankedLayer, ...]:
@@ -51,7 +51,7 @@ def float_order(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
 
 @torch.inference_mode()
 def time_shares(model: nn.Module, inputs: Sequence[Tensor], modules: Sequence[str]) -> dict[str, float]:
-    """Measure each module's share of a model's time with forward hooks; use the shortest of several calls."""
+    """Measure each module's share of a model's time with forward hooks, based on each module's shortest call."""
     stopwatches = {path: _Stopwatch() for path in ("", *modules)}
     with ExitStack() as hooks:
         for path, stopwatch in stopwatches.items():

@@ -1,12 +1,13 @@
 """The strategy of a search: decide what to measure next.
 
-A race does not measure anything itself, and uses only the answers to its requests. All trials are screened on few
-samples, and only trials that can still win are measured further. See Maron and Moore, "Hoeffding races: accelerating
-model selection search for classification and function approximation", NIPS 6, 1994. A trial that violates the bound on
-quality is repaired if it could beat the best trial. Repairs first try other observers and granularities, and then keep
-layers in float. Repairs use branch and bound. See Land and Doig, "An automatic method of solving discrete programming
-problems", Econometrica 28, 1960. A repair is a branch whose bound is the failed trial's speed, because keeping layers
-in float does not make a trial faster.
+A race does not measure anything: it requests measurements, and decides from the answers. All trials are first evaluated
+on a small number of samples, and only trials that can still win are measured further. See Maron and Moore, "Hoeffding
+races: accelerating model selection search for classification and function approximation", NIPS 6, 1994.
+
+A trial that violates the bound on quality is repaired if it could beat the best trial. Repairs first try other
+observers and granularities, and then keep layers in float. Repairs use branch and bound. See Land and Doig, "An
+automatic method of solving discrete programming problems", Econometrica 28, 1960. A repair is a branch whose bound is
+the failed trial's speed, because keeping layers in float does not make a trial faster.
 """
 
 from __future__ import annotations
@@ -47,18 +48,19 @@ class Race:
     min_speedup: float | None = None
     max_size_bytes: float | None = None
     batch: int = 8
-    _started: list[int] = field(default_factory=list)  # the batch in progress
-    # Number of batches taken from the search space. After each batch, the search tries to repair the best failed trial,
+    _started: list[int] = field(default_factory=list)  # numbers of the trials in the current batch
+    # Number of batches started so far. After each batch, the search tries to repair the best failed trial,
     # because the budget may be spent before the next batch.
     _batches: int = 0
     _screened: dict[int, int] = field(default_factory=dict)  # number of sample sizes at which a trial was screened
-    _decided: dict[int, bool] = field(default_factory=dict)  # whether a trial satisfies the bound on quality
+    # Whether each decided trial satisfies the bound on quality, keyed by the trial's number.
+    _decided: dict[int, bool] = field(default_factory=dict)
     _broken: set[int] = field(default_factory=set)
     _layers: dict[str, tuple[RankedLayer, ...]] = field(default_factory=dict)  # ranked layers, keyed by recipe content
-    _repairs: list[Repair] = field(default_factory=list)  # the last repair may be in progress
+    _repairs: list[Repair] = field(default_factory=list)  # all repairs begun; only the last one can be in progress
 
     def ask(self) -> Request | None:
-        """Return the next request, or None if no undecided trial can win; repeat a request until it is answered."""
+        """Return the next request, or None if no undecided trial can win; repeat each request until it is answered."""
         while True:
             if request := self._advance() or self._decide():
                 return request
@@ -89,7 +91,7 @@ class Race:
         Parameters
         ----------
         known
-            Whether an earlier run found the answer.
+            Whether the answer comes from an earlier run.
         """
         trial = self.trials[number - 1]
         is_first = trial.size_bytes is None
@@ -138,7 +140,7 @@ class Race:
         return list((related or waiting)[: self.batch])
 
     def _decide(self) -> Request | None:
-        """Screen undecided trials on more samples, unless another undecided trial is certainly better."""
+        """Request a screening of undecided trials on more samples; skip trials that are certainly worse than others."""
         undecided = [trial for trial in self._open() if trial.drop]
         if not undecided:
             return None
@@ -204,8 +206,8 @@ class Race:
     def _judge(self, trial: Trial, drop: Drop) -> None:
         """Decide whether a trial satisfies the bound on quality, or leave the trial undecided.
 
-        A trial stays undecided while the interval of its loss includes the bound. On the last samples, the estimate is
-        sufficient, because intervals from a small selection split would reject almost every trial.
+        A trial stays undecided while the interval of its loss includes the bound. At the largest sample
+        size, the estimate decides, because intervals from a small selection split would reject almost every trial.
         """
         screened = self._screened[trial.number] = self._screened.get(trial.number, 0) + 1
         is_last = screened == len(self.samples) or bool(trial.drop and trial.drop.samples == drop.samples)
@@ -217,7 +219,7 @@ class Race:
             self._end(trial.number, "failed", f"{loss}, and at most {self.bound:.3g} is allowed")
 
     def _settle(self) -> None:
-        """Let open trials pass if they satisfy all bounds, and drop open trials that cannot pass or cannot win."""
+        """Mark open trials as passing if they satisfy all bounds, and as dropped if they cannot pass or cannot win."""
         for trial in self._open():
             if reason := self._excess(trial):
                 self._end(trial.number, "dropped", reason)
@@ -254,7 +256,7 @@ class Race:
         return not self._passing() or self._ends(trial)[1] > self._ends(self._leader())[0]
 
     def _ends(self, trial: Trial) -> tuple[float, float]:
-        """Return the interval of a trial's objective; larger is better. A repair is at most as good as its parent."""
+        """Return the interval of a trial's objective; larger is better, and no repair is better than its parent."""
         if self.objective == "smallest" and trial.size_bytes is not None:
             return -trial.size_bytes, -trial.size_bytes
         if self.objective == "fastest" and trial.speed:
@@ -269,7 +271,7 @@ class Race:
         return -math.inf if trial.size_bytes is None else -trial.size_bytes
 
     def _needs_time(self, trial: Trial) -> bool:
-        """Return whether a trial must be timed to decide whether the trial or its repair can pass and win."""
+        """Return whether the speed of a trial is needed to decide if the trial or its repair can win."""
         if self.objective == "smallest" and self.min_speedup is None:
             return False
         repaired = self._repairs[-1] if self._repairs else None

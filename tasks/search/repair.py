@@ -18,8 +18,7 @@ class Repair:
     """The state of a repair: double the number of layers in float until a trial passes, and then bisect.
 
     ``members`` contains the numbers of the failed trial (``root``) and its variants. ``base`` is the member whose
-    layers are kept in float. A trial with ``fails`` layers in float fails, and more than ``passes`` layers are not
-    needed.
+    layers are kept in float. Keeping ``fails`` layers in float is not enough, and keeping ``passes`` layers is enough.
     """
 
     root: int
@@ -32,7 +31,7 @@ class Repair:
     is_done: bool = False
 
     def learn(self, *, failed: bool, passed: bool, can_win: bool) -> None:
-        """Record the last trial's outcome; if that trial cannot win, trials with more float layers cannot win."""
+        """Record the last trial's outcome; end the repair if the trial cannot win; more float layers do not help."""
         if passed or (self.passes is not None and not failed):
             self.passes = self.count
         else:

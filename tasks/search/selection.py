@@ -22,7 +22,7 @@ class Selection:
 
     @classmethod
     def of(cls, dataset: DatasetRef) -> Selection:
-        """Choose the selection split; from a train split, use at most as many samples as the test split has.
+        """Choose the selection split; use at most as many samples of a train split as the test split has.
 
         Raises
         ------
@@ -32,7 +32,8 @@ class Selection:
         available = [split for split in _SPLITS if dataset.splits.get(split)]
         if not available:
             raise InputError(
-                f"A search needs a split other than test, but the data set has only: {', '.join(dataset.splits)}.",
+                f'A search needs a "valid", "train" or "calibration" split, but the data set has only '
+                f"{' and '.join(dataset.splits)}.",
                 hint='Add a "valid" split to [data], or remove [search].',
             )
         split = available[0]

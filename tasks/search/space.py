@@ -19,7 +19,7 @@ from tasks.workload.workload import Workload
 
 _REPEATED = 50  # maximum number of characters that a kept-float recipe's name takes from the original recipe's name
 # Engines with kernels for an architecture, the usual engine first. If ``[search]`` lists engines, the search uses only
-# those engines.
+# the listed engines.
 _ENGINES: Mapping[str, tuple[object, ...]] = {"x86_64": ("x86", "onednn"), "AMD64": ("x86", "onednn")}
 _OTHER_ENGINES = ("qnnpack", "onednn")
 _RESTRICTED_BY = {
@@ -44,7 +44,7 @@ def space(
     """Return the trials of a workload with a ``[search]`` section, in the order in which to try them.
 
     Trials with known `speeds` come first, followed by recipes from the workload file. The remaining recipes are sorted
-    by the number of settings that differ from their method's defaults, and float32 recipes follow the other recipes.
+    by the number of non-default settings. Float32 recipes follow the quantized recipes.
     Dropped trials, which cannot work, come last. The baseline is not a trial.
 
     Parameters
@@ -77,7 +77,7 @@ def space(
         )
         trials.setdefault(canonical_json([recipe.content(), runtime]), trial)
     found = [trial for trial in trials.values() if trial.name != workload.benchmark.baseline]
-    # Sorting is stable: trials without a known speed keep their order.
+    # Python's sort is stable, so trials without a known speed keep their order.
     found.sort(key=lambda trial: (trial.outcome == "dropped", -known.get(trial.name, 0.0)))
     return [trial.model_copy(update={"number": number}) for number, trial in enumerate(found, start=1)]
 
@@ -119,7 +119,7 @@ def _settings(workload: Workload) -> Search:
 
 
 def _recipes(workload: Workload, module_types: Collection[str], machine: Machine) -> Iterator[Recipe]:
-    """Return recipes without runtimes: float32 recipes last, and recipes with few non-default settings first."""
+    """Return recipes without runtimes, sorted by the number of non-default settings; float32 recipes come last."""
     search, found = _settings(workload), []
     for name in METHODS:
         method, fields = METHODS[name], METHODS[name].recipe.model_fields
@@ -162,12 +162,12 @@ def _engines(search: Search, machine: Machine) -> tuple[object, ...]:
 
 
 def _is_left_out(workload: Workload, needs: tuple[Need, ...]) -> bool:
-    """Return whether a method is tried only on request, because it trains or needs something that the domain lacks."""
+    """Return whether a method is tried only on request: it trains, or the domain lacks a feature that it needs."""
     return "fine-tuning" in needs or any(workload.lacks(need) for need in needs)
 
 
 def _obstacle(workload: Workload, method: str, runtime: str) -> str:
-    """Return the reason why a method's trials in a runtime cannot work or cannot win, or ``""``."""
+    """Return why a method's trials in a runtime cannot work or cannot win, or ``""`` if they can."""
     needs = METHODS[method].needs
     lacks = [f'the domain "{workload.domain}" {lack}' for need in needs if (lack := workload.lacks(need))]
     if lacks or ("fine-tuning" in needs and workload.cannot_tune()):
@@ -200,7 +200,7 @@ def _named(workload: Workload, recipe: Recipe) -> Recipe:
 
 
 def _renamed(recipe: Recipe, name: str) -> Recipe:
-    """Rename a recipe; if modules stay in float, add the number of these modules and part of the recipe's digest."""
+    """Rename a recipe; if modules stay in float, append their number and part of the recipe's digest to the name."""
     if recipe.exclude:
         name = f"{name[:_REPEATED]}-float{len(recipe.exclude)}-{digest_of(recipe.content())[:4]}"
     return recipe.model_copy(update={"name": name})

@@ -1,4 +1,4 @@
-"""The immutable objects of a search: trials, their measurements, and the requests of a `tasks.search.race.Race`."""
+"""Immutable objects of a search: trials, measurements, and the requests that a `tasks.search.race.Race` makes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Outcome = Literal["open", "passing", "chosen", "dropped", "failed"]
 class Drop(Frozen):
     """A quality loss on `samples` samples of the selection split, with the 95% interval; positive values are worse.
 
-    The unit is the metric's unit, or a fraction of the baseline's quality, as the search's bound specifies.
+    The loss is in the metric's unit or a fraction of the baseline's quality, depending on the search's bound.
     """
 
     value: float
@@ -80,9 +80,9 @@ class Trial(Frozen):
     """A recipe in one runtime, with its measurements and its outcome; trials are numbered from 1.
 
     A ``passing`` trial satisfies the bounds, and a ``chosen`` trial is a finalist. A ``failed`` trial ended with an
-    error, or lost too much quality. A ``dropped`` trial cannot work, or cannot win. An ``open`` trial was not decided.
+    error, or lost too much quality. A ``dropped`` trial cannot work or cannot win. An ``open`` trial was not decided.
     ``parent`` is the name of the trial from which a variant or a kept-float trial was derived. ``cost_s`` is the time
-    spent in this run. If ``known`` is true, an earlier run made all measurements.
+    spent in this run. If ``known`` is true, all of the trial's measurements come from an earlier run.
     """
 
     number: int

@@ -25,13 +25,13 @@ __all__ = ["Workload", "find_workloads", "read_workload", "validated"]
 def read_workload(path: Path) -> Workload:
     """Read and validate one workload file.
 
-    Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` start at the file's folder. The
-    user's modules are looked up in the file's folder first.
+    Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` are resolved against the folder of the workload
+    file. nightquant looks for the user's modules in the workload file's folder first.
 
     Raises
     ------
     ConfigurationError
-        The file cannot be read, is not valid TOML, or contains a wrong key, type, recipe or reference.
+        The file cannot be read, is not valid TOML, or contains an invalid key, type, recipe or reference.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -39,21 +39,27 @@ def read_workload(path: Path) -> Workload:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {error}.") from error
     except RecursionError as error:
-        raise ConfigurationError(f"{path} is not valid TOML: tables or arrays are nested too deeply.") from error
-    except ValueError as error:  # ``TOMLDecodeError``, or Python's error for a very long integer
-        raise ConfigurationError(f"{path} is not valid TOML: {error}.") from error
+        raise ConfigurationError(
+            f"{path} is not valid TOML: tables or arrays are nested too deeply.", hint="Use fewer levels of nesting."
+        ) from error
+    except ValueError as error:  # raised for invalid syntax (``TOMLDecodeError``) and for very long integers
+        raise ConfigurationError(f"{path} is not valid TOML: {error}.", hint="Correct the file.") from error
     if too_large:
-        raise ConfigurationError(f"{path} is not valid TOML: an integer has more than 64 bits.")
+        raise ConfigurationError(
+            f"{path} is not valid TOML: an integer has more than 64 bits.", hint="Use integers of at most 64 bits."
+        )
     return validated(path, document)
 
 
 def validated(path: Path, document: JsonObject) -> Workload:
-    """Validate the content of a workload file; the file does not have to exist, and `document` is not changed.
+    """Validate the content of a workload file, which does not have to exist.
+
+    `document` is not changed.
 
     Raises
     ------
     ConfigurationError
-        A key, type, recipe or reference is wrong.
+        A key, type, recipe or reference is invalid.
     """
     document, folder = deepcopy(dict(document)), path.resolve().parent
     for section, key in (("data", "uri"), ("data", "root"), ("checkpoint", "uri")):
@@ -67,7 +73,7 @@ def validated(path: Path, document: JsonObject) -> Workload:
 
 
 def find_workloads(names: Iterable[str], built_in: Path) -> list[Workload]:
-    """Return the workloads with these names or TOML paths; if `names` is empty, return all built-in workloads.
+    """Return the workloads that `names` lists by name or TOML path, or all built-in workloads if `names` is empty.
 
     Raises
     ------
@@ -81,12 +87,12 @@ def find_workloads(names: Iterable[str], built_in: Path) -> list[Workload]:
         if path is None:
             raise ConfigurationError(
                 f'Unknown workload "{name}"{did_you_mean(name, paths)}.',
-                hint=f"Expected a TOML file or one of: {', '.join(paths)}.",
+                hint=f"Name a TOML file or one of the built-in workloads: {', '.join(paths)}.",
             )
         workloads.append(read_workload(path))
     for name, count in Counter(workload.name for workload in workloads).items():
         if count > 1:
-            raise ConfigurationError(f'Two workloads are named "{name}".', hint="Give each workload its own name.")
+            raise ConfigurationError(f'Two workloads are named "{name}".', hint="Give each workload a unique name.")
     return workloads
 
 
@@ -114,7 +120,7 @@ def explain(path: Path, document: JsonObject, error: ValidationError) -> str:
 
 
 def _proposal(document: JsonObject, kind: str, place: Sequence[str | int], value: object, context: JsonObject) -> str:
-    """Return a hint with the valid key, kind or word closest to the wrong one, or ``""`` if there is none."""
+    """Suggest a valid key, kind or word that is similar to the invalid input; return ``""`` if none is similar."""
     match kind:
         case "extra_forbidden":
             return did_you_mean(str(place[-1]), _keys_at(document, place[:-1]))
@@ -126,7 +132,7 @@ def _proposal(document: JsonObject, kind: str, place: Sequence[str | int], value
 
 
 def _keys_at(document: JsonObject, place: Sequence[str | int]) -> list[str]:
-    """Return the keys that are allowed at `place`, a path in which pydantic includes the names of kinds."""
+    """Return the keys that are allowed at `place`, the location of a pydantic error."""
     domain = document.get("domain", document.get("purpose"))
     models: list[type[BaseModel]] = [DOMAINS.workload(str(domain)) if domain else Workload]
     for part in place:
@@ -164,7 +170,7 @@ _DEFINITIONS = "#/$defs/"
 
 
 def workload_schema() -> JsonObject:
-    """Return the JSON Schema of workload files: the keys depend on ``domain``, ``kind`` and ``method``."""
+    """Return the JSON Schema of workload files, whose keys depend on ``domain``, ``kind`` and ``method``."""
     workloads = {name: DOMAINS.workload(name) for name in DOMAINS}
     recipes = {name: METHODS[name].recipe for name in METHODS}
     models: list[type[BaseModel]] = [*workloads.values(), *recipes.values()]
@@ -197,13 +203,13 @@ def workload_schema() -> JsonObject:
 
 
 def _describe(properties: JsonObject, base: type[BaseModel]) -> None:
-    """Add missing descriptions of keys from the base class, because pydantic does not inherit descriptions."""
+    """Copy missing key descriptions from the base class, because pydantic does not inherit descriptions."""
     for name, field in base.model_fields.items():
         properties[name].setdefault("description", field.description)
 
 
 def _allow_older_names(model: type[BaseModel], schema: JsonObject) -> None:
-    """Add a key's older names, because pydantic's schema contains only the first name."""
+    """Add the older names of keys to the schema, because pydantic includes only the first name of each key."""
     for field in model.model_fields.values():
         if not isinstance(field.validation_alias, AliasChoices):
             continue

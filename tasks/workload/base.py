@@ -27,24 +27,29 @@ Reference = Annotated[str, StringConstraints(pattern=REFERENCE)]
 
 def _check_text(text: str) -> str:
     if any(not character.isprintable() and character not in "\n\t" for character in text):
-        raise ValueError("control characters are not allowed, because terminals interpret them")
+        raise ValueError(
+            "control characters are not allowed, because terminals interpret them; remove these characters"
+        )
     return text
 
 
-# Text that terminals, reports and model cards show.
+# Text for display in terminals, reports and model cards.
 PlainText = Annotated[str, StringConstraints(max_length=_MOST_TEXT), AfterValidator(_check_text)]
 
 
 class Section(BaseModel):
-    """A frozen section of a workload file; unknown keys are refused, and the string after a key describes the key."""
+    """A section of a workload file; sections are immutable and reject unknown keys.
+
+    The string after a key is the key's description.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class FromFile(Section):
-    """A section that stores its file's folder, which is searched first for the user's code.
+    """A section that stores the folder of its workload file, where nightquant first looks for the user's code.
 
-    The folder is not part of the content or the digest, so that a workload does not change if its file is moved.
+    The folder is not part of the section's content or digest, so moving the file does not change the workload.
     """
 
     _folder: str = PrivateAttr(default="")
@@ -56,7 +61,7 @@ class FromFile(Section):
 
     @property
     def folder(self) -> str:
-        """Absolute path of the folder, or ``""`` if the section was not read from a file."""
+        """Absolute path of the workload file's folder, or ``""`` if the section was not read from a file."""
         return self._folder
 
 
@@ -92,13 +97,13 @@ class FetchedCheckpoint(Kind):
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file, as 64 hexadecimal digits."""
     max_bytes: PositiveInt = 16 * 1024**3
-    """Maximum size in bytes; a larger file is refused."""
+    """Maximum size of the file in bytes; a larger file is refused."""
     retries: NonNegativeInt = 4
     """Maximum number of times to resume an interrupted download."""
 
 
 class SeededCheckpoint(Kind):
-    """Random initial weights from a seed, as in PyTorch's recipe "Dynamic Quantization"."""
+    """Random initial weights, generated from a seed as in PyTorch's "Dynamic Quantization" recipe."""
 
     kind: Literal["seeded"]
     seed: int = 29592
@@ -116,7 +121,7 @@ class FactorySpec(Kind):
 
 
 class TableFile(Kind):
-    """A Parquet, CSV or JSON Lines file, whose rows are divided into splits."""
+    """A Parquet, CSV or JSON Lines file whose rows are divided into splits."""
 
     kind: Literal["parquet", "csv", "jsonl"]
     uri: str
@@ -124,9 +129,9 @@ class TableFile(Kind):
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file."""
     max_bytes: PositiveInt = 4 * 1024**3
-    """Maximum size in bytes; a larger file is refused."""
+    """Maximum size of the file in bytes; a larger file is refused."""
     split: str | None = None
-    """Column that contains `train`, `valid`, `calibration` or `test`; without this key, rows are split at random."""
+    """Column that assigns rows to `train`, `valid`, `calibration` or `test`; by default, rows are split at random."""
     test_share: float = Field(default=0.2, gt=0, lt=1)
     """Fraction of the rows to put in the `test` split."""
     valid_share: float = Field(default=0.0, ge=0, lt=1)

@@ -1,4 +1,4 @@
-"""The keys of ``[benchmark.capacity]``: how to measure the requests per second that a host serves."""
+"""The keys of ``[benchmark.capacity]``, which control the measurement of a host's requests per second."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.workload.base import Section
 
 
 class Capacity(Section):
-    """Settings of the capacity measurement; without this section, a run does not measure capacity.
+    """Settings for the capacity measurement; without this section, a run does not measure capacity.
 
     A request is a call with `benchmark.batch_size` rows.
     """
@@ -21,7 +21,7 @@ class Capacity(Section):
     latency_bound_ms: PositiveFloat | None = None
     """Maximum 99th-percentile latency in milliseconds, including queueing; required for `server`."""
     processes: tuple[PositiveInt, ...] = ()
-    """Numbers of processes to try; the default is the number that keeps all processors busy."""
+    """Numbers of processes to try; the default is just enough processes to keep all processors busy."""
     threads: tuple[PositiveInt, ...] = ()
     """Numbers of threads per process to try; the default is every power of two up to the number of processors."""
     batch_sizes: tuple[PositiveInt, ...] = ()
@@ -36,9 +36,13 @@ class Capacity(Section):
     @model_validator(mode="after")
     def _check_bound(self) -> Self:
         if self.scenario == "server" and self.latency_bound_ms is None:
-            raise ValueError('scenario "server" requires latency_bound_ms')
+            raise ValueError('scenario "server" requires latency_bound_ms: set the maximum latency in milliseconds')
         if self.scenario == "offline" and self.latency_bound_ms is not None:
-            raise ValueError('latency_bound_ms applies only to scenario "server"')
+            raise ValueError(
+                'latency_bound_ms applies only to scenario "server": remove this key, or set scenario = "server"'
+            )
         if self.scenario == "server" and self.batch_sizes:
-            raise ValueError('batch_sizes applies only to scenario "offline"')
+            raise ValueError(
+                'batch_sizes applies only to scenario "offline": remove this key, or set scenario = "offline"'
+            )
         return self

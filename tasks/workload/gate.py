@@ -1,8 +1,8 @@
 """The keys of ``[gate]``, and the gate's rules for a row of the ``measurements`` table.
 
-Each rule is a key of `Gate` and an entry of `RULES`. A number with an interval passes a rule if its worse end satisfies
-the rule, and fails if its better end violates the rule. If the interval contains the bound, the candidate is held,
-because an undecided rule does not justify a rejection.
+Each rule is a key of `Gate` and an entry of `RULES`. A rule passes if both ends of the measured interval satisfy the
+bound, and fails if neither end does. If the interval contains the bound, the candidate is held, because an undecided
+rule does not justify a rejection.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 from storage.results import Row, caches_of, deciding, number, why_unknown
 from tasks.workload.base import Section
 
-# Largest tolerated difference between a row's outputs in a batch and in a separate call, as a fraction of the output's
-# range. Shared activation ranges cause differences of about 3e-3; float rounding causes smaller differences.
+# Largest allowed difference between a row's outputs with and without batching, as a fraction of the output's range.
+# Shared activation ranges cause differences of about 3e-3; float rounding causes smaller differences.
 BATCH_TOLERANCE = 1e-4
 
 _BATCH_NOTE = "distance between batched and separate outputs, as a fraction of the output's range"
@@ -37,11 +37,11 @@ class Gate(Section):
     """
 
     objective: Objective = "fastest"
-    """Criterion for choosing one of the candidates that pass; `cheapest` means the highest capacity."""
+    """Criterion for choosing among the candidates that pass; `cheapest` means the highest capacity."""
     quality_drop: Literal["absolute", "relative"] = "absolute"
     """Unit of `max_quality_drop`: the unit of the metric, or a fraction of the baseline's quality."""
     max_quality_drop: float | None = Field(default=None, ge=0)
-    """Maximum allowed quality loss relative to the baseline; an increase is a loss if lower values are better."""
+    """Maximum quality loss relative to the baseline. If lower values are better, an increase counts as a loss."""
     min_size_ratio: PositiveFloat | None = None
     """Minimum required ratio of the baseline's size to the candidate's size."""
     min_speedup: PositiveFloat | None = None
@@ -51,7 +51,7 @@ class Gate(Section):
     max_peak_rss_bytes: PositiveInt | None = None
     """Maximum allowed peak memory of the candidate's process, in bytes."""
     min_coverage: float | None = Field(default=None, ge=0, le=1)
-    """Minimum required fraction of the parameters that are in quantized modules."""
+    """Minimum required fraction of parameters in quantized modules."""
     min_int8_time_share: float | None = Field(default=None, ge=0, le=1)
     """Minimum required fraction of operator time spent in int8, according to the runtime's own profiler."""
     max_saturation: float | None = Field(default=None, ge=0, le=1)
@@ -59,7 +59,7 @@ class Gate(Section):
     require_batch_invariance: bool = False
     """Whether a row must have the same output in a batch as in a separate call."""
     margin: float = Field(default=1.0, ge=1)
-    """Factor by which a candidate must be faster, smaller or cheaper to replace the current bundle; see `objective`."""
+    """Factor by which a candidate must surpass the current bundle in speed, size or cost, depending on `objective`."""
 
     @property
     def needs_capacity(self) -> bool:
@@ -68,9 +68,10 @@ class Gate(Section):
 
 
 class RuleOutcome(BaseModel):
-    """The outcome of one rule: the rule's bound, the deciding number (None if it is unknown) and a note.
+    """The outcome of one rule, with the rule's bound, the deciding value and a note.
 
-    The ``held`` outcome means that the rule is undecided: the number is missing, or the interval contains the bound.
+    ``seen`` is the deciding value, or None if the value is unknown. The ``held`` outcome means that the rule is
+    undecided: the value is missing, or the interval contains the bound.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,7 +83,7 @@ class RuleOutcome(BaseModel):
     note: str = ""
 
     def describe(self) -> str:
-        """Describe the rule's bound and the deciding number in one line."""
+        """Describe the rule's bound and the deciding value in one line."""
         if self.name == "status":
             return f"failed in {self.note}"
         verb = "allows" if self.name.startswith("max_") else "requires"
@@ -105,7 +106,10 @@ def _digits(value: float | str, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Seen:
-    """A row's interval for a rule, lower end first; ``unknown`` explains why the interval cannot be checked."""
+    """The interval that a rule checks, with the lower end first.
+
+    ``unknown`` is the reason why the interval cannot be checked, or ``""``.
+    """
 
     ends: tuple[float | None, float | None]
     note: str = ""
@@ -117,8 +121,8 @@ class Rule:
     """A rule of the gate; `Gate` has a key of the same name, except for ``max_batch_difference``.
 
     ``direction`` is ``"at least"`` for a minimum and ``"at most"`` for a maximum. ``words`` and ``unit`` describe the
-    bounded quantity for users. ``see`` extracts the quantity from a row. ``is_timed`` is true if only timing provides
-    the quantity.
+    bounded quantity for users. ``see`` extracts the quantity from a row. ``is_timed`` is true if the quantity is known
+    only after the candidate has been timed.
     """
 
     name: str
@@ -133,7 +137,7 @@ class Rule:
         if self.name == "max_batch_difference":
             return BATCH_TOLERANCE if gate.require_batch_invariance else None
         if self.name == "min_capacity_ratio" and gate.objective == "cheapest":
-            return gate.min_capacity_ratio or 0.0  # a bound of 0 passes any known capacity
+            return gate.min_capacity_ratio or 0.0  # with a bound of 0, any known capacity passes
         bound: float | None = getattr(gate, self.name)
         return bound
 
@@ -148,13 +152,13 @@ class Rule:
         sign = 1 if self.direction == "at least" else -1
         worse, better = (low, high) if self.direction == "at least" else (-high, -low)
         outcome: Outcome = "passed" if worse >= sign * bound else "failed" if better < sign * bound else "held"
-        # The interval's end that decided the rule; for an undecided rule, the worse end.
+        # The end of the interval that decided the rule, or the worse end if the rule is undecided.
         decides = sign * (better if outcome == "failed" else worse)
         return RuleOutcome(name=self.name, bound=float(bound), seen=decides, outcome=outcome, note=seen.note)
 
 
 def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, ...]:
-    """Check a row against every rule of the gate; a failed candidate breaks only the ``status`` rule.
+    """Check a row against every rule of the gate, or only against the ``status`` rule if the candidate failed.
 
     Parameters
     ----------
@@ -203,7 +207,7 @@ def _capacity_ratio(gate: Gate, row: Row) -> Seen:
 
 
 def _quality_drop(gate: Gate, row: Row) -> Seen:
-    """Return the ends of the quality drop, in the metric's unit or as fractions of the baseline's quality."""
+    """Return the ends of the quality drop's interval, in the metric's unit or relative to the baseline's quality."""
     relative = gate.quality_drop == "relative"
     unknown = why_unknown(row, *_QUALITY, *(("baseline_quality",) if relative else ()))
     metric = text(row, "quality_metric") or "quality"
@@ -219,7 +223,7 @@ def _quality_drop(gate: Gate, row: Row) -> Seen:
             why = f"the baseline's {metric} is {baseline}, so use quality_drop = 'absolute'"
             return Seen((None, None), why, unknown)
         drops, note = [drop / abs(baseline) for drop in drops], f"share of the baseline's {metric}"
-    if not all(map(math.isfinite, drops)):  # division by a baseline close to 0 overflows
+    if not all(map(math.isfinite, drops)):  # dividing by a baseline close to 0 can overflow
         return Seen((None, None), note, unknown)
     if drops[0] < drops[1]:
         note += f"; interval: {drops[0]:.4g} to {drops[1]:.4g}"

@@ -1,4 +1,4 @@
-"""The ``[[recipe]]`` section: a quantization method, and the runtimes for the result."""
+"""The ``[[recipe]]`` section: a quantization method, and the runtimes that execute the quantized model."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Recipe(Section):
     """
 
     name: Slug
-    """Name in tables and reports, unique within the file."""
+    """Name for tables and reports; must be unique within the file."""
     method: str
     """Quantization method; each method has additional keys."""
     runtimes: tuple[RuntimeName, ...] = Field(default=(RUNTIMES.default,), min_length=1)
-    """Runtimes that execute the result; each runtime adds a candidate."""
+    """Runtimes that execute the quantized model; each runtime adds a candidate."""
     engine: Engine = "x86"
     """Quantized engine that torch uses; float recipes and runtimes that are not based on torch ignore this key."""
     exclude: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Recipe(Section):
     @classmethod
     def _check_runtimes(cls, runtimes: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(runtimes)) < len(runtimes):
-            raise ValueError("runtimes contains a name twice: list each runtime once")
+            raise ValueError(f"runtimes contains a name twice: {', '.join(runtimes)}; list each runtime only once")
         for name in runtimes:
             RUNTIMES[name]
         return runtimes
@@ -50,7 +50,10 @@ class Recipe(Section):
     def _check_fit(self) -> Self:
         for name in self.runtimes:
             if obstacle := RUNTIMES[name].obstacle(self):
-                raise ValueError(f'recipe "{self.name}" is not compatible with runtime "{name}": {obstacle}')
+                raise ValueError(
+                    f'recipe "{self.name}" is not compatible with runtime "{name}": {obstacle}; '
+                    "change the recipe, or remove the runtime"
+                )
         return self
 
     def sketch(self, samples: int = 1) -> Recipe:
@@ -58,5 +61,5 @@ class Recipe(Section):
         return self
 
     def content(self) -> dict[str, object]:
-        """Return the keys that affect the result: all except the name and the runtimes."""
+        """Return the keys that affect the quantized model: all keys except `name` and `runtimes`."""
         return self.model_dump(mode="json", exclude={"name", "runtimes"})

@@ -28,7 +28,7 @@ class Goal:
 
 
 class Search(Section):
-    """Settings of the search for recipes; an omitted or empty list allows everything that the host supports."""
+    """Settings for the recipe search; an omitted or empty list allows every value that the host supports."""
 
     budget_s: PositiveFloat = 1800
     """Maximum duration of a search in seconds."""
@@ -37,7 +37,7 @@ class Search(Section):
     max_quality_drop: float | None = Field(default=None, ge=0)
     """Maximum allowed quality loss on the selection split; the default is the gate's `max_quality_drop`."""
     quality_drop: QualityUnit | None = None
-    """Unit of `max_quality_drop`, as in the gate; the default is the gate's `quality_drop`."""
+    """Unit of `max_quality_drop`; the default is the gate's `quality_drop`."""
     finalists: PositiveInt = 3
     """Maximum number of recipes that a search adds to the workload for evaluation on the test split."""
     methods: tuple[MethodName, ...] = ()

@@ -26,12 +26,12 @@ from tasks.workload.search import Search
 
 
 class Benchmark(Section):
-    """Settings of the timed calls. Every run times calls with warm caches and calls with cold caches."""
+    """Settings for the timed calls. Every run times calls with warm caches and calls with cold caches."""
 
     baseline: str = Field(
         default=f"float/{RUNTIMES.default}", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}/[a-z0-9][a-z0-9.-]{0,62}$"
     )
-    """Candidate that all other candidates are compared with, as `recipe/runtime`."""
+    """Candidate that all other candidates are compared with, in the form `recipe/runtime`."""
     threads: PositiveInt = 1
     """Number of threads for each call."""
     batch_size: PositiveInt = 1
@@ -46,17 +46,20 @@ class Benchmark(Section):
     """Timed calls that the gate uses: `warm` if the model is called in a loop, `cold` if other work runs between calls.
     """
     capacity: Capacity | None = None
-    """Settings of the capacity measurement."""
+    """Settings for the capacity measurement."""
 
 
 class SequenceBenchmark(Benchmark):
-    """Settings of the timed calls, for domains whose inputs have steps."""
+    """Settings for the timed calls, for domains whose inputs have steps."""
 
     sequence_lengths: tuple[PositiveInt, ...] = ()
     """Additional sequence lengths to time; the gate ignores these timings."""
 
 
-_LACKS: Mapping[Need, str] = {"calibration": "gives no calibration inputs", "fine-tuning": "does not fine-tune models"}
+_LACKS: Mapping[Need, str] = {
+    "calibration": "does not provide calibration inputs",
+    "fine-tuning": "does not fine-tune models",
+}
 
 
 class Workload(Section):
@@ -66,14 +69,14 @@ class Workload(Section):
     """
 
     implementation: ClassVar[str] = ""  # ``"module:class"`` of the domain (`tasks.domains.base.Domain`)
-    gives: ClassVar[tuple[Need, ...]] = ()  # features that the domain offers to methods, in addition to a float model
+    gives: ClassVar[tuple[Need, ...]] = ()  # method requirements that the domain meets
     extra: ClassVar[str] = ""  # the nightquant extra that installs the domain's libraries, or ``""``
     distributions: ClassVar[tuple[str, ...]] = ()  # libraries that the domain needs
 
     schema_version: Literal[1]
     """Version of the workload file format."""
     name: Slug
-    """Name of the workload, unique within a night."""
+    """Name of the workload; must be unique within a night."""
     description: PlainText
     """Short description for tables and reports."""
     domain: str = Field(validation_alias=AliasChoices("domain", "purpose"))
@@ -89,19 +92,19 @@ class Workload(Section):
     recipe: tuple[SerializeAsAny[Recipe], ...] = Field(min_length=1)
     """Ways to quantize the model, each with one or more runtimes."""
     evaluate: SerializeAsAny[Section] = Section()
-    """Settings of the quality evaluation."""
+    """Settings for the quality evaluation."""
     benchmark: Benchmark = Benchmark()
-    """Settings of the timed calls."""
+    """Settings for the timed calls."""
     gate: Gate = Gate()
     """Rules for promotion."""
     search: Search | None = None
-    """Settings of the search for further recipes. Without this section, only the file's own recipes are tried."""
+    """Settings for the recipe search. Without this section, only the file's own recipes are tried."""
 
     @model_validator(mode="wrap")
     @classmethod
     def _parse_as_domain(cls, value: object, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if cls is Workload and isinstance(value, dict) and (domain := value.get("domain", value.get("purpose"))):
-            # The class of every domain's workloads is a subclass of `Workload`.
+            # Every domain has its own subclass of `Workload`.
             return DOMAINS.workload(str(domain)).model_validate(value, context=info.context)  # type: ignore[return-value]
         return handler(value)
 
@@ -115,26 +118,32 @@ class Workload(Section):
                 if lack := self.lacks(need):
                     raise ValueError(
                         f'recipe "{recipe.name}": method "{recipe.method}" is not compatible '
-                        f'with domain "{self.domain}", which {lack}'
+                        f'with domain "{self.domain}", which {lack}; choose another method'
                     )
         if self.search:
             self.search.goal(self.gate)
         if self.benchmark.baseline not in self.candidates():
             raise ValueError(
-                f'benchmark.baseline "{self.benchmark.baseline}" is not one of the candidates {self.candidates()}'
+                f'benchmark.baseline "{self.benchmark.baseline}" is not a candidate of this workload; '
+                f"choose one of {', '.join(self.candidates())}"
             )
         if self.gate.needs_capacity and self.benchmark.capacity is None:
             key = "min_capacity_ratio" if self.gate.min_capacity_ratio is not None else 'objective = "cheapest"'
-            raise ValueError(f"gate: {key} requires the section [benchmark.capacity]")
+            raise ValueError(
+                f"gate: {key} requires the section [benchmark.capacity]; add the section, or change the gate"
+            )
         return self
 
     @classmethod
     def lacks(cls, need: Need) -> str:
-        """Return why the domain cannot satisfy a method's need, or ``""`` if it can."""
+        """Return the reason why the domain does not meet a method's need, or ``""`` if the domain meets the need."""
         return "" if need in cls.gives else _LACKS[need]
 
     def cannot_tune(self) -> str:
-        """Return why this workload's models cannot be fine-tuned, or ``""``; see `lacks` for the domain's limits."""
+        """Return the reason why this workload's models cannot be fine-tuned, or ``""``.
+
+        `lacks` reports the limits of the domain.
+        """
         return ""
 
     @classmethod

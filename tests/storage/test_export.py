@@ -120,7 +120,7 @@ def test_a_signature_is_exported_as_well(bundle: Path, tmp_path: Path):
 
 
 def test_another_ending_is_refused(bundle: Path, tmp_path: Path):
-    with pytest.raises(ConfigurationError, match=r"must end in \.zip"):
+    with pytest.raises(ConfigurationError, match=r"name that ends in \.zip"):
         export_bundle(bundle, tmp_path / "out.rar", name="word-lm")
 
 

@@ -117,7 +117,7 @@ def test_a_longer_file_than_any_pointer_is_refused_unread(tmp_path: Path):
     path = kept(tmp_path, pointer())
     with path.open("r+b") as stream:
         stream.truncate(1 << 40)  # a hole, which takes no space on the disk
-    with pytest.raises(BundleError, match="longer than any"):
+    with pytest.raises(BundleError, match="larger than any"):
         stated(path, "word-lm", PUBLIC[:1])
 
 

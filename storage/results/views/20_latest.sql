@@ -1,4 +1,4 @@
--- Every row of each workload's latest night. If several runs measured a candidate on that night, only the
+-- Every row of each workload's latest night. If several runs measured a candidate on the latest night, only the
 -- last run counts.
 -- example: select workload, recipe, runtime, setting, latency_s, verdict from latest
 --

@@ -1,5 +1,5 @@
--- Every failed candidate, latest first, with stage and reason. If several candidates fail for the same reason, only the
--- first row contains the full reason; the other rows contain the first line of the reason.
+-- Every failed candidate, latest first, with the stage and the reason. If several candidates share a reason, only the
+-- first row contains the full text; the other rows contain its first line.
 -- example: select night, workload, recipe, stage, error from failures limit 20
 create view failures as
 select night, run_id, workload, recipe, runtime, setting, stage,

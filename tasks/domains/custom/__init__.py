@@ -64,7 +64,7 @@ class Evaluate(FromFile):
     def _direction_is_known(self) -> Self:
         if ":" in self.metric:
             if self.higher_is_better is None:
-                raise ValueError("set higher_is_better to true or false for a custom metric")
+                raise ValueError("a custom metric needs higher_is_better; set higher_is_better to true or false")
         elif self.metric not in OFFERED:
             suggestion = did_you_mean(self.metric, OFFERED)
             expected = ", ".join(OFFERED)
@@ -84,7 +84,7 @@ class CustomBenchmark(SequenceBenchmark):
 
 
 class CustomWorkload(Workload):
-    """A model of any kind."""
+    """A workload for a model of any kind."""
 
     implementation = "tasks.domains.custom.domain:Custom"
     gives = ("calibration", "fine-tuning")
@@ -130,7 +130,7 @@ class CustomWorkload(Workload):
             if keys := sorted(recipe.model_fields_set & _BUILT_IN_TRAINING if recipe.method == "qat" else ()):
                 raise ValueError(
                     f'recipe "{recipe.name}": {" and ".join(keys)} cannot be set together with a training callable; '
-                    "pass such values in fine_tune.arguments"
+                    "pass these values in fine_tune.arguments"
                 )
         return self
 

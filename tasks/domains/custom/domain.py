@@ -225,7 +225,7 @@ def _trained(
 
 def _splits(workload: CustomWorkload, dataset: DatasetRef, store: ArtifactStore) -> Mapping[str, object]:
     if workload.data.kind == "factory":
-        with _seeded(0):  # the stored splits were created with this seed
+        with _seeded(0):  # the stored splits were also created with seed 0
             return load_splits(workload.data)
     splits = {split: load_samples(dataset, split, store) for split in dataset.splits}
     return {name: TensorDataset(split[split.description.inputs[0]], split.target) for name, split in splits.items()}

@@ -102,7 +102,7 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     else:
         raise QuantizationError(
             f'The model returns "{path}" of type {type(value).__name__}, but only tensors can be saved.',
-            hint="Remove this output from forward, or wrap the model in the factory.",
+            hint="Remove this output from forward, or make the factory wrap the model so that it returns only tensors.",
         )
 
 

@@ -163,12 +163,12 @@ def training_batches(
 
     A shift by at most 1/16 of the side length does not affect the label, but a flip could turn one character into
     another. A final batch of one sample is dropped, because batch normalization needs several samples. Each epoch
-    advances the CPU generator `generator`, so that epochs differ.
+    advances `generator`, a CPU generator, so that epochs differ.
 
     Raises
     ------
     InputError
-        No batch would contain at least two images.
+        Every batch would contain fewer than two images.
     """
     split = load_samples(dataset, "train", store)
     if min(len(split), batch_size) < 2:
@@ -187,7 +187,7 @@ def training_batches(
 
 
 def _shifted_positions(count: int, side: int, generator: torch.Generator) -> Tensor:
-    """Return source positions, int64 [count, side], that shift `count` pixel lines at random and repeat edge pixels."""
+    """Return source positions, int64 [count, side], for `count` random shifts along an axis; repeat edge pixels."""
     reach = side // 16
     shift = torch.randint(-reach, reach + 1, (count, 1), generator=generator)
     return (torch.arange(side) + shift).clamp_(0, side - 1)

@@ -3,7 +3,7 @@
 The first rule that applies determines the image size and the normalization:
 
 1. For weights that torchvision publishes, use the published transforms.
-2. If nearly all images are squares of the same size, and at most 224 pixels wide, use this size.
+2. If nearly all images are squares of one size, at most 224 pixels wide, use that size.
 3. For a model with a ``pretrained_cfg``, such as a timm model, use the values in ``pretrained_cfg``.
 4. For other small images, use the median of their shorter sides, rounded to a multiple of 32.
 5. For larger images, use the transforms of the model's torchvision weights, or resize to 256 pixels and crop to 224.
@@ -83,7 +83,7 @@ class _Declared(BaseModel):
 
 
 def choose_transforms(workload: ImageWorkload, pictures: Sequence[Path]) -> Choice | None:
-    """Choose the size and normalization by the first rule that applies; return ``None`` if no image is readable."""
+    """Apply the rules in the module's docstring; return ``None`` if no image is readable."""
     step = math.ceil(len(pictures) / _OPENED)
     sizes = Counter(_sizes(pictures[:: step or 1]))
     if not sizes:

@@ -21,7 +21,7 @@ from tasks.workload.base import FactorySpec
 _REGISTERED = "quantized_"
 # The auxiliary heads of GoogLeNet and Inception v3 are left out, because only training uses them. GoogLeNet and
 # Inception v3 normalize the preprocessed images a second time, as their published weights require. If nightquant trains
-# the weights, the weights adapt to the second normalization.
+# the weights, they adapt to the second normalization.
 _WITH_HEADS = {"aux_logits": False, "transform_input": True, "init_weights": True}
 _SPECIAL = {"googlenet": _WITH_HEADS, "inception_v3": _WITH_HEADS}
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
@@ -119,7 +119,8 @@ def preprocessing(workload: ImageWorkload, data: Pictures) -> Preprocessing:
         )
     if len(geometry.mean) != 3 or len(geometry.std) != 3 or min(geometry.std) <= 0:
         raise ConfigurationError(
-            f'Workload "{workload.name}": data.transforms.mean or data.transforms.std is invalid.',
+            f'Workload "{workload.name}": data.transforms.mean {list(geometry.mean)} or data.transforms.std '
+            f"{list(geometry.std)} is invalid.",
             hint="Set three means, and three standard deviations that are each greater than 0.",
         )
     return geometry
@@ -137,8 +138,8 @@ def _preset(workload: ImageWorkload) -> Preprocessing:
     preset = preset_of(published(name))
     if preset is None:
         raise ConfigurationError(
-            f'Workload "{workload.name}": {name} is not an image classifier.',
-            hint="Choose weights of a classification model.",
+            f'Workload "{workload.name}": {name} does not belong to an image classifier.',
+            hint="Choose the weights of a classification model.",
         )
     return preset
 

@@ -30,7 +30,7 @@ class WordLanguageModelSpec(Kind):
 
 
 class TrainedCheckpoint(base.TrainedCheckpoint):
-    """Weights that nightquant trains by truncated backpropagation through chunks of words."""
+    """Weights that nightquant trains with truncated backpropagation over chunks of words."""
 
     sequence_length: PositiveInt = 25
     """Number of words in a chunk."""

@@ -34,9 +34,9 @@ _VALID_COLUMNS = 10
 class WordLanguageModel(nn.Module):
     """A next-word model: an Embedding layer, dropout, LSTM layers, dropout, and a Linear layer.
 
-    Checkpoints from the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language Model" can be loaded, because
-    the submodules have the same names. V is the vocabulary size, H is the LSTM's hidden size, and L is the number of
-    LSTM layers. `dropout` is the fraction of activations that are dropped during training.
+    The submodules have the names that the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language Model" uses,
+    so that the tutorial's checkpoints can be loaded. V is the vocabulary size, H is the LSTM's hidden size, and L is
+    the number of LSTM layers. `dropout` is the fraction of activations that are dropped during training.
     """
 
     def __init__(self, vocabulary: int, embedding_size: int, hidden_size: int, layers: int, dropout: float) -> None:
@@ -106,7 +106,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
         if not math.isfinite(loss):
             raise MeasurementError(
                 f"the model's loss is {loss}.",
-                hint="Add the module that overflows to `exclude`, or use another dtype.",
+                hint="Add the overflowing module to `exclude`, or use another dtype.",
             )
         return Quality(
             metric="loss",
@@ -167,7 +167,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     def fit_hint(
         self, shapes: Mapping[str, tuple[int, ...]], workload: LanguageModelWorkload, dataset: DatasetRef
     ) -> str:
-        """Compare the model's dimensions with the shapes in a word language model's checkpoint."""
+        """Return a hint that lists differences between the model's dimensions and the checkpoint's shapes."""
         encoder, decoder = shapes.get("encoder.weight", ()), shapes.get("decoder.weight", ())
         layers = sum(key.startswith("rnn.weight_hh_l") for key in shapes)
         if len(encoder) != 2 or len(decoder) != 2 or not layers:
@@ -210,7 +210,7 @@ def batchify(ids: Tensor, columns: int) -> Tensor:
     Raises
     ------
     InputError
-        The stream is too short for two words in each column.
+        The stream contains fewer than two words per column.
     """
     length = len(ids) // columns
     if length < 2:

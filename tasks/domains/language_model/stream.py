@@ -1,11 +1,11 @@
 """Compute a word language model's losses along a stream of words, in one of two modes.
 
-The ``exact`` mode is the sequential procedure of the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language
-Model". The ``exact`` mode treats the complete stream as one segment, and uses batch size 1 and chunks of fixed length.
-The hidden state passes from chunk to chunk. The ``segments`` mode cuts the stream into segments that run as one batch.
-The state at the start of a segment is unknown, but an LSTM gradually forgets its initial state. Therefore, the model
-starts from a zero state and first reads the words before the segment. The resulting state is close to the state in
-``exact`` mode.
+The ``exact`` mode follows the sequential procedure of the PyTorch tutorial "Dynamic Quantization on an LSTM Word
+Language Model". The ``exact`` mode treats the complete stream as one segment, and uses batch size 1 and chunks of fixed
+length. The hidden state passes from chunk to chunk. The ``segments`` mode cuts the stream into segments that are
+processed in parallel. The state at the start of a segment is unknown, but an LSTM gradually forgets its initial state.
+Therefore, the model starts from a zero state and reads a few words that precede the segment. After these words, the
+state is close to the state in ``exact`` mode.
 """
 
 from __future__ import annotations

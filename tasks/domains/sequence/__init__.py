@@ -22,7 +22,7 @@ class LstmSpec(Kind):
 
 
 class Evaluate(Section):
-    """An empty section, because quality is always the difference from the float model's outputs."""
+    """An empty ``[evaluate]`` section: quality is always the difference from the float model's outputs."""
 
 
 class SequenceWorkload(Workload):

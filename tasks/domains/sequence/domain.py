@@ -1,7 +1,7 @@
 """The ``sequence`` domain: the model and the random input from PyTorch's recipe "Dynamic Quantization".
 
-The recipe sets the seed once and then draws the input sequence, the two hidden states and the weights, in this order.
-Therefore, the weights for a seed depend on the shape of the input.
+PyTorch's recipe sets the seed once and then draws the input sequence, the two hidden states and the weights, in this
+order. Therefore, the weights for a seed depend on the shape of the input.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
         return DemonstrationLstm(model.dimension, model.layers)
 
     def draw_weights(self, workload: SequenceWorkload, dataset: DatasetRef, seed: int) -> dict[str, Tensor]:
-        """Draw the weights after the workload's random sequence, as in the recipe."""
+        """Draw the weights after the workload's random sequence, as in PyTorch's recipe."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             _draw_sequence(workload.data, workload.model)
@@ -100,7 +100,7 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
         if not all(map(math.isfinite, metrics.values())):
             raise MeasurementError(
                 "the model's outputs contain NaN or infinities.",
-                hint="Add the module that overflows to `exclude`, or use another dtype.",
+                hint="Add the overflowing module to `exclude`, or use another dtype.",
             )
         samples = {"difference": (expected - actual).abs().flatten().float()}
         return Quality(
@@ -109,7 +109,7 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
 
 
 def _draw_sequence(data: RandomSequence, spec: LstmSpec) -> dict[str, Tensor]:
-    """Draw inputs and states from torch's global generator, in the recipe's order."""
+    """Draw inputs and states from torch's global generator, in the order of PyTorch's recipe."""
     state = (spec.layers, data.batch_size, spec.dimension)
     inputs = torch.randn(data.length, data.batch_size, spec.dimension)
     return {"inputs": inputs, "h": torch.randn(state), "c": torch.randn(state)}
@@ -118,7 +118,7 @@ def _draw_sequence(data: RandomSequence, spec: LstmSpec) -> dict[str, Tensor]:
 def differences(expected: Tensor, actual: Tensor) -> dict[str, float]:
     """Return each model's mean absolute output, and the mean absolute difference between the outputs.
 
-    ``difference_percent`` is relative to the float model's output.
+    ``difference_percent`` is relative to the float model's mean absolute output.
     """
     expected, actual = expected.double(), actual.double()
     magnitude = expected.abs().mean().item()

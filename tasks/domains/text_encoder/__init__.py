@@ -23,14 +23,14 @@ Pooling = Literal["mean", "cls", "max"]
 Metric = Literal["accuracy", "f1-macro", "cosine", "retrieval"]
 _OF_CLASSES = ("accuracy", "f1-macro")
 CONFIG = "config.json"
-# Keys that record how a configuration was saved, and that do not affect the model.
+# Keys that record how a configuration was saved, but do not affect the model.
 _IDLE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
 _MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
 _DEFAULT_CLASSES = 2  # transformers' default number of classes
 
 
 class EncoderSpec(Kind):
-    """Keys that are shared by new models and by models from a directory."""
+    """A ``[model]`` section with the keys that all text encoders share."""
 
     task: Literal["classification", "embedding"] = "classification"
     """Whether the model returns class logits (`classification`) or one vector per text (`embedding`)."""
@@ -55,7 +55,7 @@ class EncoderSpec(Kind):
     def _is_without_code(cls, config: dict[str, JsonValue]) -> dict[str, JsonValue]:
         if "auto_map" in config:
             raise ValueError(
-                "auto_map names Python code, which is never run; use a model class that transformers includes"
+                "auto_map names Python code, which nightquant never runs; use a model class that transformers includes"
             )
         if not isinstance(config.get("model_type"), str):
             raise ValueError('model_type is missing; set model_type to an architecture, such as "bert"')
@@ -74,7 +74,7 @@ class EncoderDirectory(EncoderSpec):
     """A Hugging Face directory that contains ``config.json``, ``model.safetensors`` and ``tokenizer.json``.
 
     ``config`` is read from the directory. For embeddings, ``pooling`` and ``normalize`` are read from the directory's
-    sentence-transformers files, if such files exist. The same files in another directory count as the same model.
+    sentence-transformers files, if such files exist. A copy of the directory counts as the same model.
     """
 
     kind: Literal["directory"]
@@ -88,7 +88,7 @@ class EncoderDirectory(EncoderSpec):
     def _read_directory(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, Mapping) or not isinstance(value.get("path"), str):
             if isinstance(value, Mapping) and "config" not in value:  # a stored section already contains config
-                raise ValueError("set path to the directory of the model")
+                raise ValueError("path does not name a directory; set path to the directory of the model")
             return value
         folder = info.context.get("folder", "") if isinstance(info.context, dict) else ""
         path = Path(folder, value["path"]).expanduser()
@@ -167,9 +167,15 @@ class EncoderWorkload(Workload):
                 "texts"
             )
         if self.checkpoint.kind == "directory" and self.model.kind != "directory":
-            raise ValueError('checkpoint.kind "directory" needs model.kind "directory"')
+            raise ValueError(
+                f'checkpoint.kind "directory" needs model.kind "directory", but model.kind is "{self.model.kind}"; '
+                "change one of these keys"
+            )
         if self.checkpoint.kind == "train" and not classifies:
-            raise ValueError('nightquant does not train embeddings: use model.kind "directory"')
+            raise ValueError(
+                'checkpoint.kind "train" does not support model.task "embedding"; use a trained model with model.kind '
+                '"directory" and checkpoint.kind "directory"'
+            )
         length, limit = self.benchmark.longest, self.model.max_length
         if limit is not None and length > limit:
             raise ValueError(
@@ -204,7 +210,7 @@ def read_config(folder: Path) -> JsonObject:
         )
     document = read_json(path)
     if not isinstance(document, dict):
-        raise InputError(f"{path} does not contain a JSON object")
+        raise InputError(f"{path} does not contain a JSON object; save the model again with save_pretrained")
     return {key: value for key, value in document.items() if key not in _IDLE}
 
 

@@ -40,10 +40,10 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         if task == "embedding" and getattr(model, "pooler", None) is not None:
-            model.register_module("pooler", None)  # embeddings do not use this layer, which is only for pretraining
+            model.register_module("pooler", None)  # the pooler is only for pretraining; embeddings do not need it
         for part in model.modules():
             if hasattr(part, "loss_type"):
-                # Tracers read every property, and transformers warns about the default value of this property.
+                # Tracers read every property, and transformers warns about the default value of ``loss_type``.
                 setattr(part, "loss_type", "ForSequenceClassification")  # noqa: B010 - nn.Module types it as a tensor
         self.model = model
         self.task, self.pooling, self.normalize = task, pooling, normalize
@@ -111,7 +111,7 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
         raise ConfigurationError(
             f'transformers cannot build a model for {spec.task} from model.config with model_type "{kind}": '
             f"{first_line(error)}.",
-            hint="Correct config.json.",
+            hint="Correct the model's configuration.",
         ) from error
     return Encoder(model.float(), spec.task, spec.pooling, spec.normalize).eval()
 

@@ -143,7 +143,8 @@ def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[
     labels = configured or tuple(map(str, sorted(data_labels)))
     if len(labels) < 2 or workload.model.config.get("problem_type") in _NOT_ONE_CLASS:
         raise ConfigurationError(
-            "A classification workload needs at least two classes, and exactly one class for each text.",
+            "A classification workload needs at least two classes, and exactly one class for each text. "
+            f"Labels found: {', '.join(labels[:10])}.",
             hint="Correct the labels. Regression and several labels per text are not supported.",
         )
     numbers = {label: index for index, label in enumerate(labels)}
@@ -157,7 +158,7 @@ def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[
         raise InputError(
             f"The model's configuration lacks labels that occur in the data: {', '.join(unknown[:5])}"
             f"{', …' if len(unknown) > 5 else ''}. The configured labels are {', '.join(labels[:10])}.",
-            hint="Add the labels to id2label in config.json, or correct the column.",
+            hint="Add the labels to id2label in config.json, or correct the labels in the data.",
         )
     return labels, {
         name: [number for label in split["label"] if (number := number_of(label)) is not None]
@@ -172,7 +173,7 @@ def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
     path = _tokenizer_file(Path(spec.path))
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the Rust library raises plain ``Exception``
+    except Exception as error:  # tokenizers' Rust code raises plain ``Exception``
         message = f"tokenizers cannot read {path}: {first_line(error)}."
         raise InputError(message, hint="Save the tokenizer again.") from error
     size = spec.config.get("vocab_size")
@@ -188,7 +189,7 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
     """Train a byte-pair tokenizer with at most `vocabulary` entries.
 
     The tokenizer adds [CLS] before each text and [SEP] after each text. Training a byte-pair tokenizer is reproducible.
-    The library's WordPiece trainer breaks ties in hash-table order, so the vocabulary differs between runs.
+    The WordPiece trainer of tokenizers breaks ties in hash-table order, so its vocabulary differs between runs.
 
     Source: Sennrich, Haddow and Birch, "Neural machine translation of rare words with subword units", 2016.
     """
@@ -199,7 +200,7 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
     tokenizer.train_from_iterator(texts, trainer)
     _, _, begin, end = (
         (token, number) for number, token in enumerate(_TRAINED_TOKENS)
-    )  # special tokens have the lowest ids, in the given order
+    )  # special tokens have the lowest ids, in the order of _TRAINED_TOKENS
     tokenizer.post_processor = processors.BertProcessing(end, begin)
     return tokenizer
 

@@ -1,6 +1,6 @@
 """Convert a float model in the planned graph mode: attach observers, calibrate or train, convert, and test the result.
 
-This module also maps float modules to quantized modules, to report coverage of fused models and to compare layers.
+This file also pairs quantized modules with float modules, to report the coverage of fused models and to compare layers.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class StaticConverter(GraphConverter):
         Raises
         ------
         QuantizationError
-            The requested graph mode cannot express the model, calibration samples are missing, an operation lacks a
-            quantized kernel, or values are not finite.
+            The requested graph mode cannot express the model, or an operation lacks a quantized kernel. The error is
+            also raised if there are no calibration samples, or if the model contains or returns NaN or infinity.
         """
         refuse_non_finite_state(model)  # check the weights before trying a graph mode
         try:

@@ -100,7 +100,7 @@ def _arguments_of(node: fx.Node) -> Args:
 
 
 def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) -> str:
-    """Return the path of the module whose tensors are used only by this function call, or "" if none exists."""
+    """Return the path of the module that owns `tensors` and is not used otherwise, or "" if no such module exists."""
     owners = {str(tensor.target).rpartition(".")[0] for tensor in tensors}
     if len(owners) != 1 or any(tensor.op != "get_attr" or len(tensor.users) != 1 for tensor in tensors):
         return ""

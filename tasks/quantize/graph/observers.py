@@ -1,9 +1,9 @@
 """Observers for a recipe, and the module types that always stay in float.
 
-The engine, not the recipe, determines whether activations use 7 or 8 bits (``reduce_range``). Without VNNI, ``x86``,
-``fbgemm`` and ``onednn`` multiply with ``vpmaddubsw``, whose 16-bit sums saturate if activations use 8 bits. PyTorch
-uses 7 bits for ``x86`` and ``fbgemm`` on every processor, but 8 bits for ``onednn``. Without VNNI, nightquant uses 7
-bits for ``onednn`` as well.
+The engine, not the recipe, determines whether activations use 7 or 8 bits (``reduce_range``). On processors without
+VNNI, the ``x86``, ``fbgemm`` and ``onednn`` engines multiply with ``vpmaddubsw``, whose 16-bit sums saturate if
+activations use 8 bits. PyTorch uses 7 bits for ``x86`` and ``fbgemm`` on every processor, but 8 bits for ``onednn``.
+Without VNNI, nightquant uses 7 bits for ``onednn`` as well.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _WEIGHT_FAKE_QUANTS = {
 _TRANSPOSED = "torch's quantized kernels for transposed convolutions are wrong for some shapes"
 # Modules of these types always stay in float, because torch's int8 kernels for these types are faulty. For transposed
 # convolutions with a kernel size and stride of 2 (the usual upsampling), fbgemm's kernels write outside their buffers.
-# The ``onednn`` kernels for transposed convolutions return garbage if the numbers of input and output channels differ
-# (`python -m benchmarks.transposed`). The quantized PReLU rounds negative slopes to 0, and supports only one slope for
-# all channels. The state dict of a quantized PReLU lacks the weight and the range.
+# The ``onednn`` kernels for transposed convolutions return wrong results if the numbers of input and output channels
+# differ (`python -m benchmarks.transposed`). The quantized PReLU rounds negative slopes to 0, and supports only one
+# slope for all channels. The state dict of a quantized PReLU lacks the weight and the range.
 UNSUPPORTED: dict[type[nn.Module], str] = {
     nn.ConvTranspose1d: _TRANSPOSED,
     nn.ConvTranspose2d: _TRANSPOSED,

@@ -36,7 +36,7 @@ _PASSING_FUNCTIONS = frozenset({
     "max_pool3d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "interpolate",
     "channel_shuffle", "pixel_shuffle", "mean", "boolean_dispatch",
 })  # fmt: skip
-# Eager mode converts the module types in `_MAPPED`, except embeddings, which need observers other than the recipe's.
+# Eager mode converts the module types in `_MAPPED`, except embeddings, which need special observers.
 _MAPPED = set(get_default_static_quant_module_mappings())
 _UNMAPPED = {nn.Embedding, nn.EmbeddingBag}
 
@@ -62,10 +62,10 @@ Chain = tuple[str, ...]
 class Plan:
     """A plan for quantizing one model.
 
-    In eager mode, values are quantized at the model's own stubs (``own``) or around the model (``around``). With
-    ``own_fusing``, the model's `fuse_model` method, not ``chains``, determines the modules to fuse. ``excluded``
-    contains the modules and chain heads that stay in float because they are excluded or lack a supported kernel.
-    ``outside`` contains modules that receive only float values.
+    ``borders`` determines where eager mode quantizes and dequantizes values: at the model's own stubs (``own``) or at
+    its inputs and outputs (``around``). With ``own_fusing``, the model's `fuse_model` method, not ``chains``,
+    determines the modules to fuse. ``excluded`` contains the modules and chain heads that stay in float because they
+    are excluded or lack a supported kernel. ``outside`` contains modules that receive only float values.
     """
 
     graph: Literal["eager", "fx"]
@@ -116,7 +116,7 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
     if obstacle and spec.graph == "eager":
         raise QuantizationError(
             f"Eager mode cannot express {type(model).__name__}: {obstacle}.",
-            hint='Use graph = "fx" or "auto", or add the module that contains this operation to `exclude`.',
+            hint='Use graph = "fx" or "auto", or add the module that causes the problem to `exclude`.',
         )
     if obstacle or (spec.graph == "auto" and (has_functional_relu_to_fuse(traced) or _has_clamps(traced))):
         return plan
@@ -134,7 +134,7 @@ def _stay_float(model: nn.Module, exclude: tuple[str, ...]) -> tuple[str, ...]:
 def _follow_quantized(traced: Traced, float_paths: Collection[str], *, around: bool) -> tuple[str, tuple[str, ...]]:
     """Return why eager mode cannot express the graph ("" if it can), and the modules that receive only float values.
 
-    Values are quantized around the model if `around` is true, and otherwise at the model's own stubs.
+    Values are quantized at the model's inputs if `around` is true, and otherwise at the model's own stubs.
     """
     observed = _functionals(traced)
     quantized: set[fx.Node] = set()

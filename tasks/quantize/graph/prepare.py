@@ -73,8 +73,8 @@ def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[st
     ------
     QuantizationError
         torch cannot prepare the model, a convolution has uneven padding, or an excluded module cannot stay in float. A
-        module cannot stay in float if the model's own `fuse_model` fused it, or if `forward` calls the module's methods
-        instead of the module itself.
+        module cannot stay in float if `fuse_model` fused it, or if `forward` calls its methods instead of the module
+        itself.
     """
     with refusing("prepared", type(model).__name__, plan.graph):
         prepare_mode = _prepare_graph if plan.graph == "fx" else _prepare_modules
@@ -203,7 +203,7 @@ def _pad_by_numbers(model: nn.Module, float_paths: Collection[str]) -> None:
     Raises
     ------
     QuantizationError
-        A convolution outside the modules at `float_paths` has uneven padding.
+        A convolution outside `float_paths` has uneven padding.
     """
     for path, module in model.named_modules():
         if not isinstance(module, _ConvNd) or not isinstance(module.padding, str):

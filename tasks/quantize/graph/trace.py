@@ -31,7 +31,7 @@ class Traced:
     """A symbolically traced model.
 
     ``ranks`` maps each node whose first result is a floating-point tensor to the rank of that tensor. ``calls`` counts
-    the calls of each module. ``plain`` contains the paths of layers whose parameters `forward` passes to functions.
+    the calls to each module. ``plain`` contains the paths of layers whose parameters `forward` passes to functions.
     """
 
     graph: fx.Graph
@@ -71,10 +71,10 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
         except Exception as error:
             raise QuantizationError(
                 f"The traced graph of {type(model).__name__} cannot run: {first_line(error)}.",
-                hint="In the factory, wrap the model in a module whose `forward` takes only the data's inputs.",
+                hint="In the model factory, wrap the model so that `forward` takes only the inputs in the data.",
             ) from error
     calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
-    # Take only called modules from `traced`, because every other module in `traced` is an empty parent.
+    # Take only called modules from `traced`, because every other module in `traced` is an empty container.
     modules = dict(model.named_modules()) | {name: traced.get_submodule(name) for name in calls}
     return Traced(traced.graph, modules, recorder.ranks, calls, plain)
 
@@ -91,7 +91,7 @@ def traced_module(
 def _remove_idle_nodes(graph: fx.Graph, model: nn.Module) -> None:
     """Remove assertions, shape checks that only assertions use, and identity modules, in place.
 
-    Assertions and identity modules do not compute values, but keep torch from fusing neighbouring nodes. For example,
+    Assertions and identity modules do not compute values, but keep torch from fusing adjacent nodes. For example,
     timm's norms assert the rank of their inputs.
     """
     for node in reversed(graph.nodes):
@@ -150,11 +150,11 @@ def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Non
         with torch.no_grad():
             output = (run.run if run else model)(*example_inputs.values())
     except Exception as error:
-        hint = 'Add the named module to `exclude`, or use graph = "fx", which keeps such operations float.'
+        hint = 'Add the module named in the message to `exclude`, or use graph = "fx", which keeps it in float.'
         place = run.place() if run else _failing_path(model, error)
         raise QuantizationError(
             f"The converted model cannot run: {_describe(error)} in {place}.",
-            hint="Add the named module, or the module that contains it, to `exclude`." if run else hint,
+            hint="Add the module named in the message, or its parent module, to `exclude`." if run else hint,
         ) from error
     refuse_non_finite(output, "the example inputs after conversion")
 

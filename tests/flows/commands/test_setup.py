@@ -93,7 +93,7 @@ def test_checking_a_good_workload_says_what_stays_float(tmp_path: Path) -> None:
     assert done.return_value == 0, done.output
     assert "lstm-demo: fits" in done.stdout
     assert "✓ dynamic-int8/torchscript: 1 of 1 module quantized" in done.stdout
-    assert 'not static: domain "sequence" gives no calibration inputs' in done.stdout
+    assert 'not static: domain "sequence" does not provide calibration inputs' in done.stdout
 
 
 @pytest.mark.slow

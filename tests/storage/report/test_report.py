@@ -139,7 +139,7 @@ def test_capacities_are_a_table_only_if_they_were_measured(full_page: Path, tmp_
 
 
 def test_a_night_without_results_says_which_there_are(filled: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="has nights from 2026-03-01 to 2026-03-16"):
+    with pytest.raises(ConfigurationError, match="the first is 2026-03-01, and the last is 2026-03-16"):
         write_report(filled, dt.date(2020, 1, 1), tmp_path / "r.html")
 
 

@@ -280,7 +280,7 @@ def test_a_change_of_any_shard_is_another_checkpoint(tmp_path: Path) -> None:
         digests.add(checkpoint.digest)
     assert len(digests) == 2
     pinned = workload.checkpoint.model_copy(update={"sha256": "0" * 64})
-    with pytest.raises(NightquantError, match=r"\d+ files, but checkpoint\.sha256 pins only one file\. Remove"):
+    with pytest.raises(NightquantError, match=r"\d+ files, but checkpoint\.sha256 can verify only one file\. Remove"):
         obtain(workload.model_copy(update={"checkpoint": pinned}), DATASET, store)
     document = json.loads((tmp_path / "model.safetensors.index.json").read_text(encoding="utf-8"))
     document["weight_map"]["head.weight"] = "../outside.safetensors"

@@ -162,7 +162,7 @@ def test_examples_have_as_many_steps_as_are_asked_for(
         (
             'return dict.fromkeys(("calibration", "test"), [({"columns": torch.ones(3)}, 1)])',
             ConfigurationError,
-            "has the inputs columns; the model's forward takes rows",
+            "has the inputs columns, but the model's forward takes rows",
         ),
         (
             'return dict.fromkeys(("calibration", "test"), [("text", 1)])',

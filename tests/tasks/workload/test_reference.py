@@ -72,19 +72,19 @@ class Reference:
             for section, reference in self._parts(name, domain):
                 yield from self._part(name, section, reference)
         yield "## Shared kinds\n"
-        yield "Several domains support these kinds.\n"
+        yield "The following kinds are available in several domains.\n"
         for reference in self.shared:
             tag = self._tags(self._at(reference))[0]
             yield f"### Kind `{tag}`\n"
             yield from self._section(self._at(reference), tag)
         yield "## Index\n"
-        yield "The table lists each key with the sections that have it.\n"
+        yield "The table shows the sections in which each key is allowed.\n"
         yield "\n".join([*self._index(), ""])
 
     def _overview(self) -> Iterator[str]:
         """Which kinds each section has, by domain, with links."""
         yield "| section | domain | kinds |\n| --- | --- | --- |"
-        yield "| keys without a section | every domain | [top level](#top-level) |"
+        yield "| top-level keys | every domain | [top level](#top-level) |"
         yield "| `[[recipe]]` | every domain | [methods](#recipe) |"
         for section in COMMON[1:]:
             yield f"| `[{section}]` | every domain | [keys](#{section}) |"
@@ -116,7 +116,7 @@ class Reference:
         key = f"{name}: {', '.join([section, *self._tags(kind)[:1]])}"
         if section == "benchmark":
             yield f"### {heading}\n"
-            yield "In this domain, these keys add to or replace the keys of [`[benchmark]`](#benchmark):\n"
+            yield f"In the `{name}` domain, [`[benchmark]`](#benchmark) has the following additional or changed keys:\n"
             known = self._at(self._kinds(next(iter(self.domains.values())), "benchmark")[0])["properties"]
             same = [name for name, field in kind["properties"].items() if field == known.get(name)]
             yield from self._table(kind, leave_out=same)

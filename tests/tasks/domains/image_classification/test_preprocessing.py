@@ -39,7 +39,11 @@ def test_the_file_says_how_pictures_are_resized(tmp_path):
     [
         ({"preset": "weights"}, {"kind": "train"}, "needs checkpoint.kind"),
         ({"preset": "weights"}, {"kind": "torchvision-weights", "weights": "Nothing.V1"}, "does not publish weights"),
-        ({"preset": "weights"}, {"kind": "torchvision-weights", "weights": SEGMENTATION}, "not an image classifier"),
+        (
+            {"preset": "weights"},
+            {"kind": "torchvision-weights", "weights": SEGMENTATION},
+            "does not belong to an image classifier",
+        ),
         ({"resize": 8, "crop": 9}, {"kind": "train"}, "the crop of 9 pixels"),
         ({"mean": [0.5]}, {"kind": "train"}, "three means"),
     ],

@@ -27,7 +27,10 @@ VECTORS = {"kind": "config", "task": "embedding", "config": {"model_type": "bert
         ({"data": TABLE, "model": VECTORS, "evaluate": {"metric": "accuracy"}}, "is not compatible with model.task"),
         ({"data": TABLE, "model": VECTORS, "evaluate": {"metric": "retrieval"}}, '"retrieval" needs data.pair'),
         ({"model": of_config()}, 'checkpoint.kind "directory" needs model.kind "directory"'),
-        ({"data": TABLE, "model": VECTORS, "checkpoint": {"kind": "train"}}, "nightquant does not train embeddings"),
+        (
+            {"data": TABLE, "model": VECTORS, "checkpoint": {"kind": "train"}},
+            '"train" does not support model.task "embedding"',
+        ),
         ({"model": {"kind": "directory"}}, "set path to the directory"),
         (
             {"model": {"kind": "config", "max_length": 9, "config": {"model_type": "bert"}}},
