@@ -104,8 +104,8 @@ def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
             link = "The night's report, one HTML file"
             create_link_artifact(report, link_text=report, key="report", description=link)
     except (httpx.HTTPError, PrefectException) as error:
-        # Only log the error, because the store already contains the leaderboard's rows. At the end of the run,
-        # nightquant reports an unreachable server.
+        # Only log the error: the store already contains the leaderboard's rows, and nightquant reports an unreachable
+        # server at the end of the run.
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
 
 
@@ -205,7 +205,7 @@ def _call_block(slug: str, body: str, subject: str, payload: Mapping[str, object
     else:
         raise ConfigurationError(
             f'The block "{slug}" is neither a notification block nor a webhook block.',
-            hint="Set NIGHTQUANT_NOTIFICATION_BLOCK to a block of one of these types.",
+            hint="Set NIGHTQUANT_NOTIFICATION_BLOCK to a block of either type.",
         )
 
 

@@ -60,7 +60,7 @@ class Answers:
         self.baseline = required(built, "building the baseline")
 
     def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
-        """Answer a request for some or all of its trials.
+        """Find the answers for some or all of a request's trials.
 
         Raises
         ------

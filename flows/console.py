@@ -28,7 +28,7 @@ class TextTable(Table):
     """A table that shows its cells literally, because a module's name may look like rich markup."""
 
     def __init__(self, *headings: str, right: Collection[str] = (), **options: Any) -> None:
-        """Add a column for each heading; align the columns in `right` to the right."""
+        """Add a column for each heading; right-align the columns in `right`."""
         super().__init__(**options)
         for heading in headings:
             self.add_column(heading, overflow="fold", justify="right" if heading in right else "left")

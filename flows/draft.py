@@ -27,7 +27,7 @@ _TABLES = (".csv", ".jsonl", ".parquet")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
 _SAVED = 0.75  # fraction of a float32 parameter's bytes that int8 saves
 _POINTS = 0.5  # largest allowed loss, in percentage points, if the metric is a percentage
-_LINES = 5  # lines per class in the placeholder table, enough for every split
+_LINES = 5  # rows per class in the placeholder table, enough for every split
 _RECIPES: tuple[JsonObject, ...] = (
     {"name": "float", "method": "none"},
     {"name": "dynamic-int8", "method": "dynamic", "modules": ["LSTM", "GRU", "Linear"]},
@@ -65,7 +65,7 @@ def with_texts(request: Asked) -> Asked:
         The model is not a Hugging Face directory, or ``texts.csv`` already exists.
     """
     if not Path(request.model).is_dir():
-        raise ConfigurationError("--data is missing.", hint="Pass your callable, a table, or a folder of images.")
+        raise ConfigurationError("--data is missing.", hint="Pass module:callable, a table, or a folder of images.")
     config = read_config(Path(request.model))
     rows: list[tuple[str, ...]] = [("text",), *((f"your text number {number}",) for number in range(1, 11))]
     if is_classifier(config):
@@ -258,7 +258,10 @@ def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
 
 
 def _too_few_parameters(document: JsonObject, preview: Preview) -> float | None:
-    """Return the largest fraction of int8 parameters, or None if the fraction is large enough or unknown."""
+    """Return the largest fraction of int8 parameters if it is too small for the gate's size rule.
+
+    If the fraction is large enough or unknown, return None.
+    """
     quantized = _quantized(document, preview)
     if not quantized or not all(candidate.coverage for candidate in quantized):
         return None

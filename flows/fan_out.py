@@ -43,7 +43,8 @@ Key = tuple[str, str]  # recipe and runtime
 class Submitted:
     """Futures of one workload's stages; the keys of ``built`` and ``evaluated`` are (recipe, runtime) pairs.
 
-    ``comparisons`` maps each candidate that a search chose to the number of intervals that must hold simultaneously.
+    For each candidate that a search chose, ``comparisons`` contains the number of intervals that must hold
+    simultaneously.
     """
 
     workload: Workload

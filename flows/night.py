@@ -88,7 +88,7 @@ class Night:
             self.problems[what] = f"{known}; {why}" if known else why
 
     def decide(self, workload: str, outcome: Handover) -> list[Row]:
-        """Add the decisions about a workload's candidates and bundle; return the decisions' rows."""
+        """Add the decisions about a workload's candidates and bundle; return the rows to record."""
         if outcome.version:
             self.bundles[workload] = outcome.version
         if outcome.problem:

@@ -261,7 +261,7 @@ def _save_finished(night: Night, stop: BaseException, execution: Execution) -> N
         execution.workers.stop()
         run = {"runs": [night.run_row("failed" if failed else "cancelled", message)]}
         record = partial(steps.record.fn, night.info, store=night.store)
-        # Rows that are already recorded stay unchanged. If one recording fails, the other recordings still run.
+        # Rows that are already recorded stay unchanged. If one step fails, the other steps still run.
         recordings: list[Callable[[], object]] = [
             partial(record, night.measured()),
             *(partial(record, {"promotions": rows}, part=name) for name, rows in night.promotions.items()),
@@ -285,7 +285,7 @@ def _record_own_switches(night: Night) -> None:
 
 @task(name="compact", persist_result=False)
 def compact_months(store: str) -> str:
-    """Merge the small result files of finished months while readers and writers continue."""
+    """Merge the small result files of finished months while other processes read and write results."""
     return str(compact(store))
 
 

@@ -152,7 +152,7 @@ class _Bars(Reporter):
         with self._lock:
             if label in self._bars:
                 self.progress.remove_task(self._bars.pop(label))
-        # Escape the text, because brackets in an error are not rich markup.
+        # Escape the text; otherwise, Rich would interpret brackets in an error as markup.
         mark, text = ("[red]✗[/red]", f"{label}: {error}") if error else ("[green]✓[/green]", label)
         took = "" if error else f" [dim]{seconds:.1f} s[/dim]"
         self._console.print(f"{mark} {escape(text)}{took}", highlight=False)

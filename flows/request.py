@@ -112,7 +112,7 @@ class SearchResult(Frozen):
         return [trial for trial in self.trials if trial.size_bytes is not None]
 
     def comparisons(self) -> dict[tuple[str, str], int]:
-        """Return the number of intervals that must hold simultaneously for each finalist that the search created.
+        """Return, for each finalist that the search created, the number of intervals that must hold simultaneously.
 
         The keys are (recipe, runtime) pairs.
         """

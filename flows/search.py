@@ -42,9 +42,9 @@ from tasks.workload.workload import Workload
 class Search:
     """A search in progress.
 
-    ``find`` receives a request and at most ``at_once`` trials, or more if the trials are built or timed together.
-    ``budget_s`` is the wall time that the search may spend, including time before an interruption. ``report`` receives
-    a line about each new best trial.
+    ``find`` receives a request and the trials to measure: at most ``at_once`` trials, unless all trials of the request
+    are built or timed together. ``budget_s`` is the wall time that the search may spend, including time before an
+    interruption. ``report`` receives a line about each new best trial.
     """
 
     workload: Workload
@@ -159,7 +159,7 @@ class Search:
         return tuple(longest) if self._fits(request, longest) else request.numbers[: self.at_once]
 
     def _fits(self, request: Request, numbers: Sequence[int]) -> bool:
-        """Return whether the remaining budget suffices to answer the request for these trials."""
+        """Return whether the remaining budget suffices to measure these trials as requested."""
         left_s = self.budget_s - self.journal.spent_s - (time.monotonic() - self._since)
         return left_s > 0 and sum(self._expected_s(request, number) for number in numbers) <= left_s
 
@@ -215,7 +215,7 @@ class Search:
 
 def _section(workload: Workload) -> SearchSection:
     if workload.search is None:
-        raise ValueError(f"workload {workload.name} has no [search] section; add the section")
+        raise ValueError(f"workload {workload.name} has no [search] section; add one")
     return workload.search
 
 

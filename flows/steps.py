@@ -259,7 +259,7 @@ def renew(workload: str, store: str, version: str) -> None:
 def record(run: RunInfo, tables: dict[str, list[Row]], store: str, part: str = "") -> None:
     """Write the run's rows atomically as Parquet files, one file per table and `part`.
 
-    The terminal and the run's log show each missing value and the reason.
+    Report each invalid value or row at the terminal and in the run's log.
     """
     ResultsStore(store).record(tables, run.run_id, datetime.now(UTC), note, part=part)
 

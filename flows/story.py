@@ -15,8 +15,8 @@ from storage.root import StoreRoot
 from storage.seal import check_sums, read_manifest
 
 # A night's row describes the bundle that stayed current. If no bundle stayed current, the night's row describes the
-# candidate with the best decision and rank. The row of a bundle that stayed current comes from the bundle's own files
-# or from an identical candidate.
+# candidate with the best decision and rank. The row of a bundle that stayed current contains measurements
+# of the bundle's own files or of an identical candidate.
 _HISTORY = """
 select workload, night, rows.run_id, recipe, runtime, rows.candidate, status, speedup, speedup_low, speedup_high,
     caches, cold_speedup, cold_speedup_low, cold_speedup_high,
@@ -140,7 +140,7 @@ def story(place: str, workload: str, nights: int) -> Story:
             rows["nights"] = tuple(rows_of(connection, _HISTORY, workload=workload, nights=nights))
     if workload not in known:
         raise ConfigurationError(
-            f'The store {root.url} does not contain a workload "{workload}".',
+            f'The store {root.url} does not contain the workload "{workload}".',
             hint=f"Workloads in the store: {', '.join(sorted(known)) or 'none; run nightquant nightly first'}.",
         )
     return Story(workload, _current(bundles, workload), **rows)

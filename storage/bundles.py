@@ -73,7 +73,7 @@ class BundleStore:
         if not versions:
             raise ConfigurationError(
                 f'The store {self.root.url} does not contain a bundle of the workload "{workload}".',
-                hint=f"Choose a workload that has a bundle ({', '.join(self.workloads()) or 'there are none yet'}).",
+                hint=f"Workloads that have a bundle: {', '.join(self.workloads()) or 'none yet'}.",
             )
         if version is None:
             pointer = self.pointer(workload)

@@ -1,7 +1,7 @@
 """Allow only one run at a time to use a store, and find runs that died.
 
-The kernel's lock decides which run may use a store, because the kernel releases a dead holder's lock. The record next
-to the lock only names the holder. A holder that ends normally removes its own entry.
+The kernel's lock decides which run may use a store, because the kernel releases the lock when its holder dies. The
+record next to the lock only names the holder. A holder that ends normally removes its own entry.
 
 On an object store, which many hosts may use, the holder also needs a lease. See Gray and Cheriton, "Leases: an
 efficient fault-tolerant mechanism for distributed file cache consistency", SOSP 1989. A running holder renews the lease
@@ -127,7 +127,7 @@ def _running(root: StoreRoot, holders: tuple[Holder, ...], hint: str = "") -> Ni
     who = holders[-1].describe() if holders else "a run that has just begun"
     return NightRunningError(
         f"Another run is using the store {root.url}: {who}.",
-        hint=f"{hint}Wait until that run ends or stop the run, then try again.",
+        hint=f"{hint}Wait until that run ends, or stop it, and then try again.",
     )
 
 

@@ -174,7 +174,7 @@ def conflict(workload: str, pointer: Pointer | None, seen: str | None) -> Confli
         now = f'The current bundle of "{workload}" is {pointer.version} now{author}'
     was = f"while {seen} was current" if seen else "while there was no current bundle"
     return ConflictError(
-        f"{now}, but this change was decided {was}. Nothing was changed.",
+        f"{now}, but this change was requested {was}. Nothing was changed.",
         hint=f"Check the history (nightquant handoff show {workload} --history). If the change is still needed, run "
         "the command again.",
     )

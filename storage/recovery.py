@@ -116,7 +116,7 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
     # An earlier run may have packaged the same candidate under a different recipe name.
     matching = (row for row in measured if row["artifact_digest"] == digest and row["setting"] == "primary")
     candidate = next(matching, packaged)
-    # If an earlier run packaged the bundle, the manifest's rules were checked with that run's numbers.
+    # If an earlier run packaged the bundle, the rules in the manifest contain that run's measurements.
     rules = gate["rules"] if manifest["run_id"] == missing.run_id else []
     row: Row = {
         "run_id": missing.run_id,

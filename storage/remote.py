@@ -1,6 +1,7 @@
 """Open remote files at any byte, with httpx for HTTP and with fsspec for all other schemes.
 
-`with_retries` adds retries and a time limit to libraries that download with urllib and may hide failures.
+`with_retries` adds retries and a time limit to library functions that download with urllib. These functions may
+hide network errors.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def stamped(self, name: str) -> Stamped | None:
-        """Read a file with its entity tag; return None if it does not exist."""
+        """Return a file's content, entity tag and age, or None if the file does not exist."""
 
     @abc.abstractmethod
     def swap(self, name: str, content: bytes, etag: str | None) -> str | None:
@@ -113,7 +113,7 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def publish(self, folder: Path, location: str, marker: str) -> bool:
-        """Move or copy a folder to `location`, writing `marker` last; return False if a complete folder exists."""
+        """Move or copy a folder to `location`, with `marker` last; return False if a complete folder already exists."""
 
     @abc.abstractmethod
     def download(self, name: str, target: Path) -> None:

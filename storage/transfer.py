@@ -83,8 +83,8 @@ def _check_local(path: Path, sha256: str | None, max_bytes: int) -> str:
             raise InputError(f"{path}: not a file.")
         if size > max_bytes:
             raise InputError(
-                f"{path} has {size} bytes, but at most {max_bytes} are allowed.",
-                hint="Raise max_bytes if the file may be this large.",
+                f"{path} is {size} bytes long, but the limit is {max_bytes} bytes.",
+                hint="If you expect a file this large, raise max_bytes.",
             )
         digest = file_digest(path)
     except OSError as error:
@@ -179,6 +179,6 @@ class _Download:
     def _check_size(self, size: int) -> None:
         if size > self.max_bytes:
             raise InputError(
-                f"{shown(self.uri)}: the file has {size} bytes or more, but at most {self.max_bytes} are allowed.",
-                hint="Raise max_bytes if the file may be this large.",
+                f"{shown(self.uri)}: the file is at least {size} bytes long, but the limit is {self.max_bytes} bytes.",
+                hint="If you expect a file this large, raise max_bytes.",
             )

@@ -234,8 +234,8 @@ def check_serial(path: Path, statement: Statement) -> None:
         if statement.serial < serial or (statement.serial == serial and digest != known):
             raise BundleError(
                 f"The signed current.json of {statement.workload} is an old copy: its serial is {statement.serial}, "
-                f"but serial {serial} was seen before.",
-                hint=f"Do not use this copy; fetch the file again. The serials seen before are recorded in {path}.",
+                f"but another statement with serial {serial} has already been seen.",
+                hint=f"Do not use this copy; fetch the file again. The latest serials are recorded in {path}.",
             )
         seen[statement.workload] = (statement.serial, digest)
         LocalRoot(path.absolute().parent).put(path.name, (json.dumps(seen, indent=1) + "\n").encode())

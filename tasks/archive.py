@@ -27,7 +27,8 @@ _PIECE = 1 << 20
 _LONGEST_HEADER = 1 << 20
 _EXTENSIONS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, b"X")
 
-# For each member of an archive: its name, a reason to refuse it or ``""``, and its content (None for a folder).
+# One entry for each member of an archive: the name, the reason to refuse the member (``""`` if there is none), and the
+# content (None for a folder).
 _Members = Iterator[tuple[str, str, IO[bytes] | None]]
 
 # Errors that zipfile, tarfile and their decompressors raise for broken archives.
@@ -180,6 +181,6 @@ def _extract(members: _Members, folder: Path, max_bytes: int, named: str) -> Non
                 if left < 0:
                     raise InputError(
                         f"{named}: the archive contains more than {max_bytes} bytes.",
-                        hint="If the archive may be this large, raise max_bytes.",
+                        hint="If you expect an archive this large, raise max_bytes.",
                     )
                 file.write(piece)

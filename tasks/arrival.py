@@ -43,7 +43,7 @@ class Arrival:
     _rankings: dict[str, tuple[LayerSensitivity, ...]] = field(default_factory=dict)
 
     def sketch(self, recipe: Recipe) -> Recipe | None:
-        """Return a variant of the recipe that is quick to build, or None if a comparison is not useful or too slow."""
+        """Return a variant of the recipe that is quick to build, or None if comparing is pointless or too slow."""
         is_plain = METHODS[recipe.method].quantizes and recipe.sketch().method == recipe.method
         is_real = self.job.workload.checkpoint.kind not in ("train", "seeded")
         return recipe.sketch(_CALIBRATION) if is_plain and is_real and self.counts else None

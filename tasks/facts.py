@@ -45,7 +45,8 @@ class Fact(Generic[T]):
             (folder / _FILE).write_text(value.model_dump_json(), encoding="utf-8")
 
     def _made_from(self) -> dict[str, object]:
-        # Hash the conditions, so that `storage.gc` keeps a fact only while the candidate's digest is reachable.
+        # Hash the conditions, because they may contain other artifacts' digests. Otherwise, `storage.gc` would keep
+        # the fact while any of these digests is reachable, even if the candidate's digest is not.
         return {"candidate": self.candidate, "conditions": digest_of(self.conditions)}
 
 

@@ -179,7 +179,7 @@ def _advantage(gate: Gate, row: Row, current: Row | None) -> str:
         size, before = finite(row, "size_bytes"), finite(current, "size_bytes")
         if size and before and before / size > gate.margin:
             return f"{before / size:.3g} times as small as the current bundle"
-    # Ignore rules about ratios to the baseline, because equally fast candidates may have different ratios.
+    # Ignore rules about ratios to the baseline, because the measured ratios of equally fast candidates may differ.
     # A missing number does not count against the current bundle.
     open_rules = [
         rule

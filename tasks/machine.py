@@ -83,7 +83,7 @@ class Evidence(Frozen):
     """The host's state at ``at_s`` (Unix time); ``host`` is the network name.
 
     ``steal_s`` is the processor time that other guests have taken since boot, or None if the system does not report it.
-    ``proof_wall_s`` is the number of seconds that making the proofs took (`tasks.proofs`).
+    ``proof_wall_s`` is the number of seconds spent on making the proofs (`tasks.proofs`).
     """
 
     when: Literal["before", "after"]

@@ -45,7 +45,7 @@ class Proof(Frozen):
     ``float_operators`` lists the most expensive float operators. ``instructions`` maps instruction families to
     fractions of the time, if the system allows sampling. ``saturation`` is the distance between outputs with and
     without saturation, as a fraction of the output's range. ``saturation`` is 0 if products cannot saturate, or None if
-    the distance is unknown. ``doubts`` are warnings that int8 may not have run as intended.
+    the distance is unknown. ``doubts`` lists warnings that int8 may not have run as intended.
     """
 
     # Write NaN to JSON as ``NaN``, because ``null`` means that the number was not measured.

@@ -30,7 +30,7 @@ class DatasetRef(ArtifactRef):
     """A prepared data set: samples (or tokens) per split, number of classes, vocabulary size, and sample shape.
 
     ``calibration_digest`` is the SHA-256 of the calibration split's files, or ``""`` if the split is missing. ``notes``
-    describe how the samples were prepared, for readers of the report. ``judged_on`` is the split that is read instead
+    describes how the samples were prepared, for readers of the report. ``judged_on`` is the split that is read instead
     of the test split while a search selects recipes. ``at_most`` is the maximum size of a random sample of the
     ``judged_on`` split; 0 means the complete split.
     """
@@ -51,7 +51,7 @@ class DatasetRef(ArtifactRef):
 
 
 class CheckpointRef(ArtifactRef):
-    """Float weights and the number of parameters; ``notes`` list accepted differences from the model."""
+    """Float weights and the number of parameters; ``notes`` lists accepted differences from the model."""
 
     parameters: int
     notes: tuple[str, ...] = ()

@@ -268,7 +268,7 @@ NOTICED_LOSS = 0.01  # losses up to this fraction of the float model's quality a
 class QualityLoss(Frozen):
     """A candidate's significant loss on test samples; ``share`` is the lost fraction of the float model's quality.
 
-    ``layers`` are the layers with the largest losses. If ``ranks_for`` names a runtime, this runtime quantizes the
+    ``layers`` lists the layers with the largest losses. If ``ranks_for`` names a runtime, this runtime quantizes the
     model itself, but the ranking comes from torch's conversion. ``exclude`` is the value of the recipe's ``exclude``
     key that keeps the layers in float. ``share_left`` is the loss that remains with ``exclude``, or None if it was not
     measured.

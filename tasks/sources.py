@@ -126,7 +126,7 @@ def _read(name: str, path: Path | None, modified_ns: int) -> tuple[str, tuple[st
     if path is None:  # compiled
         return "", ()
     tree = _relevant_tree(path.read_bytes())
-    # For a library, include only the version and the modules that define the model's classes.
+    # Include the code of a library's module, but do not follow the module's imports.
     is_library = "site-packages" in path.parts and name.partition(".")[0] != __package__
     return _digest(tree), () if is_library else tuple(sorted(set(_imported(tree, name))))
 

@@ -87,7 +87,7 @@ def evaluate(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) 
     """
     from tasks.evaluate import find_or_evaluate
 
-    # Redirect text that the user's metric prints to standard error.
+    # If the user's metric prints text, redirect the text to standard error.
     with reported_as("The candidate cannot be evaluated", hint_for(candidate.runtime)), contained(passed_on=True):
         return find_or_evaluate(job, candidate, workspace)
 
@@ -110,7 +110,7 @@ def compare(
     Raises
     ------
     MeasurementError
-        The two candidates were evaluated on different samples or with different metrics.
+        A candidate and the baseline were evaluated on different samples or with different metrics.
     """
     from tasks.evaluate import compare_all
 

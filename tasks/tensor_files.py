@@ -1,6 +1,6 @@
 """Write and read safetensors files, including golden files; torch is imported on first use.
 
-``golden.safetensors`` contains a model's inputs and evaluated outputs as ``input.<name>`` and ``output.<index>``. In
+``golden.safetensors`` contains a model's inputs and expected outputs as ``input.<name>`` and ``output.<index>``. In
 further cases, the names begin with the case's number and a dot. The metadata lists the names of inputs, in calling
 order, and the names of outputs.
 """

@@ -81,7 +81,7 @@ def complete_workload(context: click.Context, parameter: click.Parameter, incomp
 
 
 def complete_recipe(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a recipe name, from the workloads on the command line or from every built-in workload."""
+    """Complete a recipe name from the given workloads, or from all built-in workloads if none is given."""
     workloads = context.params.get("workload") or ()
     paths = [Path(name) if name.endswith(".toml") else BUILT_IN / f"{name}.toml" for name in workloads]
     names: set[str] = set()

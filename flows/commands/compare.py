@@ -53,7 +53,7 @@ class Pair:
 
     ``changed`` maps each changed column to a description of the change. ``times_as_fast`` is the second speed-up
     divided by the first, or None if a speed-up is missing. ``is_apart`` is true if the 95% intervals of the two
-    speed-ups do not overlap. Both speed-ups were measured with ``caches`` (cold or warm), the cache state that the
+    speed-ups do not overlap. Both speed-ups were measured in the cache state ``caches`` (cold or warm), which the
     second run's gate used.
     """
 

@@ -71,8 +71,8 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
 @command.command()
 @workload_argument
 @click.argument("version", required=False)
-@click.option("--history", is_flag=True, help="Show when each bundle became current, as JSON.")
-@click.option("--manifest", is_flag=True, help="Show the bundle's manifest, as JSON.")
+@click.option("--history", is_flag=True, help="Show, as JSON, when each bundle became current.")
+@click.option("--manifest", is_flag=True, help="Show the bundle's manifest as JSON.")
 @format_option("text", "json")
 @store_option
 def show(workload: str, version: str | None, history: bool, manifest: bool, format: str, store: str) -> None:

@@ -58,7 +58,7 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 @click.command()
 @click.option(
     "--model", required=True, metavar="MODULE:CALLABLE|NAME|DIR",
-    help="Use this model: your callable, a torchvision model, or a Hugging Face directory.",
+    help="Use this model: a callable, a torchvision model, or a Hugging Face directory.",
 )  # fmt: skip
 @click.option(
     "--argument", "arguments", multiple=True, metavar="NAME=VALUE", callback=_arguments,
@@ -66,8 +66,9 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 )  # fmt: skip
 @click.option(
     "--data", default="", metavar="MODULE:CALLABLE|FILE|FOLDER", shell_complete=click.File().shell_complete,
-    help="Read this data: your callable, a .csv, .jsonl or .parquet file, or a folder with one subfolder of images per "
-    "class. For a Hugging Face directory, you may omit --data; init then writes a table for you to fill in.",
+    help="Read this data: a callable, a .csv, .jsonl or .parquet file, or a folder with one subfolder of images per "
+    "class. If --model is a Hugging Face directory, you may omit --data; init then writes texts.csv for you to "
+    "fill in.",
 )  # fmt: skip
 @click.option("--target", default="", metavar="COLUMN", help="Predict this column (default for texts: label).")
 @click.option(

@@ -110,7 +110,7 @@ def _show(console: Console, summary: NightSummary) -> None:
 
 def _show_timings(console: Console, summary: NightSummary, server_s: float) -> None:
     rest = summary.wall_s - summary.busy_s
-    # On a cluster, the time outside the stages is unknown, because each process has its own clock.
+    # On a cluster, the time outside the stages is unknown, because each process records only its own stages.
     split = f", of which {rest:.1f} s ({100 * rest / summary.wall_s:.1f}%) outside the stages" if summary.busy_s else ""
     text = f"[bold]Timings   [/bold]Prefect's server {server_s:.1f} s; flow {summary.wall_s:.1f} s{split}"
     if summary.benchmark_wall_s:
@@ -122,7 +122,7 @@ def _show_timings(console: Console, summary: NightSummary, server_s: float) -> N
 @click.command()
 @store_option
 @profile_option
-@click.option("--cron", default="0 2 * * *", show_default=True, help="Start runs at these times, in cron notation.")
+@click.option("--cron", default="0 2 * * *", show_default=True, help="Start runs on this cron schedule.")
 @click.option("--timezone", default="Etc/UTC", show_default=True, help="Interpret --cron in this time zone.")
 def serve(store: str, profile: str | None, cron: str, timezone: str) -> None:
     """Serve the nightly-quantization/served deployment from this process until you stop the command.

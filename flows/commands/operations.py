@@ -131,7 +131,8 @@ def kinds(late_after: dt.timedelta, silent_after: dt.timedelta) -> Kinds:
     Parameters
     ----------
     late_after
-        Time after which a run in the ``Late`` state counts as late, and a ``Pending`` run counts as never started.
+        Time in the ``Late`` state after which a run is reported as late; also the time in the ``Pending`` state after
+        which a run is reported as never started.
     silent_after
         Time without a heartbeat after which a run counts as silent. Prefect sends a heartbeat every 180 s
         (``PREFECT_FLOWS_HEARTBEAT_FREQUENCY``).
@@ -173,7 +174,7 @@ class Automations:
     Raises
     ------
     ConfigurationError
-        The settings specify neither a webhook nor a notification block, or specify a block that does not exist.
+        The settings do not name a receiver for alerts, or the notification block does not exist.
     """
 
     def __init__(self, client: SyncPrefectClient, settings: Settings, alerts: Kinds) -> None:

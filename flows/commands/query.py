@@ -38,8 +38,8 @@ def query(sql: str | None, list_: bool, output: Path | None, format: str, store:
     """Run a read-only DuckDB SQL query over the store's tables and views.
 
     At a terminal, tables fit the terminal's width: long texts are cut off with "…", and the leaderboard shows only its
-    main columns. If a table other than the leaderboard is too wide, each row becomes a record. Output to a file or a
-    pipe, and output with --format, is never truncated.
+    main columns. If a table other than the leaderboard is too wide, each row becomes a record. Output is never
+    truncated if it goes to a file or a pipe, or if --format is given.
     """
     if list_:
         items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]

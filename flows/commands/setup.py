@@ -35,7 +35,7 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
     """List the workloads with their recipes, or check your own workload files.
 
     With --check, the command tests the data, model, weights and candidates without training or timing the model. The
-    check uses little calibration data and a sample of the test split. Later runs reuse the prepared data. The check
+    check uses small samples of the calibration data and the test split. Later runs reuse the prepared data. The check
     reports compatible methods and runtimes, and the modules that would stay in float. If the workload provides trained
     weights, the check also lists candidates that lose quality. The exit code is 2 if the check finds a problem.
 

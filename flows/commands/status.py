@@ -58,8 +58,8 @@ _STORY = "the workload's bundle, nights and layers"
 @click.command()
 @age_option(
     "--max-age",
-    help="Check only the age of the last good night; exit with code 1 if that night is older than this limit, for "
-    "instance 26h.",
+    help="Check only whether a night without failures ended within this period, for instance 26h; if not, exit with "
+    "code 1.",
 )
 @workload_option
 @click.option(
@@ -82,7 +82,7 @@ def command(
 
     Without a subcommand, nightquant runs this command. The exit code is 0 even if problems need attention. With
     --max-age, the exit code is 1 if the store's last night without failures is older than AGE. With --workload, the
-    command checks the age of each named workload's last night without failures.
+    command checks how long ago each named workload last had a night without failures.
 
     \b
     Example:

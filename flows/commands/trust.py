@@ -37,7 +37,7 @@ def _min_version(context: click.Context, parameter: click.Parameter, value: str)
     multiple=True,
     help="Accept signatures made with this Ed25519 key (PEM file); repeatable.",
 )
-@click.option("--workload", "-w", help="Accept only the bundle that this workload's signed current.json names.")
+@click.option("--workload", "-w", help="Accept only the bundle named in this workload's signed current.json.")
 @click.option(
     "--pointer",
     type=FILE,

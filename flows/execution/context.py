@@ -1,7 +1,8 @@
 """Execution of a run's stages: the workers, the reporter, and the stages' durations.
 
 Prefect passes only parameters to a task. A task therefore finds its execution through a context variable, which the
-run's threads inherit. A Dask or Ray worker lacks the context variable and creates an execution with one worker process.
+run's threads inherit. In a Dask or Ray worker, the context variable is not set, so the worker creates an execution
+with one worker process.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ _FIRST_AFTER_S, _EVERY_S = 5.0, 5.0
 
 @dataclass(frozen=True)
 class Invocation:
-    """Settings and reporter that a command passes to the flow separately from the parameters, which Prefect stores."""
+    """Settings and reporter that a command passes to the flow.
+
+    Prefect stores a flow's parameters, so the command passes the settings and the reporter in a context variable.
+    """
 
     settings: Settings
     reporter: Reporter = field(default_factory=Reporter)
@@ -172,8 +176,8 @@ def note(remark: str) -> None:
 
 @cache
 def _remote_execution() -> Execution:
-    # Python does not let daemonic processes, such as Dask's workers, start child processes, which might outlive them.
-    # However, nightquant's workers exit when their parent exits (see `flows.execution.workers`).
+    # Python does not let daemonic processes, such as Dask's workers, start child processes, because the children might
+    # outlive their parents. However, nightquant's workers exit when their parent exits (see `flows.execution.workers`).
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     execution = Execution(load_settings(), Reporter(), workers=1)
     # An ``atexit`` function would run too late, because multiprocessing waits for children first.
@@ -214,7 +218,7 @@ class _StageProgress:
             else:
                 context.run(update_progress_artifact, self._artifact, percent, description=description)
         except (httpx.HTTPError, PrefectException, RuntimeError) as error:
-            # A missing server must not stop this thread, which also reports progress to the terminal. After the task
-            # run ends, Prefect's closed client raises `RuntimeError`.
+            # An unreachable server must not stop this thread, which also reports progress to the terminal. After the
+            # task run ends, Prefect's closed client raises `RuntimeError`.
             self._next = math.inf
             logging.getLogger(__name__).warning("%s: Prefect's UI no longer shows progress: %s", self.label, error)

@@ -40,7 +40,7 @@ _PATIENCE = 10
 
 
 class ServerGoneError(NightquantError):
-    """Prefect's server stopped answering during the flow run."""
+    """Prefect's server stopped responding during the flow run."""
 
     exit_code = 1
 
@@ -48,7 +48,7 @@ class ServerGoneError(NightquantError):
 def server_gone(error: Exception) -> ServerGoneError:
     """Return an error that explains what to do after Prefect's server has stopped."""
     return ServerGoneError(
-        f"Prefect's server {os.environ.get('PREFECT_API_URL', '')} stopped answering: "
+        f"Prefect's server {os.environ.get('PREFECT_API_URL', '')} stopped responding: "
         f"{str(error) or type(error).__name__}.",
         hint="Start the server again, and repeat the command. Recorded measurements are in the store, and finished "
         "artifacts are reused.",
@@ -80,7 +80,7 @@ def prefect_api(
     Raises
     ------
     ConfigurationError
-        The command's own server did not start, or the configured server does not answer.
+        The command's own server did not start, or the configured server is not responding.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -128,14 +128,15 @@ def require_api(why: str) -> None:
 
 
 def check_reachable() -> None:
-    """Raise `ConfigurationError` if the configured server does not answer."""
+    """Raise `ConfigurationError` if the configured server is not responding."""
     api = _api()
     try:
         httpx.get(f"{api.url}/health", timeout=_ANSWER_S, verify=not api.tls_insecure_skip_verify)
     except httpx.TransportError as error:
         raise ConfigurationError(
-            f"Prefect's server {api.url} does not answer: {error}.",
-            hint="Start the server (prefect server start), or unset PREFECT_API_URL to use the command's own server.",
+            f"The Prefect server at {api.url} is not responding: {error}.",
+            hint="Start the server (prefect server start), or unset PREFECT_API_URL to let nightquant start a "
+            "temporary server.",
         ) from error
 
 

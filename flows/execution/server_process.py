@@ -96,7 +96,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Ignore signals to the process group, because the flow reports the end of the run before closing the pipe."""
+        """Ignore signals to the process group, because the flow must still report the end of the run to the server."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         yield

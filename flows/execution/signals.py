@@ -92,13 +92,13 @@ def unwinding_on_sigterm() -> AbstractContextManager[None]:
 
 
 def ignoring_interruptions() -> AbstractContextManager[None]:
-    """Ignore SIGTERM and Control-C in the block, so that the block can finish work after an interruption."""
+    """Ignore SIGTERM and Control-C inside the block, so that the block can finish its work after an interruption."""
     return _handling(signal.SIG_IGN, signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` on SIGTERM; after the block, convert the interrupt to Prefect's exception.
+    """Raise `KeyboardInterrupt` on SIGTERM; after the block, raise Prefect's `TerminationSignal` instead.
 
     While Ray's native code waits, it propagates `KeyboardInterrupt` but drops other exceptions. If SIGTERM raised
     another exception, a run on a cluster would ignore SIGTERM until the benchmark ends.

@@ -112,7 +112,7 @@ def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict
 
 
 def outcomes_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, Row]:
-    """Return a night's row of the ``nights`` view for each workload, with the replaced bundle's candidate added."""
+    """Return a night's rows of the ``nights`` view, keyed by workload, with the replaced bundle's candidate added."""
     return {str(row["workload"]): row for row in rows_of(connection, _OUTCOMES, night=night)}
 
 
@@ -253,5 +253,5 @@ def history_of(
 
 
 def shown_of(history: History, names: Sequence[str], most: int = 8) -> list[str]:
-    """Return up to `most` names with at least two nights, so that the lines of a plot remain distinguishable."""
+    """Return the first `most` candidates measured on two or more nights, so that plotted lines stay distinguishable."""
     return [name for name in names if len(history.rows.get(name, ())) > 1][:most]

@@ -54,11 +54,11 @@ Indices = NDArray[np.intp]
 class Scan:
     """Results for all possible starts of a change; each array has one element per start.
 
-    ``starts`` contains the indices of the first changed nights. ``reference`` is the mean logarithm of the reference
-    nights, and ``nights`` is the number of reference nights. ``shift`` is the mean of the values since the start, minus
-    the reference. ``p`` is the shift's one-sided p-value, or 1 if the change is too small, lasted only one night, or
-    has ended. ``evidence`` is the logarithm of the likelihood ratio. ``resolution`` is the smallest shift that five
-    nights would reveal.
+    ``starts`` contains the indices of the first changed nights. ``reference`` is the mean of the values on the
+    reference nights, and ``nights`` is the number of reference nights. ``shift`` is the mean of the values since the
+    start, minus the reference. ``p`` is the shift's one-sided p-value, or 1 if the change is too small, lasted only one
+    night, or has ended. ``evidence`` is the logarithm of the likelihood ratio. ``resolution`` is the smallest shift
+    that five nights would reveal.
     """
 
     starts: Indices
@@ -94,7 +94,7 @@ def scan(values: Floats, sds: Floats) -> Scan | None:
         One number per night on a logarithmic scale, oldest first.
     sds
         Standard deviation of each value, computed from the value's interval. Deviations below the series' median are
-        raised to the median, because an interval from few launches is often narrow by chance.
+        raised to the median, because an interval from only a few launches is often narrow by chance.
     """
     count = len(values)
     if count < LEAST_NIGHTS + 2:

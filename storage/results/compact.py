@@ -162,7 +162,7 @@ def _sweep(root: StoreRoot, table: Table) -> None:
 
 
 def exchange(first: Path, second: Path) -> None:
-    """Exchange the names of two folders in one step with ``renameat2``, or in three renames on NFS and macOS."""
+    """Exchange the names of two folders in one step with ``renameat2``, or with three renames on NFS and macOS."""
     at_fdcwd, rename_exchange = -100, 2
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is not None:

@@ -1,4 +1,4 @@
-"""Meanings of all tables, views and columns, for ``--list``, ``docs/results.md`` and the catalog's comments."""
+"""Describe all tables, views and columns for ``--list``, ``docs/results.md`` and the catalog's comments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMN = re.compile(r"^column (\w+): (.+)$")
 
 @dataclass(frozen=True)
 class Described:
-    """A table or view, with an example query and the meanings of columns that only a view has."""
+    """A table or view, with an example query; ``columns`` describes the columns that exist only in the view."""
 
     name: str
     kind: str
@@ -67,7 +67,8 @@ def quoted(text: str) -> str:
 
 
 def _view(file: str, sql: str) -> Described:
-    # The SQL comments give the view's meaning, an example, the meanings of columns that only the view has, and notes.
+    # The SQL comments contain the view's meaning, an example, descriptions of columns that exist only in the view, and
+    # notes.
     comments = [line.removeprefix("--").strip() for line in sql.splitlines() if line.startswith("--")]
     meaning, _, rest = "\n".join(comments).partition("\nexample: ")
     example, *lines = rest.splitlines()

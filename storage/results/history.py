@@ -79,8 +79,9 @@ class Tonight:
 class Series:
     """Values of one metric, one per night since the reference began: sizes, qualities, or mean logarithms of speed-ups.
 
-    ``sds`` contains the speed-ups' standard deviations. For sizes and qualities, ``low``, ``high`` and ``scale``
-    describe the last night.
+    ``sds`` contains the speed-ups' standard deviations. For quality differences, ``low`` and ``high`` are the ends of
+    the last night's interval. ``scale`` is the magnitude of the baseline's quality on the last night, or of the
+    candidate's quality if the baseline's quality is 0 or unknown.
     """
 
     nights: list[dt.date]
@@ -140,7 +141,7 @@ class History:
         return self._connection.execute(sql, {"night": self._night}).fetchall()
 
 
-# Possible starts count as equally good if their log likelihoods are at most `_AS_GOOD` below the best log likelihood.
+# Possible starts count as equally good if their log likelihoods are within `_AS_GOOD` of the best log likelihood.
 # Among equally good starts, a start with a known cause is preferred.
 _AS_GOOD = 3.0
 _NIGHT_SD = 0.015  # assumed night-to-night standard deviation of the current bundle

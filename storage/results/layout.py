@@ -5,7 +5,8 @@
 ``results/promotions/month=YYYY-MM/<run-id>.<workload>.parquet``
     Rows of one run and one workload; each workload's decisions are recorded as soon as they take effect.
 ``results/<table>/compacted/YYYY-MM-NNNN.pq``
-    All rows of a finished month; only the file with the highest NNNN counts. The footer names the runs in the file.
+    All rows of a finished month; the file with the highest NNNN supersedes the others. The footer names the runs in the
+    file.
 ``results/<table>/month=YYYY-MM/compacted-NNNN.parquet``
     Compacted rows in a file that has replaced the runs' own files.
 

@@ -178,8 +178,8 @@ def _without(sql: str, *kinds: duckdb.token_type) -> str:
 
 
 def _check_is_pivot(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
-    # DuckDB splits a PIVOT statement into several statements, even if PIVOT only reads. Inside EXISTS, DuckDB's grammar
-    # accepts only a query that reads.
+    # DuckDB splits a PIVOT statement into several statements, even if the statement only reads data. Inside EXISTS,
+    # DuckDB's grammar accepts only a query that reads.
     query = _without(statement.query, duckdb.token_type.comment).rstrip("; \n\t")
     try:
         connection.extract_statements(f"select exists (\n{query}\n)")

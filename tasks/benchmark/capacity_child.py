@@ -35,7 +35,7 @@ _FEWEST_SITTINGS, _MOST_SITTINGS = 3, 20
 _FEWEST_REQUESTS = 100
 # First rate to try, as a fraction of the highest throughput.
 _FIRST_GUESS = 0.8
-# Minimum numbers of requests for the 99th and 99.9th percentiles, so that ten requests exceed the percentile.
+# Minimum numbers of requests for the 99th and 99.9th percentiles: at least ten requests must exceed a percentile.
 _FOR_P99, _FOR_P999 = 1_000, 10_000
 
 
@@ -169,7 +169,7 @@ class _Measurement:
         kept = {name: item for name, item in found.items() if name not in self.refused}
         window_s = (left_s / len(kept) / plan.sittings - start_s) / plan.windows
         self.window_s = min(max(window_s, _SHORTEST_S), _LONGEST_S)
-        # All subjects get the same number of requests, because more requests can build a longer queue.
+        # All subjects get the same number of requests, because more requests can build up a longer queue.
         self.requests = max(_FEWEST_REQUESTS, int(next(iter(kept.values())).score.calls_per_s * self.window_s))
         return kept
 

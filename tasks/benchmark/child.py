@@ -1,7 +1,8 @@
-"""Run measurements in child processes: `run_child` starts a process and waits for it; `main` is the entry point.
+"""Run measurements in child processes.
 
-The command is ``python -P -m tasks.benchmark.child MODULE SPEC OUT``. This module has few imports, so that the child
-starts to monitor its parent early.
+`run_child` starts a child process and waits for it; `main` is the child's entry point. The command is
+``python -P -m tasks.benchmark.child MODULE SPEC OUT``. This module has few imports, so that the child starts to monitor
+its parent early.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ def _name(module: str) -> str:
 def main(module: str, spec: str, out: str) -> None:
     """Run `module` on the `spec` file, write the report to the `out` file, and exit at once.
 
-    Import torch without garbage collection, and exit without the interpreter's finalization, because each takes a
-    second.
+    Import torch without garbage collection, and exit without the interpreter's finalization, because collection and
+    finalization would each take a second.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.disable()

@@ -116,7 +116,7 @@ class Diagnosis:
 def diagnose(
     session: Session, subjects: Sequence[Subject], modules: tuple[str, ...], known: Mapping[str, Proof] | None = None
 ) -> Diagnosis:
-    """Measure memory and, in parallel, make the proofs that are not `known`; neither result depends on wall time."""
+    """Measure memory and, in parallel, make proofs that `known` lacks; neither result depends on wall time."""
     diagnosis, began = Diagnosis(proofs=dict(known or {})), time.perf_counter()
     unknown = [subject for subject in subjects if subject.name not in diagnosis.proofs]
     with ThreadPoolExecutor(1) as pool:

@@ -116,7 +116,7 @@ def load_candidate(subject: Subject) -> Loaded:
 
 
 def disagreement(outputs: Sequence[Tensor], golden: Sequence[Tensor]) -> str:
-    """Describe how `outputs` differ from `golden`, or return ``""``; without `golden`, report only NaN or infinity."""
+    """Describe how outputs differ from `golden`, or return ``""``; without `golden`, report only NaN or infinity."""
     for index, output in enumerate(outputs):
         if output.is_floating_point() and not bool(torch.isfinite(output).all()):
             return f"output {index} contains NaN or infinities"

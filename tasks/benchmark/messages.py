@@ -19,9 +19,9 @@ class Profile(Frozen):
     Launches continue beyond ``launches`` until every speed rule is decided or ``budget_s`` seconds are spent. A block
     takes at least ``block_s`` seconds. A warm-up takes at least ``warm_up_calls`` calls and ``warm_up_s`` seconds
     (``rewarm_s`` in later launches). Percentiles come from ``single_calls`` individually timed calls, which take at
-    most ``single_s`` seconds per candidate and launch. At most ``cold_rounds`` rounds are timed with cold caches;
-    ``cold_share`` limits the time for cold rounds to a fraction of the time for the rest of the launch. Further
-    settings, which do not affect decisions, are timed in ``further_launches`` launches.
+    most ``single_s`` seconds per candidate and launch. At most ``cold_rounds`` rounds are timed with cold caches.
+    ``cold_share`` limits these rounds to a fraction of the time that the launch's earlier steps took. Further settings,
+    which do not affect decisions, are timed in ``further_launches`` launches.
     """
 
     name: str

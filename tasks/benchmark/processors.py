@@ -24,8 +24,8 @@ _THREADS = Path("/proc/self/task")
 # After a call, thread pools spin for a few milliseconds before sleeping. A thread that still runs after `_PATIENCE_S`
 # seconds is assumed to run permanently.
 _SLICE_S, _PATIENCE_S = 0.005, 0.1
-# A thread that runs for less than this fraction of the busiest thread's time only dispatches work. On a busy host, a
-# dispatching thread may wait a long time for a processor, but waiting is not work.
+# A thread that runs for less than this fraction of the busiest thread's time is assumed only to dispatch work. On a
+# busy host, a dispatching thread may wait a long time for a processor, but waiting is not work.
 _LEAST_WORK = 0.1
 # A subject may exceed its thread limit by this factor, because runtimes also work between calls.
 _MARGIN = 1.1
@@ -122,8 +122,8 @@ def _folders() -> list[Path]:
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # Maximum size of the eviction buffer. A virtual machine sees the host's entire last-level cache but can use only part
-# of the cache. Writing to 480 MiB would take about 50 ms per call; `python -m benchmarks.cold_calls` shows that a
-# larger buffer adds little.
+# of the cache. On a host that reports 480 MiB, writing to a buffer of that size would take about 50 ms per call.
+# `python -m benchmarks.cold_calls` shows that a buffer above the maximum hardly slows the timed calls further.
 MOST_BYTES = 128 << 20
 
 

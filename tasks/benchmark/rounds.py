@@ -26,7 +26,7 @@ _MAX_CALLS = 10_000_000
 
 @dataclass(frozen=True)
 class Loaded:
-    """A loaded subject; the subject's calls run inside ``scope``, which is not timed."""
+    """A loaded subject; the subject's calls run inside ``scope``, but entering and leaving ``scope`` is not timed."""
 
     call: Call
     golden: tuple[Tensor, ...] = ()
@@ -80,7 +80,7 @@ def warm_up(call: Call, least_calls: int, least_s: float) -> float:
 
 
 def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: float) -> int:
-    """Warm up; return the number of calls per block, so that a block takes at least `block_s` seconds."""
+    """Warm up; return how many calls a block needs to take at least `block_s` seconds."""
     began, half = time.perf_counter(), -(-least_calls // 2)
     calls = calls_for_block(call, block_s, warm_up(call, half, least_s / 2))
     warm_up(call, half, least_s - (time.perf_counter() - began))
@@ -115,7 +115,7 @@ def balanced_rounds(names: Sequence[str], rounds: int, seed: int) -> list[tuple[
     """Order the subjects of each round at random; every second round reverses the previous round's order.
 
     In a pair of rounds (A B B A for two subjects), all subjects have the same mean position. Therefore, a linear drift,
-    for example in a processor that heats up, does not favour any subject.
+    for example as the processor heats up, does not favour any subject.
     """
     generator = random.Random(seed)
     order: list[tuple[str, ...]] = []

@@ -37,9 +37,9 @@ class BenchmarkCandidate(Frozen):
     """A candidate to time, and the golden outputs that the candidate must reproduce.
 
     If ``standing`` is ``settled``, the candidate's speed does not affect decisions. The speed of a ``challenger``
-    determines whether it can be promoted. Challengers are compared with the current bundle (``incumbent``), or with a
-    candidate identical to the bundle (``defender``). Capacity is measured only for candidates that ``may_be_promoted``
-    and for the current bundle.
+    determines whether the candidate can be promoted. Challengers are compared with the current bundle (``incumbent``),
+    or with a candidate identical to the bundle (``defender``). Capacity is measured only for the current bundle and for
+    candidates whose ``may_be_promoted`` is true.
     """
 
     candidate: CandidateRef

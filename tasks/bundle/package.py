@@ -45,9 +45,9 @@ Outcome = Literal["published", "kept", "restored", "withdrawn"]
 class BundleRef(Frozen):
     """A bundle; ``location`` is a folder below the store's root, and ``sha256sums`` is the digest of ``SHA256SUMS``.
 
-    ``outcome`` is ``"published"`` for a new bundle, ``"kept"`` if the bundle was already current, or ``"restored"`` if
-    an earlier bundle with the same content is current again. ``outcome`` is ``"withdrawn"`` if a user rolled back from
-    the same content; the bundle that the user chose then stays current.
+    ``outcome`` is ``"published"`` for a new bundle, and ``"kept"`` if the bundle was already current. ``outcome`` is
+    ``"restored"`` if an earlier bundle with the same content is current again. ``outcome`` is ``"withdrawn"`` if a user
+    rolled back from the same content; the bundle that the user chose stays current.
     """
 
     workload: str
@@ -76,8 +76,8 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
         The candidate was not promoted, its runtime cannot be deployed, or its files do not reproduce the golden
         outputs. No bundle is published.
     ConflictError
-        Another bundle became current in the meantime, and stays current. The new bundle is published, but is not
-        current.
+        Another bundle became current in the meantime, and stays current. The new bundle is published, but does not
+        become current.
     """
     workload, candidate, decision = provenance.job.workload, provenance.candidate, provenance.decision
     if decision.decision != "promote":
@@ -121,7 +121,7 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
 
 
 def content_of(job: Job[Workload], candidate: CandidateRef) -> str:
-    """Return the twelve digits at the end of this candidate's version name, which are the same every night."""
+    """Return the twelve digits at the end of this candidate's version name; the digits are the same every night."""
     # The digits do not depend on measurements, so that measuring the same files again does not create a new version.
     decides = {"format": 1, "workload": job.workload.name, "licence": job.workload.licence}
     return digest_of({**decides, "candidate": candidate.digest, "data": job.dataset.digest})[:12]

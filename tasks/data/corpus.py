@@ -189,7 +189,8 @@ class Vocabulary:
         # A direct-mapped cache: each slot contains the key and id of the short word that was stored there last.
         self._keys = np.zeros((1 << _SLOT_BITS, 2), dtype=np.uint64)
         self._cached_ids = np.zeros(1 << _SLOT_BITS, dtype=np.int32)
-        # Set the first slot's key to 1, because a word of NUL bytes has the key 0 and must not match an empty slot.
+        # A word that begins with 16 NUL bytes has the key 0 and belongs to the first slot. Set the first slot's key to
+        # 1, so that such a word does not match the empty slot.
         self._keys[0] = 1
 
     def encode(self, text: bytes) -> npt.NDArray[np.int32]:
@@ -199,7 +200,7 @@ class Vocabulary:
         """
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        # A word's span extends from the word's first byte to the first byte of the next word.
+        # A word's span begins at the word's first byte and ends where the next word begins.
         text = b" " + text.replace(b"\n", b" <eos> ") + b" ."
         starts = _find_words(text)
         begins, ends = starts[:-1], starts[1:]
@@ -293,7 +294,7 @@ def _check_utf8(path: Path, text: bytes, offset: int) -> None:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path} is not UTF-8 at byte {offset + error.start} (0x{text[error.start]:02x}: {error.reason}).",
+            f"{path} is not valid UTF-8 at byte {offset + error.start} (0x{text[error.start]:02x}: {error.reason}).",
             hint="Convert the text to UTF-8, for example with iconv.",
         ) from error
 

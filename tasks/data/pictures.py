@@ -29,8 +29,7 @@ Split = Literal["train", "calibration", "valid", "test"]
 FILL_ORDER: tuple[Split, ...] = ("test", "valid", "calibration", "train")
 Pixels = npt.NDArray[np.uint8]
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-# A file of a few kilobytes may unpack to gigabytes. Resizing a 64-megapixel image needs a quarter of a gigabyte of
-# memory.
+# A file of a few kilobytes may unpack to gigabytes. Resizing a 64-megapixel image needs about 0.25 GB of memory.
 MAX_PIXELS = 64_000_000
 _COLUMN = "images"
 # Errors that Pillow raises for damaged files, depending on the format and the damage.

@@ -37,8 +37,8 @@ def library_files() -> dict[str, Path]:
 def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
     """Return each split's texts with their classes.
 
-    ``data.seed`` determines the split of each library module or package. No two splits contain the same text.
-    Classes are equally frequent if there are enough texts.
+    ``data.seed`` determines which split each library module or package belongs to. No two splits contain the same
+    text. Classes are equally frequent if there are enough texts.
 
     Raises
     ------

@@ -78,7 +78,7 @@ class ColumnWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # NumPy pads the header for a growing first axis, so the final header is as long as the initial header.
+        # NumPy leaves room in the header for a longer first axis, so the final header is as long as the initial header.
         self._stream.seek(0)
         self._write_header()
         self._stream.close()

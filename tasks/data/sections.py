@@ -74,7 +74,7 @@ class TextTable(TableFile):
     label: str | None = None
     """Name of the class column; if the model's configuration lists labels, each class must be one of these labels."""
     pair: str | None = None
-    """Name of the column with paired texts for retrieval; both texts of a row have the same meaning."""
+    """Name of the column with paired texts for retrieval; the two texts in each row have the same meaning."""
 
 
 class Transforms(Section):

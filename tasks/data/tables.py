@@ -97,7 +97,7 @@ def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np
         if unknown := sorted(set(names.tolist()) - set(SPLITS)):
             raise InputError(
                 f'The column "{data.split}" contains unknown splits: {", ".join(unknown[:5])}.',
-                hint=f"Use only {', '.join(SPLITS)}.",
+                hint=f"Use only these splits: {', '.join(SPLITS)}.",
             )
         rows = {split: np.flatnonzero(names == split) for split in SPLITS}
     else:

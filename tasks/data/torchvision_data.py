@@ -87,7 +87,7 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None
         try:
             return train, make(split=split)
         except ConfigurationError:
-            continue  # try the next name of a held-out split
+            continue  # try the next possible name for the held-out split
     raise ConfigurationError(
         f'torchvision\'s "{data.name}" does not have a split named {" or ".join(_HELD_OUT_SPLITS)}.',
         hint="Use another data set.",

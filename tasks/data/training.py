@@ -25,7 +25,7 @@ class Training:
 
     For each step, ``epoch`` yields the completed fraction of the epoch and the step's loss. The weights come from the
     last epoch or, if ``validate`` is set, from the epoch with the lowest validation loss. A loss of at least
-    ``hopeless`` after an epoch counts as divergence. Gradients are clipped to the norm ``largest_gradient``.
+    ``hopeless`` after an epoch counts as divergence. Gradients are clipped to a maximum norm of ``largest_gradient``.
     """
 
     model: nn.Module

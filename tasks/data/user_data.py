@@ -52,7 +52,8 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
         counts = {str(split): len(items) for split, items in splits.items()}
         raise InputError(
             f"{factory} returned no samples for these splits: {', '.join(lacking)}. Samples returned: {counts}.",
-            hint='Return at least one sample for every split. If "calibration" is missing, rows of "train" are used.',
+            hint='Return at least one sample for every split. If "calibration" is missing, rows from "train" are used '
+            "instead.",
         )
     return splits
 

@@ -25,8 +25,8 @@ from tasks.workload.base import FetchedCheckpoint
 
 WEIGHTS_FILE = "weights.safetensors"
 
-# Keys under which training scripts save the state dict, alongside values such as the optimizer state. Averaged weights
-# come first, because scripts that save averaged weights alongside other weights publish the averaged weights.
+# Keys under which training scripts save the state dict, alongside values such as the optimizer state. Keys for averaged
+# weights come first, because scripts that save several sets of weights publish the averaged set.
 _LEVELS = (
     "state_dict_ema",
     "ema_state_dict",
@@ -170,7 +170,7 @@ def load_checkpoint(model: nn.Module, checkpoint: CheckpointRef, store: Artifact
     """Load a checkpoint from the store into its model.
 
     Stored checkpoints lack module versions, but torchvision's MNASNet refuses a state dict that has no versions. The
-    model supplies the module versions, because stored checkpoints always have the current layout.
+    module versions come from the model, and are correct because stored checkpoints always have the current layout.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def build_blank(make: Callable[[], nn.Module]) -> nn.Module:
 def _check_plain_zip(stream: IO[bytes]) -> None:
     """Refuse TorchScript programs and compressed zip files.
 
-    The unpacked size of a compressed zip file is unlimited.
+    A compressed zip file can unpack to any size.
     """
     with zipfile.ZipFile(stream) as archive:
         if any(part.filename.endswith("/constants.pkl") for part in archive.infolist()):

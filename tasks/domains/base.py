@@ -1,7 +1,7 @@
 """The base class of domains: a domain provides the data, models, training and metrics for one kind of work.
 
-A domain's workload class works without torch, and names the `Domain` class in ``implementation``. Only the module that
-defines the `Domain` class imports torch.
+A domain's workload class names the `Domain` class in ``implementation``. Importing the workload class does not import
+torch; importing the `Domain` class does.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Proofs of executed code, and golden cases for checks on other processors."""
+"""Record which code candidates execute, and create golden cases for checks on other processors."""

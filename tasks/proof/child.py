@@ -98,7 +98,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def sample(sampler: Sampler, call: Callable[[], object]) -> dict[str, float]:
-    """Return the fraction of time in each instruction family; omit negligible families."""
+    """Return the fraction of time spent in each instruction family; omit negligible families."""
     counts = count_families(sampler, call)
     total = counts.total()
     return {family: count / total for family, count in counts.most_common() if count >= _NOTICED * total}

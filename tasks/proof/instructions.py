@@ -78,7 +78,7 @@ class Sampler:
 
     def __init__(self) -> None:
         self._buffers: list[tuple[int, mmap.mmap]] = []
-        # `Disassembler` decodes x86-64 only, and would assign other instructions to the wrong families.
+        # `Disassembler` decodes only x86-64, and would assign other processors' instructions to the wrong families.
         if sys.platform != "linux" or platform.machine() != "x86_64":
             raise UnavailableError("Instructions can be sampled only on Linux with an x86-64 processor.")
         library = ctypes.CDLL(None, use_errno=True)
@@ -111,7 +111,7 @@ class Sampler:
 
 
 class Disassembler:
-    """Disassembler that assigns x86-64 instructions, which it reads from this process's memory, to families."""
+    """Disassembler that reads x86-64 instructions from this process's memory and assigns them to families."""
 
     def __init__(self) -> None:
         from capstone import CS_ARCH_X86, CS_MODE_64, Cs
@@ -120,7 +120,7 @@ class Disassembler:
         self._executable = list(_executable_ranges())
 
     def families(self, counters: Iterable[int]) -> Counter[Family]:
-        """Count the program counters in each instruction family."""
+        """Count the program counters that fall into each instruction family."""
         families: Counter[Family] = Counter()
         for counter, count in Counter(counters).items():
             families[self._family(counter)] += count

@@ -1,8 +1,8 @@
 """Base classes for quantization methods.
 
-A method turns recipes into specs, and names the `Converter` that applies the specs. The module of a method does not
-import torch, because nightquant imports the module to validate a workload file. The method's converter needs torch, and
-is imported on demand.
+A method turns recipes into specs, and names the `Converter` that applies the specs. The Python module that defines a
+method does not import torch, because nightquant imports the module to validate a workload file. The method's converter
+needs torch, and is imported on demand.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ class Converter(ABC):
         """
 
     def pack(self, model: nn.Module) -> nn.Module:
-        """Arrange a model's loaded weights in the order that the kernels need, which can leave the state dict empty."""
+        """Arrange a model's loaded weights in the order that the kernels need.
+
+        The state dict can be empty afterwards.
+        """
         return model
 
     def library(self, workspace: Workspace) -> Path | None:

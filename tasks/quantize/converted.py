@@ -44,7 +44,8 @@ class TensorSpec(Frozen):
 class Structure(Frozen):
     """A converted module without its tensors.
 
-    ``architecture`` describes the float model; ``size_bytes`` is the size of the state dict in a ``torch.save`` file.
+    ``architecture`` describes the float model. ``size_bytes`` is the size of a ``torch.save`` file that contains the
+    state dict.
     """
 
     schema_version: int = 3

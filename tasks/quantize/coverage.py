@@ -51,7 +51,7 @@ def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str
 
 
 def unnamed(kind: str) -> str:
-    """Return the reason why a module of type `kind` stays in float if the recipe does not name the type."""
+    """Return the reason to record for a float module of type `kind`, a type that the recipe does not name."""
     return f"the recipe does not name the type {kind}"
 
 
@@ -61,7 +61,8 @@ def excluded_modules(model: nn.Module, exclude: Collection[str]) -> frozenset[st
     Raises
     ------
     QuantizationError
-        The model lacks a module in `exclude`; the message suggests similar names and lists up to 40 modules.
+        `exclude` names a module that the model does not have. The message suggests similar names and lists up to 40
+        modules.
     """
     paths = [path for path, _ in model.named_modules() if path]
     unknown = [name for name in exclude if name not in paths]
@@ -86,14 +87,20 @@ class ModuleConverter(Converter):
 
     @abstractmethod
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Return why there is no kernel for a module whose type is in the spec, or "" if a kernel exists."""
+        """Return the reason that a module has no kernel although its type is in the spec, or "" if a kernel exists."""
 
     @abstractmethod
     def replace(self, model: nn.Module, paths: Collection[str], spec: Spec) -> nn.Module:
         """Quantize the modules at `paths`, whose weights may be arbitrary."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize a float model; raise `QuantizationError` if no module, or no requested embedding, was quantized."""
+        """Quantize a float model.
+
+        Raises
+        ------
+        QuantizationError
+            No module was quantized, or the spec names embeddings and no embedding was quantized.
+        """
         reasons = self._why_float(model, spec)
         coverage = cover(leaves_of(model), lambda leaf: reasons[leaf.module])
         quantized = {leaf.type for leaf in coverage if leaf.quantized}

@@ -44,7 +44,7 @@ class DynamicConverter(ModuleConverter):
     subclass = "torch does not convert"
 
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Return why there is no kernel for a recurrent layer or an embedding, or "" if a kernel exists."""
+        """Return the reason that a recurrent layer or an embedding has no kernel, or "" if a kernel exists."""
         if isinstance(module, nn.RNNBase) and (not module.bias or module.proj_size):
             return "torch has no dynamic kernel for recurrent layers without bias or with projections"
         if isinstance(module, nn.Embedding) and _has_four_bits(spec) and module.embedding_dim % 2:

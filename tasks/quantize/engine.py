@@ -18,7 +18,8 @@ _DEPRECATIONS = (
     r"(?s)torch\.quantize_per_tensor, torch\.quantize_per_channel and other quantized tensor creation functions.*",
     r"(?s).*torch\.ao\.quantization is deprecated.*",
     r"(?s)Please use quant_min and quant_max to specify the range for observers.*",
-    # torch warns that ``onednn`` is less accurate without VNNI; nightquant leaves one bit unused to prevent saturation.
+    # torch warns that ``onednn`` is less accurate without VNNI. The warning does not apply, because nightquant leaves
+    # one bit unused to prevent saturation.
     r"(?s)Default qconfig of oneDNN backend with reduce_range of false.*",
     r"(?s).*`?torch\.jit\.\w+`? is (not supported|deprecated).*",
 )
@@ -69,9 +70,10 @@ def running(spec: Spec) -> Iterator[None]:
 def saturates(engine: str) -> bool:
     """Return whether an engine's 16-bit sums saturate in this process if activations use all 8 bits.
 
-    Return True only for ``onednn``, whose kernels add pairs of products in 16 bits on CPUs without VNNI. The function
-    tests the largest possible sum, because CPUID does not reflect the ``ONEDNN_MAX_CPU_ISA`` environment variable. The
-    function uses plain tensors, because torch's quantized tensors are deprecated.
+    On CPUs without VNNI, the kernels of ``onednn`` add pairs of products in 16 bits. PyTorch itself leaves one bit
+    unused for ``x86`` and ``fbgemm``, so the function tests only ``onednn``, and returns False for every other engine.
+    The function tests the largest possible sum, because CPUID does not reflect the ``ONEDNN_MAX_CPU_ISA`` environment
+    variable. The function uses plain tensors, because torch's quantized tensors are deprecated.
     """
     if engine != "onednn" or engine not in torch.backends.quantized.supported_engines:
         return False

@@ -186,7 +186,7 @@ class PerRowConverter(ModuleConverter):
     subclass = "may compute something else"
 
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Return why there is no kernel for an LSTM, an embedding or a wide layer, or "" if a kernel exists."""
+        """Return the reason that an LSTM, an embedding or a wide layer has no kernel, or "" if a kernel exists."""
         match module:
             case nn.LSTM(bidirectional=True):
                 return "there is no kernel for bidirectional LSTMs"

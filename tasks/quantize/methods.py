@@ -74,7 +74,7 @@ class DynamicRecipe(Recipe):
     modules: tuple[Literal["LSTM", "GRU", "Linear"], ...] = ("LSTM", "Linear")
     """Types of modules to quantize."""
     dtype: Literal["qint8", "float16"] = "qint8"
-    """Type of the weights. `qint8` also quantizes activations to int8; with `float16`, activations stay in float."""
+    """Type of the weights. `qint8` also quantizes activations to int8; with `float16`, activations stay in float32."""
     per_channel: bool = False
     """Whether each output channel of a weight has its own scale."""
     embedding_bits: Literal[4, 8] | None = None
@@ -96,7 +96,7 @@ class Dynamic(Method[DynamicRecipe]):
     def spec(self, recipe: DynamicRecipe) -> Spec:
         """Return a spec that quantizes modules of the types in the recipe.
 
-        All rows of a call share one int8 range per activation. With ``float16``, activations stay in float.
+        All rows of a call share one int8 range per activation. With ``float16``, activations stay in float32.
         """
         granularity: Literal["channel", "tensor"] = "channel" if recipe.per_channel else "tensor"
         if recipe.dtype == "float16":
@@ -139,7 +139,7 @@ class DynamicPerRow(Method[DynamicPerRowRecipe]):
 
 
 class GraphRecipe(Recipe):
-    """Keys of recipes that quantize a model's complete graph."""
+    """A recipe that quantizes a model's complete graph."""
 
     graph: Literal["auto", "eager", "fx"] = Field(default="auto", validation_alias=AliasChoices("graph", "flow"))
     """Torch's graph mode. `auto` uses eager mode if it supports the model, and otherwise FX graph mode."""

@@ -114,7 +114,7 @@ class Spec:
 
     @property
     def graphs(self) -> frozenset[str]:
-        """Graph modes that a runtime must support to calibrate a model; empty if the spec does not calibrate."""
+        """Graph modes that a runtime must support for a spec with calibration; empty for any other spec."""
         return frozenset({self.graph} if self.calibration else ())
 
     @property
@@ -152,7 +152,7 @@ def spec_of(recipe: Recipe) -> Spec:
 
 
 def obstacle(spec: Spec, limits: Iterable[Limit]) -> str:
-    """Return why a runtime with the given limits does not support a spec, or "" if it does."""
+    """Return the reason that a runtime with the given limits does not support a spec, or "" if it supports the spec."""
     for bound in limits:
         required = getattr(spec, bound.of)
         if not (required if isinstance(required, frozenset) else {required}) <= bound.values:

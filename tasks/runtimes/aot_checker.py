@@ -24,10 +24,11 @@ def open_model(files: dict[str, bytes], manifest: dict[str, Any]) -> Callable[[l
     missing = [name for name in manifest["required_isa"]["instructions"] if name not in supported]
     if missing:
         raise RuntimeError(
-            f"this processor lacks instructions that the model needs ({', '.join(missing)}); use another host"
+            f"this processor lacks instructions that the model needs ({', '.join(missing)}); "
+            "use a host whose processor has these instructions"
         )
     name, *libraries = manifest["model"]["files"]
-    with tempfile.TemporaryDirectory() as folder:  # the loader needs files in a folder that other users cannot change
+    with tempfile.TemporaryDirectory() as folder:  # the loader reads files; other users cannot change this folder
         for file in (name, *libraries):
             Path(folder, file).write_bytes(files[file])
         for library in libraries:

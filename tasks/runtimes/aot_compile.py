@@ -28,7 +28,7 @@ from tasks.runtimes.aot_target import TEMPORARY, own_cache, target
 from tasks.runtimes.base import Made, Maker
 
 OPTIONS: dict[str, object] = {
-    # Without freezing, int8 weights are not packed and products silently run in float (pytorch/ao#4566).
+    # Without freezing, int8 weights are not packed, and products are silently computed in float (pytorch/ao#4566).
     "freezing": True,
     # Compile only for the vector instructions that `target` names, not for all instructions of this processor.
     "cpp.march": "",
@@ -49,7 +49,7 @@ class AotMaker(Maker):
         return instruction_set() | {"instructions": list(instructions), "compiler": compiler}
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
-        """Find or build the converted module; return {} if the spec has an engine, because `make` then calls PT2E."""
+        """Find or build the converted module; return {} if the spec has an engine, because `make` then uses PT2E."""
         return {KIND: find_or_convert(source, spec).name} if spec.engine is None else {}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:

@@ -151,9 +151,9 @@ class Runtime(ABC):
 
     Candidates of a runtime without a ``checker`` are measured, but never promoted. A checker is a module that defines
     ``open_model(files, manifest)``, which opens a bundle's files and returns a function from tensors to tensors. In a
-    checker, a tensor is a tuple: the dtype's name, the shape, and the values as bytes in C order. The checker's text is
-    copied into the bundle's ``verify.py``, so the checker must not import nightquant. ``usage`` is a Jinja template for
-    Python code that opens a bundle's files; the variable ``m`` is the manifest.
+    checker, a tensor is a tuple: the dtype's name, the shape, and the values as bytes in C order. The checker's source
+    code is copied into the bundle's ``verify.py``, so the checker must not import nightquant. ``usage`` is a Jinja
+    template for Python code that opens a bundle's files; the variable ``m`` is the manifest.
     """
 
     makes: ClassVar[str]  # import path of the `Maker`, ``module:class``

@@ -35,7 +35,8 @@ MODEL, FOLDED = "model.onnx", "folded.json"
 # Maximum size of a protocol buffer in bytes.
 LARGEST_BYTES = 2**31 - 1
 
-# `Value` and `op` are Any, because the type hints of onnxscript's operators exclude values that the operators accept.
+# `Value` and `op` are typed as Any, because the type hints of onnxscript's operators exclude values that the operators
+# accept.
 Value = Any
 op: Any = opset20
 

@@ -46,7 +46,7 @@ class OnnxOpener(Opener):
         return typical(_operator(event) for event in events if event.get("name", "").endswith(_KERNEL))
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Open the file with unsigned weights, so that every processor adds products in 32 bits."""
+        """Open the file in a session with unsigned weights; every processor then accumulates products in 32 bits."""
         options = _options(threads)
         options.add_session_config_entry("session.x64quantprecision", "1")
         return Opened(_call(_session(files, options)))

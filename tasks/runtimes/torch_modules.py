@@ -74,7 +74,7 @@ class EagerOpener(Opener):
             return profile_torch(partial(opened.call, *inputs), calls)
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Open the converted module with kernels that add products in 32 bits on every processor.
+        """Open the converted module with kernels that accumulate products in 32 bits on every processor.
 
         torch's modules use QNNPACK, which rounds at different points than the other engines. nightquant's operators use
         portable code.

@@ -57,7 +57,7 @@ class Race:
     _decided: dict[int, bool] = field(default_factory=dict)
     _broken: set[int] = field(default_factory=set)
     _layers: dict[str, tuple[RankedLayer, ...]] = field(default_factory=dict)  # ranked layers, keyed by recipe content
-    _repairs: list[Repair] = field(default_factory=list)  # all repairs begun; only the last one can be in progress
+    _repairs: list[Repair] = field(default_factory=list)  # all repairs so far; only the last one can be in progress
 
     def ask(self) -> Request | None:
         """Return the next request, or None if no undecided trial can win; repeat each request until it is answered."""
@@ -256,7 +256,7 @@ class Race:
         return not self._passing() or self._ends(trial)[1] > self._ends(self._leader())[0]
 
     def _ends(self, trial: Trial) -> tuple[float, float]:
-        """Return the interval of a trial's objective; larger is better, and no repair is better than its parent."""
+        """Return the interval of a trial's objective; larger is better. No repair can be better than its parent."""
         if self.objective == "smallest" and trial.size_bytes is not None:
             return -trial.size_bytes, -trial.size_bytes
         if self.objective == "fastest" and trial.speed:

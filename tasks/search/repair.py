@@ -1,4 +1,4 @@
-"""The repair of a trial that violates the bound on quality: find the fewest layers that must stay in float."""
+"""To repair a trial that violates the bound on quality, find the fewest layers that must stay in float."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_FLOAT = 0.6
 
 @dataclass
 class Repair:
-    """The state of a repair: double the number of layers in float until a trial passes, and then bisect.
+    """The state of a repair, which doubles the number of layers in float until a trial passes, and then bisects.
 
     ``members`` contains the numbers of the failed trial (``root``) and its variants. ``base`` is the member whose
     layers are kept in float. Keeping ``fails`` layers in float is not enough, and keeping ``passes`` layers is enough.
@@ -31,7 +31,10 @@ class Repair:
     is_done: bool = False
 
     def learn(self, *, failed: bool, passed: bool, can_win: bool) -> None:
-        """Record the last trial's outcome; end the repair if the trial cannot win; more float layers do not help."""
+        """Record the last trial's outcome, and end the repair if the trial cannot win.
+
+        Keeping more layers in float does not help a trial that cannot win.
+        """
         if passed or (self.passes is not None and not failed):
             self.passes = self.count
         else:

@@ -22,7 +22,7 @@ class Selection:
 
     @classmethod
     def of(cls, dataset: DatasetRef) -> Selection:
-        """Choose the selection split; use at most as many samples of a train split as the test split has.
+        """Choose the selection split; from a train split, use at most as many samples as the test split has.
 
         Raises
         ------

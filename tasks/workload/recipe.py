@@ -41,7 +41,7 @@ class Recipe(Section):
     @classmethod
     def _check_runtimes(cls, runtimes: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(runtimes)) < len(runtimes):
-            raise ValueError(f"runtimes contains a name twice: {', '.join(runtimes)}; list each runtime only once")
+            raise ValueError(f"runtimes contains a name twice ({', '.join(runtimes)}); list each runtime only once")
         for name in runtimes:
             RUNTIMES[name]
         return runtimes
@@ -51,7 +51,7 @@ class Recipe(Section):
         for name in self.runtimes:
             if obstacle := RUNTIMES[name].obstacle(self):
                 raise ValueError(
-                    f'recipe "{self.name}" is not compatible with runtime "{name}": {obstacle}; '
+                    f'recipe "{self.name}" is not compatible with runtime "{name}" ({obstacle}); '
                     "change the recipe, or remove the runtime"
                 )
         return self

@@ -112,12 +112,12 @@ class Workload(Section):
     def _check_consistency(self) -> Self:
         names = [recipe.name for recipe in self.recipe]
         if len(set(names)) != len(names):
-            raise ValueError(f"several recipes have the same name: {names}; give each recipe a unique name")
+            raise ValueError(f"the recipe names {names} are not unique; give each recipe a unique name")
         for recipe in self.recipe:
             for need in METHODS[recipe.method].needs:
                 if lack := self.lacks(need):
                     raise ValueError(
-                        f'recipe "{recipe.name}": method "{recipe.method}" is not compatible '
+                        f'method "{recipe.method}" of recipe "{recipe.name}" is not compatible '
                         f'with domain "{self.domain}", which {lack}; choose another method'
                     )
         if self.search:
@@ -130,7 +130,7 @@ class Workload(Section):
         if self.gate.needs_capacity and self.benchmark.capacity is None:
             key = "min_capacity_ratio" if self.gate.min_capacity_ratio is not None else 'objective = "cheapest"'
             raise ValueError(
-                f"gate: {key} requires the section [benchmark.capacity]; add the section, or change the gate"
+                f"the gate's {key} requires the section [benchmark.capacity]; add the section, or remove {key}"
             )
         return self
 

@@ -100,7 +100,7 @@ def test_a_server_that_goes_in_mid_run_and_stays_away_is_one_message_and_costs_n
     server.wait()
     code, output = _end(night)
     assert code == 1, output
-    assert "stopped answering" in output
+    assert "stopped responding" in output
     assert "Start the server again" in output
     assert run_query(store, "SELECT status FROM runs").to_pylist() == [{"status": "completed"}]
     rows = run_query(store, "SELECT status FROM measurements WHERE setting = 'primary'").to_pylist()
@@ -109,4 +109,4 @@ def test_a_server_that_goes_in_mid_run_and_stays_away_is_one_message_and_costs_n
 
     code, output = _end(quick_night(store, "lstm-demo", home=home, cwd=tmp_path))
     assert code == 2, output
-    assert "does not answer" in output
+    assert "is not responding" in output

@@ -85,7 +85,8 @@ def test_a_stopped_night_keeps_the_rows_of_the_workloads_that_were_through(home,
 
 
 @pytest.mark.long
-def test_killed_nights_leave_a_whole_store_and_no_process_and_the_next_one_goes_on(tmp_path):
+def test_killed_nights_leave_a_whole_store_and_no_process_and_the_next_one_goes_on(migrated_home, tmp_path):
+    shutil.copytree(migrated_home, tmp_path / "prefect")
     # `python -m benchmarks.kills --times 50` is the full proof; everything at once is what test_power_cut.py kills.
     kills = [kill.target for kill in kill_commands(tmp_path, 2, 20261121)]
     assert kills == ["flow", "stage worker"]

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
+def environment(migrated_home, tmp_path_factory):
     folder = tmp_path_factory.mktemp("operations")
     port = free_port()
     chosen = {
@@ -36,7 +37,7 @@ def environment(tmp_path_factory):
         "DO_NOT_TRACK": "1",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
-    (folder / "prefect").mkdir()
+    shutil.copytree(migrated_home, folder / "prefect")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "NIGHTQUANT_"))}
     return inherited | chosen
 

@@ -267,7 +267,7 @@ def test_an_object_store_is_signed_as_a_folder_is(s3_store: str):
 
 def test_what_is_not_current_is_neither_renewed_nor_made_current_by_signing_it(bundles: BundleStore):
     with pytest.raises(
-        ConflictError, match=f"no current bundle now, but this change was decided while {version(1)} was current"
+        ConflictError, match=f"no current bundle now, but this change was requested while {version(1)} was current"
     ):
         bundles.renew("word-lm", version(1))
     publish(bundles, 1)

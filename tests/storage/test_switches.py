@@ -323,7 +323,7 @@ def test_a_conflict_names_the_last_switch_alone(bundles: BundleStore) -> None:
         roll_back(bundles, replacing=version(3))
     assert raised.value.message == (
         f'The current bundle of "word-lm" is {version(2)} now (rollback by someone, {last.at:%Y-%m-%d %H:%M} UTC), '
-        f"but this change was decided while {version(3)} was current. Nothing was changed."
+        f"but this change was requested while {version(3)} was current. Nothing was changed."
     )
 
 

@@ -145,7 +145,7 @@ def test_content_with_another_sha256_is_refused_and_leaves_nothing(site: Site, t
 
 
 def test_a_file_over_the_limit_is_refused_before_it_is_read(site: Site, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="at most 1000 are allowed"):
+    with pytest.raises(InputError, match="the limit is 1000 bytes"):
         content_of(site.url, tmp_path, max_bytes=1000)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 0
 
@@ -226,7 +226,7 @@ def test_local_files_are_read_in_place(form: str, tmp_path: Path) -> None:
 def test_local_files_are_held_to_limit_sha256_and_kind(tmp_path: Path) -> None:
     path = tmp_path / "w.bin"
     path.write_bytes(CONTENT)
-    with pytest.raises(InputError, match="at most 10 are allowed"):
+    with pytest.raises(InputError, match="the limit is 10 bytes"):
         content_of(str(path), tmp_path, max_bytes=10)
     with pytest.raises(InputError, match="was expected"):
         content_of(str(path), tmp_path, sha256="0" * 64)

@@ -68,9 +68,11 @@ class Evaluate(FromFile):
         elif self.metric not in OFFERED:
             suggestion = did_you_mean(self.metric, OFFERED)
             expected = ", ".join(OFFERED)
-            raise ValueError(f"unknown metric{suggestion}: expected module:callable or one of {expected}")
+            raise ValueError(
+                f'unknown metric "{self.metric}"{suggestion}: expected module:callable or one of {expected}'
+            )
         elif self.higher_is_better is not None or self.unit:
-            raise ValueError(f"remove higher_is_better and unit, because {self.metric} defines both")
+            raise ValueError(f"{self.metric} already defines higher_is_better and unit; remove these keys")
         return self
 
 

@@ -88,7 +88,8 @@ def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
         raise InputError(
             f"{weights} could not be loaded from {weights.url}: {error}.",
             hint="Connect to a network and try again. Without a network, put the weights file into "
-            '$TORCH_HOME/hub/checkpoints/, or set checkpoint.kind to "uri" and checkpoint.uri to the file.',
+            '$TORCH_HOME/hub/checkpoints/, or set checkpoint.kind to "uri" and checkpoint.uri to the path of the '
+            "weights file.",
             transient=is_transient(error),
         ) from error
     return {key: tensor for key, tensor in state.items() if not key.startswith(_AUXILIARY)}

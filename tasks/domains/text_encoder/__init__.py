@@ -88,7 +88,7 @@ class EncoderDirectory(EncoderSpec):
     def _read_directory(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, Mapping) or not isinstance(value.get("path"), str):
             if isinstance(value, Mapping) and "config" not in value:  # a stored section already contains config
-                raise ValueError("path does not name a directory; set path to the directory of the model")
+                raise ValueError("path is missing or is not a string; set path to the directory of the model")
             return value
         folder = info.context.get("folder", "") if isinstance(info.context, dict) else ""
         path = Path(folder, value["path"]).expanduser()
@@ -205,8 +205,8 @@ def read_config(folder: Path) -> JsonObject:
     path = folder / CONFIG
     if not path.is_file():
         raise InputError(
-            f"{folder} does not contain {CONFIG}, and models are not downloaded by name; set model.path to a directory "
-            "written by save_pretrained"
+            f"{folder} does not contain {CONFIG}, and nightquant does not download models by name; set model.path to a "
+            "directory written by save_pretrained"
         )
     document = read_json(path)
     if not isinstance(document, dict):

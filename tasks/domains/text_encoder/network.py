@@ -97,7 +97,7 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
     if kind not in library.CONFIG_MAPPING:
         raise ConfigurationError(
             f'transformers {library.__version__} does not include the architecture "{kind}".',
-            hint="Use an architecture that transformers includes, because code from a model directory is never run.",
+            hint="Use an architecture that transformers includes; nightquant never runs code from a model directory.",
         )
     if spec.kind == "config" and dataset is not None:
         document.setdefault("vocab_size", dataset.vocabulary)

@@ -173,7 +173,7 @@ def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
     path = _tokenizer_file(Path(spec.path))
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers' Rust code raises plain ``Exception``
+    except Exception as error:  # the Rust code of the ``tokenizers`` library raises plain ``Exception``
         message = f"tokenizers cannot read {path}: {first_line(error)}."
         raise InputError(message, hint="Save the tokenizer again.") from error
     size = spec.config.get("vocab_size")
@@ -189,7 +189,8 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
     """Train a byte-pair tokenizer with at most `vocabulary` entries.
 
     The tokenizer adds [CLS] before each text and [SEP] after each text. Training a byte-pair tokenizer is reproducible.
-    The WordPiece trainer of tokenizers breaks ties in hash-table order, so its vocabulary differs between runs.
+    In contrast, the WordPiece trainer of the ``tokenizers`` library breaks ties in hash-table order, so its vocabulary
+    differs between runs.
 
     Source: Sennrich, Haddow and Birch, "Neural machine translation of rare words with subword units", 2016.
     """
@@ -212,7 +213,7 @@ def _length(workload: EncoderWorkload, classes: int, tokenizer: Tokenizer) -> in
     if length > positions:
         raise ConfigurationError(
             f"model.max_length is {length}, but the model has only {positions} positions.",
-            hint="Lower model.max_length.",
+            hint=f"Set model.max_length to {positions} or less.",
         )
     if timed > length:
         raise ConfigurationError(

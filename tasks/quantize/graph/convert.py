@@ -49,7 +49,10 @@ class GraphConverter(Converter):
         """Calibrate or train a prepared model."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Prepare, calibrate or train, and then convert a float model; modules without an int8 kernel stay in float."""
+        """Prepare a float model, calibrate or train it, and convert it.
+
+        Modules without an int8 kernel stay in float.
+        """
         refuse_non_finite_state(model)
         plan, leaves, name = make_plan(model, spec, source.example_inputs), leaves_of(model), type(model).__name__
         prepared = prepare(model, plan, spec, source.example_inputs)

@@ -109,7 +109,7 @@ def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) 
         if node.op not in ("call_module", "get_attr") or node in tensors:
             continue
         target = str(node.target)
-        # Look up only modules inside the owner, because children of other layers may have been moved elsewhere.
+        # Look up only modules inside `owner`, because `_move_children` may have moved modules inside other owners.
         if target == owner or (
             target.startswith(f"{owner}.") and (node.op == "get_attr" or model.get_submodule(target).state_dict())
         ):

@@ -132,9 +132,10 @@ def _stay_float(model: nn.Module, exclude: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _follow_quantized(traced: Traced, float_paths: Collection[str], *, around: bool) -> tuple[str, tuple[str, ...]]:
-    """Return why eager mode cannot express the graph ("" if it can), and the modules that receive only float values.
+    """Return the reason that eager mode cannot express the graph, and the modules that receive only float values.
 
-    Values are quantized at the model's inputs if `around` is true, and otherwise at the model's own stubs.
+    The reason is "" if eager mode can express the graph. Values are quantized at the model's inputs if `around` is
+    true, and otherwise at the model's own stubs.
     """
     observed = _functionals(traced)
     quantized: set[fx.Node] = set()
@@ -165,7 +166,7 @@ def _follow_quantized(traced: Traced, float_paths: Collection[str], *, around: b
 
 
 def _obstacle(node: fx.Node, module: nn.Module | None, plain: Collection[str]) -> str:
-    """Return why eager mode cannot express an operation on quantized values, or "" if it can."""
+    """Return the reason that eager mode cannot express an operation on quantized values, or "" if it can."""
     if node.target in plain:
         return f"forward calls a function with the parameters of {node.target}"
     if module is None:
@@ -235,7 +236,10 @@ def fuse_chains(model: nn.Module, chains: Sequence[Chain], *, is_qat: bool) -> N
 
 
 def _line_from(node: fx.Node, traced: Traced, taken: Collection[str]) -> Iterator[fx.Node]:
-    """Yield a chain of nodes that call modules outside `taken`; each node is the only consumer of the previous node."""
+    """Yield the nodes of the chain that begins at `node`.
+
+    Each node in the chain calls a module outside `taken`, and is the only consumer of the previous node.
+    """
     while node.op == "call_module" and traced.calls[str(node.target)] == 1 and str(node.target) not in taken:
         yield node
         if len(node.users) != 1:

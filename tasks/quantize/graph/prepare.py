@@ -63,7 +63,7 @@ class FloatInside(nn.Module):
 
 
 class _FloatPReLU(nn.PReLU):
-    """A PReLU whose type prevents quantization; torch quantizes every `nn.PReLU` that is between quantized values."""
+    """A PReLU that stays in float because of its type; torch quantizes every `nn.PReLU` between quantized values."""
 
 
 def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
@@ -73,8 +73,8 @@ def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[st
     ------
     QuantizationError
         torch cannot prepare the model, a convolution has uneven padding, or an excluded module cannot stay in float. A
-        module cannot stay in float if `fuse_model` fused it, or if `forward` calls its methods instead of the module
-        itself.
+        module cannot stay in float if `fuse_model` fused it, or if `forward` calls the module's methods instead of the
+        module itself.
     """
     with refusing("prepared", type(model).__name__, plan.graph):
         prepare_mode = _prepare_graph if plan.graph == "fx" else _prepare_modules

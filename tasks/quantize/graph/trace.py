@@ -89,7 +89,7 @@ def traced_module(
 
 
 def _remove_idle_nodes(graph: fx.Graph, model: nn.Module) -> None:
-    """Remove assertions, shape checks that only assertions use, and identity modules, in place.
+    """Remove assertions, the shape operations that only assertions use, and identity modules, in place.
 
     Assertions and identity modules do not compute values, but keep torch from fusing adjacent nodes. For example,
     timm's norms assert the rank of their inputs.
@@ -131,7 +131,7 @@ def refusing(step: str, model: str, graph: str) -> Iterator[None]:
     except Exception as error:
         raise QuantizationError(
             f"{model} cannot be {step} in {_MODES[graph]}: {_describe(error)}.",
-            hint="Add the module named in the message to `exclude`"
+            hint="Add the module that causes the error to `exclude`"
             + (', or use graph = "fx".' if graph == "eager" else "."),
         ) from error
 
@@ -150,11 +150,11 @@ def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Non
         with torch.no_grad():
             output = (run.run if run else model)(*example_inputs.values())
     except Exception as error:
-        hint = 'Add the module named in the message to `exclude`, or use graph = "fx", which keeps it in float.'
+        hint = 'Add the named module to `exclude`, or use graph = "fx", which keeps the module in float.'
         place = run.place() if run else _failing_path(model, error)
         raise QuantizationError(
             f"The converted model cannot run: {_describe(error)} in {place}.",
-            hint="Add the module named in the message, or its parent module, to `exclude`." if run else hint,
+            hint="Add the named module, or its parent module, to `exclude`." if run else hint,
         ) from error
     refuse_non_finite(output, "the example inputs after conversion")
 

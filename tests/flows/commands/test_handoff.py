@@ -56,7 +56,7 @@ def test_rollback_leaves_another_bundle_than_the_one_that_is_named(store: Path):
     assert isinstance(error, ConflictError)
     assert error.exit_code == 1
     assert error.message.startswith(f'The current bundle of "word-lm" is {version(3)} now (promote by a test, ')
-    assert error.message.endswith(f"but this change was decided while {version(2)} was current. Nothing was changed.")
+    assert error.message.endswith(f"but this change was requested while {version(2)} was current. Nothing was changed.")
     invoke("rollback", "word-lm", "--from", version(3), "--reason", "worse", store=store)
     assert (
         invoke(*asked, store=store).output

@@ -110,7 +110,7 @@ def test_what_is_missing_empty_doubled_or_not_utf8_is_named(store: ArtifactStore
     with pytest.raises(InputError, match="text for the valid split"):
         prepare(text_workload(str(folder)), store)
     (folder / "valid.txt").write_bytes(b"caf\xe9 \n")
-    with pytest.raises(InputError, match=r"valid\.txt is not UTF-8 at byte 3"):
+    with pytest.raises(InputError, match=r"valid\.txt is not valid UTF-8 at byte 3"):
         prepare(text_workload(str(folder)), store)
     write_texts(folder, "wiki.{}.tokens")
     with pytest.raises(InputError, match="several corpora"):

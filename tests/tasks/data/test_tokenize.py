@@ -117,7 +117,7 @@ def test_progress_ends_at_the_whole_length(tmp_path: Path) -> None:
 def test_a_wrong_byte_in_a_later_split_is_named_with_its_file(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_bytes(b"good\n")
     (tmp_path / "test.txt").write_bytes(b"good \xff\n")
-    with pytest.raises(InputError, match=r"test\.txt is not UTF-8 at byte 5 \(0xff"):
+    with pytest.raises(InputError, match=r"test\.txt is not valid UTF-8 at byte 5 \(0xff"):
         tokenize({split: tmp_path / f"{split}.txt" for split in ("train", "test")}, tmp_path)
 
 

@@ -149,7 +149,10 @@ def test_a_bundle_verifies_with_torch_alone_and_only_where_it_was_compiled_for(
     with pytest.raises(RuntimeError, match=r"^the model needs torch 1\.0, but \d.* is installed; install torch 1\.0$"):
         open_model(files, other)
     lacking = {**manifest, "required_isa": {"instructions": ["avx2", "avx9000"]}}
-    told = r"^this processor lacks instructions that the model needs \(avx9000\); use another host$"
+    told = (
+        r"^this processor lacks instructions that the model needs \(avx9000\); "
+        r"use a host whose processor has these instructions$"
+    )
     with pytest.raises(RuntimeError, match=told):
         open_model(files, lacking)
 

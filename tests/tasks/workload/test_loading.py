@@ -148,7 +148,9 @@ def test_the_cheapest_can_be_chosen_where_capacity_is_measured(tmp_path):
 
 
 def test_two_recipes_of_one_name_are_refused(tmp_path):
-    assert "several recipes have the same name" in _refused(tmp_path, 'name = "dynamic-int8"', 'name = "float"')
+    assert "the recipe names ['float', 'float'] are not unique" in _refused(
+        tmp_path, 'name = "dynamic-int8"', 'name = "float"'
+    )
 
 
 def test_what_is_not_toml_is_refused_with_its_place(tmp_path):
@@ -255,7 +257,7 @@ def test_names_of_models_metrics_and_nested_keys_get_proposals(tmp_path):
     with pytest.raises(ConfigurationError, match=r'data\.image-folder\.transforms\.meann: .*did you mean "mean"'):
         read_workload(_write(tmp_path, text))
     text = (examples / "power.toml").read_text(encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=r'unknown metric \(did you mean "mse"\?\)'):
+    with pytest.raises(ConfigurationError, match=r'unknown metric "msee" \(did you mean "mse"\?\)'):
         read_workload(_write(tmp_path, text.replace('metric = "mse"', 'metric = "msee"')))
 
 

@@ -10,7 +10,7 @@ from tasks.quantize.methods import StaticRecipe
 def test_a_runtime_that_is_named_twice_is_refused() -> None:
     assert StaticRecipe(name="int8", method="static", runtimes=("torchscript", "eager")).runtimes[0] == "torchscript"
     with pytest.raises(
-        ValidationError, match="runtimes contains a name twice: eager, eager; list each runtime only once"
+        ValidationError, match=r"runtimes contains a name twice \(eager, eager\); list each runtime only once"
     ):
         StaticRecipe(name="int8", method="static", runtimes=("eager", "eager"))
 

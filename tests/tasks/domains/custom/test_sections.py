@@ -19,7 +19,10 @@ TRAINED = {"kind": "train", "train": "own_code:train"}
     [
         ({"evaluate": {"metric": "acuracy"}}, "expected module:callable or one of accuracy"),
         ({"evaluate": {"metric": "own_code:score"}}, "set higher_is_better"),
-        ({"evaluate": {"metric": "mse", "higher_is_better": True}}, "because mse defines both"),
+        (
+            {"evaluate": {"metric": "mse", "higher_is_better": True}},
+            "mse already defines higher_is_better and unit; remove these keys",
+        ),
         ({"data": {"kind": "csv", "uri": "t.csv", "features": [], "target": "y"}}, "features"),
         ({"benchmark": {"sequence_length": 8}}, "expected an axis that data.axes names"),
         (
