@@ -154,7 +154,7 @@ def _markdown(findings: Findings) -> str:
 
 
 def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, str]:
-    """Call the configured webhook and notification block, and return the reason for each failed call."""
+    """Call the configured webhook and notification block, and return the reason for each failure."""
     regressions = [_as_json(finding) for finding in findings.comparison.findings if finding.is_bad]
     payload = {"event": EVENT, "message": message, "regressions": regressions}
     payload |= {"absences": list(findings.absences), "troubles": findings.lines()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -56,6 +57,7 @@ class Answers:
         self._built: dict[str, CandidateRef] = {}
         self._subjects: dict[str, BenchmarkCandidate] = {}
         self._qualities: dict[int, Evaluation] = {}
+        self._lock = threading.Lock()  # held while one of the calling threads evaluates the baseline
         (built,) = self._build([self._reference])
         self.baseline = required(built, "building the baseline")
 
@@ -88,10 +90,7 @@ class Answers:
         return [(refs | self._built)[_name(one)] for one in candidates]
 
     def _screen(self, trials: Sequence[Trial], samples: int) -> list[Found]:
-        if samples not in self._qualities:
-            (quality,) = self._evaluate([self._reference], samples)
-            self._qualities[samples] = required(quality, "evaluating the baseline")
-        baseline = self._qualities[samples]
+        baseline = self._baseline(samples)
         outcomes = self._evaluate([(trial.recipe, trial.runtime) for trial in trials], samples)
         good = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
         compared = settle(steps.compare.submit(self._job.workload, baseline, good, self._store), "compare")
@@ -99,6 +98,13 @@ class Answers:
             return [_failed(outcome if isinstance(outcome, Failure) else compared) for outcome in outcomes]
         drops = iter([Drop.of(comparison, baseline, self._unit) for comparison in compared])
         return [_failed(one) if isinstance(one, Failure) else Found(drop=next(drops)) for one in outcomes]
+
+    def _baseline(self, samples: int) -> Evaluation:
+        with self._lock:
+            if samples not in self._qualities:
+                (quality,) = self._evaluate([self._reference], samples)
+                self._qualities[samples] = required(quality, "evaluating the baseline")
+            return self._qualities[samples]
 
     def _evaluate(self, candidates: Sequence[tuple[Recipe, str]], samples: int) -> list[Evaluation | Failure]:
         """Evaluate candidates on samples of the selection split."""

@@ -91,7 +91,7 @@ def nightquant(context: click.Context, debug: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with its code; show an expected error as one message without a traceback."""
+    """Run the command line and exit with its exit code; show an expected error as one message without a traceback."""
     words = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in words
     # Accept ``--debug`` anywhere, although click expects a group's option before the subcommand.

@@ -113,7 +113,7 @@ def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[Rend
     Parameters
     ----------
     outcomes, nights
-        The run's rows of the ``outcomes`` and ``nights`` views.
+        The run's rows in the ``outcomes`` and ``nights`` views.
     """
     night_of = {str(row["workload"]): row for row in nights}
     primary = [row for row in outcomes if row["setting"] == "primary"]
@@ -164,7 +164,7 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _without_result(rows: Sequence[Row], outcome: str, mark: str, style: str = "") -> Iterator[Text]:
-    """List each reason for failed or skipped candidates once, with all affected candidates."""
+    """List the candidates whose outcome is `outcome` (failed or skipped), grouped by reason."""
     affected = sorted((row for row in rows if row["became"] == outcome), key=lambda row: str(row["why"]))
     for why, group in groupby(affected, key=lambda row: str(row["why"])):
         names = sorted(shortened(str(row["candidate"]), WIDTH // 2) for row in group)

@@ -97,8 +97,8 @@ def sections(request: Asked) -> JsonObject:
     if is_callable:
         return _module(request)
     raise ConfigurationError(
-        f'init does not support --model "{request.model}"{did_you_mean(request.model, names)}.',
-        hint="Pass module:callable, a Hugging Face directory or, for images, one of torchvision's models: "
+        f'init does not support the model "{request.model}"{did_you_mean(request.model, names)}.',
+        hint="Set --model to module:callable, a Hugging Face directory or, for images, one of torchvision's models: "
         f"{', '.join(names)}.",
     )
 
@@ -132,9 +132,9 @@ def _module(request: Asked) -> JsonObject:
         data = {"kind": "factory", "factory": request.data} | ({"collate": request.collate} if request.collate else {})
     else:
         raise ConfigurationError(
-            f'init does not support --data "{request.data}".',
-            hint="Pass module:callable, a .csv, .jsonl or .parquet file, or a folder with one subfolder of images per "
-            "class.",
+            f'init does not support the data "{request.data}".',
+            hint="Set --data to module:callable, a .csv, .jsonl or .parquet file, or a folder with one subfolder of "
+            "images per class.",
         )
     direction = {"higher_is_better": not request.lower_is_better} if ":" in request.metric else {}
     return {

@@ -29,7 +29,7 @@ class Findings:
     """Findings that an alert reports.
 
     `absences` contains one line for each missing workload and each gap between nights. `troubles` maps each failed
-    check to the reason; the findings of a failed check are unknown.
+    check to the reason for the failure; the findings of a failed check are unknown.
     """
 
     comparison: NightComparison = field(default_factory=lambda: NightComparison(()))

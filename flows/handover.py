@@ -163,7 +163,8 @@ def _provenance(
     chosen = next(c for c in result.candidates if winner and f"{c.recipe}/{c.runtime}" == winner.candidate)
     if winner is None or result.job is None or chosen.built is None or chosen.evaluation is None:
         raise RuntimeError(
-            f"{result.workload.name} {chosen.recipe}/{chosen.runtime} was promoted but never built; report this bug"
+            f"the candidate {chosen.recipe}/{chosen.runtime} of {result.workload.name} was promoted but never built; "
+            "report this bug"
         )
     return Provenance(
         job=result.job,

@@ -53,7 +53,7 @@ def leaderboard_rows(store: str, rows: Sequence[Row]) -> list[Row]:
 
 
 def leaderboard_table(rows: Sequence[Row], width: int) -> tuple[Table, str]:
-    """Lay out rows from `leaderboard_rows` in at most `width` characters; `width` must be at least `NARROWEST`.
+    """Lay out rows from `leaderboard_rows` in lines of up to `width` characters; `width` must be at least `NARROWEST`.
 
     Return the table, and a line that lists the omitted columns.
     """

@@ -273,7 +273,7 @@ def _save_finished(night: Night, stop: BaseException, execution: Execution) -> N
         # If a store error stopped the run, that error already explains why recording failed.
         if not isinstance(stop, StoreError):
             for error in dict.fromkeys(reason(outcome) for outcome in outcomes if isinstance(outcome, Exception)):
-                execution.reporter.noted(f"some of the run's results could not be recorded: {error}")
+                execution.reporter.noted(f"Some of the run's results could not be recorded: {error}")
 
 
 def _record_own_switches(night: Night) -> None:

@@ -47,8 +47,8 @@ class NightlyRequest(Frozen):
         for name in self.recipes:
             if name not in known:
                 raise ConfigurationError(
-                    f'Unknown recipe "{name}"{did_you_mean(name, known)}.',
-                    hint=f"The selected workloads have these recipes: {', '.join(sorted(known))}.",
+                    f'The selected workloads do not have a recipe "{name}"{did_you_mean(name, known)}.',
+                    hint=f"Choose one of these recipes: {', '.join(sorted(known))}.",
                 )
         narrowed = []
         for workload in workloads:
@@ -68,20 +68,20 @@ class SearchRequest(Frozen):
     store: str | None = Field(default=None, title="Store", description="Root of the store; empty: as in the settings")
 
     def load_workload(self) -> Workload:
-        """Read and validate the workload; if it has no ``[search]`` section, search without restrictions.
+        """Read and validate the workload; if it lacks a ``[search]`` section, add a section with default values.
 
         Raises
         ------
         ConfigurationError
-            The workload is unknown or invalid, or does not bound the quality loss.
+            The workload is unknown or invalid, or does not limit the quality loss.
         """
         (workload,) = find_workloads((self.workload,), BUILT_IN)
         if workload.search is not None:
             return workload
         if workload.gate.max_quality_drop is None:
             raise ConfigurationError(
-                f'Workload "{workload.name}" does not bound the quality loss.',
-                hint="Set max_quality_drop in [search] or [gate].",
+                f'Workload "{workload.name}" does not limit the quality loss.',
+                hint="Set max_quality_drop in the [search] or [gate] section.",
             )
         return workload.model_copy(update={"search": Search()})
 
@@ -140,8 +140,8 @@ class NightSummary(Frozen):
 
     ``exit_code`` is 1 if anything failed, 3 if nothing failed but a regression was found, and 0 otherwise. Code 1
     takes precedence because a failure may cause a regression. ``report`` is the URL of the report, or ``""`` if no
-    report was written. ``trouble`` describes what disturbed the benchmarks. ``busy_s`` is the wall time during which at
-    least one stage ran.
+    report was written. ``trouble`` contains one line for each disturbed benchmark. ``busy_s`` is the wall time during
+    which at least one stage ran.
     """
 
     run_id: str

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,7 +32,7 @@ from tasks.machine import fingerprint, this_machine
 from tasks.search.race import Race
 from tasks.search.selection import Selection
 from tasks.search.space import space, variants
-from tasks.search.trial import Build, Request, Screen, Time, Trial
+from tasks.search.trial import Request, Screen, Time, Trial
 from tasks.sources import user_digest
 from tasks.workload.base import REFERENCE
 from tasks.workload.search import Goal
@@ -38,13 +40,22 @@ from tasks.workload.search import Search as SearchSection
 from tasks.workload.workload import Workload
 
 
+@dataclass(frozen=True)
+class Step:
+    """Trials to measure as a request demands; ``expected_s`` is the expected duration in seconds."""
+
+    request: Request
+    numbers: tuple[int, ...]
+    expected_s: float
+
+
 @dataclass
 class Search:
     """A search in progress.
 
-    ``find`` receives a request and the trials to measure: at most ``at_once`` trials, unless all trials of the request
-    are built or timed together. ``budget_s`` is the wall time that the search may spend, including time before an
-    interruption. ``report`` receives a line about each new best trial.
+    ``find`` measures trials as a request demands; at most ``at_once`` threads call ``find`` at the same time.
+    ``budget_s`` is the wall time that the search may spend, including time before an interruption. ``report`` receives
+    a line about each new best trial.
     """
 
     workload: Workload
@@ -109,21 +120,25 @@ class Search:
         )
 
     def run(self) -> SearchResult:
-        """Measure until no undecided trial can win, or until the next step would exceed the budget."""
+        """Measure until no undecided trial can win, or until every next step would exceed the budget."""
         self.journal.begin(self.budget_s, self.fingerprint)
-        reason = "no other trial can win"
-        while (request := self.race.ask()) is not None:
-            answers = [self.journal.find(self._question(request, number)) for number in request.numbers]
-            if any(answers):
-                # Pass the known answers to the race first, because the race may then need fewer new answers.
-                for number, answer in zip(request.numbers, answers, strict=True):
-                    if answer is not None:
-                        self._tell(number, answer)
-            elif self._fits(request, numbers := self._next(request)):
-                self._answer(request, numbers)
-            else:
-                reason = "the budget is spent"
-                break
+        running: dict[Future[list[Found]], Step] = {}
+        threads = ThreadPoolExecutor(self.at_once)
+        try:
+            while (step := self._next(running.values())) or running:
+                if step:
+                    trials = [self.race.trials[number - 1] for number in step.numbers]
+                    # Prefect finds the flow run in the context, and a context can be entered only once.
+                    running[threads.submit(copy_context().run, self.find, step.request, trials)] = step
+                else:
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        self._save(running.pop(future), future.result())
+                if running:
+                    self.journal.ask(max(step.expected_s for step in running.values()))
+        finally:
+            # If the search is interrupted, the caller stops the workers, which ends the steps.
+            threads.shutdown(wait=False, cancel_futures=True)
+        reason = "no other trial can win" if self.race.ask() is None else "the budget is spent"
         result = self.result(reason)
         self.journal.end(reason)
         return result
@@ -145,23 +160,33 @@ class Search:
             stopped_by=stopped_by,
         )
 
-    def _next(self, request: Request) -> tuple[int, ...]:
-        """Return the next trials to measure; the search saves the answers before it measures more trials.
+    def _next(self, running: Collection[Step]) -> Step | None:
+        """Return a step that can begin now and fits into the budget, or None if no step can begin.
 
-        All trials are built together if the costs are known and fit into the remaining budget. In smaller batches,
-        workers would be idle while one worker compiles. The longest builds start first.
+        Each step measures one trial, so that no worker is idle while another worker compiles. Only timings measure
+        several trials together, while no other step runs. The longest steps begin first.
         """
-        if isinstance(request, Time):
-            return request.numbers
-        if not isinstance(request, Build) or not any(self._expected_s(request, number) for number in request.numbers):
-            return request.numbers[: self.at_once]
-        longest = sorted(request.numbers, key=lambda number: self._expected_s(request, number), reverse=True)
-        return tuple(longest) if self._fits(request, longest) else request.numbers[: self.at_once]
+        while (request := self.race.ask()) is not None:
+            known = [(number, self.journal.find(self._question(request, number))) for number in request.numbers]
+            if any(answer for _, answer in known):
+                # Pass the known answers to the race first, because the race may then need fewer new answers.
+                for number, answer in known:
+                    if answer is not None:
+                        self._tell(number, answer)
+                continue
+            left_s = self.budget_s - self.journal.spent_s - (time.monotonic() - self._since)
+            steps = [step for step in self._steps(request, running) if step.expected_s <= left_s]
+            return max(steps, key=lambda step: step.expected_s, default=None) if left_s > 0 else None
+        return None
 
-    def _fits(self, request: Request, numbers: Sequence[int]) -> bool:
-        """Return whether the remaining budget suffices to measure these trials as requested."""
-        left_s = self.budget_s - self.journal.spent_s - (time.monotonic() - self._since)
-        return left_s > 0 and sum(self._expected_s(request, number) for number in numbers) <= left_s
+    def _steps(self, request: Request, running: Collection[Step]) -> list[Step]:
+        """Return the steps of a request that can begin while other steps are running."""
+        if isinstance(request, Time):
+            expected_s = sum(self._expected_s(request, number) for number in request.numbers)
+            return [] if running else [Step(request, request.numbers, expected_s)]
+        busy = {number for step in running for number in step.numbers}
+        numbers = [number for number in request.numbers if number not in busy and len(running) < self.at_once]
+        return [Step(request, (number,), self._expected_s(request, number)) for number in numbers]
 
     def _expected_s(self, request: Request, number: int) -> float:
         """Estimate an answer's cost in seconds: the highest cost of similar answers, preferably in the same runtime."""
@@ -174,10 +199,9 @@ class Search:
         similar = costs.get(runtime) or [cost for group in costs.values() for cost in group]
         return samples * max(similar, default=0.0)
 
-    def _answer(self, request: Request, numbers: Sequence[int]) -> None:
-        """Find the answers for some of a request's trials, save them, and pass them to the race."""
-        self.journal.ask(sum(self._expected_s(request, number) for number in numbers))
-        found = self.find(request, [self.race.trials[number - 1] for number in numbers])
+    def _save(self, step: Step, found: Sequence[Found]) -> None:
+        """Save the answers of a finished step, and pass them to the race."""
+        request, numbers = step.request, step.numbers
         now = time.monotonic()
         cost_s, self._since = (now - self._since) / len(numbers), now
         answers = [
@@ -215,7 +239,7 @@ class Search:
 
 def _section(workload: Workload) -> SearchSection:
     if workload.search is None:
-        raise ValueError(f"workload {workload.name} has no [search] section; add one")
+        raise ValueError(f"the workload {workload.name} has no [search] section; add this section")
     return workload.search
 
 

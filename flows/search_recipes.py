@@ -1,4 +1,4 @@
-"""The Prefect flow ``search-recipes``, which searches for recipes of one workload without judging them."""
+"""The Prefect flow ``search-recipes``, which searches for one workload's best recipes without judging them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tasks.workload import Workload
     validate_parameters=True,
 )
 def search_recipes(request: SearchRequest) -> State[SearchResult] | State[NightRunningError]:
-    """Search for recipes of a workload within a budget.
+    """Search for one workload's best recipes within a time budget.
 
     A cancelled or killed search keeps its answers, and the next search continues with the rest of the budget. If
     another run has locked the store, the search is cancelled at once.

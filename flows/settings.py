@@ -108,7 +108,8 @@ def load_settings(**flags: object) -> Settings:
     except ValidationError as error:
         lines = [f"\n  {'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
         raise ConfigurationError(
-            f"A flag, NIGHTQUANT_… variable or nightquant.toml key is invalid:{''.join(lines)}"
+            "Some settings are invalid. Correct these flags, NIGHTQUANT_… variables or nightquant.toml keys:"
+            f"{''.join(lines)}"
         ) from error
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"nightquant.toml is not valid TOML: {error}.", hint="Correct the file.") from error

@@ -253,7 +253,7 @@ def _cached_digest(path: Path, inode: int, modified_ns: int, size: int) -> str:
 def _location(kind: str, digest: str) -> str:
     if not _KIND.fullmatch(kind) or not _DIGEST.fullmatch(digest):
         raise StoreError(
-            f"The artifact kind {kind[:80]!r} or the digest {digest[:80]!r} is not valid.",
+            f"The reference to the {kind[:80]!r} artifact {digest[:80]!r} is not valid.",
             hint="Run nightquant nightly to build the artifact again.",
         )
     return f"artifacts/{kind}/{digest[:2]}/{digest}"

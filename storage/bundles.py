@@ -146,7 +146,7 @@ class BundleStore:
         content = self.root.read(name)
         if hashlib.sha256(content).hexdigest() != sha256sums:
             raise BundleError(
-                f"{self.root.uri(name)} changed while it was being verified.",
+                f"The file {self.root.uri(name)} changed while the bundle was being verified.",
                 hint="Do not use the bundle; verify it again before you sign it.",
             )
         self.root.put(f"{location_of(workload, version)}/{SIGNATURE}", signer.keys[0].sign(content))
@@ -208,7 +208,8 @@ class BundleStore:
             target = version or (pointer.previous() if pointer else None)
             if target is None:
                 raise ConfigurationError(
-                    f'The workload "{workload}" does not have an earlier bundle.', hint="Choose a version with --to."
+                    f'The workload "{workload}" does not have an earlier bundle to roll back to.',
+                    hint="Choose a version with --to.",
                 )
             if pointer is not None and (is_done or (action == "promote" and target in pointer.withdrawn)):
                 return self._signed(pointer, before)

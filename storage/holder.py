@@ -39,7 +39,7 @@ _RENEW_S = 30.0
 
 @dataclass(frozen=True)
 class Holder:
-    """A run that locks a store. ``flow_run_id`` is ``""`` outside a Prefect flow run; ``since`` has a time zone.
+    """A run that locks a store. ``flow_run_id`` is ``""`` outside a Prefect flow run; ``since`` is timezone-aware.
 
     `hold` sets ``store``. A record in a copy of the store is ignored, because its run may be using the original store.
     """
@@ -90,7 +90,7 @@ def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
     NightRunningError
         Another run is using the store; the message names the run and its start time.
     StoreError
-        The store, or the lock's folder, cannot be used.
+        The store or the lock's folder cannot be used.
     """
     root = StoreRoot.of(place)
     folder = root.lock_folder()

@@ -101,10 +101,12 @@ class Journal:
     def spent_s(self) -> float:
         """Wall time in seconds that the search in progress has spent; 0 if no search is in progress.
 
-        For an unanswered question, the expected cost is added, because the duration is unknown.
+        If a search was killed, the expected cost of its unanswered question is added, because the duration is unknown.
+        The question that this process is answering does not count.
         """
         spent = 0.0
-        for line in reversed(self.lines if self.in_progress and self._unwritten is None else []):
+        lines = self.lines[:-1] if self._asked else self.lines
+        for line in reversed(lines if self.in_progress and self._unwritten is None else []):
             if not isinstance(line, Answer | Asked):
                 break
             spent += line.cost_s
@@ -148,7 +150,7 @@ class Journal:
 
 
 def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list[Answer]:
-    """Return the answers in the newest other journal with the host's `fingerprint`, or ``[]`` if none exists."""
+    """Return the answers in the workload's newest other journal with `fingerprint`, or ``[]`` if there is none."""
     entries = sorted(journal.root.list(f"{FOLDER}/{workload}"), key=lambda entry: entry.modified, reverse=True)
     for entry in entries:
         if entry.name != journal.name and entry.name.endswith(".jsonl"):

@@ -1,4 +1,4 @@
-"""Locks between processes; ``flock`` belongs to an open file, so the kernel releases a dead process's lock."""
+"""Locks between processes; a ``flock`` lock belongs to an open file, so the kernel releases a dead process's lock."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def host_lock(
         if len(problems) == len(folders):
             raise StoreError(
                 f"The host's lock cannot be taken in any folder ({'; '.join(problems)}).",
-                hint="Make one of the listed files readable by all users, or remove the file.",
+                hint="Make one of the listed files readable by all users, or remove that file.",
             )
         yield
 
@@ -98,7 +98,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold ``flock`` on a file that all users share; raise `OSError` if the file cannot be opened."""
+    """Hold a ``flock`` lock on a file that all users share; raise `OSError` if the file cannot be opened."""
     while True:
         # Closing the file releases the lock, because child processes do not inherit the file descriptor.
         with open(path, "rb", opener=_open_shared) as lock:

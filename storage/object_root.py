@@ -31,7 +31,9 @@ class ObjectRoot(StoreRoot):
         self._prefix = url.removeprefix("s3://").rstrip("/")
         self.url = f"s3://{self._prefix}"
         if not self._prefix:
-            raise ConfigurationError(f'The store "{url}" does not name a bucket.', hint="Use s3://bucket/prefix.")
+            raise ConfigurationError(
+                f'The store URL "{url}" does not name a bucket.', hint="Use a URL of the form s3://bucket/prefix."
+            )
 
     @cached_property
     def _files(self) -> S3FileSystem:

@@ -132,7 +132,7 @@ def stated(
     max_age: timedelta | None = None,
     state: Path | None = None,
 ) -> Statement:
-    """Verify a copy of ``current.json`` for a deployment team that trusts only the keys; return the statement.
+    """Verify a copy of ``current.json`` for a deployment team that trusts only `keys`; return the statement.
 
     Parameters
     ----------
@@ -181,5 +181,8 @@ def location_of(workload: str, version: str | None = None) -> str:
     """
     for name, pattern in ((workload, WORKLOAD), (version, VERSION)):
         if name is not None and not pattern.fullmatch(name):
-            raise ConfigurationError(f"{name!r} is not a valid workload name or bundle version.")
+            raise ConfigurationError(
+                f"{name!r} is not a valid workload name or bundle version; valid examples are word-lm and "
+                "2026-11-21-0123456789ab."
+            )
     return f"handoff/{workload}" if version is None else f"handoff/{workload}/{version}"

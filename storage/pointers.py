@@ -104,7 +104,10 @@ class Pointers:
         try:
             if pointer is None or pointer.signed is None:
                 if workload in seen_in(self._seen):
-                    raise BundleError(f"The current.json of {workload} was signed before, but is no longer signed.")
+                    raise BundleError(
+                        f"The current.json of {workload} was signed before, but is no longer signed. Do not trust "
+                        "the file."
+                    )
                 return None
             before = pointer.statement(self._signer.public)
             pointer.check_says(before)
@@ -172,9 +175,9 @@ def conflict(workload: str, pointer: Pointer | None, seen: str | None) -> Confli
         last = pointer.history[-1:]
         author = "".join(f" ({switch.action} by {switch.by}, {switch.at:%Y-%m-%d %H:%M} UTC)" for switch in last)
         now = f'The current bundle of "{workload}" is {pointer.version} now{author}'
-    was = f"while {seen} was current" if seen else "while there was no current bundle"
+    was = f"{seen} was current" if seen else "there was no current bundle"
     return ConflictError(
-        f"{now}, but this change was requested {was}. Nothing was changed.",
+        f"{now}, but this change was requested while {was}. Nothing was changed.",
         hint=f"Check the history (nightquant handoff show {workload} --history). If the change is still needed, run "
         "the command again.",
     )
@@ -187,7 +190,10 @@ def how_to_sign(workload: str, version: str = "") -> str:
 
 
 def _unsigned(workload: str) -> BundleError:
-    return BundleError(f"The current.json of {workload} is not signed yet.", hint=how_to_sign(workload))
+    return BundleError(
+        f"The current.json of {workload} is not signed yet.",
+        hint=f"Inspect the bundle, then sign it with: nightquant handoff sign {workload}",
+    )
 
 
 def _name(workload: str) -> str:

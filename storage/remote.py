@@ -96,8 +96,8 @@ def _check_http(uri: str) -> None:
     parts = urlsplit(uri)
     if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
         raise ConfigurationError(
-            f"{parts.scheme}://{parts.hostname}{parts.path}: plain HTTP is allowed only for localhost.",
-            hint="Use https.",
+            f"{parts.scheme}://{parts.hostname}{parts.path} uses plain HTTP, which is allowed only for localhost.",
+            hint="Use an https:// URL.",
         )
 
 
@@ -115,7 +115,7 @@ def _open_fsspec(uri: str, start: int) -> Iterator[Stream]:
         file_system, path = fsspec.core.url_to_fs(uri)
     except ImportError as error:
         raise ConfigurationError(
-            f"{scheme}:// needs a package that is not installed: {error}.",
+            f"The {scheme}:// scheme needs a package that is not installed: {error}.",
             hint="For s3://, install nightquant[s3]; for other schemes, see fsspec's documentation.",
         ) from error
     except ValueError as error:

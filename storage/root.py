@@ -157,7 +157,7 @@ def unconditional(url: str, header: str) -> StoreError:
     return StoreError(
         f"The store {url} does not support the `{header}` header for uploads, so two writers could overwrite each "
         "other's files.",
-        hint="Use S3, another object store that supports this header, or a folder.",
+        hint="Use S3, another object store that supports this header, or a local folder.",
     )
 
 

@@ -1,7 +1,7 @@
 """Write, sign and check the ``SHA256SUMS`` file of a bundle, and check ``manifest.json`` against its schema.
 
-A bundle is a folder of regular files with simple ASCII names, without subfolders. Other files are refused before they
-are read.
+A bundle is a folder of regular files with simple ASCII names, without subfolders. Links, subfolders, special files and
+files with other names are refused without being opened.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LONGEST = 1 << 20
 
 
 def write_sums(folder: Path) -> str:
-    """Write ``SHA256SUMS`` for all files of a flat folder, sorted by name; return the digest of the list."""
+    """Write ``SHA256SUMS`` for all files of a flat folder, sorted by name; return the digest of ``SHA256SUMS``."""
     names = sorted(_regular_files(folder) - {SUMS, SIGNATURE})
     text = "".join(f"{file_digest(folder / name)}  {name}\n" for name in names)
     (folder / SUMS).write_text(text, encoding="ascii")
@@ -80,8 +80,8 @@ def check_signature(folder: Path, keys: Sequence[Ed25519PublicKey], sha256sums: 
     """Check that one of the keys signed the ``SHA256SUMS`` whose digest is `sha256sums` (see `check_sums`)."""
     if not (folder / SIGNATURE).is_file():
         raise BundleError(
-            f"{folder} is not signed: {SIGNATURE} is missing.",
-            hint="Fetch the signed bundle, or ask its publisher to sign it.",
+            f"{folder} is not signed, because {SIGNATURE} is missing.",
+            hint="Fetch the signed bundle, or ask the publisher to sign the bundle.",
         )
     # The list that was signed must be the list that was used to check the files.
     if signed_sums(folder, (folder / SUMS).read_bytes(), (folder / SIGNATURE).read_bytes(), keys) != sha256sums:
@@ -108,7 +108,7 @@ def _parse(folder: Path, content: bytes) -> dict[str, str]:
             f"{folder}: {SUMS} is not a list of digests and file names.", hint="Do not use the bundle; fetch it again."
         )
     names = [match[2] for match in matches]
-    # nightquant sorts the names and writes each name once, so that a bundle has exactly one possible list.
+    # nightquant sorts the names and lists each name once, so that a bundle has exactly one possible ``SHA256SUMS``.
     if names != sorted(set(names)) or {SUMS, SIGNATURE} & set(names):
         raise BundleError(
             f"{folder}: the file names in {SUMS} are unsorted, repeated or not allowed.",
@@ -146,7 +146,7 @@ def check_manifest(document: object) -> None:
     problems = sorted(_validator().iter_errors(document), key=lambda problem: problem.json_path)
     if problems:
         shown = "; ".join(f"{problem.json_path}: {problem.message[:200]}" for problem in problems[:3])
-        raise BundleError(f"{MANIFEST} does not conform to its schema: {shown}.")
+        raise BundleError(f"{MANIFEST} does not conform to its schema: {shown}.", hint="Do not use the bundle.")
 
 
 def listed(folder: Path, sha256sums: str) -> dict[str, str]:
@@ -158,7 +158,10 @@ def listed(folder: Path, sha256sums: str) -> dict[str, str]:
 
 
 def read_file(folder: Path, name: str, sha256sums: str) -> bytes:
-    """Read a file of a checked bundle only once; raise `BundleError` if the file or ``SHA256SUMS`` has changed."""
+    """Return the content of a checked bundle's file; raise `BundleError` if the file or ``SHA256SUMS`` has changed.
+
+    The digest is computed from the returned content, not from a second read of the file.
+    """
     digests = listed(folder, sha256sums) | {SUMS: sha256sums}
     content = _read(folder, name)
     if digests.get(name) != hashlib.sha256(content).hexdigest():
@@ -193,5 +196,5 @@ def changed(folder: Path, name: str) -> BundleError:
 @cache
 def _validator() -> Draft202012Validator:
     schema = json.loads(Path(__file__).with_name("manifest.schema.json").read_text("utf-8"))
-    # Import by name, because jsonschema is slow to import and most commands only list bundles.
+    # Import jsonschema only on first use, because the import is slow and most commands only list bundles.
     return cast("Draft202012Validator", resolve_name("jsonschema:Draft202012Validator")(schema))

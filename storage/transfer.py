@@ -52,11 +52,13 @@ def fetch(
         yield Source(_check_local(local, sha256, max_bytes), lambda: local)
         return
     if "::" in uri:
-        raise ConfigurationError(f"{shown(uri)}: chained URIs are not allowed.", hint="Use the URI of the file itself.")
+        raise ConfigurationError(
+            f"{shown(uri)} is a chained URI, which is not allowed.", hint="Use the URI of the file itself."
+        )
     if sha256 is None:
         raise ConfigurationError(
-            f"{shown(uri)} is remote, so a sha256 is required.",
-            hint="Add the file's SHA-256 next to its URI, so that every run uses the same file.",
+            f"{shown(uri)} is a remote file, so a sha256 is required.",
+            hint="Set sha256 next to the URI, so that every run uses the same file.",
         )
     download = _Download(uri, folder, sha256, max_bytes, retries, first_wait_s, progress)
     with ExitStack() as stack:
@@ -122,7 +124,7 @@ class _Download:
                     part.replace(target)
             except OSError as error:
                 raise StoreError(
-                    f"{self.folder} cannot be written: {error.strerror or error}.",
+                    f"Cannot write to {self.folder}: {error.strerror or error}.",
                     hint="Free some disk space or fix the permissions. The next run resumes the download.",
                     transient=is_transient(error),
                 ) from error
@@ -139,7 +141,7 @@ class _Download:
             if is_last or not is_resumed:
                 raise InputError(
                     f"The SHA-256 of {shown(self.uri)} is {digest}, but {self.sha256} was expected.",
-                    hint="The file has changed or is the wrong file. Correct the URI or the sha256.",
+                    hint="The file has changed, or the URI names the wrong file. Correct the URI or the sha256.",
                 )
 
     def _receive(self, part: Path) -> bool:

@@ -1,6 +1,6 @@
-"""Decide whether a failure is transient: a network or a server failed, and the same call may succeed later.
+"""Decide whether a failure is transient: if a network or a server failed, the same call may succeed later.
 
-Error types of libraries are listed by name, because the libraries may not be installed.
+Error types are listed by name, because the libraries that define them may not be installed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from http.client import IncompleteRead
 
 STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-# S3 reports these transient errors with status 400 or 409, which usually means a permanent error.
+# S3 reports these transient errors with status 400 or 409, although these statuses usually indicate permanent errors.
 _CODES = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
 # Python maps these error numbers to neither `ConnectionError` nor `TimeoutError`.
 _ERRNOS = frozenset(
@@ -52,7 +52,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def backoff_s(attempt: int, first_s: float) -> float:
-    """Return a random wait in seconds after attempt 0, 1, …; waits grow exponentially, up to a minute."""
+    """Return a random number of seconds to wait after attempt 0, 1, …; the waits grow exponentially, up to a minute."""
     return min(_LONGEST_WAIT_S, first_s * 2.0**attempt) * random.uniform(0.5, 1.0)
 
 

@@ -2,7 +2,7 @@
 
 A statement plays the role of the timestamp and snapshot metadata in The Update Framework. A statement contains a
 bundle's version, the digest of ``SHA256SUMS``, an increasing serial number and an expiry time. An attacker without a
-key can therefore serve only the current bundle or cause an error. ``current.json`` stores the statement in a DSSE
+key can therefore only serve the current bundle or cause an error. ``current.json`` stores the statement in a DSSE
 envelope (github.com/secure-systems-lab/dsse).
 """
 
@@ -31,15 +31,15 @@ VARIABLE = "NIGHTQUANT_SIGNING_KEY"
 VERSION = re.compile(r"\d{4}-\d{2}-\d{2}-[0-9a-f]{12}")
 PAYLOAD_TYPE: Final = "application/vnd.nightquant.current+json"
 _PEM = re.compile(rb"-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----\r?\n?", re.DOTALL)
-_EXPECTED = "Pass the PEM file of an Ed25519 public key."
 _SEEN = TypeAdapter(dict[str, tuple[int, str]])
 
 
 @dataclass(frozen=True)
 class Signer:
-    """Signing keys. The first key signs bundles. All keys sign the pointer, whose signatures expire after `valid`.
+    """Signing keys. The first key signs bundles. All keys sign the pointer.
 
-    Use several keys while you replace a key, or if deployment teams require more than one signature.
+    The pointer's signatures expire after the period ``valid``. Use several keys while you replace a key, or if
+    deployment teams require more than one signature.
     """
 
     keys: tuple[Ed25519PrivateKey, ...]
@@ -60,12 +60,12 @@ class Signer:
             content = value.encode() if "-----BEGIN" in value else Path(value).expanduser().read_bytes()
             keys = tuple(load_pem_private_key(pem, password=None) for pem in _PEM.findall(content))
             if not keys or not all(isinstance(key, Ed25519PrivateKey) for key in keys):
-                raise TypeError("not a private Ed25519 key")
+                raise TypeError("expected one or more private Ed25519 keys")
         except (OSError, ValueError, TypeError) as error:
             raise ConfigurationError(
-                f"{VARIABLE} must contain an unencrypted Ed25519 private key in PEM format, or the path to a file "
-                "that contains the key.",
-                hint="Create a key with: openssl genpkey -algorithm ed25519 -out signing-key.pem",
+                f"{VARIABLE} must contain an unencrypted Ed25519 private key in PEM format, or the path of a readable "
+                "file that contains such a key.",
+                hint="To create a key, run: openssl genpkey -algorithm ed25519 -out signing-key.pem",
             ) from error
         return Signer(tuple(key for key in keys if isinstance(key, Ed25519PrivateKey)), timedelta(days=days))
 
@@ -82,15 +82,20 @@ def public_keys(paths: Sequence[Path]) -> tuple[Ed25519PublicKey, ...]:
         try:
             key = load_pem_public_key(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"{path} is not a readable public key in PEM format.", hint=_EXPECTED) from error
+            raise ConfigurationError(
+                f"The file {path} cannot be read as a public key in PEM format.",
+                hint="Pass the PEM file of an Ed25519 public key.",
+            ) from error
         if not isinstance(key, Ed25519PublicKey):
-            raise ConfigurationError(f"{path} is not an Ed25519 key.", hint=_EXPECTED)
+            raise ConfigurationError(
+                f"The public key in {path} is not an Ed25519 key.", hint="Pass the PEM file of an Ed25519 public key."
+            )
         keys.append(key)
     return tuple(keys)
 
 
 def signers_among(keys: Sequence[Ed25519PublicKey], signatures: Sequence[bytes], message: bytes) -> int:
-    """Return how many of the `keys` made at least one signature."""
+    """Return the number of different `keys` that made at least one of the `signatures`."""
     return sum(
         any(_is_good(key, signature, message) for signature in signatures)
         for key in {key.public_bytes_raw(): key for key in keys}.values()
@@ -161,16 +166,16 @@ class Envelope(FrozenDocument):
         count = signers_among(keys, [signature.sig for signature in self.signatures], self._message())
         if count < threshold:
             raise BundleError(
-                f"The current.json of {workload} is signed with {count} of the {len(keys)} given keys, but "
-                f"{threshold} signatures are required.",
-                hint="Do not use the file: it was changed, or it was signed with another key.",
+                f"The current.json of {workload} is signed with {count} of the {len(keys)} given keys, but the "
+                f"required number is {threshold}.",
+                hint="Do not use current.json, because it was changed or was signed with another key.",
             )
         try:
             return Statement.model_validate_json(self.payload)
         except ValidationError as error:
             raise BundleError(
                 f"The signed statement in the current.json of {workload} has an unknown format.",
-                hint="Update nightquant, or fetch the file again.",
+                hint="Update nightquant, or fetch current.json again.",
             ) from error
 
     def _message(self) -> bytes:
@@ -195,24 +200,29 @@ def check_statement(
         Longest allowed time since the statement was signed.
     """
     now = datetime.now(UTC)
-    content = f"The signed current.json names {statement.version} of {statement.workload}"
+    bundle = f"{statement.version} of {statement.workload}"
     if statement.workload != workload:
         raise BundleError(
-            f"{content}, but {workload} was expected.", hint="Do not use the file: it belongs to another workload."
+            f"The signed current.json names {bundle}, but the expected workload is {workload}.",
+            hint="Do not use this current.json, because it belongs to another workload.",
         )
     if now >= statement.expires_at:
         raise BundleError(
-            f"{content}, but expired at {statement.expires_at:%Y-%m-%d %H:%M} UTC.",
-            hint="Fetch the file again. If the latest file has expired, run nightquant nightly or "
-            f"nightquant handoff sign {workload}",
+            f"The signed current.json that names {bundle} expired at {statement.expires_at:%Y-%m-%d %H:%M} UTC.",
+            hint="Fetch current.json again. If the latest current.json has also expired, run "
+            f"nightquant handoff sign {workload} or nightquant nightly.",
         )
     if max_age is not None and now - statement.signed_at > max_age:
         raise BundleError(
-            f"{content}, but the signature from {statement.signed_at:%Y-%m-%d %H:%M} UTC is older than the age limit.",
-            hint="Fetch the file again.",
+            f"The signed current.json names {bundle}, but its signature from {statement.signed_at:%Y-%m-%d %H:%M} UTC "
+            f"is older than the maximum age of {max_age / timedelta(hours=1):g} h.",
+            hint="Fetch current.json again.",
         )
     if statement.version[:10] < min_version[:10]:
-        raise BundleError(f"{content}, but the minimum version is {min_version}.", hint="Fetch the file again.")
+        raise BundleError(
+            f"The signed current.json names {bundle}, but the minimum version is {min_version}.",
+            hint="Fetch current.json again.",
+        )
 
 
 def check_serial(path: Path, statement: Statement) -> None:
@@ -223,7 +233,7 @@ def check_serial(path: Path, statement: Statement) -> None:
     Raises
     ------
     BundleError
-        A newer statement, or a different statement with the same serial, was seen before.
+        A newer statement, or a different statement with the same serial, has already been recorded.
     ConfigurationError
         The file is damaged.
     """
@@ -234,8 +244,8 @@ def check_serial(path: Path, statement: Statement) -> None:
         if statement.serial < serial or (statement.serial == serial and digest != known):
             raise BundleError(
                 f"The signed current.json of {statement.workload} is an old copy: its serial is {statement.serial}, "
-                f"but another statement with serial {serial} has already been seen.",
-                hint=f"Do not use this copy; fetch the file again. The latest serials are recorded in {path}.",
+                f"but nightquant has already accepted a different copy with serial {serial}.",
+                hint=f"Do not use this copy; fetch current.json again. {path} records the latest serials.",
             )
         seen[statement.workload] = (statement.serial, digest)
         LocalRoot(path.absolute().parent).put(path.name, (json.dumps(seen, indent=1) + "\n").encode())
@@ -249,7 +259,7 @@ def seen_in(path: Path) -> dict[str, tuple[int, str]]:
         return {}
     except ValidationError as error:
         raise ConfigurationError(
-            f"{path} is not a valid record of serial numbers. Restore the file from a backup."
+            f"The file {path} is not a valid record of serial numbers.", hint="Restore the file from a backup."
         ) from error
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror or error}.") from error

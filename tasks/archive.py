@@ -90,22 +90,22 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, named: str = "") -> 
             )
     except _DAMAGED as error:
         raise InputError(
-            f"{named}: the archive is damaged or has an unknown format ({error}).",
+            f"The archive {named} is damaged or has an unknown format ({error}).",
             hint="Download the archive again, or repack it.",
         ) from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise InputError(
-            f"{named}: the archive has two members with the name {Path(error.filename).name}.",
+            f"The archive {named} contains two members with the name {Path(error.filename).name}.",
             hint="Repack the archive with unique names.",
         ) from error
     except OSError as error:
         if not isinstance(error.filename, str) or str(folder) not in error.filename:
             raise InputError(
-                f"{named}: the archive cannot be read: {error.strerror or error}.",
+                f"The archive {named} cannot be read: {error.strerror or error}.",
                 hint="Check the archive and its permissions.",
             ) from error
         raise StoreError(
-            f"{folder} cannot be written: {error.strerror or error}.",
+            f"Cannot write to the folder {folder}: {error.strerror or error}.",
             hint="Free some disk space or fix the folder's permissions.",
         ) from error
 
@@ -167,8 +167,9 @@ def _extract(members: _Members, folder: Path, max_bytes: int, named: str) -> Non
             problem = problem or why_unsafe(name)
         if problem:
             raise InputError(
-                f"{named}: the archive was rejected because of the member {name!r}: {problem}.",
-                hint="If you trust the archive's source, repack it with only regular, unencrypted files and folders.",
+                f"The archive {named} was rejected because of the member {name!r}: {problem}.",
+                hint="If you trust the archive's source, repack the archive with only regular, unencrypted files and "
+                "folders.",
             )
         target = folder / path
         if content is None:
@@ -180,7 +181,7 @@ def _extract(members: _Members, folder: Path, max_bytes: int, named: str) -> Non
                 left -= len(piece)
                 if left < 0:
                     raise InputError(
-                        f"{named}: the archive contains more than {max_bytes} bytes.",
+                        f"The archive {named} contains more than {max_bytes} bytes.",
                         hint="If you expect an archive this large, raise max_bytes.",
                     )
                 file.write(piece)

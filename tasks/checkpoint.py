@@ -131,7 +131,7 @@ def find_or_make(
         broken = [key for key, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
         if broken:
             raise InputError(
-                f'The weights of workload "{workload.name}" contain NaN or infinite values: '
+                f'These weights of workload "{workload.name}" contain NaN or infinities: '
                 f"{', '.join(shortened(broken))}.",
                 hint="Train the model again with a lower learning rate, or fetch another checkpoint.",
             )

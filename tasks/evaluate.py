@@ -161,8 +161,8 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore, *
 
     Each ``samples.safetensors`` may contain ``quality``, float32 [N], and ``prediction``, int64 [N]. ``quality``
     contains one contribution per sample or per resample. The kind of contribution (see `tasks.results`) determines how
-    the interval is computed. The interval is None if ``quality`` is missing or has a single sample. The agreement is
-    None if ``prediction`` is missing.
+    the interval is computed. The interval is None if ``quality`` is missing or contains only one value. The agreement
+    is None if ``prediction`` is missing.
 
     Raises
     ------

@@ -2,8 +2,8 @@
 
 Each entry names a class, which is imported on first use. Validating a workload file therefore imports only the runtimes
 that the file names, and does not import torch. Any layer of `tasks` can look up an extension without importing a higher
-layer. A domain's entry names the workload class, which does not import torch. The workload class contains the import
-path of the domain.
+layer. A domain's entry names the workload class, whose module does not import torch. The workload class contains the
+import path of the domain.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _SELECTING = ("ATEN_", "DNNL_", "MKL_", "NIGHTQUANT_ISA", "ONEDNN_")
 
 @dataclass(frozen=True)
 class Fact(Generic[T]):
-    """Location of a fact (of class `model`) in the store, derived from the `candidate` digest and the `conditions`."""
+    """Location of a fact (a `model` instance) in the store, derived from the `candidate` digest and `conditions`."""
 
     kind: str
     model: type[T]

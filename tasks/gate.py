@@ -145,14 +145,14 @@ def _replace(
 
 
 def _unmeasured(incumbent: Incumbent, current: Row | None) -> str:
-    """Return why the current bundle cannot be judged, or ``""`` if it can."""
+    """Return the reason that the current bundle cannot be judged, or ``""`` if it can be judged."""
     if incumbent.outdated or incumbent.fault:
         return ""
     if incumbent.failure is not None:
         return f"{incumbent.failure.stage}: {incumbent.failure.error}"
     if current is None:
         return "it was not measured"
-    # A stage may fail although the bundle is good, for example if the process was killed or the host was busy.
+    # A stage may fail even if the bundle is good, for example if the process was killed or the host was busy.
     return "" if current["status"] == "ok" else f"{text(current, 'stage')}: {text(current, 'error')}"
 
 

@@ -87,7 +87,7 @@ def generate(
     """
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ConfigurationError(
-            f"The temperature is {temperature}, but must be above 0.",
+            f"The temperature is {temperature}, but must be a finite number above 0.",
             hint="Use 1.0 to sample from the model's unmodified distribution.",
         )
     if words < 0:

@@ -53,8 +53,8 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
         digests = listed(folder, sums)
         if missing := [name for name in manifest["model"]["files"] if name not in digests]:
             raise BundleError(
-                f"{folder}: the manifest names {missing[0]!r}, which is not in the bundle.",
-                hint="Do not use the bundle.",
+                f"The manifest in {folder} names the file {missing[0]!r}, which is not in the bundle.",
+                hint="Do not use the bundle; roll back to an earlier bundle.",
             )
         recipe, runtime = Recipe.model_validate(manifest["recipe"]), manifest["model"]["runtime"]
         RUNTIMES[runtime].require_installed(runtime)
@@ -100,7 +100,7 @@ def _as_candidate(
     copy = workspace.store.find(KIND, digest)
     if copy is not None and any(file_digest(copy / name) != digests[name] for name in files):
         # The copy in the artifact store is damaged, but the bundle may be good.
-        raise StoreError(f"{copy}: the files differ from the bundle's files.", hint="Remove this folder.")
+        raise StoreError(f"The files in {copy} differ from the bundle's files.", hint="Remove this folder.")
     if copy is None:
         with workspace.store.create(KIND, digest, made_from) as draft:
             for name in files:

@@ -19,7 +19,10 @@ W = TypeVar("W", bound=Workload)
 
 
 class Progress(Protocol):
-    """Function that a stage calls, in the stage's thread, with the completed work, the total work, and the unit."""
+    """Callback that receives a stage's progress: the completed work, the total work and the unit.
+
+    The callback runs in the stage's thread.
+    """
 
     def __call__(self, done: float, total: float, unit: str = "") -> None:
         """Report the stage's progress."""
@@ -47,7 +50,7 @@ class Workspace:
 
     @contextmanager
     def alone(self, digest: str) -> Iterator[Path]:
-        """Hold an artifact's lock while making the artifact; wait if another process holds the lock.
+        """Hold an artifact's lock while the block makes the artifact; wait if another process holds the lock.
 
         Yield a folder in which interrupted work can resume. The folder is removed when the block ends, unless the block
         is interrupted, the store is not writable, or a transient error occurs.
@@ -72,7 +75,7 @@ class Workspace:
             shutil.rmtree(work, ignore_errors=True)
 
     def find_or_make(self, kind: str, made_from: Mapping[str, object], make: Callable[[Path], None]) -> Path:
-        """Return the artifact's folder; if the store lacks the artifact, let `make` write the files."""
+        """Return the artifact's folder; if the store lacks the artifact, call `make` to write the files."""
         digest, store = artifact_digest(kind, made_from), self.store
         if store.find(kind, digest) is None:
             with self.alone(digest):

@@ -83,7 +83,7 @@ class Judgement(Frozen):
     def rows(
         self, *, workload: str, run_id: str, night: date, decided_at: datetime, bundle_version: str | None = None
     ) -> list[Row]:
-        """Return rows of the ``promotions`` table; only the promoted candidate's row has `bundle_version`."""
+        """Return rows of the ``promotions`` table; only the promoted candidate's row has a `bundle_version`."""
         incumbent: Row = {}
         if self.incumbent is not None:
             incumbent = {f"incumbent_{name}": value for name, value in self.incumbent.model_dump().items()}

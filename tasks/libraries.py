@@ -26,7 +26,7 @@ _NOTED_BYTES = 4000
 
 
 class LibraryError(NightquantError):
-    """An unexpected error in a library, or a defect in nightquant; ``__cause__`` has the traceback."""
+    """An unexpected error in a library, or a defect in nightquant; ``__cause__`` contains the traceback."""
 
     exit_code: ClassVar[int] = 1
 
@@ -36,7 +36,7 @@ class LibraryError(NightquantError):
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return an error's type and message, up to the first line that does not end with a colon."""
+    """Return an error's type and its message, which is cut after the first line that does not end with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # A heading such as ``Error(s) in loading state_dict for Net:`` is useless without the next line.
     end = next((number for number, line in enumerate(lines, 1) if not line.endswith(":")), len(lines))

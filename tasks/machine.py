@@ -73,7 +73,7 @@ class Machine(Frozen):
 
 
 class Pressure(Frozen):
-    """Time that tasks spent waiting for a resource, as a percentage of the last 10 s and in microseconds since boot."""
+    """Time that tasks waited for a resource: percentage of the last 10 s, and total microseconds since boot."""
 
     some_avg10: float
     some_total_us: int
@@ -83,7 +83,7 @@ class Evidence(Frozen):
     """The host's state at ``at_s`` (Unix time); ``host`` is the network name.
 
     ``steal_s`` is the processor time that other guests have taken since boot, or None if the system does not report it.
-    ``proof_wall_s`` is the number of seconds spent on making the proofs (`tasks.proofs`).
+    ``proof_wall_s`` is the number of seconds spent making the proofs (`tasks.proofs`).
     """
 
     when: Literal["before", "after"]
@@ -115,7 +115,7 @@ class Evidence(Frozen):
 def this_machine() -> Machine:
     """Describe the machine that this process runs on."""
     libraries = dict.fromkeys([*LIBRARIES, *(name for runtime in RUNTIMES for name in RUNTIMES[runtime].distributions)])
-    # Read the fields of the first processor; systems other than Linux lack ``/proc/cpuinfo``.
+    # Read the first processor's fields from ``/proc/cpuinfo``, which exists only on Linux.
     first = (_read("/proc/cpuinfo") or "").partition("\n\n")[0]
     info = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
     flags = (info.get("flags") or info.get("Features") or "").split()
@@ -141,7 +141,7 @@ def fingerprint() -> str:
 
 
 def observe(when: Literal["before", "after"], threads: int, engines: tuple[str, ...]) -> Evidence:
-    """Return the host's current state, with the benchmark's `threads` and quantized `engines`."""
+    """Return the host's current state, together with the benchmark's `threads` and quantized `engines`."""
     frequency = psutil.cpu_freq()
     return Evidence(
         when=when,
@@ -171,7 +171,7 @@ def available_cores() -> int:
 
 
 def versions(*further: str) -> dict[str, str]:
-    """Return the versions of Python, `LIBRARIES` and `further` distributions."""
+    """Return the versions of Python, the `LIBRARIES` and the `further` distributions."""
     installed = {name: installed_version(name) or "not installed" for name in (*LIBRARIES, *further)}
     return {"python": platform.python_version(), **installed}
 

@@ -1,4 +1,4 @@
-"""Call models: choose the device and the threads, and convert the outputs to tensors."""
+"""Call models: choose the device and the number of threads, and convert the outputs to tensors."""
 
 from __future__ import annotations
 
@@ -50,10 +50,13 @@ def tensors_of(result: object) -> tuple[Tensor, ...]:
     if len(tensors) == len(items) and items:
         return tensors
     other_types = [type(item).__name__ for item in items if not isinstance(item, Tensor)]
-    contents = f" of {f'a {other_types[0]}' if other_types else 'nothing'}" if isinstance(result, tuple | list) else ""
+    description = f"an object of type {type(result).__name__}"
+    if isinstance(result, tuple | list):
+        description += f" with an element of type {other_types[0]}" if other_types else " without elements"
     raise QuantizationError(
-        f"The model returns a {type(result).__name__}{contents}, but only a tensor or a tuple of tensors can be saved.",
-        hint="In the factory, wrap the model so that forward returns the logits or a tuple that begins with them.",
+        f"The model returns {description}, but only a tensor or a tuple of tensors can be saved.",
+        hint="In the factory, wrap the model so that forward returns the logits, or a tuple that begins with the "
+        "logits.",
     )
 
 
@@ -84,7 +87,8 @@ def finite_outputs(model: Call, examples: Mapping[str, Tensor], recipe: str) -> 
         if not bool(torch.isfinite(output).all()):
             raise QuantizationError(
                 f'Output {index} of the model from recipe "{recipe}" contains NaN or infinities on real input.',
-                hint="Add modules to the recipe's `exclude`, or check the checkpoint.",
+                hint="Add the overflowing modules to the recipe's `exclude`, or check the checkpoint for invalid "
+                "values.",
             )
     return outputs
 

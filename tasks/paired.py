@@ -1,9 +1,9 @@
 """Compute the difference between two results on the same samples, with a 95% interval.
 
 Samples stay paired, so that the common effect of difficult samples cancels out. ``docs/quality.md`` compares the
-types of intervals. With several ``comparisons``, all intervals contain their true differences in 95% of cases. Each
-interval gets an equal part of the 5% error (Bonferroni). See Dunn, "Multiple comparisons among means", Journal of the
-American Statistical Association 56, 1961.
+types of intervals. With several ``comparisons``, the probability that every interval contains its true difference is
+95%. Each interval gets an equal part of the 5% error (Bonferroni). See Dunn, "Multiple comparisons among means",
+Journal of the American Statistical Association 56, 1961.
 """
 
 from __future__ import annotations

@@ -109,7 +109,10 @@ def _import_callables(workload: Workload, problems: _Problems) -> None:
 def _prepare_job(
     workload: Workload, workspace: Workspace, problems: _Problems
 ) -> tuple[DatasetRef | None, Job[Workload] | None]:
-    """Return the data set and the job (None if a step failed); use seeded random weights instead of training."""
+    """Return the data set and the job; each is None if it could not be prepared.
+
+    Use seeded random weights instead of training.
+    """
     untrained = workload
     if workload.checkpoint.kind == "train":
         untrained = workload.model_copy(update={"checkpoint": SeededCheckpoint(kind="seeded")})
@@ -188,7 +191,7 @@ def _try_candidate(job: Job[Workload], recipe: Recipe, runtime: str, arrival: Ar
 
 
 def _misfit(method: str, workload: Workload) -> str:
-    """Return why a method is incompatible with a workload's domain, or ``""`` if it is compatible."""
+    """Return the reason that a method is incompatible with a workload's domain, or ``""`` if it is compatible."""
     needs = METHODS[method].needs
     lacks = [f'domain "{workload.domain}" {lack}' for need in needs if (lack := workload.lacks(need))]
     if not lacks and "fine-tuning" in needs:

@@ -30,7 +30,10 @@ class Operator(Frozen):
 
 
 class FloatOperator(Frozen):
-    """A float operator and its fraction of the time; ``reason`` explains why the operator's module stayed in float."""
+    """A float operator and its fraction of operator time.
+
+    ``reason`` explains why the operator's module stayed in float.
+    """
 
     name: str
     type: str
@@ -42,10 +45,10 @@ class Proof(Frozen):
     """The operators and instructions that one candidate executed.
 
     ``int8_time_share`` is the fraction of operator time spent in int8, or None if the runtime lacks a profiler.
-    ``float_operators`` lists the most expensive float operators. ``instructions`` maps instruction families to
-    fractions of the time, if the system allows sampling. ``saturation`` is the distance between outputs with and
-    without saturation, as a fraction of the output's range. ``saturation`` is 0 if products cannot saturate, or None if
-    the distance is unknown. ``doubts`` lists warnings that int8 may not have run as intended.
+    ``float_operators`` lists the most expensive float operators. ``instructions`` maps instruction families to the
+    fraction of time spent in each family, if the system allows sampling. ``saturation`` is the distance between outputs
+    with and without saturation, as a fraction of the output's range. ``saturation`` is 0 if products cannot saturate,
+    or None if the distance is unknown. ``doubts`` lists warnings that int8 may not have run as intended.
     """
 
     # Write NaN to JSON as ``NaN``, because ``null`` means that the number was not measured.
@@ -67,7 +70,7 @@ class ProofReport(Frozen):
 
 
 def typical(operators: Iterable[Operator]) -> list[Operator]:
-    """Merge operators with equal names and types, and compute the median duration."""
+    """Merge operators that have the same name, type and arithmetic, and compute the median of their durations."""
     # Use the median, because other programs can slow some calls down.
     seconds: dict[tuple[str, str, Arithmetic], list[float]] = {}
     for operator in operators:

@@ -58,7 +58,7 @@ class CheckpointRef(ArtifactRef):
 
 
 class Architecture(Frozen):
-    """Description of a float model without weights.
+    """Description of a float model; the weights are not included.
 
     ``model`` is the ``[model]`` section of the workload file. ``folder`` is the workload file's folder, which is
     searched first for the user's code.

@@ -39,7 +39,7 @@ class Evaluation(Frozen):
     is an artifact with golden tensors (the timed inputs and the resulting outputs) and per-sample results.
     """
 
-    # Write NaN and infinity to JSON as constants, because ``null`` means that the batch difference was not measured.
+    # Write ``NaN`` and ``Infinity`` to JSON, because ``null`` means that the batch difference was not measured.
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
     recipe: str
@@ -139,7 +139,7 @@ class Timing(Frozen):
 
 
 class ServedCapacity(Frozen):
-    """The host's capacity with one candidate, in requests per second and relative to the baseline's capacity.
+    """The host's capacity when serving one candidate, in requests per second and relative to the baseline's capacity.
 
     The latency percentiles were measured at the highest request rate that meets the latency bound. ``capacity_limit``
     is ``""`` unless the load generator limited the rate.
@@ -162,8 +162,8 @@ class BenchmarkResult(Frozen):
     """All timings of one workload, with the A/A check and the host's state.
 
     ``refused`` gives the reason for each ``recipe/runtime`` that was not timed. ``proofs`` maps subjects to proofs, and
-    ``capacities`` maps subjects to capacities. ``unknown`` maps each timed subject to the ``measurements`` columns that
-    lack a value, with the reasons.
+    ``capacities`` maps subjects to capacities. ``unknown`` gives the reason for each missing value, by subject and
+    ``measurements`` column.
     """
 
     workload: str
@@ -219,8 +219,8 @@ class Incumbent(Frozen):
     the bundle, ``candidate`` is that candidate, and ``same_as`` is the candidate's name. If the files cannot be used,
     ``candidate`` is None and ``fault`` is the reason. If a stage fails for a usable bundle, ``failure`` describes the
     error, and quality and speed are unknown. ``made_as`` is the digest of the packaged candidate, and ``coverage`` is
-    the candidate's quantized fraction. If the workload's checkpoint has changed since the bundle was packaged,
-    ``outdated`` describes the change.
+    the fraction of the candidate's parameters that are in quantized modules. If the workload's checkpoint has changed
+    since the bundle was packaged, ``outdated`` describes the change.
     """
 
     version: str

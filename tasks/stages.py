@@ -121,7 +121,7 @@ def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequenc
     """Return the workload's current bundle as a candidate, or None if the workload has no current bundle.
 
     If the bundle's files cannot be used, ``fault`` gives the reason. If this function raises an error, the bundle may
-    still exist and be good.
+    still exist and be usable.
 
     Parameters
     ----------

@@ -88,7 +88,7 @@ class Golden:
                 )
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise MeasurementError(
-                f"{path}: the golden inputs cannot be read: {error}.", hint="Run nightquant nightly again."
+                f"The golden inputs in {path} cannot be read: {error}.", hint="Run nightquant nightly again."
             ) from error
 
 

@@ -114,8 +114,8 @@ workload_argument = click.argument("workload", shell_complete=complete_workload)
 profile_option = click.option(
     "--profile",
     type=click.Choice(PROFILES),
-    help="Measure each workload for at most 1 min (quick), 5 min (standard) or 15 min (full), or until the "
-    "result is clear (default: standard).",
+    help="Measure until the result is clear, but for at most 1 min (quick), 5 min (standard) or 15 min (full) per "
+    "workload (default: standard).",
 )
 # The ``--by`` option passes ``by: str``.
 by_option = click.option(

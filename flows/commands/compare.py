@@ -197,7 +197,7 @@ def _runs_named(connection: duckdb.DuckDBPyConnection, name: str) -> list[Row]:
         known = ", ".join(f"{row['run_id']} ({row['night']})" for row in rows_of(connection, _KNOWN))
         raise ConfigurationError(
             f'The store contains no run or night "{name}".',
-            hint=f"The latest runs are: {known}. Write nights as YYYY-MM-DD.",
+            hint=f"Pass a run id, or a night as YYYY-MM-DD. The latest runs are: {known}.",
         )
     return runs
 

@@ -71,7 +71,7 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
 @command.command()
 @workload_argument
 @click.argument("version", required=False)
-@click.option("--history", is_flag=True, help="Show, as JSON, when each bundle became current.")
+@click.option("--history", is_flag=True, help="Show the workload's promotions and rollbacks as JSON.")
 @click.option("--manifest", is_flag=True, help="Show the bundle's manifest as JSON.")
 @format_option("text", "json")
 @store_option

@@ -70,7 +70,9 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
     "class. If --model is a Hugging Face directory, you may omit --data; init then writes texts.csv for you to "
     "fill in.",
 )  # fmt: skip
-@click.option("--target", default="", metavar="COLUMN", help="Predict this column (default for texts: label).")
+@click.option(
+    "--target", default="", metavar="COLUMN", help="Predict this column (default for text classifiers: label)."
+)
 @click.option(
     "--collate",
     default="",
@@ -105,7 +107,7 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 @format_option("text", "json")
 @store_option
 def command(model: str, all_keys: bool, output: Path | None, format: str, store: str, **options: Any) -> int:
-    """Run a model on its data, and write a workload file for it.
+    """Run a model on its data, and write a workload file for the model.
 
     The command looks for modules in the workload file's folder, then in the current folder. The workload file omits
     recipes and runtimes that the model does not support, and explains why. If you pass weights, the command lists the

@@ -19,6 +19,7 @@ from flows.console import new_table
 from flows.request import NightlyRequest
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
+from storage.humanize import plural
 from tasks.extensions import METHODS
 from tasks.job import Workspace
 from tasks.results import LayerSensitivity
@@ -120,7 +121,7 @@ def sensitivity(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, f
         counts = tuple(sorted({int(part) for part in keep.split(",") if part.strip()}))
     except ValueError as error:
         raise click.BadParameter(
-            f"{keep!r} is not a list of numbers; write a list such as 0,1,2", param_hint="--keep"
+            f"{keep!r} is not a list of whole numbers; write a list such as 0,1,2", param_hint="--keep"
         ) from error
     with progress_of(f"{chosen.name} · {quantizing.name}: sensitivity") as progress:
         workspace = Workspace(ArtifactStore(store), progress)
@@ -138,7 +139,9 @@ def sensitivity(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, f
 def _workload(names: tuple[str, ...], recipes: tuple[str, ...], *, hint: str) -> Workload:
     if len(names) != 1 or len(recipes) > 1:
         raise ConfigurationError(
-            f"Expected one --workload and at most one --recipe, but got {len(names)} and {len(recipes)}.", hint=hint
+            f"The command was given {plural(len(names), 'workload')} and {plural(len(recipes), 'recipe')}. Pass "
+            "--workload exactly once, and --recipe at most once.",
+            hint=hint,
         )
     (workload,) = NightlyRequest(workloads=names).load_workloads()
     return workload
@@ -156,14 +159,18 @@ def _recipe(workload: Workload, names: tuple[str, ...], recipes: Sequence[Recipe
 
 
 def _recipes(workload: Workload, names: tuple[str, ...], compare: bool) -> list[Recipe]:
-    """Return the chosen recipe (default: float); if `compare` is true, return a float and a quantized recipe."""
+    """Return the chosen recipe (default: float).
+
+    If `compare` is true, return a float recipe and the chosen recipe (default: quantized).
+    """
     floats = [recipe for recipe in workload.recipe if recipe.method == "none"]
     quantized = [recipe for recipe in workload.recipe if recipe.method != "none"]
     if not compare:
         return [_recipe(workload, names, [*floats, *quantized])]
     if not floats or not (quantized or names):
         raise ConfigurationError(
-            f'--compare needs a float and a quantized recipe, but workload "{workload.name}" lacks one of them.',
+            f'--compare needs a float recipe and a quantized recipe, but workload "{workload.name}" lacks one of these '
+            "recipes.",
             hint='Add the missing recipe to the workload file; a float recipe has method = "none".',
         )
     return [floats[0], _recipe(workload, names, [*quantized, *floats])]

@@ -93,7 +93,7 @@ def install(late_after: dt.timedelta, silent_after: dt.timedelta, format: str) -
 def check(
     context: click.Context, send: bool, late_after: dt.timedelta, silent_after: dt.timedelta, format: str
 ) -> None:
-    """Show which automations are installed, missing, disabled or outdated; exit with code 1 unless all are installed.
+    """Show each automation as installed, missing, disabled or outdated; exit with code 1 unless all are installed.
 
     With --send, the exit code is also 1 if the test alert cannot be sent. Pass the same --late-after and
     --silent-after values that you passed to `operations install`.
@@ -109,7 +109,9 @@ def check(
     answered = all(call == "sent" or call.startswith("answered 2") for call in calls)
     good = set(standings.values()) == {"installed"} and answered
     if not good:
-        click.echo("Some alerts will not be sent until you run: nightquant operations install", err=True)
+        click.echo(
+            "Some alerts will not be sent. To repair the automations, run: nightquant operations install", err=True
+        )
     context.exit(0 if good else 1)
 
 
@@ -131,8 +133,8 @@ def kinds(late_after: dt.timedelta, silent_after: dt.timedelta) -> Kinds:
     Parameters
     ----------
     late_after
-        Time in the ``Late`` state after which a run is reported as late; also the time in the ``Pending`` state after
-        which a run is reported as never started.
+        Time after which a run in the ``Late`` state is reported as late, and a run in the ``Pending`` state is reported
+        as never started.
     silent_after
         Time without a heartbeat after which a run counts as silent. Prefect sends a heartbeat every 180 s
         (``PREFECT_FLOWS_HEARTBEAT_FREQUENCY``).
@@ -213,7 +215,7 @@ class Automations:
         Parameters
         ----------
         timeout_s
-            Longest time to wait for the server's calls, in seconds.
+            Maximum time to wait for the server's calls, in seconds.
         """
         event = emit_event(_TEST, resource={"prefect.resource.id": _TEST, "prefect.resource.name": "nightquant"})
         if event is None:
@@ -244,7 +246,7 @@ class Automations:
             yield name, expected, self._client.read_automations_by_name(expected.name)
 
     def _saved_url(self) -> str:
-        """Return the webhook URL that is saved on the server, or ``""`` if no webhook is set or saved."""
+        """Return the webhook URL saved on the server, or ``""`` if the settings or the server has no webhook."""
         if not self._url:
             return ""
         try:

@@ -81,7 +81,7 @@ def _run(request: SearchRequest, workload: Workload, settings: Settings, *, as_j
 
 
 def _lines(result: SearchResult, workload: Workload) -> Iterator[RenderableType]:
-    """Yield a table of the trials, the reasons for dropped and failed trials, and the finalists' recipes in TOML."""
+    """Yield a table of trials, the reasons that trials were dropped or failed, and the finalists' recipes in TOML."""
     yield Text()
     yield _table(result.measured())
     yield from _reasons(result.trials)

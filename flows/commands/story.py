@@ -147,7 +147,7 @@ def _layers(content: Story, store: str) -> Iterator[object]:
 
 
 def _executed(executed: Sequence[Row]) -> Iterator[object]:
-    """Show a table of each candidate's int8 time share and int8 instructions, followed by all warnings."""
+    """Show each candidate's share of operator time in int8 and its int8 instructions, followed by all warnings."""
     table = plain_table("  candidate", "int8", "by", right=("int8",))
     warnings: list[str] = []
     for row in executed:

@@ -35,7 +35,7 @@ def _min_version(context: click.Context, parameter: click.Parameter, value: str)
     "--public-key",
     type=FILE,
     multiple=True,
-    help="Accept signatures made with this Ed25519 key (PEM file); repeatable.",
+    help="Accept signatures that match this Ed25519 public key (PEM file); repeatable.",
 )
 @click.option("--workload", "-w", help="Accept only the bundle named in this workload's signed current.json.")
 @click.option(
@@ -47,7 +47,7 @@ def _min_version(context: click.Context, parameter: click.Parameter, value: str)
     "--threshold",
     type=click.IntRange(min=1),
     default=1,
-    help="Require signatures made with at least this many of the public keys.",
+    help="Require valid signatures for at least this many of the public keys.",
 )
 @click.option(
     "--min-version", default="", callback=_min_version, help="Refuse bundles that are older than this version or date."
@@ -155,7 +155,10 @@ def sign(workload: str, version: str | None, public_key: tuple[Path, ...], forma
     statement = pointer.statement(trusted) if trusted and pointer is not None else None
     report = verify_bundle(bundles.local_folder(workload, chosen), statement=statement)
     if not report.ok:
-        raise BundleError(f"The bundle failed verification and was not signed: {report.problem}")
+        raise BundleError(
+            f"The bundle was not signed, because verification failed: {report.problem}",
+            hint="Restore the bundle from a backup, or promote another bundle.",
+        )
     signed = (
         bundles.sign(workload, chosen, report.sha256sums)
         if statement is None

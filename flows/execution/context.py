@@ -91,7 +91,7 @@ class Execution:
         if not self.workers.pause(0):
             return False
         seconds = backoff_s(attempt, self.settings.retry_wait_s)
-        self.reporter.noted(f"{label}: the failure may be temporary; retrying in {seconds:.0f} s")
+        self.reporter.noted(f"{label}: retrying in {seconds:.0f} s, because the failure may be temporary")
         return self.workers.pause(seconds)
 
     @contextmanager

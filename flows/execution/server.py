@@ -50,8 +50,8 @@ def server_gone(error: Exception) -> ServerGoneError:
     return ServerGoneError(
         f"Prefect's server {os.environ.get('PREFECT_API_URL', '')} stopped responding: "
         f"{str(error) or type(error).__name__}.",
-        hint="Start the server again, and repeat the command. Recorded measurements are in the store, and finished "
-        "artifacts are reused.",
+        hint="If you started the server yourself, start it again. Then repeat the command. Recorded measurements are "
+        "in the store, and finished artifacts are reused.",
     )
 
 
@@ -70,8 +70,8 @@ def prefect_api(
     Parameters
     ----------
     startup_timeout_s
-        Time limit, in seconds, for starting the command's own server. A server that uses CPU time may exceed the time
-        limit by a factor of ten.
+        Time limit, in seconds, for starting the command's own server. A server that uses CPU time may take up to ten
+        times as long.
     noted
         Function to call with a message if the wait is long.
     meanwhile

@@ -27,8 +27,9 @@ class Terminated(BaseException):
 def interruption_behind(error: BaseException) -> BaseException | None:
     """Return the interruption that caused `error`, or None.
 
-    A signal handler may run in a Python function that C code has called. If the C code does not expect an exception,
-    CPython raises `SystemError` instead. If this `SystemError` counted as a failed stage, the run would continue.
+    A signal handler can run inside a Python function that C code has called. If the C code does not expect an
+    exception, CPython raises `SystemError` instead. If this `SystemError` counted as a failed stage, the run would
+    continue.
     """
     interruptions = (KeyboardInterrupt, Terminated, resolve_name("prefect.exceptions:ExternalSignal"))
     seen: BaseException | None = error
@@ -81,8 +82,8 @@ def _handling(handler: Handler, *signals: signal.Signals) -> Iterator[None]:
 def unwinding_on_sigterm() -> AbstractContextManager[None]:
     """Raise `Terminated` in the main thread when SIGTERM arrives.
 
-    While a flow runs, Prefect's handler reports the run as crashed, and then passes the signal to the previous handler.
-    Without the handler that this function installs, the process would die without a message.
+    If SIGTERM arrives while a flow runs, Prefect's handler reports the run as crashed, and then passes the signal to
+    the previous handler. Without the handler that this function installs, the process would die without a message.
     """
 
     def terminate(number: int, frame: FrameType | None) -> None:
@@ -98,7 +99,7 @@ def ignoring_interruptions() -> AbstractContextManager[None]:
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` on SIGTERM; after the block, raise Prefect's `TerminationSignal` instead.
+    """Raise `KeyboardInterrupt` on SIGTERM; after the block, convert the exception to Prefect's `TerminationSignal`.
 
     While Ray's native code waits, it propagates `KeyboardInterrupt` but drops other exceptions. If SIGTERM raised
     another exception, a run on a cluster would ignore SIGTERM until the benchmark ends.

@@ -85,7 +85,8 @@ def refuse_namesakes(starter: str) -> None:
     for path in (Path(name) for package in ("flows", "tasks", "storage") for name in (f"{package}.py", package)):
         if path.resolve().parent != own_folder and (path.is_file() or (path / "__init__.py").is_file()):
             raise ConfigurationError(
-                f"{path.absolute()} hides a nightquant package: {starter} imports from the working folder first.",
+                f"{path.absolute()} hides a nightquant package, because {starter} looks for modules in the working "
+                "folder first.",
                 hint=f"Run nightquant from another folder, or rename {path.name}.",
             )
 
@@ -139,7 +140,7 @@ def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
         return chosen
     names = sorted({f"{host.name} ({host.fingerprint})" for host, _ in hosts})
     raise MeasurementError(
-        f"Benchmarks need a host with the fingerprint {wanted or '(any)'}. "
+        f"Benchmarks cannot run, because no host has the fingerprint {wanted or '(any)'}. "
         f"Available hosts: {', '.join(names) or 'none'}.",
         hint="Run a worker on a matching host, or clear NIGHTQUANT_FINGERPRINT to allow any host.",
     )

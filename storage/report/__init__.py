@@ -119,7 +119,7 @@ def _section(
         "shown": shown,
         "plots": plots,
         "search": search,
-        "looks": LOOKS,  # marks of the search's trials, keyed by outcome
+        "looks": LOOKS,  # plot marks for the search's trials, keyed by outcome
     }
 
 

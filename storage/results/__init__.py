@@ -64,7 +64,7 @@ def number(row: Row, column: str) -> float | None:
     value = row.get(column)
     if value is None or isinstance(value, int | float):
         return value
-    raise TypeError(f"{column} is {value!r}, not a number")
+    raise TypeError(f"the column {column} contains {value!r}, which is not a number")
 
 
 def night_of(row: Row) -> dt.date:

@@ -36,13 +36,13 @@ REFERENCE_NIGHTS = 30  # maximum number of reference nights, from the start of a
 LEAST_NIGHTS = 3  # minimum number of reference nights
 WINDOW = 45  # number of recent nights on which a change may have begun
 LEAST_EFFECT = 0.03  # minimum change on the logarithmic scale
-LEAST_SIGMA = 1.0  # minimum change, in standard deviations of a night; smaller changes count as scatter
+LEAST_SIGMA = 1.0  # minimum change, in standard deviations of one night's value; smaller changes count as scatter
 ALPHA = 5e-4  # one-sided significance level; ``benchmarks/regressions.py`` measures the rate of false alarms
 EFFECTIVE_NIGHTS = 1.2  # minimum effective number of nights (Kish); a single night is not reported as a change
 RESOLVED = 0.25  # a series is comparable if five nights would reveal a change of this size
 _DISAGREE = 1e-3
 _OVER = 5.0  # log likelihood ratio above which the last nights count as a return to the reference
-_SPREAD = 0.5  # spread of the log-normal prior, whose median night-to-night deviation is 1.5%
+_SPREAD = 0.5  # spread of the log-normal prior for the night-to-night deviation; the prior's median is 1.5%
 _TAU = np.exp(np.linspace(np.log(0.002), np.log(0.4), 16))[:, None]
 _LOG_PRIOR = -0.5 * (np.log(_TAU / 0.015) / _SPREAD) ** 2
 

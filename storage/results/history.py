@@ -80,8 +80,8 @@ class Series:
     """Values of one metric, one per night since the reference began: sizes, qualities, or mean logarithms of speed-ups.
 
     ``sds`` contains the speed-ups' standard deviations. For quality differences, ``low`` and ``high`` are the ends of
-    the last night's interval. ``scale`` is the magnitude of the baseline's quality on the last night, or of the
-    candidate's quality if the baseline's quality is 0 or unknown.
+    the last night's interval. ``scale`` is the magnitude of the baseline's quality on the last night. If the
+    baseline's quality is 0 or unknown, ``scale`` is the magnitude of the candidate's quality.
     """
 
     nights: list[dt.date]
@@ -144,7 +144,7 @@ class History:
 # Possible starts count as equally good if their log likelihoods are within `_AS_GOOD` of the best log likelihood.
 # Among equally good starts, a start with a known cause is preferred.
 _AS_GOOD = 3.0
-_NIGHT_SD = 0.015  # assumed night-to-night standard deviation of the current bundle
+_NIGHT_SD = 0.015  # assumed night-to-night standard deviation of the current bundle's logarithmic speed-up
 
 
 @dataclass(frozen=True)

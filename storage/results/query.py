@@ -77,7 +77,8 @@ def _opened(root: StoreRoot, catalog: Path, scratch: Path) -> Iterator[duckdb.Du
             if not _is_damage(error):
                 raise
             raise StoreError(
-                f"The catalog {root.uri(CATALOG)}, or a results file that it names, cannot be read: {error}",
+                f"The catalog {root.uri(CATALOG)}, or a results file that it lists, cannot be read: "
+                f"{str(error).rstrip('.')}.",
                 hint="Rebuild the catalog with: nightquant store compact",
             ) from error
 
@@ -103,7 +104,7 @@ def run_query(root: StoreRoot | Path | str, sql: str) -> pa.Table:
                 raise
             raise QueryError(str(error)) from error
     if result is None:
-        raise QueryError("The query is empty.", hint='Example: nightquant query "from leaderboard"')
+        raise QueryError("The query is empty.", hint='Pass a query, for example: nightquant query "from leaderboard"')
     return result
 
 

@@ -118,7 +118,7 @@ _CAPACITY = (
     Column(
         "capacity_scenario",
         TEXT,
-        "load under which the run measured capacity; NULL if the run did not measure capacity",
+        "load under which the run measured capacity, or NULL if the run did not measure capacity",
         choices=get_args(results.Scenario),
     ),
     Column("capacity_rps", REAL, "requests per second that the host serves with this candidate", "requests per second"),

@@ -19,7 +19,7 @@ from storage.results.values import admit, array_of
 from storage.root import StoreRoot
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_ROW_GROUP = 122_880  # DuckDB's default; threads scan different row groups in parallel
+_ROW_GROUP = 122_880  # rows per row group (DuckDB's default); threads scan different row groups in parallel
 
 
 class ResultsStore:
@@ -98,13 +98,15 @@ class ResultsStore:
 
 def _layout(table: str, run_id: str, published: datetime) -> Table:
     if table not in TABLES:
-        raise StoreError(f'There is no table "{table}".', hint=f"Expected one of: {', '.join(TABLES)}.")
+        raise StoreError(f'There is no table "{table}".', hint=f"Use one of these tables: {', '.join(TABLES)}.")
     if not _RUN_ID.fullmatch(run_id) or run_id.startswith("compacted-"):
         raise StoreError(
-            f"{run_id!r} is not a valid run id.", hint="Use only letters, digits, dots, dashes and underscores."
+            f"{run_id!r} is not a valid run id.",
+            hint="Use only letters, digits, dots, dashes and underscores. Begin the id with a letter or a digit, but "
+            "not with compacted-.",
         )
     if published.tzinfo is None:
-        raise StoreError("The publication time lacks a time zone.", hint="Pass datetime.now(UTC).")
+        raise StoreError(f"The publication time {published} lacks a time zone.", hint="Pass datetime.now(UTC).")
     return TABLES[table]
 
 
@@ -177,4 +179,4 @@ def _refuse_defects(table: Table, rows: Sequence[Row], run_id: str) -> None:
 
 
 def _refused(table: Table, reason: str) -> StoreError:
-    return StoreError(f"The {table.name} rows were rejected: {reason}.", hint="Nothing was written.")
+    return StoreError(f"The rows for the table {table.name} were rejected: {reason}.", hint="Nothing was written.")

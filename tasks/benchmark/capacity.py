@@ -57,7 +57,7 @@ def measure_capacity(
     try:
         if is_left_out:
             raise MeasurementError(
-                "Capacity was not measured, because quick runs do not measure it by default.",
+                "Capacity was not measured, because quick runs skip this measurement by default.",
                 hint="Set in_quick = true in [benchmark.capacity].",
             )
         with _golden_files(job, settings, store) as goldens:

@@ -35,7 +35,7 @@ _FEWEST_SITTINGS, _MOST_SITTINGS = 3, 20
 _FEWEST_REQUESTS = 100
 # First rate to try, as a fraction of the highest throughput.
 _FIRST_GUESS = 0.8
-# Minimum numbers of requests for the 99th and 99.9th percentiles: at least ten requests must exceed a percentile.
+# Minimum numbers of requests for the 99th and 99.9th percentiles: at least ten latencies must exceed each percentile.
 _FOR_P99, _FOR_P999 = 1_000, 10_000
 
 
@@ -53,7 +53,7 @@ _PLANS = {"offline": _Plan(sittings=7, rounds=6, windows=6), "server": _Plan(sit
 
 
 class _Score(NamedTuple):
-    """A split's score: whether calls meet the latency bound, and the throughput in rows and in calls per second."""
+    """A split's score: whether calls meet the latency bound, and the numbers of rows and calls per second."""
 
     fits: bool
     rows_per_s: float
@@ -91,7 +91,7 @@ class _Subject:
 
 @dataclass
 class _Measurement:
-    """The state of a capacity measurement; ``started_s`` lists how many seconds each fleet took to start.
+    """The state of a capacity measurement; ``started_s`` lists each fleet's start-up time in seconds.
 
     A sitting measures each subject in windows of ``window_s`` seconds or with probes of ``requests`` requests.
     """
@@ -124,7 +124,7 @@ class _Measurement:
 
         See Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS
         2016. The subjects take turns and try the splits in the same order, because trying a split for only one subject
-        would bias the ratio.
+        would bias the capacity ratio.
         """
         end, windows = time.monotonic() + _SEARCH_SHARE * self.left_s(), _FEWEST_WINDOWS
         scores: dict[str, dict[Split, _Score]] = {subject.name: {} for subject in self.spec.subjects}
@@ -213,7 +213,7 @@ class _Measurement:
         item.probes.append(probe)
 
     def _twice(self, fleet: Fleet, gaps: Array) -> Callable[[float], Probe]:
-        """Return a function that tests a request rate, with a second attempt in case other programs cause a failure."""
+        """Return a function that tests a request rate and retries once, because other programs can cause a failure."""
 
         def attempt(rate: float) -> Probe:
             probe = offer(fleet, gaps, rate)

@@ -134,7 +134,7 @@ def running_fleet(subject: Subject, split: Split, loader: str, processors: Seque
         yield fleet
     finally:
         for worker, control in fleet.workers.items():
-            worker.kill()  # kill, because a worker has nothing to clean up and may hang in a call
+            worker.kill()  # kill at once, because a worker has nothing to clean up and may hang in a call
             worker.join()
             control.close()
         os.close(queue)
@@ -186,7 +186,7 @@ def _serve(call: Call, queue: int, finished_s: Array) -> tuple[int, float]:
 
 
 def _read(queue: int) -> int:
-    # The kernel copies a number while it holds the pipe's lock, so two workers never share the bytes of a number.
+    # The kernel holds the pipe's lock while it copies a number, so all bytes of a number go to the same worker.
     return int.from_bytes(os.read(queue, _BYTES), sys.byteorder, signed=True)
 
 

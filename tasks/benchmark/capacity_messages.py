@@ -10,7 +10,7 @@ from tasks.refs import Frozen
 
 
 class Split(Frozen):
-    """A division of the host's processors: the numbers of processes, threads per process, and rows per call."""
+    """A division of the work among processors: the numbers of processes, threads per process, and rows per call."""
 
     processes: int
     threads: int
@@ -40,7 +40,7 @@ class CapacitySpec(ChildSpec):
 
 
 class Served(Frozen):
-    """One subject's requests per second in each round of each sitting, with the subject's best split.
+    """One subject's best split, and the requests per second in each round of each sitting.
 
     In the server scenario, the latency percentiles are computed from ``requests`` requests, sent at each round's
     highest rate. ``limit`` describes how the request generator limited the rate, or is ``""``.
@@ -56,7 +56,7 @@ class Served(Frozen):
 
 
 class CapacityReport(Frozen):
-    """Results by subject, in the order of the request, and the reason for each subject that was not measured."""
+    """Results by subject, in the order of the request; ``refused`` maps subjects without results to reasons."""
 
     subjects: dict[str, Served]
     refused: dict[str, str]

@@ -1,4 +1,4 @@
-"""The server scenario: send requests at random times without waiting for answers, and find the highest possible rate.
+"""The server scenario: send requests without waiting for answers, and find the highest rate that meets a latency bound.
 
 Requests are scheduled in advance, and each latency is measured from the scheduled time. If each request waited for the
 previous answer, slow answers would hide the queueing (coordinated omission). Arrival times follow a Poisson process.
@@ -19,7 +19,7 @@ from tasks.benchmark.capacity_fleet import Fleet
 from tasks.benchmark.rounds import no_garbage_collection
 from tasks.benchmark.statistics import Array
 
-# Share of the latencies that must be within the bound.
+# Share of requests that must be answered within the latency bound.
 SHARE = 0.99
 # The generator counts as the bottleneck if lag ÷ latency bound exceeds `LATE`, or if busy time ÷ elapsed time exceeds
 # `BUSY`.
@@ -53,7 +53,7 @@ def offer(fleet: Fleet, gaps: Array, rate: float) -> Probe:
     Parameters
     ----------
     gaps
-        Times between requests in units of the mean time, float64 [requests].
+        Times between requests, divided by their mean, float64 [requests].
     """
     numbers, count = np.arange(len(gaps), dtype=np.int64).tobytes(), len(gaps)
     item = len(numbers) // count
@@ -79,11 +79,11 @@ def offer(fleet: Fleet, gaps: Array, rate: float) -> Probe:
 
 
 def highest_rate(attempt: Callable[[float], Probe], bound_s: float, guess: float, ceiling: float) -> Probe | None:
-    """Find the highest rate at which the latency's 99th percentile is at most `bound_s`, or return None.
+    """Find the highest rate at which the latency's 99th percentile is at most `bound_s`.
 
-    The search takes growing steps from `guess` until it has a rate that passes and a rate that fails, and then bisects.
-    Rates above `ceiling`, the highest throughput, are not tried, because a short test at such a rate may pass by
-    chance.
+    Return None if even the lowest rate fails. The search takes growing steps from `guess` until it has a rate that
+    passes and a rate that fails, and then bisects. Rates above `ceiling`, the highest throughput, are not tried,
+    because a short test at such a rate may pass by chance.
     """
     passed: Probe | None = None
     lowest = ceiling * _LOWEST
@@ -107,7 +107,7 @@ def highest_rate(attempt: Callable[[float], Probe], bound_s: float, guess: float
 
 
 def generator_limit(lag_s: Array, busy: float, bound_s: float) -> str:
-    """Describe how the generator limited the requests at the highest rate, or return ``""``."""
+    """Describe how the generator limited the highest rate; return ``""`` if the generator was not the bottleneck."""
     late_s = float(np.quantile(lag_s, SHARE))
     if late_s > LATE * bound_s:
         return f"the generator, which sent 1% of the requests at least {late_s * 1e3:.3g} ms late"

@@ -75,7 +75,7 @@ def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) 
 
 
 def describe_end(code: int) -> str:
-    """Describe how a process ended without a report, and advise what to do; a negative `code` stands for a signal."""
+    """Describe how a process ended without a report; for common signals (negative `code`), suggest a remedy."""
     if code >= 0:
         return f"ended with exit code {code} and without a report."
     return f"was killed by {signal.Signals(-code).name}. {_ADVICE.get(-code, '')}".rstrip()
@@ -141,7 +141,8 @@ def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
             waiting.join(limit.left_s())
             if waiting.is_alive():
                 raise MeasurementError(
-                    f"The {_name(module)} process was stopped: the benchmark took longer than {limit.seconds:.0f} s.",
+                    f"The {_name(module)} process was stopped, because the benchmark took longer than "
+                    f"{limit.seconds:.0f} s.",
                     hint="If the benchmark needs more time, raise NIGHTQUANT_STAGE_TIMEOUT_S.",
                 )
             return process.wait()

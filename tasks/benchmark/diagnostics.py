@@ -1,6 +1,6 @@
-"""Benchmark results for each subject: times, memory, and a proof of the operators and instructions that ran.
+"""Benchmark results for each subject: times, memory, and a proof that lists the operators and instructions that ran.
 
-Memory is measured and proofs are made after timing. If a value cannot be measured, the reason is recorded.
+Memory is measured and proofs are collected after timing. If a value cannot be measured, the reason is recorded.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Diagnosis:
     proof_wall_s: float = 0.0
 
     def lack(self, columns: Iterable[str], reasons: dict[str, str]) -> None:
-        """Record why subjects lack values in `columns`; `reasons` maps subjects to reasons."""
+        """Record, for each subject in `reasons`, the reason that the values in `columns` are missing."""
         for name, reason in reasons.items():
             self.unknown.setdefault(name, {}).update(dict.fromkeys(columns, reason))
 
@@ -116,7 +116,7 @@ class Diagnosis:
 def diagnose(
     session: Session, subjects: Sequence[Subject], modules: tuple[str, ...], known: Mapping[str, Proof] | None = None
 ) -> Diagnosis:
-    """Measure memory and, in parallel, make proofs that `known` lacks; neither result depends on wall time."""
+    """Measure memory and, in parallel, collect the proofs missing from `known`; neither result depends on wall time."""
     diagnosis, began = Diagnosis(proofs=dict(known or {})), time.perf_counter()
     unknown = [subject for subject in subjects if subject.name not in diagnosis.proofs]
     with ThreadPoolExecutor(1) as pool:
@@ -147,7 +147,7 @@ def look(
     Returns
     -------
     reports, refused
-        Reports of the processes that succeeded, and the reason for each subject without a report.
+        Reports of the processes that succeeded, and the reason for each missing report, keyed by subject.
     """
     if not subjects:
         return [], {}

@@ -71,7 +71,7 @@ def run(spec_json: str) -> LaunchReport:
         cold_wall_s = time.monotonic() - began
         used: dict[str, float] = {}
         for name, subject in ready.items():
-            with subject.loaded.scope():  # count threads with half as many calls as in a block
+            with subject.loaded.scope():  # to count threads, make half as many calls as in a block
                 used[name] = threads_used(subject.loaded.call, -(-calls[name] // 2), subject.background)
     for name, threads in used.items():
         if problem := excess(threads, spec.threads):
@@ -109,7 +109,7 @@ def run(spec_json: str) -> LaunchReport:
 
 
 def load_candidate(subject: Subject) -> Loaded:
-    """Open a candidate, ready to be called with the golden inputs."""
+    """Open a candidate for calls with the golden inputs."""
     opened = RUNTIMES[subject.runtime].opener().open(subject.files(), torch.get_num_threads())
     golden = Golden.read(Path(subject.golden))
     return Loaded(partial(opened.call, *golden.inputs.values()), golden.outputs, opened.scope)

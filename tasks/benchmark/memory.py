@@ -2,7 +2,7 @@
 
 `tasks.benchmark.child` runs this module. The process imports the libraries and forks one child per subject. The growth
 of a child's resident memory therefore comes from the model and its working memory, not from imports. Linux resets the
-peak memory of a forked child.
+peak-memory counter of a forked child.
 """
 
 from __future__ import annotations

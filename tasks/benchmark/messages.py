@@ -71,7 +71,7 @@ class Subject(Frozen):
 
 
 class ChildSpec(Frozen):
-    """Subjects that a child process measures; it imports ``modules``, and then opens each subject with ``loader``."""
+    """Subjects for a child process, which imports ``modules`` and then opens each subject with ``loader``."""
 
     subjects: tuple[Subject, ...]
     loader: str
@@ -99,7 +99,7 @@ class LaunchSpec(ChildSpec):
 
 
 class SubjectReport(Frozen):
-    """Call times of one subject in one launch, in seconds: each block's mean, each single call, and each cold call."""
+    """One subject's call times in one launch, in seconds: block means, individually timed calls, and cold calls."""
 
     load_s: float
     first_call_s: float
@@ -141,7 +141,7 @@ class Memory(Frozen):
 
 
 class MemoryReport(Frozen):
-    """Memory by subject, and the reason for each subject without a measurement."""
+    """Memory by subject; ``refused`` maps subjects without a measurement to reasons."""
 
     memory: dict[str, Memory]
     refused: dict[str, str]

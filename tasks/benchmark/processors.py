@@ -74,7 +74,7 @@ def threads_used(call: Callable[[], object], calls: int, own: frozenset[int] = f
     elapsed_s = time.perf_counter() - began
     used = [np.subtract(after[thread], before.get(thread, (0.0, 0.0))) for thread in after.keys() - foreign]
     least_s = _LEAST_WORK * max(ran_s for ran_s, _ in used)
-    # If the virtual machine was paused, the kernel can overstate waiting times, so count each thread at most once.
+    # If the virtual machine was paused, the kernel can overstate waits, so cap each thread's time at `elapsed_s`.
     return float(sum(min(ran_s + waited_s, elapsed_s) for ran_s, waited_s in used if ran_s > least_s)) / elapsed_s
 
 
@@ -122,8 +122,9 @@ def _folders() -> list[Path]:
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # Maximum size of the eviction buffer. A virtual machine sees the host's entire last-level cache but can use only part
-# of the cache. On a host that reports 480 MiB, writing to a buffer of that size would take about 50 ms per call.
-# `python -m benchmarks.cold_calls` shows that a buffer above the maximum hardly slows the timed calls further.
+# of the cache. On a host that reports 480 MiB of cache, writing to a buffer of that size would take about 50 ms per
+# call. `python -m benchmarks.cold_calls` shows that a buffer larger than the maximum hardly slows the timed calls
+# further.
 MOST_BYTES = 128 << 20
 
 

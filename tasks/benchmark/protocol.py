@@ -34,7 +34,7 @@ _FEWEST = 2
 
 @dataclass(frozen=True)
 class Contest:
-    """Subjects whose speed affects decisions; ``caches`` says whether warm or cold calls count.
+    """Subjects whose speed affects decisions; ``caches`` determines whether warm or cold calls count.
 
     The ``contenders`` may be promoted if they are at least ``min_speedup`` times as fast as the baseline (``None``
     allows any speed). For direct comparison, every launch times the contenders and the deployed subject, ``incumbent``
@@ -50,11 +50,11 @@ class Contest:
 
     @property
     def comparisons(self) -> int:
-        """Number of ratios that affect decisions."""
+        """Number of speed ratios that affect decisions."""
         return len(self.contenders) * (2 if self.incumbent else 1)
 
     def is_decided(self, measured: Measured) -> bool:
-        """Return whether each contender is known to be fast enough, too slow, or unable to win."""
+        """Return whether every contender is known to be fast enough, too slow, or unable to win."""
         if self.min_speedup is None:
             return True
         measured = measured.with_caches(self.caches)
@@ -88,11 +88,11 @@ class Measured:
         return [launch.subjects[name] for launch in self.launches if name in launch.subjects]
 
     def round_s(self, name: str) -> Array:
-        """Return the seconds per call in every round, from blocks or cold calls, as float64 [launches, rounds]."""
+        """Return each round's time per call in seconds, from blocks or cold calls, as float64 [launches, rounds]."""
         return np.array([report.round_s if self.caches == "warm" else report.cold_s for report in self.of(name)])
 
     def single_s(self, name: str) -> Array:
-        """Return the duration of every single call in seconds, as float64 [calls]."""
+        """Return the durations of the individually timed calls in seconds, as float64 [calls]."""
         return np.concatenate([np.array(report.single_s, dtype=np.float64) for report in self.of(name)])
 
     def ratio(self, name: str) -> Ratio:
@@ -190,7 +190,7 @@ class Session:
             for name in (self.baseline, copy):
                 if name in refused:
                     raise MeasurementError(
-                        f"The baseline {self.baseline} cannot be timed: {refused[name]}.",
+                        f"The baseline {self.baseline} cannot be timed ({refused[name]}).",
                         hint="Check that the baseline runs correctly on this host.",
                     )
             remaining = [
@@ -213,7 +213,7 @@ class Session:
     ) -> MemoryReport:
         """Measure the resident memory of every subject, each in a separate process that has imported `modules`.
 
-        Unless `alone` is true, leave as many processors free for the proof as the benchmark has threads.
+        Unless `alone` is true, leave processors free for the proof, one for each benchmark thread.
 
         Raises
         ------
@@ -225,7 +225,7 @@ class Session:
         return run_child("tasks.benchmark.memory", spec, MemoryReport, self.limit)
 
     def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
-        """Find out which operators and instructions each subject executes, in one process for all subjects.
+        """Determine the operators and instructions that each subject executes, in one process for all subjects.
 
         Raises
         ------

@@ -47,7 +47,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def time_block(call: Call, calls: int) -> float:
-    """Return the total duration of `calls` calls in seconds, with the garbage collector off."""
+    """Time `calls` calls with the garbage collector off; return their total duration in seconds."""
     with no_garbage_collection():
         return _elapsed(call, calls)
 
@@ -80,7 +80,7 @@ def warm_up(call: Call, least_calls: int, least_s: float) -> float:
 
 
 def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: float) -> int:
-    """Warm up; return how many calls a block needs to take at least `block_s` seconds."""
+    """Warm up; return the number of calls that a block needs to take at least `block_s` seconds."""
     began, half = time.perf_counter(), -(-least_calls // 2)
     calls = calls_for_block(call, block_s, warm_up(call, half, least_s / 2))
     warm_up(call, half, least_s - (time.perf_counter() - began))

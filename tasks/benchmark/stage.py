@@ -38,8 +38,8 @@ class BenchmarkCandidate(Frozen):
 
     If ``standing`` is ``settled``, the candidate's speed does not affect decisions. The speed of a ``challenger``
     determines whether the candidate can be promoted. Challengers are compared with the current bundle (``incumbent``),
-    or with a candidate identical to the bundle (``defender``). Capacity is measured only for the current bundle and for
-    candidates whose ``may_be_promoted`` is true.
+    or with a candidate that is identical to the bundle (``defender``). Capacity is measured only for the current bundle
+    and for candidates whose ``may_be_promoted`` is true.
     """
 
     candidate: CandidateRef
@@ -195,7 +195,10 @@ def further_settings(benchmark: Benchmark) -> list[Setting]:
 def subjects_at(
     setting: Setting, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
 ) -> Iterator[list[Subject]]:
-    """Yield the subjects with a temporary file that contains inputs of the setting's sizes, but no golden outputs."""
+    """Yield the subjects with inputs of the setting's sizes.
+
+    If these sizes differ from the workload's sizes, a temporary file of inputs replaces the golden files.
+    """
     workload = setting.of(job.workload)
     if workload == job.workload:
         yield list(subjects)
@@ -235,7 +238,7 @@ def _keep(proofs: Mapping[str, Proof], facts: Mapping[str, Fact[Proof]], store: 
     """Store complete proofs; a proof without instructions may become complete when the system allows sampling."""
     for name, fact in facts.items():
         if name in proofs and proofs[name].instructions is not None:
-            with suppress(StoreError):  # the next run can make the proof again, but cannot repeat the timings
+            with suppress(StoreError):  # the next run can repeat the proof, but cannot recover lost timings
                 fact.keep(proofs[name], store)
 
 

@@ -47,7 +47,7 @@ def correction_of(launches: int, correlation: float) -> Correction:
     Parameters
     ----------
     correlation
-        Correlation between successive launches, from 0 to less than 1.
+        Correlation between successive launches: at least 0 and less than 1.
     """
     if not correlation:
         return Correction(1.0, launches - 1)
@@ -94,9 +94,9 @@ def _correlations(launches: int, correlation: float) -> Floats:
 def _expected(launches: int) -> Floats:
     """Compute, for each correlation in the grid, the mean autocorrelation of a series with `launches` values.
 
-    The mean of a ratio of quadratic forms in normal variables is an integral over the covariance's eigenvalues. See
-    Sawa, "The exact moments of the least squares estimator for the autoregressive model", Journal of Econometrics 8,
-    1978.
+    The mean of a ratio of quadratic forms in normal variables is an integral that can be computed from the covariance
+    matrix's eigenvalues and eigenvectors. See Sawa, "The exact moments of the least squares estimator for the
+    autoregressive model", Journal of Econometrics 8, 1978.
     """
     centre = np.eye(launches) - 1 / launches
     nodes, weights = np.polynomial.legendre.leggauss(100)
@@ -173,7 +173,7 @@ class Sample:
 
     @cached_property
     def squares(self) -> float:
-        """Sum of squared deviations from the mean, in units of one subject's variance."""
+        """Sum of squared deviations from the mean, divided by ``variance``."""
         return float(((self.logs - self.mean) ** 2).sum()) / self.variance
 
 
@@ -231,7 +231,7 @@ class Noise:
         Parameters
         ----------
         copy
-            Sample of the baseline against its copy (A/A).
+            Sample that compares the baseline with its copy (A/A).
         comparisons
             Number of ratios that affect decisions in this benchmark.
         """

@@ -43,13 +43,15 @@ def read_whole(folder: Path, expected: str = "") -> dict[str, bytes]:
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         with os.fdopen(os.open(folder / name, flags), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode) or not PLAIN.fullmatch(name):
-                raise Refused(f"{name!r} is not a regular file, or its name is not allowed")
+                raise Refused(f"{name!r} is not a regular file, or its name is not allowed; fetch the bundle again")
             files[name] = stream.read()
     sums, _ = files.pop("SHA256SUMS", b""), files.pop("SHA256SUMS.sig", None)
     lines = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items()]
     if "".join(lines).encode() != sums or not files or expected not in ("", hashlib.sha256(sums).hexdigest()):
         wrong = {line[66:].strip() for line in {*lines} ^ {*sums.decode("latin-1").splitlines(keepends=True)}}
-        raise Refused(f"files do not match SHA256SUMS: {', '.join(sorted(wrong)) or 'SHA256SUMS itself'}")
+        names = ", ".join(sorted(wrong - {""}))
+        problem = f"does not match {names}" if names else "is missing or was changed"
+        raise Refused(f"SHA256SUMS {problem}; fetch the bundle again")
     return files
 
 
@@ -64,7 +66,7 @@ def read_tensors(content: bytes) -> dict[str, Tensor]:
             dtype, code = KINDS[entry["dtype"]]
             raw = content[start + begin : start + end]
             if len(raw) != prod(entry["shape"]) * struct.calcsize(code) or not raw:
-                raise Refused(f"the golden tensor {name} has the wrong length")
+                raise Refused(f"the golden tensor {name} has the wrong length; fetch the bundle again")
             tensors[name] = (dtype, list(entry["shape"]), raw)
     return tensors
 
@@ -105,7 +107,9 @@ def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, fl
         for index, ((dtype, shape, values), entry) in enumerate(zip(outputs, expected, strict=True)):
             name, right = entry["name"], golden[prefix + entry["golden"]]
             if (dtype, list(shape)) != right[:2]:
-                raise Refused(f"output {name} is {dtype} {tuple(shape)} instead of {right[0]} {tuple(right[1])}")
+                raise Refused(
+                    f"output {name} has dtype {dtype} and shape {list(shape)} instead of {right[0]} and {right[1]}"
+                )
             difference = largest_difference(dtype, values, right[2])
             if not difference <= worst[name] and worst[name] == worst[name]:  # NaN counts as the largest difference
                 worst[name] = difference

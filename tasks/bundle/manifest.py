@@ -47,7 +47,7 @@ class Searched:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Data for packaging a bundle; ``measurements`` are the workload's rows from the ``measurements`` table.
+    """Data for packaging a bundle; ``measurements`` contains the workload's rows from the ``measurements`` table.
 
     ``searched`` is None if the workload file contains the promoted recipe.
     """
@@ -132,7 +132,10 @@ def describe_golden(path: Path, provenance: Provenance) -> tuple[list[Json], lis
     cases = 1 + max((int(key.partition(".")[0]) for key in tensors if key[:1].isdigit()), default=0)
     expected = [case_prefix(number) + key for number in range(cases) for key in one]
     if sorted(expected) != sorted(tensors) or not names or not count:
-        raise BundleError(f"{path} contains the tensors {sorted(tensors)}, but must contain {sorted(expected)}.")
+        raise BundleError(
+            f"{path} contains the tensors {sorted(tensors)}, but must contain {sorted(expected)}.",
+            hint="Run nightquant nightly again.",
+        )
     for key, tensor in tensors.items():
         if not tensor.size or not np.isfinite(tensor).all():
             raise BundleError(

@@ -84,8 +84,8 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
         raise BundleError(f"{workload.name} {decision.candidate} was not promoted: {decision.reason}.")
     if decision.candidate != candidate.name or not RUNTIMES[candidate.runtime].hands_over:
         raise BundleError(
-            f"{workload.name} {candidate.name} was not promoted, or its files cannot be deployed.",
-            hint="Package only a promoted candidate whose runtime can be deployed.",
+            f"The candidate {candidate.name} of {workload.name} was not promoted, or its files cannot be deployed.",
+            hint="Package only a promoted candidate whose runtime supports deployment.",
         )
     content = content_of(provenance.job, candidate)
     before = bundles.pointer(workload.name)
@@ -158,7 +158,8 @@ def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspa
     report = verify(folder)
     if not report.ok:
         raise BundleError(
-            f"{provenance.job.workload.name} {provenance.candidate.name} was not published: {report.problem}",
+            f"The candidate {provenance.candidate.name} of {provenance.job.workload.name} was not published: "
+            f"{report.problem}",
             hint="The runtime's files do not reproduce the evaluated outputs. Remove this runtime from the recipe.",
         )
 

@@ -82,9 +82,9 @@ def verify(
         manifest = read_manifest(path, sha256sums)
         report = replace(report, workload=manifest["workload"]["name"], version=manifest["version"])
         if statement and (report.workload, report.version) != (statement.workload, statement.version):
-            signed = f"the signed statement names {statement.workload} {statement.version}"
             raise BundleError(
-                f"{path}: this bundle is {report.workload} {report.version}, but {signed}.",
+                f"The bundle in {path} is version {report.version} of {report.workload}, but the signed current.json "
+                f"names version {statement.version} of {statement.workload}.",
                 hint=f"Do not use this bundle; fetch version {statement.version}.",
             )
         report = replace(report, stage="model")
@@ -105,7 +105,7 @@ def checker_source(runtime: str) -> str:
     if not checker:
         raise BundleError(
             f'The bundle is for the "{runtime}" runtime, which this version of nightquant cannot check.',
-            hint="Verify the bundle with the nightquant version that built it, or run the bundle's verify.py.",
+            hint="Verify the bundle with the version of nightquant that built it, or run the bundle's verify.py.",
         )
     # Put the loader's code in a function, so that its imports run only after the checksums match, and so that import
     # errors are reported.
@@ -123,8 +123,11 @@ def _signature(
 ) -> Literal["valid", "not checked", "none"]:
     if statement is not None:
         if statement.sha256sums != sha256sums:
-            problem = f"its {SUMS} differs from the {SUMS} of {statement.version}, which the signed current.json names"
-            raise BundleError(f"{path}: {problem}.", hint=f"Do not use this bundle; fetch version {statement.version}.")
+            raise BundleError(
+                f"The {SUMS} in {path} differs from the {SUMS} of version {statement.version}, which the signed "
+                "current.json names.",
+                hint=f"Do not use this bundle; fetch version {statement.version}.",
+            )
         return "valid"
     if not keys:
         return "not checked" if (path / SIGNATURE).is_file() else "none"
@@ -148,7 +151,7 @@ def _run_model(path: Path, report: VerificationReport, runtime: str, timeout_s: 
         process = subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:
         raise BundleError(
-            f"{path}: the model did not finish within {timeout_s:g} s.", hint="Try again on an idle host."
+            f"The model in {path} did not finish within {timeout_s:g} s.", hint="Try again on an idle host."
         ) from error
     try:
         result = json.loads(process.stdout.decode().splitlines()[-1])

@@ -190,7 +190,7 @@ class Vocabulary:
         self._keys = np.zeros((1 << _SLOT_BITS, 2), dtype=np.uint64)
         self._cached_ids = np.zeros(1 << _SLOT_BITS, dtype=np.int32)
         # A word that begins with 16 NUL bytes has the key 0 and belongs to the first slot. Set the first slot's key to
-        # 1, so that such a word does not match the empty slot.
+        # 1, so that a word with the key 0 does not match the empty slot.
         self._keys[0] = 1
 
     def encode(self, text: bytes) -> npt.NDArray[np.int32]:

@@ -150,7 +150,7 @@ def checked_outputs(result: object, rows: int) -> Tensor:
     outputs = tensors_of(result)[0]
     if not outputs.dim() or len(outputs) != rows:
         raise MeasurementError(
-            f"the model returns a tensor of shape {list(outputs.shape)} for {rows} rows.",
+            f"the model's first output has the shape {list(outputs.shape)} for {rows} input rows.",
             hint="Change the model so that its first output has one row for each input row.",
         )
     if outputs.is_floating_point() and not outputs.isfinite().all():
@@ -169,6 +169,6 @@ def _check_logits(logits: Tensor, classes: int) -> None:
         )
     if logits.shape[1] < classes:
         raise MeasurementError(
-            f"the model returns {logits.shape[1]} logits for {classes} classes.",
+            f"the model returns {logits.shape[1]} logits per row, but the data set has {classes} classes.",
             hint="Correct model.num_classes or the factory's arguments.",
         )

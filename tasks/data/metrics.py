@@ -48,7 +48,8 @@ def scores(outputs: Tensor) -> Tensor:
         return single
     if outputs.dim() != 2 or outputs.shape[1] != 2:
         raise MeasurementError(
-            f"the model returns outputs of shape {list(outputs.shape)}; auroc needs one score or two logits per row.",
+            f"the model returns outputs of shape {list(outputs.shape)}, but auroc needs one score or two logits per "
+            "row.",
             hint='If the data has more than two classes, set evaluate.metric to "f1-macro" or "accuracy".',
         )
     return outputs[:, 1].double() - outputs[:, 0].double()
@@ -87,7 +88,8 @@ def _strict_top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
     require_classes(predicted(outputs), target)
     if outputs.dim() != 2 or outputs.shape[1] <= 5:
         raise MeasurementError(
-            f"the model returns outputs of shape {list(outputs.shape)}; top5 needs logits for more than five classes.",
+            f"the model returns outputs of shape {list(outputs.shape)}, but top5 needs logits for more than five "
+            "classes.",
             hint='Set evaluate.metric to "accuracy" instead.',
         )
     return (outputs.topk(5).indices == target[:, None]).any(1).double() * RIGHT
@@ -134,12 +136,13 @@ def _loss_parts(outputs: Tensor, target: Tensor) -> Tensor:
     if outputs.dim() < 2 or target.shape != expected or target.is_floating_point():
         raise MeasurementError(
             f"the model returns logits of shape {list(outputs.shape)} for {describe_target(target)}.",
-            hint="Return logits [rows, classes, …] for int64 targets [rows, …].",
+            hint="Return logits of shape [rows, classes, …] for int64 targets of shape [rows, …].",
         )
     if int(target.max()) >= outputs.shape[1]:
         raise MeasurementError(
-            f"the model returns {outputs.shape[1]} logits, but the data contains class {int(target.max())}.",
-            hint=f"Make the model return at least {int(target.max()) + 1} logits, for example through model.arguments.",
+            f"the model returns {outputs.shape[1]} logits per row, but the data contains class {int(target.max())}.",
+            hint=f"Make the model return at least {int(target.max()) + 1} logits per row, for example by changing "
+            "model.arguments.",
         )
     rows = len(target)
     losses = cross_entropy(outputs.double(), target, reduction="none").reshape(rows, -1)
@@ -157,7 +160,7 @@ def _errors(outputs: Tensor, target: Tensor) -> Tensor:
         if single is None or single.shape != target.shape:
             raise MeasurementError(
                 f"the model returns outputs of shape {list(outputs.shape)} for {describe_target(target)}.",
-                hint="Make the outputs and the targets the same shape.",
+                hint="Give the outputs and the targets the same shape.",
             )
         outputs = single
     return (outputs.double() - target.double()).reshape(len(target), -1)
@@ -190,7 +193,8 @@ def word_errors(outputs: Tensor, target: Tensor) -> Tensor:
     if outputs.dim() != (3 if logits else 2) or target.dim() != 2 or target.is_floating_point():
         raise MeasurementError(
             f"the model returns outputs of shape {list(outputs.shape)} for targets of shape {list(target.shape)}.",
-            hint="wer needs word ids [rows, steps] or logits [rows, classes, steps], and int64 targets [rows, words].",
+            hint="For wer, return word ids of shape [rows, steps] or logits of shape [rows, classes, steps], and "
+            "provide int64 targets of shape [rows, words].",
         )
     guesses = [_best_path(row) for row in outputs.argmax(1).tolist()] if logits else _without_padding(outputs)
     rows = zip(guesses, _without_padding(target), strict=True)

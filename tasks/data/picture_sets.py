@@ -99,7 +99,7 @@ def prepare_pictures(
             rest = [f"and {len(reasons) - _NAMED} more"] if len(reasons) > _NAMED else []
             listed = "; ".join([*reasons[:_NAMED], *rest])
             raise InputError(
-                f"{len(reasons)} of {total} images cannot be read, more than the allowed {allowed:.1%}. "
+                f"{len(reasons)} of {total} images cannot be read, but the allowed share is {allowed:.1%}. "
                 f"Unreadable images: {listed}.",
                 hint="Repair or remove these images, or increase data.max_corrupt_share.",
             )
@@ -236,8 +236,8 @@ def find_layout(folder: Path, shown: str = "") -> Layout:
             return Layout(root, tuple(classes), files)
     raise InputError(
         f"{shown or folder} contains fewer than two folders of images.",
-        hint="Arrange images as <class>/<image>, or as train/<class>/<image> with test/ (and valid/) next to train/. "
-        f"Supported suffixes: {', '.join(sorted(_SUFFIXES))}.",
+        hint="Arrange images as <class>/<image> or as train/<class>/<image>. You can add the folders test and valid "
+        f"next to train. Supported suffixes: {', '.join(sorted(_SUFFIXES))}.",
     )
 
 

@@ -72,8 +72,8 @@ class Preprocessing:
         short, long = sorted(image.size)
         if short < 1 or self.resize * (self.resize * long // short) > MAX_PIXELS:
             raise UnreadableError(
-                f"resizing the {image.width} x {image.height} image to {self.resize} would produce more than "
-                f"{MAX_PIXELS} pixels"
+                f"resizing the short side of the {image.width} x {image.height} image to {self.resize} would produce "
+                f"more than {MAX_PIXELS} pixels"
             )
         interpolation = v2.InterpolationMode(self.interpolation)
         with _readable():
@@ -161,12 +161,12 @@ class PictureWriter:
         """
         counts: dict[str, int] = {split: len(labels) for split, labels in self.labels.items()}
         if empty := [split for split, count in counts.items() if not count]:
-            missing = f"{', '.join(empty)}. Images found: {counts}"
+            missing = ", ".join(empty)
             notes = "".join(f"{note}. " for note in self.notes())
             hint = "Provide more images, or make the other splits smaller in [data]."
             if notes:
                 hint = "Remove the test images from the training part, or provide other training images."
-            raise InputError(f"{notes}No images remain for these splits: {missing}.", hint=hint)
+            raise InputError(f"{notes}No images remain for these splits: {missing}. Images found: {counts}.", hint=hint)
         for split, labels in self.labels.items():
             np.save(self._folder / f"{split}.{TARGET}.npy", np.array(labels, dtype="<i8"))
         changes = {"splits": counts, "inputs": (_COLUMN,), "sample_shape": self._shape}

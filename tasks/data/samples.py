@@ -273,7 +273,7 @@ def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Sampl
     if not names:
         raise InputError(
             f"The data set does not contain the {split} split.",
-            hint=f"Use one of the available splits: {', '.join(dataset.splits)}.",
+            hint=f"Use one of these splits: {', '.join(dataset.splits)}.",
         )
     columns = {name: _open_column(folder, split, name, description.types.get(f"{split}.{name}", "")) for name in names}
     size = description.splits["test" if split == SINGLE else split]

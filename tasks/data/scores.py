@@ -196,8 +196,9 @@ class OwnScore(Score):
                 parts = [values(batch["output"], batch["target"]) for batch in results.batches]
                 if any(not part.dim() for part in parts):
                     raise MeasurementError(
-                        f"{self.reference} returns one number for all rows, but the batches differ in shape.",
-                        hint="Return one number for each row.",
+                        f'evaluate.metric "{self.reference}" returned one number for all rows, which is not supported '
+                        "if the batches differ in shape.",
+                        hint="Return a tensor with one number for each row.",
                     )
                 rows = torch.cat(parts)
                 return Scored(rows.mean().item(), {"quality": rows.float()}, "independent")
@@ -236,11 +237,12 @@ def require_classes(guess: Tensor, target: Tensor) -> None:
     """Raise `MeasurementError` unless the targets contain one class per row."""
     if target.shape != guess.shape or target.is_floating_point():
         raise MeasurementError(
-            f"the metric needs one class per row, int64 [rows], but the data has {describe_target(target)}.",
+            f"the metric needs one class per row (int64 targets of shape [rows]), but the data has "
+            f"{describe_target(target)}.",
             hint="Correct the targets, or choose another evaluate.metric.",
         )
 
 
 def describe_target(target: Tensor) -> str:
     """Describe targets for an error message."""
-    return f"targets of shape {list(target.shape)}, {str(target.dtype).removeprefix('torch.')}"
+    return f"{str(target.dtype).removeprefix('torch.')} targets of shape {list(target.shape)}"

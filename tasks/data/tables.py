@@ -50,8 +50,10 @@ def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
     try:
         table = _READERS[data.kind](path)
     except (pa.ArrowException, OSError) as error:
-        message = f"{path} is not a {data.kind} file: {first_line(error)}."
-        raise InputError(message, hint="Correct the file, or set data.kind to the file's format.") from error
+        raise InputError(
+            f"{path} is not a {data.kind} file: {first_line(error)}.",
+            hint="Correct the file, or set data.kind to the file's format.",
+        ) from error
     if lacking := [name for name in columns if name not in table.column_names]:
         raise InputError(
             f"{path} lacks these columns: {', '.join(lacking)}.",

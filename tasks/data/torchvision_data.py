@@ -73,8 +73,8 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None
     parameters = inspect.signature(kind).parameters
     if data.download and "download" not in parameters:
         raise ConfigurationError(
-            f'torchvision cannot download "{data.name}".',
-            hint="Put the data set under data.root, and set data.download = false.",
+            f'torchvision cannot download the data set "{data.name}".',
+            hint="Put the data set's files into data.root, and set data.download = false.",
         )
     general = {"root": data.root, "download": data.download}
     make = partial(_make, kind, data, **{name: general[name] for name in general.keys() & parameters})
@@ -89,7 +89,7 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None
         except ConfigurationError:
             continue  # try the next possible name for the held-out split
     raise ConfigurationError(
-        f'torchvision\'s "{data.name}" does not have a split named {" or ".join(_HELD_OUT_SPLITS)}.',
+        f'torchvision\'s data set "{data.name}" does not have a split named {" or ".join(_HELD_OUT_SPLITS)}.',
         hint="Use another data set.",
     )
 
@@ -99,14 +99,14 @@ def _make(kind: type[VisionDataset], data: TorchvisionDataset, **arguments: obje
         return with_retries(lambda: kind(**arguments))
     except (Broken, RuntimeError, OSError) as error:
         raise InputError(
-            f'torchvision\'s "{data.name}" cannot be read from {data.root}: {error}.',
+            f'torchvision\'s data set "{data.name}" cannot be read from {data.root}: {error}.',
             hint="Put the data set's files into data.root, or set data.download = true and connect to a network.",
             transient=is_transient(error),
         ) from error
     except (ImportError, TypeError, ValueError) as error:
         # The class has unsupported split names, requires additional arguments, or needs a package that is missing.
         raise ConfigurationError(
-            f'torchvision\'s "{data.name}" cannot be used as a data set: {str(error).rstrip(".")}.',
+            f'nightquant cannot use torchvision\'s data set "{data.name}": {str(error).rstrip(".")}.',
             hint='Use another data set, or data.kind = "image-folder" with one folder of images per class.',
         ) from error
 
@@ -129,10 +129,13 @@ def _part(dataset: VisionDataset, quotas: Quotas) -> Part:
         labels = list(map(int, (dataset[index][1] for index in range(len(dataset))) if stored is None else stored))
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f'torchvision\'s "{name}" does not have one class per image.', hint="Use a classification data set."
+            f'torchvision\'s data set "{name}" does not have one class per image.',
+            hint="Use a classification data set.",
         ) from error
     if not labels or min(labels) < 0:
-        raise InputError(f'torchvision\'s "{name}" does not contain labelled images.', hint="Use another data set.")
+        raise InputError(
+            f'torchvision\'s data set "{name}" does not contain labelled images.', hint="Use another data set."
+        )
     return Part([f"{name}[{index}]" for index in range(len(labels))], labels, read, quotas)
 
 

@@ -73,7 +73,7 @@ def train(
                 current_loss = training.validate()
             if not current_loss < training.hopeless:  # a NaN loss also counts as divergence
                 raise MeasurementError(
-                    f'Training of workload "{workload}" diverged in epoch {epoch + 1}, with a loss of {current_loss}.',
+                    f'Training of workload "{workload}" diverged in epoch {epoch + 1}: the loss is {current_loss}.',
                     hint="Lower checkpoint.learning_rate.",
                 )
             if training.validate is None or current_loss < best_loss:

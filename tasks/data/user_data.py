@@ -44,7 +44,8 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
     for split, items in splits.items():
         if not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):
             raise ConfigurationError(
-                f'{factory}: the split "{split}" is a {type(items).__name__}, not a map-style data set.',
+                f'{factory} returned an object of type {type(items).__name__} for the split "{split}", not a map-style '
+                "data set.",
                 hint="Return an object with __len__ and __getitem__, such as a torch.utils.data.Dataset or a list.",
             )
     needed = ("test",) if _count(splits, "train") else _STORED
@@ -52,8 +53,7 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
         counts = {str(split): len(items) for split, items in splits.items()}
         raise InputError(
             f"{factory} returned no samples for these splits: {', '.join(lacking)}. Samples returned: {counts}.",
-            hint='Return at least one sample for every split. If "calibration" is missing, rows from "train" are used '
-            "instead.",
+            hint='Return at least one sample for "test", and at least one for "calibration" or "train".',
         )
     return splits
 
@@ -134,7 +134,7 @@ def first_input(model: nn.Module) -> str:
     if not parameters:
         raise ConfigurationError(
             "The model's forward method does not take any inputs.",
-            hint="Add a parameter for a float32 tensor [rows, features].",
+            hint="Add a parameter for a float32 tensor of shape [rows, features].",
         )
     return parameters[0].removeprefix("*")
 
@@ -153,7 +153,7 @@ def _columns(
     data: FactoryData, split: str, items: Items, parameters: Sequence[str], size: int, workspace: Workspace
 ) -> Mapping[str, Tensor | list[Tensor]]:
     """Return a split's columns: the stacked rows of all items, or the batches from a collate function."""
-    split_name = f'data.factory "{data.factory}": split "{split}"'
+    split_name = f'data.factory "{data.factory}", split "{split}"'
     count = len(items)
     all_items: list[object] = []
     with in_its_own_words(f"{split_name}: reading an item failed", "Fix the data set."):
@@ -168,10 +168,10 @@ def _columns(
             source = f'data.collate "{data.collate}"'
             item = call("data.collate", data.collate, data.folder, batch)
         inputs, target = _pair(item, source)
-        record = _by_parameter(inputs, parameters, source) | {TARGET: _tensor(target, f"{split_name}: target")}
+        record = _by_parameter(inputs, parameters, source) | {TARGET: _tensor(target, f"{source}, target")}
         if data.collate and record[TARGET].shape[:1] != (len(batch),):
             raise ConfigurationError(
-                f"{source} returned a target of shape {list(record[TARGET].shape)} for {len(batch)} items.",
+                f"{source} returned a target of shape {list(record[TARGET].shape)} for a batch of {len(batch)} items.",
                 hint="Return a target whose first axis has one entry per item.",
             )
         records.append(record)
@@ -181,7 +181,9 @@ def _columns(
 
 def _pair(item: object, source: str) -> tuple[object, object]:
     if not isinstance(item, tuple | list) or len(item) != 2:
-        raise ConfigurationError(f"{source} is a {type(item).__name__}, not a pair.", hint="Return (inputs, target).")
+        raise ConfigurationError(
+            f"{source}: the value of type {type(item).__name__} is not a pair.", hint="Return (inputs, target)."
+        )
     return item[0], item[1]
 
 
@@ -193,20 +195,22 @@ def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dic
         order = [name for name in parameters if name in by_name]
         if unknown or order != list(parameters[: len(order)]):
             raise ConfigurationError(
-                f"{source} has the inputs {', '.join(by_name)}, but the model's forward takes {', '.join(parameters)}.",
+                f"{source}: the inputs are {', '.join(by_name)}, but the model's forward takes "
+                f"{', '.join(parameters)}.",
                 hint=f"Name the inputs after forward's first parameters: {', '.join(parameters[: len(by_name)])}.",
             )
-        return {name: _tensor(by_name[name], f'{source}: input "{name}"') for name in order}
+        return {name: _tensor(by_name[name], f'{source}, input "{name}"') for name in order}
     values = list(inputs) if isinstance(inputs, tuple | list) else [inputs]
     starred = next((name[1:] for name in parameters if name.startswith("*")), "")
     names = [name for name in parameters if not name.startswith("*")]
     names += [f"{starred}_{index}" for index in range(len(values) - len(names))] if starred else []
     if not values or len(values) > len(names):
         raise ConfigurationError(
-            f"{source} has {len(values)} inputs, but the model's forward takes {', '.join(parameters) or 'none'}.",
-            hint="Return as many inputs as forward takes.",
+            f"{source}: the number of inputs is {len(values)}, but the model's forward takes "
+            f"{', '.join(parameters) or 'none'}.",
+            hint="Return at least one input, and at most as many inputs as forward takes.",
         )
-    return {name: _tensor(value, f'{source}: input "{name}"') for name, value in zip(names, values, strict=False)}
+    return {name: _tensor(value, f'{source}, input "{name}"') for name, value in zip(names, values, strict=False)}
 
 
 def _tensor(value: object, source: str) -> Tensor:
@@ -214,12 +218,16 @@ def _tensor(value: object, source: str) -> Tensor:
         tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigurationError(
-            f"{source} is a {type(value).__name__}, not a tensor: {first_line(error)}.", hint="Return a tensor."
+            f"{source}: the value of type {type(value).__name__} cannot be converted to a tensor "
+            f"({first_line(error)}).",
+            hint="Return a tensor.",
         ) from error
     if tensor.dtype == torch.float64:
         tensor = tensor.float()
     if tensor.is_floating_point() and not tensor.isfinite().all():
-        raise InputError(f"{source} contains NaN or infinities.", hint="Correct or remove the affected samples.")
+        raise InputError(
+            f"{source}: the tensor contains NaN or infinities.", hint="Correct or remove the affected samples."
+        )
     return tensor.detach().cpu()
 
 
@@ -229,7 +237,7 @@ def _stack(tensors: Sequence[Tensor], source: str, column: str) -> Tensor:
         name = "target" if column == TARGET else f'input "{column}"'
         listed = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
         raise ConfigurationError(
-            f"{source}: {name} has items of different shapes: {listed}{', …' if len(shapes) > 3 else ''}.",
+            f"{source}, {name}: the items have different shapes ({listed}{', …' if len(shapes) > 3 else ''}).",
             hint="Make the shapes equal, or set data.collate to a function that pads a list of items.",
         )
     return torch.stack(list(tensors))

@@ -40,7 +40,8 @@ def weight_files(path: Path) -> list[Path]:
     files = [index.parent / name for name in sorted({str(name) for name in weight_map.values()})]
     if missing := [file.name for file in files if file.parent != index.parent or not file.is_file()]:
         raise InputError(
-            f"{index} lists missing files: {', '.join(missing[:5])}.", hint="Copy the files to the index's folder."
+            f"{index} lists files that are missing from its folder: {', '.join(missing[:5])}.",
+            hint="Copy these files to the folder.",
         )
     return files
 

@@ -110,7 +110,7 @@ def read_state(path: Path, shown: str = "") -> StateDict:
     # Check sizes before the first copy, because a tensor that repeats one stored value can have any size.
     if repeated := [key for key, tensor in state.items() if tensor.nbytes > tensor.untyped_storage().nbytes()]:
         raise InputError(
-            f"{shown}: these tensors have more values than the file contains: {', '.join(repeated[:5])}.",
+            f"These tensors in {shown} have more values than the file contains: {', '.join(repeated[:5])}.",
             hint="Call contiguous() on each tensor before you save the file.",
         )
     return state
@@ -237,7 +237,7 @@ def _find(loaded: object, depth: int = _DEEPEST) -> StateDict | None:
 
 def _refusal(shown: str, classes: Sequence[str]) -> InputError:
     return InputError(
-        f"{shown} was refused, because loading the file could run code: {_listed(classes)}.",
+        f"{shown} was refused, because loading the file could run this code: {_listed(classes)}.",
         hint="Save only the model's state_dict(), preferably with safetensors.",
     )
 

@@ -130,7 +130,7 @@ class Domain(ABC, Generic[W, M]):
     def fine_tuning(self, job: Job[W], store: ArtifactStore, batch_size: int) -> FineTuning | OwnTraining:
         """Return batches, a loss and a score for fine-tuning, or the user's training callable."""
         raise NotImplementedError(
-            f'the "{job.workload.domain}" domain does not fine-tune models; remove recipes that use method "qat"'
+            f'the "{job.workload.domain}" domain does not fine-tune models; remove recipes that use the "qat" method'
         )
 
     def fit_hint(self, shapes: Mapping[str, tuple[int, ...]], workload: W, dataset: DatasetRef) -> str:

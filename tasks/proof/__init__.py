@@ -1,1 +1,1 @@
-"""Record which code candidates execute, and create golden cases for checks on other processors."""
+"""Record the code that candidates execute, and create golden cases for checks on other processors."""

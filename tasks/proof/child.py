@@ -1,7 +1,8 @@
-"""Record the operators and instructions that candidates execute, in a process run by `tasks.benchmark.child`.
+"""Record the operators and instructions that candidates execute.
 
-Each candidate runs briefly under the runtime's profiler, which names operators, and under the sampler, which finds
-instructions. The coverage lists converted modules; warnings report executed operators that contradict the coverage.
+`tasks.benchmark.child` calls `run` in a child process. Each candidate runs briefly under the runtime's profiler, which
+names operators, and under the sampler, which finds instructions. The coverage lists converted modules; warnings report
+executed operators that contradict the coverage.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _prove(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    """Return the duration of the second of two calls, in seconds. The first call may include compilation."""
+    """Make two calls, and return the second call's duration in seconds. The first call may include compilation."""
     call()
     began = time.perf_counter()
     call()
@@ -119,7 +120,10 @@ def count_families(sampler: Sampler, call: Callable[[], object]) -> Counter[Fami
 def _saturation(
     opened: Opened, reference: Callable[[], Opened | None], inputs: Sequence[Tensor], families: Mapping[str, float]
 ) -> float | None:
-    """Return the saturation error as a fraction of the output's range: 0 if none is possible, None if unknown."""
+    """Return the saturation error as a fraction of the output's range.
+
+    Return 0 if saturation cannot occur, and None if the error is unknown.
+    """
     if not SATURATING & families.keys():
         return 0.0 if INT8 & families.keys() else None
     exact = reference()

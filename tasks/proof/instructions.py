@@ -93,7 +93,7 @@ class Sampler:
                 reason = os.strerror(ctypes.get_errno())
                 raise UnavailableError(
                     f"The system does not allow a process to sample its instructions: {reason}.",
-                    hint="Set kernel.perf_event_paranoid to 2 or less, and allow perf_event_open in containers.",
+                    hint="Set kernel.perf_event_paranoid to 2 or less. In a container, also allow perf_event_open.",
                 )
             self._buffers.append((event, mmap.mmap(event, (1 + _PAGES) * mmap.PAGESIZE)))
 

@@ -69,7 +69,7 @@ class Structure(Frozen):
             return cls.model_validate_json((folder / STRUCTURE).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise QuantizationError(
-                f"This version of nightquant cannot read a converted module from {folder}: {error}.",
+                f"This version of nightquant cannot read the converted module in {folder}: {error}.",
                 hint="Repeat the run to convert the model again.",
             ) from error
 

@@ -91,7 +91,7 @@ class ModuleConverter(Converter):
 
     @abstractmethod
     def replace(self, model: nn.Module, paths: Collection[str], spec: Spec) -> nn.Module:
-        """Quantize the modules at `paths`, whose weights may be arbitrary."""
+        """Quantize the modules at `paths`; the modules can have arbitrary weights."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
         """Quantize a float model.

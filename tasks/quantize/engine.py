@@ -41,7 +41,7 @@ def quantized_engine(name: str) -> Iterator[None]:
     if name not in supported:
         raise QuantizationError(
             f'This build of torch does not support the quantized engine "{name}" on this processor.',
-            hint=f"Set the recipe's engine to one of: {', '.join(sorted(supported))}.",
+            hint=f"Set the recipe's engine to one of these engines: {', '.join(sorted(supported))}.",
         )
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = name

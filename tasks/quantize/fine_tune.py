@@ -207,7 +207,7 @@ def _train_by_callable(
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
             raise QuantizationError(
-                f'Training of recipe "{recipe}" diverged: "{name}" contains NaN or infinities.',
+                f'Training of recipe "{recipe}" diverged: the parameter "{name}" contains NaN or infinities.',
                 hint="Lower the learning rate in your training function.",
             )
     return _copied(model.state_dict())

@@ -14,7 +14,7 @@ from tasks.workload.recipe import Recipe
 _PLAIN = "tasks.quantize.plain:PlainConverter"
 _MEMORY_FORMAT = Axis("memory_format", ("contiguous", "channels-last"), frozenset({"Conv2d"}))
 _EMBEDDING = frozenset({"Embedding"})
-_ENGINE = Axis("engine", ())  # the tuple is empty, because the available engines depend on the processor
+_ENGINE = Axis("engine", ())  # no fixed values, because the available engines depend on the processor
 _WEIGHTS = Axis("weights", ("per-channel", "per-tensor"), same_speed=True)
 _OBSERVER = Axis("activation_observer", ("histogram", "moving-average", "min-max"), same_speed=True)
 

@@ -77,7 +77,7 @@ def load_libraries(folder: Path) -> None:
 
 @contextmanager
 def portable_kernels() -> Iterator[None]:
-    """Run the operators in the block with portable code, which adds products in 32 bits."""
+    """Run the block's operators with portable code, which adds products in 32 bits."""
     before = os.environ.get(_SET)
     os.environ[_SET] = "scalar"
     try:
@@ -140,8 +140,8 @@ def _compiler() -> str:
             return path
     raise UnavailableError(
         f"The int8 operators need a C++ compiler, but none was found (tried: {configured or ', '.join(_COMPILERS)}).",
-        hint="Install g++ or clang (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: "
-        "xcode-select --install), or set the environment variable CXX to a compiler.",
+        hint="Set the environment variable CXX to a compiler, or install one. On Debian and Ubuntu, run apt install "
+        "g++. On Fedora, run dnf install gcc-c++. On macOS, run xcode-select --install.",
     )
 
 

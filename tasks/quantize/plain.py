@@ -1,4 +1,4 @@
-"""Wrap float models to use the channels-last memory format or to compute in another dtype."""
+"""Wrap float models so that they use the channels-last memory format or compute in another dtype."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tasks.quantize.spec import Spec
 
 
 class ChannelsLast(nn.Module):
-    """A model whose weights and images (inputs with four axes) are stored with channels last."""
+    """A model that uses the channels-last memory format for its weights and for images (inputs with four axes)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class PlainConverter(Converter):
         Raises
         ------
         UnavailableError
-            The processor lacks bfloat16 instructions, and emulating them would be far slower than float32.
+            The processor lacks bfloat16 instructions, and emulating them would be far slower than computing in float32.
         """
         if spec.arithmetic == "bfloat16":
             require_bfloat16(spec.recipe.name)

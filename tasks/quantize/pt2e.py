@@ -106,8 +106,8 @@ def _covered(
     if not quantized:
         raise QuantizationError(
             f'The "{spec.recipe.name}" recipe does not quantize any module in the model.',
-            hint="Remove the aot-inductor runtime from the recipe: Inductor has int8 kernels only for Conv1d, Conv2d "
-            "and Linear.",
+            hint="Remove the aot-inductor runtime from the recipe, because Inductor has int8 kernels only for Conv1d, "
+            "Conv2d and Linear.",
         )
     return Quantized(graph, mode, cover(leaves_of(model), why_float), sum(is_int8 for _, is_int8 in products))
 

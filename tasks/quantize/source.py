@@ -94,7 +94,7 @@ def refuse_non_finite_state(model: nn.Module) -> None:
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise QuantizationError(
-                f'The float checkpoint contains NaN or infinity in "{name}".',
+                f'The float checkpoint contains NaN or infinity in the tensor "{name}".',
                 hint="Train or fetch the checkpoint again.",
             )
 

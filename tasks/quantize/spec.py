@@ -114,7 +114,7 @@ class Spec:
 
     @property
     def graphs(self) -> frozenset[str]:
-        """Graph modes that a runtime must support for a spec with calibration; empty for any other spec."""
+        """Graph modes that a runtime must support if the spec includes calibration; otherwise, empty."""
         return frozenset({self.graph} if self.calibration else ())
 
     @property

@@ -135,7 +135,7 @@ class Int8Weight(nn.Module):
 
 
 def _round_within(module: nn.Module) -> None:
-    # Use `_modules`, because `named_children` yields a module with two names only once.
+    # Use `_modules`, because `named_children` yields a module only once, even if the module has two names.
     for name, child in module._modules.items():
         if child is None:
             continue

@@ -1,4 +1,4 @@
-"""Compile an exported model ahead of time with Inductor, in a private folder, for this kind of processor."""
+"""Use Inductor to compile an exported model ahead of time for this kind of processor, in a private folder."""
 
 from __future__ import annotations
 

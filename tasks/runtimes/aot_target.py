@@ -51,8 +51,8 @@ def target() -> tuple[tuple[str, ...], str]:
     except (InvalidCxxCompiler, OSError, subprocess.CalledProcessError) as error:
         raise UnavailableError(
             'The "aot-inductor" runtime needs a C++ compiler, but none was found.',
-            hint="Install g++ (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or set the "
-            "environment variable CXX to a compiler.",
+            hint="Set the environment variable CXX to a compiler, or install one. On Debian and Ubuntu, run apt "
+            "install g++. On Fedora, run dnf install gcc-c++.",
         ) from error
     with quiet(), own_cache(_kept_folder()):
         flags = pick_vec_isa().build_arch_flags().split()

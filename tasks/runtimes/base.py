@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from tasks.quantize.source import ModelSource
 
 DOCUMENT = "candidate.json"
-_WITH_AVX2 = ("x86", "fbgemm", "onednn")  # engines that need AVX2 and that choose faster kernels at run time
+# Engines that require AVX2, and that choose faster kernels at run time if the processor supports such kernels.
+_WITH_AVX2 = ("x86", "fbgemm", "onednn")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class CandidateFiles:
             return Made.model_validate_json((self.folder / DOCUMENT).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise QuantizationError(
-                f"This version of nightquant cannot read a candidate from {self.folder}: {error}.",
+                f"This version of nightquant cannot read the candidate in {self.folder}: {error}.",
                 hint="Repeat the run to build the candidate again.",
             ) from error
 
@@ -168,9 +169,10 @@ class Runtime(ABC):
     main_file: ClassVar[str] = ""  # the file that a program opens, if a bundle has several files
     usage: ClassVar[str] = ""
     caution: ClassVar[str] = ""  # a warning for users who open the files
-    not_reproducible: ClassVar[dict[str, str]] = {}  # reasons why rebuilt files differ, keyed by file name
+    not_reproducible: ClassVar[dict[str, str]] = {}  # causes of differences in rebuilt files, keyed by file name
     # Tolerated difference from the reference, as a fraction of the outputs' range. Without saturation, outputs differ
-    # by up to 0.015, because torch's reference rounds at different points (``python -m benchmarks.proof``).
+    # from the reference by up to 0.015 of their range, because torch's reference kernels round at different points
+    # (``python -m benchmarks.proof``).
     saturation_noticed: ClassVar[float] = 0.02
 
     def maker(self) -> Maker:
@@ -187,7 +189,7 @@ class Runtime(ABC):
         return bool(self.checker)
 
     def obstacle(self, recipe: Recipe) -> str:
-        """Return why the runtime does not support a recipe, or "" if it does."""
+        """Return the reason that the runtime does not support a recipe, or "" if the runtime supports the recipe."""
         return obstacle(spec_of(recipe), self.limits)
 
     def engine(self, recipe: Recipe) -> str | None:

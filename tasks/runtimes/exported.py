@@ -28,7 +28,7 @@ class ExportedMaker(Maker):
     opener: ClassVar[type[Opener]]
     files: ClassVar[tuple[str, ...]]  # files that `quantize` writes
     left_float: ClassVar[str]  # reason given for a module that the tools leave in float; contains ``{type}``
-    quantizes_nothing: ClassVar[str]  # first sentence of the hint for a model that the tools leave in float
+    quantizes_nothing: ClassVar[str]  # reason in the hint for a model that the tools leave in float
 
     @abstractmethod
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
@@ -62,7 +62,7 @@ class ExportedMaker(Maker):
         if spec.layers and not any(int8.values()):
             raise QuantizationError(
                 f'The "{spec.recipe.name}" recipe does not quantize any module in the model.',
-                hint=f"{self.quantizes_nothing}. Remove the runtime from the recipe's `runtimes`.",
+                hint=f"Remove the runtime from the recipe's `runtimes`, because {self.quantizes_nothing}.",
             )
         # A folded module, such as a batch norm, is part of another module's operation in the exported model.
         folded: dict[str, str] = json.loads((exported / FOLDED).read_text(encoding="utf-8"))

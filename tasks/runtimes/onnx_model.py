@@ -1,7 +1,7 @@
 """Export the float model to ONNX with torch.export, not TorchScript, as an artifact that several runtimes share.
 
 Every node's name begins with the path of its module (``rnn/node_LSTM_54``). Exclusions and coverage use the path in a
-node's name to find its module.
+node's name to find the node's module.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ op: Any = opset20
 def find_or_export(source: ModelSource, spec: Spec) -> Path:
     """Export the float model, or reuse an earlier export. The name of the returned folder is the artifact's digest.
 
-    For a spec with training, export the fine-tuned model, with int8 weights and with QuantizeLinear and
+    If the spec includes training, export the fine-tuned model with int8 weights and QuantizeLinear and
     DequantizeLinear nodes. The domain declares the dynamic axes; all other axes have the lengths of the example inputs.
 
     Raises

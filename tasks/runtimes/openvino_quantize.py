@@ -51,7 +51,7 @@ class OpenVinoMaker(ExportedMaker):
     quantizes_nothing = "NNCF cannot quantize the modules that the recipe names"
 
     def environment(self) -> dict[str, object]:
-        """Return whether the processor has VNNI (for 8-bit weights), and whether float operators may use bfloat16."""
+        """Return whether the processor has VNNI, and whether float operators may use bfloat16."""
         return {"vnni": this_machine().has_vnni, "bfloat16": computes_bfloat16()}
 
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:

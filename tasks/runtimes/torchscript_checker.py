@@ -1,4 +1,4 @@
-"""Open a bundle's ``model.ts`` with only torch."""
+"""Open a bundle's ``model.ts`` using only torch."""
 
 import ctypes
 import io

@@ -1,10 +1,10 @@
 """The strategy of a search: decide what to measure next.
 
-A race does not measure anything: it requests measurements, and decides from the answers. All trials are first evaluated
-on a small number of samples, and only trials that can still win are measured further. See Maron and Moore, "Hoeffding
-races: accelerating model selection search for classification and function approximation", NIPS 6, 1994.
+A race does not measure anything: it requests measurements, and bases its decisions on the answers. All trials are first
+evaluated on a small number of samples, and only trials that can still win are measured further. See Maron and Moore,
+"Hoeffding races: accelerating model selection search for classification and function approximation", NIPS 6, 1994.
 
-A trial that violates the bound on quality is repaired if it could beat the best trial. Repairs first try other
+A trial that violates the bound on quality is repaired if a repair could beat the best trial. Repairs first try other
 observers and granularities, and then keep layers in float. Repairs use branch and bound. See Land and Doig, "An
 automatic method of solving discrete programming problems", Econometrica 28, 1960. A repair is a branch whose bound is
 the failed trial's speed, because keeping layers in float does not make a trial faster.
@@ -57,7 +57,7 @@ class Race:
     _decided: dict[int, bool] = field(default_factory=dict)
     _broken: set[int] = field(default_factory=set)
     _layers: dict[str, tuple[RankedLayer, ...]] = field(default_factory=dict)  # ranked layers, keyed by recipe content
-    _repairs: list[Repair] = field(default_factory=list)  # all repairs so far; only the last one can be in progress
+    _repairs: list[Repair] = field(default_factory=list)  # all repairs so far; only the last repair can be in progress
 
     def ask(self) -> Request | None:
         """Return the next request, or None if no undecided trial can win; repeat each request until it is answered."""
@@ -118,12 +118,12 @@ class Race:
         return [trial.model_copy(update={"outcome": "chosen"}) for trial in passing[:count]]
 
     def results(self, count: int) -> list[Trial]:
-        """Return all trials by number; the `count` finalists have the outcome ``chosen``."""
+        """Return all trials, ordered by number; the `count` finalists have the outcome ``chosen``."""
         chosen = {trial.number: trial for trial in self.finalists(count)}
         return [chosen.get(trial.number, trial) for trial in self.trials]
 
     def _advance(self) -> Request | None:
-        """Build, screen and time the batch in progress."""
+        """Return a request to build, screen or time the batch in progress, or None if the batch is complete."""
         started = [self.trials[number - 1] for number in self._started]
         alive = [trial for trial in started if trial.outcome == "open"]
         if numbers := _numbers(trial for trial in alive if trial.size_bytes is None):
@@ -164,7 +164,7 @@ class Race:
         return self._repairs[-1]
 
     def _continue(self, repair: Repair) -> Rank | None:
-        """Add the next trials of a repair, or ask for the order of layers."""
+        """Add the next trials of a repair, or request the order of layers."""
         root = self.trials[repair.root - 1]
         if not repair.members:
             self._started = self._add(root, "variant", self.variants(root))
@@ -256,7 +256,10 @@ class Race:
         return not self._passing() or self._ends(trial)[1] > self._ends(self._leader())[0]
 
     def _ends(self, trial: Trial) -> tuple[float, float]:
-        """Return the interval of a trial's objective; larger is better. No repair can be better than its parent."""
+        """Return the interval of a trial's objective; larger values are better.
+
+        A repair cannot be better than its parent.
+        """
         if self.objective == "smallest" and trial.size_bytes is not None:
             return -trial.size_bytes, -trial.size_bytes
         if self.objective == "fastest" and trial.speed:
@@ -271,7 +274,7 @@ class Race:
         return -math.inf if trial.size_bytes is None else -trial.size_bytes
 
     def _needs_time(self, trial: Trial) -> bool:
-        """Return whether the speed of a trial is needed to decide if the trial or its repair can win."""
+        """Return whether the speed of a trial is needed to decide whether the trial or its repair can win."""
         if self.objective == "smallest" and self.min_speedup is None:
             return False
         repaired = self._repairs[-1] if self._repairs else None

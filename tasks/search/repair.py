@@ -1,4 +1,4 @@
-"""To repair a trial that violates the bound on quality, find the fewest layers that must stay in float."""
+"""To repair a trial that violates the bound on quality, find the smallest number of layers that must stay in float."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The selection split: data on which a search chooses recipes, and which the gate does not use."""
+"""The selection split: data that a search uses to choose recipes, and that the gate does not use."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Selection:
         available = [split for split in _SPLITS if dataset.splits.get(split)]
         if not available:
             raise InputError(
-                f'A search needs a "valid", "train" or "calibration" split, but the data set has only '
-                f"{' and '.join(dataset.splits)}.",
+                f'A search needs a "valid", "train" or "calibration" split, but the data set has only these splits: '
+                f"{', '.join(dataset.splits)}.",
                 hint='Add a "valid" split to [data], or remove [search].',
             )
         split = available[0]

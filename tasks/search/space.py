@@ -43,14 +43,14 @@ def space(
 ) -> list[Trial]:
     """Return the trials of a workload with a ``[search]`` section, in the order in which to try them.
 
-    Trials with known `speeds` come first, followed by recipes from the workload file. The remaining recipes are sorted
-    by the number of non-default settings. Float32 recipes follow the quantized recipes.
-    Dropped trials, which cannot work, come last. The baseline is not a trial.
+    Trials with known `speeds` come first, followed by trials of recipes from the workload file. The remaining trials
+    are sorted by the number of non-default settings, but float32 trials follow the quantized trials. Dropped trials,
+    which cannot work or cannot win, come last. The baseline is not a trial.
 
     Parameters
     ----------
     module_types
-        Type names of all modules with parameters in the float model.
+        Type names of the float model's modules that have parameters.
     speeds
         Speed-ups that an earlier search measured on this machine, keyed by the trial's name.
     """
@@ -151,7 +151,7 @@ def _choices(annotation: object) -> tuple[str, ...]:
 
 
 def _allowed(search: Search, axis: Axis, values: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the axis values that ``[search]`` allows, or the first value if no value is allowed."""
+    """Return the elements of `values` that ``[search]`` allows, or only the first element if none is allowed."""
     only = getattr(search, _RESTRICTED_BY.get(axis.key, ""), ())
     allowed = tuple(value for value in values if not only or _SPELLINGS.get(value, value) in only)
     return allowed or values[:1]
@@ -167,7 +167,7 @@ def _is_left_out(workload: Workload, needs: tuple[Need, ...]) -> bool:
 
 
 def _obstacle(workload: Workload, method: str, runtime: str) -> str:
-    """Return why a method's trials in a runtime cannot work or cannot win, or ``""`` if they can."""
+    """Return the reason that a method's trials in a runtime cannot work or win, or ``""`` if no such reason exists."""
     needs = METHODS[method].needs
     lacks = [f'the domain "{workload.domain}" {lack}' for need in needs if (lack := workload.lacks(need))]
     if lacks or ("fine-tuning" in needs and workload.cannot_tune()):
@@ -200,7 +200,7 @@ def _named(workload: Workload, recipe: Recipe) -> Recipe:
 
 
 def _renamed(recipe: Recipe, name: str) -> Recipe:
-    """Rename a recipe; if modules stay in float, append their number and part of the recipe's digest to the name."""
+    """Rename a recipe; if modules stay in float, append the number of these modules and part of the recipe's digest."""
     if recipe.exclude:
         name = f"{name[:_REPEATED]}-float{len(recipe.exclude)}-{digest_of(recipe.content())[:4]}"
     return recipe.model_copy(update={"name": name})

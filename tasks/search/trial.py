@@ -21,7 +21,7 @@ Outcome = Literal["open", "passing", "chosen", "dropped", "failed"]
 class Drop(Frozen):
     """A quality loss on `samples` samples of the selection split, with the 95% interval; positive values are worse.
 
-    The loss is in the metric's unit or a fraction of the baseline's quality, depending on the search's bound.
+    Depending on the search's bound, the loss is in the metric's unit or is a fraction of the baseline's quality.
     """
 
     value: float
@@ -45,7 +45,7 @@ class Drop(Frozen):
         if not scale:
             raise MeasurementError(
                 f"The baseline's {baseline.quality_metric} is 0, so the relative quality loss is undefined.",
-                hint='Set quality_drop = "absolute".',
+                hint='Set quality_drop = "absolute" in [search].',
             )
         low, high = sorted(sign * (difference if end is None else end) / scale for end in ends)
         return cls(value=sign * difference / scale, low=low, high=high, samples=baseline.samples)
@@ -82,7 +82,7 @@ class Trial(Frozen):
     A ``passing`` trial satisfies the bounds, and a ``chosen`` trial is a finalist. A ``failed`` trial ended with an
     error, or lost too much quality. A ``dropped`` trial cannot work or cannot win. An ``open`` trial was not decided.
     ``parent`` is the name of the trial from which a variant or a kept-float trial was derived. ``cost_s`` is the time
-    spent in this run. If ``known`` is true, all of the trial's measurements come from an earlier run.
+    spent on the trial in this run. If ``known`` is true, all of the trial's measurements come from an earlier run.
     """
 
     number: int

@@ -28,7 +28,7 @@ Reference = Annotated[str, StringConstraints(pattern=REFERENCE)]
 def _check_text(text: str) -> str:
     if any(not character.isprintable() and character not in "\n\t" for character in text):
         raise ValueError(
-            "control characters are not allowed, because terminals interpret them; remove these characters"
+            "control characters are not allowed, because terminals interpret them; remove the control characters"
         )
     return text
 

@@ -1,4 +1,4 @@
-"""The keys of ``[benchmark.capacity]``, which control the measurement of a host's requests per second."""
+"""The keys of ``[benchmark.capacity]``, which control the measurement of a host's capacity in requests per second."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ class Capacity(Section):
     @model_validator(mode="after")
     def _check_bound(self) -> Self:
         if self.scenario == "server" and self.latency_bound_ms is None:
-            raise ValueError('scenario "server" requires latency_bound_ms: set the maximum latency in milliseconds')
+            raise ValueError(
+                'scenario "server" requires latency_bound_ms; set this key to the maximum latency in milliseconds'
+            )
         if self.scenario == "offline" and self.latency_bound_ms is not None:
             raise ValueError(
-                'latency_bound_ms applies only to scenario "server": remove this key, or set scenario = "server"'
+                'latency_bound_ms applies only to scenario "server"; remove this key, or set scenario = "server"'
             )
         if self.scenario == "server" and self.batch_sizes:
             raise ValueError(
-                'batch_sizes applies only to scenario "offline": remove this key, or set scenario = "offline"'
+                'batch_sizes applies only to scenario "offline"; remove this key, or set scenario = "offline"'
             )
         return self

@@ -81,7 +81,7 @@ class Search(Section):
         """
         bound = gate.max_quality_drop if self.max_quality_drop is None else self.max_quality_drop
         if bound is None:
-            raise ValueError("search needs a bound on the quality loss: set max_quality_drop in [search] or [gate]")
+            raise ValueError("[search] needs a limit for the quality loss; set max_quality_drop in [search] or [gate]")
         fastest = (self.objective or gate.objective) != "smallest"
         return Goal(
             objective="fastest" if fastest else "smallest",

@@ -136,13 +136,13 @@ class Workload(Section):
 
     @classmethod
     def lacks(cls, need: Need) -> str:
-        """Return the reason why the domain does not meet a method's need, or ``""`` if the domain meets the need."""
+        """Return the reason that the domain does not meet a method's requirement, or ``""`` if the domain meets it."""
         return "" if need in cls.gives else _LACKS[need]
 
     def cannot_tune(self) -> str:
-        """Return the reason why this workload's models cannot be fine-tuned, or ``""``.
+        """Return the reason that this workload's models cannot be fine-tuned, or ``""`` if fine-tuning is possible.
 
-        `lacks` reports the limits of the domain.
+        Consider only the workload's settings; `lacks` reports the limits of the domain.
         """
         return ""
 

@@ -78,7 +78,7 @@ def test_a_store_that_cannot_be_written_is_refused_before_anything_runs(tmp_path
     blocker.write_text("in the way")
     done = _run("nightly", "--store", str(blocker / "store"), cwd=tmp_path)
     assert done.returncode == 2
-    assert "cannot be written" in done.stderr
+    assert "Cannot write to the store" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -243,7 +243,7 @@ def test_rows_that_the_store_refuses_are_a_problem_of_their_own_workload(
 
     def refuse(run: object, tables: object, store: object, part: str = "") -> None:
         if part == "first":
-            raise StoreError("The promotions rows were rejected: column reason is NULL.")
+            raise StoreError("The rows for the table promotions were rejected: column reason is NULL.")
         return record(run, tables, store, part)  # type: ignore[arg-type]
 
     monkeypatch.setattr(nightly.steps, "record", refuse)

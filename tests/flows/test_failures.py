@@ -50,13 +50,13 @@ def test_a_full_or_locked_disk_is_one_message_and_the_next_night_goes_on(disk, h
     store = folder / "store"
     code, output = _end(quick_night(store, "lstm-demo", home=home, cwd=tmp_path))
     assert code in (1, 2), output
-    assert re.search("cannot be written: No space left on device. Free some disk space", output), output
+    assert re.search(r"Cannot write to the store .*: No space left on device\. Free some disk space", output), output
 
     mount("remount,ro")
     code, output = _end(quick_night(store, "lstm-demo", home=home, cwd=tmp_path))
     assert code == 2, output
     assert output.count("\n") == 1, output
-    assert "cannot be written: Read-only file system" in output
+    assert re.search("Cannot write to the store .*: Read-only file system", output), output
 
     mount("remount,rw,size=64m")
     code, output = _end(quick_night(store, "lstm-demo", home=home, cwd=tmp_path))
@@ -101,7 +101,7 @@ def test_a_server_that_goes_in_mid_run_and_stays_away_is_one_message_and_costs_n
     code, output = _end(night)
     assert code == 1, output
     assert "stopped responding" in output
-    assert "Start the server again" in output
+    assert "If you started the server yourself, start it again." in output
     assert run_query(store, "SELECT status FROM runs").to_pylist() == [{"status": "completed"}]
     rows = run_query(store, "SELECT status FROM measurements WHERE setting = 'primary'").to_pylist()
     assert rows == [{"status": "ok"}] * 4

@@ -244,13 +244,13 @@ def test_a_switch_whose_answer_was_lost_has_happened(site: Site, monkeypatch: py
 
     def promote_and_lose(*arguments: Any, **options: Any) -> None:
         promote(*arguments, **options)
-        raise StoreError("The store cannot be written: the connection was closed.")
+        raise StoreError("Cannot write to the store: the connection was closed.")
 
     monkeypatch.setattr(BundleStore, "promote", promote_and_lose)
     outcome = site.night(FASTER, site.incumbent())
     assert site.current() == outcome.version != first
     assert (decided(outcome), stays(outcome)) == ({HALF: "promote"}, False)
-    assert "is current, but a later step failed: The store cannot be written" in outcome.problem
+    assert "is current, but a later step failed: Cannot write to the store" in outcome.problem
 
 
 @pytest.mark.slow
@@ -259,7 +259,7 @@ def test_nothing_is_said_where_the_switch_may_have_happened(site: Site) -> None:
 
     def damage() -> BundleRef:
         (site.root / "handoff/demo/current.json").write_text("{")
-        raise StoreError("The store cannot be written.")
+        raise StoreError("Cannot write to the store.")
 
     outcome = site.night(FASTER, site.incumbent(), instead=damage)
     assert (outcome.judgement, outcome.version) == (None, "")

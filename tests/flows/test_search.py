@@ -5,6 +5,7 @@ The race is the real one; only the measurements are simulated. `test_search_reci
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -48,7 +49,6 @@ class World:
     truths: list[Truth]
     lives: int = 10**9  # number of requests until the process is killed
     asked: list[tuple[str, int, str]] = field(default_factory=list)
-    built: list[list[str]] = field(default_factory=list)  # the names of trials that were built together
 
     def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
         if self.lives == 0:
@@ -56,7 +56,6 @@ class World:
         self.lives -= 1
         samples = request.samples if isinstance(request, Screen) else 0
         self.asked += [(type(request).__name__, samples, trial.name) for trial in trials]
-        self.built += [[trial.recipe.name for trial in trials]] if isinstance(request, Build) else []
         return [self._found(request, trial) for trial in trials]
 
     def _found(self, request: Request, trial: Trial) -> Found:
@@ -76,7 +75,7 @@ class World:
                 return Found(layers=LAYERS)
 
 
-def search(world: World, store: str, budget_s: float = 1e9) -> Search:
+def search(world: World, store: str, budget_s: float = 1e9, at_once: int = 1) -> Search:
     """A search of simulated trials, as a new process begins it."""
     recipes = [Recipe.model_validate({"name": f"r{n}", "method": "dynamic"}) for n in range(len(world.truths))]
     trials = [
@@ -93,7 +92,7 @@ def search(world: World, store: str, budget_s: float = 1e9) -> Search:
         split="valid",
         fingerprint="f" * 64,
         budget_s=budget_s,
-        at_once=2,
+        at_once=at_once,
         report=lambda line: None,
     )
 
@@ -163,23 +162,58 @@ def test_a_search_begins_nothing_that_would_exceed_the_rest_of_its_budget(
     assert search(world, str(tmp_path), budget_s).journal.spent_s == 0.0
 
 
-@pytest.mark.parametrize(
-    ("costs", "budget_s", "built"),
-    [
-        ((), 1000.0, [["r0", "r1"], ["r2", "r3"]]),
-        ((10.0,), 1000.0, [["r0", "r1", "r2", "r3"]]),
-        ((10.0,), 35.0, [["r0", "r1"], ["r2", "r3"]]),
-    ],
-    ids=["unknown cost", "enough budget", "budget for two"],
-)
-def test_trials_of_known_cost_are_built_together_if_the_budget_suffices(
-    costs: tuple[float, ...], budget_s: float, built: list[list[str]], tmp_path: Path
+@dataclass
+class SlowWorld(World):
+    """A world in which the build of ``r0`` ends after all other builds, and which counts requests in progress."""
+
+    others: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    running: list[Request] = field(default_factory=list)
+    most: int = 0
+
+    def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
+        self.running.append(request)
+        self.most = max(self.most, len(self.running))
+        assert not any(isinstance(other, Time) for other in self.running) or len(self.running) == 1
+        if isinstance(request, Build):
+            for _ in range(len(self.truths) - 1) if trials[0].recipe.name == "r0" else ():
+                assert self.others.acquire(timeout=60)
+            self.others.release()
+        found = super().find(request, trials)
+        self.running.remove(request)
+        return found
+
+
+def test_other_trials_are_built_while_one_compiles_and_timings_run_alone(tmp_path: Path) -> None:
+    world = SlowWorld([Truth(0.1, 2.0, False)] * 4)
+    result = search(world, str(tmp_path), at_once=2).run()
+    assert world.most == 2
+    builds = [name for kind, _, name in world.asked if kind == "Build"]
+    assert sorted(builds) == [f"r{number}/torchscript" for number in range(4)]
+    assert builds[-1] == "r0/torchscript"
+    assert names(result) == ["r0/torchscript", "r1/torchscript"]
+
+
+@settings(max_examples=20)  # each example writes files
+@given(st.lists(TRUTHS, min_size=1, max_size=5), st.integers(2, 4))
+def test_a_search_with_several_workers_asks_nothing_twice_and_finds_what_one_worker_finds(
+    truths: list[Truth], at_once: int
 ) -> None:
-    if costs:
-        answered(str(tmp_path), *costs)
-    world = World([Truth(0.1, 2.0, False)] * 4)
-    search(world, str(tmp_path), budget_s).run()
-    assert world.built == built
+    alone, together = World(truths), World(truths)
+    with TemporaryDirectory() as store:
+        expected = search(alone, store).run()
+    with TemporaryDirectory() as store:
+        result = search(together, store, at_once=at_once).run()
+    assert len(set(together.asked)) == len(together.asked)
+    assert [trial.speed for trial in result.finalists[:1]] == [trial.speed for trial in expected.finalists[:1]]
+
+
+def test_the_cost_of_steps_in_progress_is_recorded_once(tmp_path: Path) -> None:
+    answered(str(tmp_path), 10.0)
+    world = World([Truth(0.1, 2.0, False)] * 4, lives=0)
+    with pytest.raises(Killed):
+        search(world, str(tmp_path), budget_s=1000.0, at_once=2).run()
+    # Ten seconds of the earlier search, and ten for the steps that were killed together.
+    assert Journal.read(tmp_path, "demo", "a" * 64).spent_s == pytest.approx(20.0, abs=1.0)
 
 
 def test_a_recipe_that_changed_but_kept_its_name_is_measured_again(tmp_path: Path) -> None:
@@ -201,7 +235,7 @@ def test_a_better_trial_is_reported_when_it_is_found(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_search_gives_the_best_so_far_and_its_journal_stays_open(tmp_path: Path) -> None:
-    running = search(World([Truth(0.1, 2.0, False)] * 6, lives=5), str(tmp_path))
+    running = search(World([Truth(0.1, 2.0, False)] * 6, lives=9), str(tmp_path))
     with pytest.raises(Killed):
         running.run()
     result = running.result("SIGINT stopped it", 2)

@@ -185,5 +185,5 @@ def test_a_killed_search_goes_on_with_the_rest_of_its_budget_and_finds_the_same(
 def test_a_workload_without_a_bound_is_refused_before_anything_is_run(tmp_path: Path) -> None:
     text = WORKLOAD.replace("max_quality_drop = 100", "").partition("[search]")[0]
     (tmp_path / "tiny.toml").write_text(text)
-    with pytest.raises(ConfigurationError, match=r"does not bound the quality loss.*max_quality_drop"):
+    with pytest.raises(ConfigurationError, match=r"does not limit the quality loss.*max_quality_drop"):
         SearchRequest(workload=str(tmp_path / "tiny.toml")).load_workload()

@@ -99,7 +99,7 @@ def test_a_stage_whose_server_failed_is_tried_again_and_shows_its_progress(
         "demo: fetch …",
         "demo: fetch: 1 of 9 attempts",
         "demo: fetch: failed",
-        "demo: fetch: the failure may be temporary; retrying in 0 s",
+        "demo: fetch: retrying in 0 s, because the failure may be temporary",
         "demo: fetch (attempt 2) …",
         "demo: fetch (attempt 2): 2 of 9 attempts",
         "demo: fetch (attempt 2): done",
@@ -177,7 +177,7 @@ def test_rows_reach_an_object_store_that_failed_once_and_are_there_once(
         assert heard.lines == []
     else:
         recording()
-        assert heard.lines == [f"record {RUN.run_id}: the failure may be temporary; retrying in 0 s"]
+        assert heard.lines == [f"record {RUN.run_id}: retrying in 0 s, because the failure may be temporary"]
         assert run_query(s3_store, "FROM measurements").num_rows == 1
 
 

@@ -137,7 +137,7 @@ def test_a_manifest_that_is_none_is_one_message(s3_store: str, document: bytes) 
     ("kind", "digest"), [("../../evil", "0" * 64), ("checkpoint", "../" * 30), ("images", "0" * 63)]
 )
 def test_a_reference_to_no_artifact_is_refused(tmp_path: Path, kind: str, digest: str) -> None:
-    with pytest.raises(StoreError, match=r"The artifact kind .* or the digest .* is not valid"):
+    with pytest.raises(StoreError, match=r"The reference to the .* artifact .* is not valid"):
         ArtifactStore(tmp_path).find(kind, digest)
 
 

@@ -244,7 +244,7 @@ def test_a_damaged_pointer_is_reported_and_not_overwritten(content: str, bundles
 
 def test_a_store_that_cannot_be_written_is_reported(tmp_path: Path):
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="cannot be written"), BundleStore(tmp_path / "file").draft():
+    with pytest.raises(StoreError, match="Cannot write to the store"), BundleStore(tmp_path / "file").draft():
         pass
 
 

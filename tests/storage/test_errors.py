@@ -16,7 +16,10 @@ FOLDER = Path("/srv/store/handoff")
 @pytest.mark.parametrize("name", [None, "/srv/store/handoff", "/srv/store/handoff/x", "/srv/store", "/srv"])
 @pytest.mark.slow
 def test_an_error_at_the_folder_in_it_or_above_it_is_the_stores(name: str | None) -> None:
-    with pytest.raises(StoreError, match="cannot be written: No space left"), writing("the store", FOLDER):
+    with (
+        pytest.raises(StoreError, match="Cannot write to the store the store: No space left"),
+        writing("the store", FOLDER),
+    ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
 
 

@@ -58,7 +58,7 @@ def test_the_expected_cost_of_what_a_kill_interrupted_counts_towards_the_budget(
         journal.ask(5.0)
         journal.add(answer("build", 2.0))  # the real cost replaces the expected cost
         journal.ask(5.0)
-        assert journal.spent_s == spent + 7.0
+        assert journal.spent_s == spent + 2.0
     again = Journal.read(tmp_path, "demo", DIGEST)
     assert (again.in_progress, again.spent_s, again.find("build") is not None) == (True, 14.0, True)
     again.begin(60, HOST)

@@ -42,9 +42,9 @@ def test_what_is_current_is_stated_with_its_digest(tmp_path: Path):
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (pointer(workload="resnet18"), "of resnet18, but word-lm was expected"),
-        (pointer(days=1e-9), "but expired at"),
-        (pointer(at=NOW - timedelta(hours=3)), "older than the age limit"),
+        (pointer(workload="resnet18"), "of resnet18, but the expected workload is word-lm"),
+        (pointer(days=1e-9), "of word-lm expired at"),
+        (pointer(at=NOW - timedelta(hours=3)), "older than the maximum age of 2 h"),
         (pointer().model_copy(update={"signed": None}), "is not signed"),
         (pointer().model_copy(update={"workload": "resnet18"}), ""),
     ],
@@ -109,7 +109,7 @@ def test_what_was_seen_is_not_forgotten_where_its_file_is_damaged(tmp_path: Path
     state = tmp_path / "seen.json"
     for content in ("", "{", '{"word-lm": 1}', "[]"):
         state.write_text(content)
-        with pytest.raises(ConfigurationError, match="restore the file"):
+        with pytest.raises(ConfigurationError, match="Restore the file"):
             stated(kept(tmp_path, pointer()), "word-lm", PUBLIC[:1], state=state)
 
 

@@ -211,7 +211,7 @@ def test_a_file_where_a_folder_should_be_is_reported(tmp_path: Path) -> None:
         if number != 1:  # there is no such file indeed
             with pytest.raises(StoreError, match="Not a directory"):
                 operation()
-    with pytest.raises(StoreError, match="cannot be written"), root.lock("results"):
+    with pytest.raises(StoreError, match="Cannot write to the store"), root.lock("results"):
         pass
 
 
@@ -228,7 +228,7 @@ def test_an_error_while_a_lock_is_held_stays_what_it_is(tmp_path: Path) -> None:
 
 def test_nothing_of_a_failed_write_stays(tmp_path: Path) -> None:
     root = StoreRoot.of(tmp_path)
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(StoreError, match="Cannot write to the store"):
         root.put("folder/x", tmp_path / "missing")
     assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
 

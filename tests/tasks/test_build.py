@@ -208,7 +208,7 @@ def test_nothing_is_published_where_the_output_is_not_finite(candidates: Candida
 
 
 def test_a_folder_without_a_candidate_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(QuantizationError, match="cannot read a candidate"):
+    with pytest.raises(QuantizationError, match="cannot read the candidate in"):
         CandidateFiles(tmp_path, {}).made()
 
 

@@ -105,9 +105,9 @@ def test_a_layer_that_is_not_there_is_told_once_for_the_candidates_of_its_recipe
     [
         ("error", "KeyError: 'no such width'.\n  File \""),
         ("forward", "ValueError: not today"),
-        ("text", 'returns "note" of type str'),
+        ("text", 'output "note" has the type str'),
         ("nan", "NaN or infinities"),
-        ("shape", "returns a tensor of shape [2"),
+        ("shape", "first output has the shape [2"),
     ],
 )
 @pytest.mark.slow

@@ -72,7 +72,7 @@ class Evaluate(FromFile):
                 f'unknown metric "{self.metric}"{suggestion}: expected module:callable or one of {expected}'
             )
         elif self.higher_is_better is not None or self.unit:
-            raise ValueError(f"{self.metric} already defines higher_is_better and unit; remove these keys")
+            raise ValueError(f'metric "{self.metric}" already defines higher_is_better and unit; remove these keys')
         return self
 
 
@@ -126,13 +126,13 @@ class CustomWorkload(Workload):
         for recipe in self.recipe:
             if recipe.method == "qat" and self.training is None:
                 raise ValueError(
-                    f'recipe "{recipe.name}": method "qat" needs a training callable; set [fine_tune] '
-                    'train = "module:callable", or use checkpoint.kind "train"'
+                    f'method "qat" of recipe "{recipe.name}" needs a training callable; set '
+                    'train = "module:callable" in [fine_tune], or use checkpoint.kind "train"'
                 )
             if keys := sorted(recipe.model_fields_set & _BUILT_IN_TRAINING if recipe.method == "qat" else ()):
                 raise ValueError(
-                    f'recipe "{recipe.name}": {" and ".join(keys)} cannot be set together with a training callable; '
-                    "pass these values in fine_tune.arguments"
+                    f'recipe "{recipe.name}" sets {" and ".join(keys)}, which cannot be set together with a training '
+                    "callable; pass these settings in the callable's arguments"
                 )
         return self
 

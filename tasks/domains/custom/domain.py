@@ -217,7 +217,7 @@ def _trained(
     state = model.state_dict() if result is None or isinstance(result, nn.Module) else result
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
         raise ConfigurationError(
-            f'{key} "{settings.train}" returned {type(result).__name__}, not None or a state dict.',
+            f'{key} "{settings.train}" returned {type(result).__name__} instead of None or a state dict.',
             hint="Train the model in place, or return model.state_dict().",
         )
     return state

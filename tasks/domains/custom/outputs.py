@@ -101,8 +101,9 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
         yield path, value
     else:
         raise QuantizationError(
-            f'The model returns "{path}" of type {type(value).__name__}, but only tensors can be saved.',
-            hint="Remove this output from forward, or make the factory wrap the model so that it returns only tensors.",
+            f'The model\'s output "{path}" has the type {type(value).__name__}, but only tensors can be saved.',
+            hint="Remove this output from forward, or wrap the model in the factory so that forward returns only "
+            "tensors.",
         )
 
 

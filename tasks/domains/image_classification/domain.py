@@ -187,7 +187,7 @@ def training_batches(
 
 
 def _shifted_positions(count: int, side: int, generator: torch.Generator) -> Tensor:
-    """Return source positions, int64 [count, side], for `count` random shifts along an axis, repeating edge pixels."""
+    """Return source positions, int64 [count, side], for `count` random shifts along an axis; repeat edge pixels."""
     reach = side // 16
     shift = torch.randint(-reach, reach + 1, (count, 1), generator=generator)
     return (torch.arange(side) + shift).clamp_(0, side - 1)

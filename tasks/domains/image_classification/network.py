@@ -66,13 +66,14 @@ def published(name: str) -> WeightsEnum:
         ) from error
     if "unquantized" in weights.meta:
         raise ConfigurationError(
-            f"{name} is already quantized.", hint=f"Use the original float weights: {weights.meta['unquantized']}."
+            f"The weights {name} are already quantized.",
+            hint=f"Use the original float weights: {weights.meta['unquantized']}.",
         )
     return weights
 
 
 def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
-    """Load published weights without auxiliary heads from torch.hub's folder; download missing weights.
+    """Load published weights from torch.hub's folder, or download missing weights; omit the auxiliary heads.
 
     Raises
     ------
@@ -86,7 +87,7 @@ def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
         )
     except Exception as error:  # torch's unpickler can raise any exception for a truncated file
         raise InputError(
-            f"{weights} could not be loaded from {weights.url}: {error}.",
+            f"The weights {weights} could not be loaded from {weights.url}: {error}.",
             hint="Connect to a network and try again. Without a network, put the weights file into "
             '$TORCH_HOME/hub/checkpoints/, or set checkpoint.kind to "uri" and checkpoint.uri to the path of the '
             "weights file.",
@@ -139,7 +140,7 @@ def _preset(workload: ImageWorkload) -> Preprocessing:
     preset = preset_of(published(name))
     if preset is None:
         raise ConfigurationError(
-            f'Workload "{workload.name}": {name} does not belong to an image classifier.',
+            f'Workload "{workload.name}": the weights {name} do not belong to an image classifier.',
             hint="Choose the weights of a classification model.",
         )
     return preset

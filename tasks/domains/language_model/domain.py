@@ -105,7 +105,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
         loss = losses.mean(dtype=torch.float64).item()
         if not math.isfinite(loss):
             raise MeasurementError(
-                f"the model's loss is {loss}.",
+                f"the model's loss is {loss}, not a finite number.",
                 hint="Add the overflowing module to `exclude`, or use another dtype.",
             )
         return Quality(
@@ -215,7 +215,7 @@ def batchify(ids: Tensor, columns: int) -> Tensor:
     length = len(ids) // columns
     if length < 2:
         raise InputError(
-            f"The split has {len(ids)} words, but {columns} parallel streams need at least {2 * columns}.",
+            f"The split has {len(ids)} words, but {columns} parallel streams need at least {2 * columns} words.",
             hint="Provide more text, or set a smaller checkpoint.batch_size.",
         )
     return ids[: length * columns].long().view(columns, length).t().contiguous()

@@ -79,7 +79,7 @@ def segment_losses(
     """Compute the losses of a stream's words in parallel segments.
 
     Before each segment except the first, the model reads `warm_up` words to initialize the state. The number of
-    segments is reduced if segments would be shorter than `warm_up`. Segments are processed in lanes of `columns`
+    segments is reduced if segments would be shorter than `warm_up` words. Segments are processed in lanes of `columns`
     segments, with one thread per lane. The lanes, and therefore the results, do not depend on the number of cores.
     """
     words = len(ids) - 1

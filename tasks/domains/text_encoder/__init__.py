@@ -169,7 +169,7 @@ class EncoderWorkload(Workload):
         if self.checkpoint.kind == "directory" and self.model.kind != "directory":
             raise ValueError(
                 f'checkpoint.kind "directory" needs model.kind "directory", but model.kind is "{self.model.kind}"; '
-                "change one of these keys"
+                "change one of the two keys"
             )
         if self.checkpoint.kind == "train" and not classifies:
             raise ValueError(
@@ -249,13 +249,15 @@ def read_pooling(folder: Path) -> dict[str, object]:
             pooling = _MODES.get(modes[0]) if len(modes) == 1 else name if name in _MODES.values() else None
             if pooling is None:
                 pooling_name = name or " and ".join(modes) or "not set"
-                raise InputError(f"{folder}: the pooling mode {pooling_name} is not supported; use mean, cls or max")
+                raise InputError(
+                    f"the pooling mode in {folder} is {pooling_name}, which is not supported; use mean, cls or max"
+                )
             keys["pooling"] = pooling
         elif kind == "Normalize":
             keys["normalize"] = True
         elif kind != "Transformer":
             raise InputError(
-                f"{folder}: the {kind} module in modules.json is not supported; use only Transformer, Pooling and "
-                "Normalize"
+                f"modules.json in {folder} lists a {kind} module, which is not supported; use only the modules "
+                "Transformer, Pooling and Normalize"
             )
     return keys

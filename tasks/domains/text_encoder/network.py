@@ -141,16 +141,18 @@ def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
                 output_loading_info=True,
             )
     except Exception as error:  # loading can raise any exception for an invalid file
-        message = f"transformers cannot load {folder}: {first_line(error)}."
-        raise InputError(message, hint="Save the model again with save_pretrained.") from error
+        raise InputError(
+            f"transformers cannot load {folder}: {first_line(error)}.",
+            hint="Save the model again with save_pretrained.",
+        ) from error
     encoder = Encoder(model, spec.task, spec.pooling, spec.normalize)
     needed = {name.removeprefix("model.") for name in encoder.state_dict()}
     lacking = sorted({*loading["missing_keys"], *(str(entry[0]) for entry in loading["mismatched_keys"])} & needed)
     if lacking:
         listed = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
         raise InputError(
-            f"{folder}: these weights are missing or do not match the shapes in config.json: {listed}.",
-            hint="If the classifier head is missing, train the model and save it again.",
+            f"These weights in {folder} are missing or do not match the shapes in config.json: {listed}.",
+            hint="Save the complete model again. If the classifier head is missing, train the model first.",
         )
     return encoder.state_dict()
 
@@ -191,12 +193,12 @@ def directory_files(folder: Path) -> list[Path]:
         return files
     if pickles := [name for name in _PICKLES if (folder / name).is_file()]:
         raise InputError(
-            f"{folder}: the weights are in a pickle file ({pickles[0]}), and nightquant never loads pickles.",
+            f"The weights in {folder} are in a pickle file ({pickles[0]}), and nightquant never loads pickles.",
             hint="Save the model as safetensors with transformers: model.save_pretrained(folder).",
         )
     raise InputError(
         f"{folder} does not contain model.safetensors.",
-        hint="Save the model in this folder: model.save_pretrained(folder).",
+        hint="Save the model in this folder with transformers: model.save_pretrained(folder).",
     )
 
 
@@ -212,16 +214,18 @@ def _check_weights(files: list[Path], parameters: int) -> None:
                     if tensor.get_dtype() not in _TYPES:
                         wrong.append(f"{key} ({tensor.get_dtype()})")
         except (SafetensorError, OSError) as error:
-            message = f"{path} cannot be read as safetensors: {first_line(error)}."
-            raise InputError(message, hint="Save the model again.") from error
+            raise InputError(
+                f"{path} cannot be read as a safetensors file: {first_line(error)}.",
+                hint="Save the model again with save_pretrained.",
+            ) from error
     if wrong:
         raise InputError(
-            f"{files[0].parent}: these weights are not floating-point: {', '.join(wrong[:5])}.",
-            hint="Use the float model, not a quantized model.",
+            f"These weights in {files[0].parent} are not floating-point: {', '.join(wrong[:5])}.",
+            hint="Use the float model instead of a quantized model.",
         )
     if values < parameters:
         raise InputError(
-            f"{files[0].parent}: config.json describes a model with {parameters:,} parameters, but the files contain "
-            f"only {values:,} values.",
-            hint="Save the complete model. If the classifier head is missing, train the model first.",
+            f"The weight files in {files[0].parent} contain only {values:,} values, but config.json describes a model "
+            f"with {parameters:,} parameters.",
+            hint="Save the complete model again. If the classifier head is missing, train the model first.",
         )

@@ -79,7 +79,8 @@ def _from_table(path: Path, data: TextTable) -> Splits:
     for name in (data.text, data.pair):
         if name and not pa.types.is_string(table[name].type) and not pa.types.is_large_string(table[name].type):
             raise InputError(
-                f'{path}: the column "{name}" has type {table[name].type}, not text.', hint="Choose a text column."
+                f'{path}: the column "{name}" has the type {table[name].type}, but must contain text.',
+                hint="Choose a text column.",
             )
     return {
         split: {kind: table[name].take(pa.array(rows)).to_pylist() for kind, name in columns.items()}
@@ -174,8 +175,10 @@ def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the Rust code of the ``tokenizers`` library raises plain ``Exception``
-        message = f"tokenizers cannot read {path}: {first_line(error)}."
-        raise InputError(message, hint="Save the tokenizer again.") from error
+        raise InputError(
+            f"The tokenizers library cannot read {path}: {first_line(error)}.",
+            hint="Save the tokenizer again with save_pretrained.",
+        ) from error
     size = spec.config.get("vocab_size")
     if isinstance(size, int) and tokenizer.get_vocab_size() > size:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Convert a float model in the planned graph mode: attach observers, calibrate or train, convert, and test the result.
+"""Quantize a float model in the planned graph mode: attach observers, calibrate or train, convert, and test the result.
 
 This file also pairs quantized modules with float modules, to report the coverage of fused models and to compare layers.
 """

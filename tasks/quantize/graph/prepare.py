@@ -63,7 +63,7 @@ class FloatInside(nn.Module):
 
 
 class _FloatPReLU(nn.PReLU):
-    """A PReLU that stays in float because of its type; torch quantizes every `nn.PReLU` between quantized values."""
+    """A PReLU subclass that torch leaves in float; torch quantizes each plain `nn.PReLU` between quantized values."""
 
 
 def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:

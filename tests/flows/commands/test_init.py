@@ -161,7 +161,7 @@ def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(folder
         "converted float16 values to float32",
     ]
     refused = init("--model", "resnet81", "--checkpoint", "old.pth", "--data", "photos")
-    assert 'init does not support --model "resnet81" (did you mean "resnet18"?)' in str(refused.exception)
+    assert 'init does not support the model "resnet81" (did you mean "resnet18"?)' in str(refused.exception)
 
 
 @pytest.mark.slow

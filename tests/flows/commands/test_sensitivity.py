@@ -76,7 +76,7 @@ def test_a_recipe_that_does_not_quantize_is_refused(arguments: list[str], name: 
 def test_keep_must_be_numbers(arguments: list[str]) -> None:
     result = CliRunner().invoke(command, [*arguments, "--keep", "few"])
     assert result.exit_code == 2
-    assert "not a list of numbers" in result.output
+    assert "not a list of whole numbers" in result.output
 
 
 def test_a_module_whose_name_looks_like_markup_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ def test_a_mirror_that_stands_still_is_found_out(mirror: Mirror, tmp_path: Path)
     store = tmp_path / "store"
     publish(BundleStore(store, signer_of(KEY, days=1e-9)), 1, "tiny")
     frozen = mirror.verify(store / "handoff/tiny")
-    assert (frozen["stage"], "but expired at" in str(frozen["problem"])) == ("pointer", True)
+    assert (frozen["stage"], "of tiny expired at" in str(frozen["problem"])) == ("pointer", True)
     assert "the minimum version is" in str(mirror.verify(mirror.second, "--min-version", "2026-11-22")["problem"])
 
 
@@ -108,7 +108,7 @@ def test_parts_of_different_bundles_are_no_bundle(mirror: Mirror, served: Callab
 def test_another_workloads_bundle_is_refused_although_it_is_signed(mirror: Mirror, tmp_path: Path):
     publish(BundleStore(tmp_path, signer_of(KEY)), 1, "cheap")
     found = mirror.verify(tmp_path / "handoff/cheap")
-    assert (found["stage"], "of cheap, but tiny was expected" in str(found["problem"])) == ("pointer", True)
+    assert (found["stage"], "of cheap, but the expected workload is tiny" in str(found["problem"])) == ("pointer", True)
 
 
 def test_who_has_another_key_or_none_says_nothing_about_what_is_current(

@@ -85,7 +85,7 @@ def test_another_worker_takes_the_benchmark_of_a_lost_one_and_work_that_loses_ev
     def cluster():
         with place_benchmarks(settings)():
             pinned = die_once.submit()
-        with pytest.raises(MeasurementError, match="need a host with the fingerprint bbbb"):
+        with pytest.raises(MeasurementError, match="no host has the fingerprint bbbb"):
             place_benchmarks(settings.model_copy(update={"fingerprint": SLOW}))
         return settle(pinned, "benchmark"), settle(die.submit(), "evaluate")
 

@@ -215,5 +215,5 @@ def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
         pytest.skip("root may write anywhere")
     write_night(tmp_path, NIGHT)
     tmp_path.chmod(0o500)
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(StoreError, match="Cannot write to the store"):
         refresh(tmp_path)

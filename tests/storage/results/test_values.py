@@ -147,7 +147,7 @@ def test_a_defect_of_the_program_is_an_error_and_costs_no_other_table(
     tmp_path: Path, defect: dict[str, object]
 ) -> None:
     tables = {"measurements": [measurement("r1", NIGHT) | defect], "runs": [run_row("r1", NIGHT)]}
-    with pytest.raises(StoreError, match="measurements rows were rejected: row 0"):
+    with pytest.raises(StoreError, match="rows for the table measurements were rejected: row 0"):
         ResultsStore(tmp_path).record(tables, "r1", at(NIGHT))
     assert [path.parent.parent.name for path in tmp_path.rglob("*.parquet")] == ["runs"]
 

@@ -84,7 +84,7 @@ def test_a_run_id_that_is_no_file_name_is_refused(tmp_path: Path, run_id: str) -
 
 def test_an_unknown_table_and_a_naive_time_are_refused(tmp_path: Path) -> None:
     store = ResultsStore(tmp_path)
-    with pytest.raises(StoreError, match="Expected one of: runs"):
+    with pytest.raises(StoreError, match="Use one of these tables: runs"):
         store.append("results", [], "r1", at(NIGHT))
     with pytest.raises(StoreError, match="time zone"):
         store.append("runs", [run_row("r1", NIGHT)], "r1", dt.datetime(2026, 3, 1))

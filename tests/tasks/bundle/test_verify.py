@@ -152,7 +152,7 @@ def test_a_bundle_that_is_exchanged_after_its_signature_was_checked_is_refused_b
     monkeypatch.setattr("tasks.bundle.verify.read_manifest", exchanged)
     report = verify(folder, public)
     assert (report.ok, report.stage) == (False, "model")
-    assert "SHA256SUMS itself" in report.problem
+    assert "SHA256SUMS is missing or was changed" in report.problem
 
 
 def test_a_list_that_is_exchanged_before_its_signature_is_checked_is_refused(

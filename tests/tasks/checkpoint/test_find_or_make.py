@@ -97,7 +97,7 @@ def test_a_full_disk_is_told_as_the_store_tells_it(tmp_path: Path, monkeypatch: 
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("safetensors.torch.save_file", full)
-    with pytest.raises(StoreError, match=r"cannot be written: No space left on device\."):
+    with pytest.raises(StoreError, match=r"Cannot write to the store .*: No space left on device\."):
         found_or_made(ArtifactStore(tmp_path), [])
     assert not list((tmp_path / "artifacts").rglob("*.safetensors"))
 

@@ -135,7 +135,7 @@ def precision(dtype: torch.dtype, name: str) -> Case:
 
 
 def code(what: str) -> str:
-    return rf"w\.pth was refused, because loading the file could run code: {what}\. Save only "
+    return rf"w\.pth was refused, because loading the file could run this code: {what}\. Save only "
 
 
 CASES = {
@@ -151,7 +151,9 @@ CASES = {
     "Hugging Face directory": Case(lambda folder: save_file(STATE, folder / "model.safetensors"), uri="."),
     "sharded directory": Case(sharded, uri="."),
     "index of shards": Case(sharded, uri="model.safetensors.index.json"),
-    "missing shard": Case(with_a_shard_missing, uri=".", refused="lists missing files: model-00001-of"),
+    "missing shard": Case(
+        with_a_shard_missing, uri=".", refused="lists files that are missing from its folder: model-00001-of"
+    ),
     "broken index": Case(
         lambda folder: (folder / "x.index.json").write_text("[]"), uri="x.index.json", refused="not list any weight"
     ),
@@ -285,5 +287,5 @@ def test_a_change_of_any_shard_is_another_checkpoint(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "model.safetensors.index.json").read_text(encoding="utf-8"))
     document["weight_map"]["head.weight"] = "../outside.safetensors"
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(NightquantError, match=r"lists missing files: outside\.safetensors"):
+    with pytest.raises(NightquantError, match=r"lists files that are missing from its folder: outside\.safetensors"):
         obtain(workload, DATASET, store)

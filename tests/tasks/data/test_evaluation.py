@@ -84,7 +84,7 @@ def test_logits_that_are_not_finite_fail_the_candidate():
 
 
 def test_too_few_logits_are_reported():
-    with pytest.raises(MeasurementError, match="3 logits for 9 classes"):
+    with pytest.raises(MeasurementError, match="3 logits per row, but the data set has 9 classes"):
         evaluated(Knowing(3), [0, 8], [0, 8])
 
 
@@ -112,8 +112,8 @@ def test_logits_over_which_labels_would_broadcast_are_refused(form, message):
     ("form", "what"),
     [
         (lambda logits: {"logits": logits}, "a dict"),
-        (lambda logits: (logits, None), "a tuple of a NoneType"),
-        (lambda logits: (), "a tuple of nothing"),
+        (lambda logits: (logits, None), "an object of type tuple with an element of type NoneType"),
+        (lambda logits: (), "an object of type tuple without elements"),
         (lambda logits: None, "a NoneType"),
     ],
 )

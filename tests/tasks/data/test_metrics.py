@@ -46,7 +46,7 @@ def test_auroc_is_the_share_of_pairs_in_the_right_order(rows: list[tuple[int, in
 def test_top5_asks_whether_the_class_is_among_the_five_largest_logits() -> None:
     outputs = torch.tensor([[0.0, 1, 2, 3, 4, 5, 6]]).expand(7, 7)
     assert METRICS["top5"].rows(outputs, torch.arange(7)).tolist() == [0, 0, 100, 100, 100, 100, 100]
-    with pytest.raises(MeasurementError, match=r"shape \[7, 5\]; top5 needs logits for more than five classes"):
+    with pytest.raises(MeasurementError, match=r"shape \[7, 5\], but top5 needs logits for more than five classes"):
         METRICS["top5"].rows(outputs[:, :5], torch.arange(7))
 
 
@@ -79,7 +79,7 @@ def test_words_are_ids_or_the_best_path_of_logits() -> None:
         [0, 3],
         [0, 1],
     ]
-    with pytest.raises(MeasurementError, match="wer needs word ids"):
+    with pytest.raises(MeasurementError, match="For wer, return word ids"):
         word_errors(ids.float(), target)
 
 

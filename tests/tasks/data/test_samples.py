@@ -105,7 +105,7 @@ def test_a_data_set_or_a_split_that_is_not_there_is_named(tmp_path: Path) -> Non
     dataset, store = planted(tmp_path / "a")
     with pytest.raises(StoreError, match="no samples artifact"):
         load_samples(dataset, "test", ArtifactStore(tmp_path / "b"))
-    expected = r"not contain the train split\. Use one of the available splits: test, calibration"
+    expected = r"not contain the train split\. Use one of these splits: test, calibration"
     with pytest.raises(InputError, match=expected):
         load_samples(dataset, "train", store)
 

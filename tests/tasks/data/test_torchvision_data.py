@@ -98,7 +98,7 @@ def test_a_data_set_that_has_no_download_says_so(tmp_path):
 
 @pytest.mark.parametrize("name", ["EMNIST", "Places365", "OxfordIIITPet", "CocoCaptions"])
 def test_a_class_that_is_made_otherwise_is_named_with_the_reason(tmp_path, name):
-    with pytest.raises(ConfigurationError, match=rf'"{name}" cannot be used as a data set: .*(split|annFile)'):
+    with pytest.raises(ConfigurationError, match=rf'cannot use torchvision\'s data set "{name}": .*(split|annFile)'):
         prepared(tmp_path, name=name)
 
 
@@ -110,7 +110,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(torchvision.datasets, "NeedsMore", NeedsMore, raising=False)
 
     with pytest.raises(
-        ConfigurationError, match=r'"NeedsMore" cannot be used as a data set: No module named \'scipy\''
+        ConfigurationError, match=r'cannot use torchvision\'s data set "NeedsMore": No module named \'scipy\''
     ):
         prepared(tmp_path, name="NeedsMore")
 

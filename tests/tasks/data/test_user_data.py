@@ -152,7 +152,7 @@ def test_examples_have_as_many_steps_as_are_asked_for(
         (
             'return dict.fromkeys(("calibration", "test"), [(torch.ones(3), 1), (torch.ones(4), 1)])',
             ConfigurationError,
-            r'input "rows" has items of different shapes: \[3\], \[4\].*data.collate',
+            r'input "rows": the items have different shapes \(\[3\], \[4\]\).*data.collate',
         ),
         (
             'return dict.fromkeys(("calibration", "test"), [(torch.full((3,), torch.nan), 1)])',
@@ -162,12 +162,12 @@ def test_examples_have_as_many_steps_as_are_asked_for(
         (
             'return dict.fromkeys(("calibration", "test"), [({"columns": torch.ones(3)}, 1)])',
             ConfigurationError,
-            "has the inputs columns, but the model's forward takes rows",
+            "the inputs are columns, but the model's forward takes rows",
         ),
         (
             'return dict.fromkeys(("calibration", "test"), [("text", 1)])',
             ConfigurationError,
-            'input "rows" is a str, not a tensor',
+            'input "rows": the value of type str cannot be converted to a tensor',
         ),
         ("return 1 / 0", ConfigurationError, r"ZeroDivisionError: division by zero[^$]*own_code.py.*in broken"),
     ],

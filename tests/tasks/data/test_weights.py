@@ -54,7 +54,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_its_code_does_not_run(
         path.write_bytes(pickle.dumps(content))
     else:
         torch.save(content, path, _use_new_zipfile_serialization=form == "zip")
-    with pytest.raises(InputError, match=r"weights\.pth was refused, because loading the file could run code"):
+    with pytest.raises(InputError, match=r"weights\.pth was refused, because loading the file could run this code"):
         read_state(path)
     assert not made.exists()
     # The same file does run code where it is loaded without care: the test would notice.

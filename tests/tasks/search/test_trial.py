@@ -98,5 +98,5 @@ def test_recipes_are_selected_on_data_that_the_gate_does_not_use(
 
 
 def test_without_other_data_than_the_test_split_a_search_is_refused() -> None:
-    with pytest.raises(InputError, match="only: test"):
+    with pytest.raises(InputError, match=r"\"calibration\" split, but the data set has only these splits: test\."):
         Selection.of(DatasetRef(kind="samples", digest="", splits={"test": 50}))

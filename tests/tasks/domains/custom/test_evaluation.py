@@ -287,5 +287,5 @@ def test_a_metric_that_fails_is_one_clear_message(tmp_path: Path, metric: str, m
 def test_targets_that_the_metric_cannot_take_are_named(tmp_path: Path) -> None:
     write(tmp_path, CODE + REGRESSION)
     changes = sections("accuracy", data={"kind": "factory", "factory": "own_code:numbers"})
-    with pytest.raises(MeasurementError, match=r"needs one class per row.*shape \[7, 2\], float32"):
+    with pytest.raises(MeasurementError, match=r"needs one class per row.*has float32 targets of shape \[7, 2\]"):
         job_of(own(tmp_path, **changes), ArtifactStore(tmp_path))

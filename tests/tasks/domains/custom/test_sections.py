@@ -21,7 +21,7 @@ TRAINED = {"kind": "train", "train": "own_code:train"}
         ({"evaluate": {"metric": "own_code:score"}}, "set higher_is_better"),
         (
             {"evaluate": {"metric": "mse", "higher_is_better": True}},
-            "mse already defines higher_is_better and unit; remove these keys",
+            'metric "mse" already defines higher_is_better and unit; remove these keys',
         ),
         ({"data": {"kind": "csv", "uri": "t.csv", "features": [], "target": "y"}}, "features"),
         ({"benchmark": {"sequence_length": 8}}, "expected an axis that data.axes names"),
@@ -29,10 +29,10 @@ TRAINED = {"kind": "train", "train": "own_code:train"}
             {"benchmark": {"sequence_lengths": [8]}, "data": DATA | {"axes": {"a": ["batch", "x"], "b": ["", "y"]}}},
             'sequence_axis "": expected one of x, y',
         ),
-        ({"recipe": [FLOAT, {"name": "q", "method": "qat"}]}, 'method "qat" needs a training callable'),
+        ({"recipe": [FLOAT, {"name": "q", "method": "qat"}]}, 'method "qat" of recipe "q" needs a training callable'),
         (
             {"recipe": [FLOAT, {"name": "q", "method": "qat", "learning_rate": 0.1}], "checkpoint": TRAINED},
-            "learning_rate cannot be set together with a training callable",
+            'recipe "q" sets learning_rate, which cannot be set together with a training callable',
         ),
     ],
 )

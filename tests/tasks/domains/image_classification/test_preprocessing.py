@@ -42,7 +42,7 @@ def test_the_file_says_how_pictures_are_resized(tmp_path):
         (
             {"preset": "weights"},
             {"kind": "torchvision-weights", "weights": SEGMENTATION},
-            "does not belong to an image classifier",
+            "do not belong to an image classifier",
         ),
         ({"resize": 8, "crop": 9}, {"kind": "train"}, "the crop of 9 pixels"),
         ({"mean": [0.5]}, {"kind": "train"}, "three means"),

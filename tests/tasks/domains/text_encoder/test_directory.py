@@ -55,18 +55,21 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "unknown architecture": (lambda folder: edit(folder / "config.json", model_type="novel"), 'architecture "novel"'),
     "no architecture": (lambda folder: edit(folder / "config.json", model_type=None), "model_type is missing"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "does not contain tokenizer.json"),
-    "broken tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "tokenizers cannot read "),
+    "broken tokenizer": (
+        lambda folder: (folder / "tokenizer.json").write_text("{}"),
+        "The tokenizers library cannot read ",
+    ),
     "foreign tokenizer": (lambda folder: edit(folder / "config.json", vocab_size=9), "vocab_size in config.json is 9"),
     "no head": (headless, "head"),
-    "int8": (quantized, "not a quantized model"),
-    "other names": (renamed, "these weights are missing or do not match"),
+    "int8": (quantized, "instead of a quantized model"),
+    "other names": (renamed, "These weights in .* are missing or do not match"),
     "a model that is larger than its weights": (
         lambda folder: edit(folder / "config.json", vocab_size=2_000_000_000),
         "describes a model with 32,",
     ),
     "cut weights": (
         lambda folder: (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100]),
-        "cannot be read as safetensors",
+        "cannot be read as a safetensors file",
     ),
     "several labels a text": (
         lambda folder: edit(folder / "config.json", problem_type="multi_label_classification"),
@@ -131,7 +134,7 @@ def test_weights_in_several_files_are_read_by_their_index(tmp_path: Path) -> Non
     assert all(torch.equal(whole[key], parts[key]) for key in whole)
     edit(folder / "model.safetensors.index.json", weight_map={"x": "../outside.safetensors"})
     save_file({"x": torch.zeros(1)}, tmp_path / "outside.safetensors")
-    with pytest.raises(NightquantError, match="lists missing files"):
+    with pytest.raises(NightquantError, match="lists files that are missing"):
         job_of(encoder(tmp_path), store)
 
 
@@ -164,7 +167,7 @@ def test_pooling_is_as_sentence_transformers_files_say(tmp_path: Path, flag: str
     workload = encoder(tmp_path, data=data, model=model)
     assert workload.model.model_dump(include={"pooling", "normalize"}) == {"pooling": pooling, "normalize": True}
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "weightedmean"}', encoding="utf-8")
-    with pytest.raises(ValueError, match="the pooling mode weightedmean is not supported; use mean, cls or max"):
+    with pytest.raises(ValueError, match="encoder is weightedmean, which is not supported; use mean, cls or max"):
         encoder(tmp_path, data=data, model=model)
 
 

@@ -125,7 +125,7 @@ def test_every_row_of_what_is_timed_has_as_many_real_tokens_as_asked_for(tmp_pat
             "configuration lacks labels that occur in the data: mammal. The configured labels are animal, plant",
         ),
         ({"label": [7] * 120}, {}, "labels that occur in the data: 7"),
-        ({"text": list(range(120))}, {}, "has type int64, not text"),
+        ({"text": list(range(120))}, {}, "has the type int64, but must contain text"),
         ({"text": [None, *TEXTS[1:]]}, {}, "missing values in these columns: text"),
     ],
 )
