@@ -1,4 +1,4 @@
-"""Answer a search's requests with Prefect tasks that build, evaluate, time and rank trials."""
+"""Answer a search's requests with Prefect tasks that build, evaluate and time trials, and rank their layers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Answers:
         self.baseline = required(built, "building the baseline")
 
     def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
-        """Find the answers for some or all of a request's trials.
+        """Measure the given trials of a request, and return one answer per trial, in the same order.
 
         Raises
         ------
@@ -127,7 +127,7 @@ class Answers:
         return [found[trial.name] for trial in trials]
 
     def _speeds(self, names: Sequence[str]) -> dict[str, Found]:
-        """Time candidates; if timing fails, time each half separately to find the broken candidate."""
+        """Time candidates; if timing fails, time each half of the candidates separately to find the broken ones."""
         if not names:
             return {}
         baseline = self._subjects[self._job.workload.benchmark.baseline]

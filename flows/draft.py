@@ -218,7 +218,7 @@ def whole(name: str, content: JsonObject) -> JsonObject:
 
 
 def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject, dict[str, str]]:
-    """Limit the quality drop in the gate, and also the size if a quantized candidate can satisfy the size limit.
+    """Set the gate's limit on the quality drop, and omit its size rule if all quantized candidates are too large.
 
     Return the document, and a dictionary that maps the gate's keys (``section.key``) to the reasons for their values.
     """
@@ -258,9 +258,9 @@ def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
 
 
 def _too_few_parameters(document: JsonObject, preview: Preview) -> float | None:
-    """Return the largest fraction of int8 parameters if it is too small for the gate's size rule.
+    """Return the largest fraction of its parameters that any candidate stores as int8.
 
-    If the fraction is large enough or unknown, return None.
+    If the fraction is unknown or large enough for the gate's size rule, return None.
     """
     quantized = _quantized(document, preview)
     if not quantized or not all(candidate.coverage for candidate in quantized):

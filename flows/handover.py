@@ -28,8 +28,8 @@ class Handover:
     """Outcome of publishing one workload.
 
     `judgement` is None if it is unknown whether the current bundle was switched. `version` is the current version after
-    publishing, or ``""`` if no bundle is current or the version is unknown. `problem` explains why a bundle was not
-    built, judged or re-signed.
+    publishing, or ``""`` if no bundle is current or the version is unknown. `problem` contains the reasons for all errors
+    in promoting or re-signing a bundle, or ``""`` if no error occurred.
     """
 
     judgement: Judgement | None

@@ -125,7 +125,7 @@ class Night:
         return [result.benchmark for result in self.results if result.benchmark is not None]
 
     def trouble(self) -> list[str]:
-        """Describe what disturbed the benchmarks, and the smallest difference that the benchmarks can detect."""
+        """Describe each disturbed benchmark: its disturbances, and the smallest difference that it can detect."""
         descriptions = []
         for benchmark in self.benchmarks():
             before, after = map(Evidence.model_validate_json, (benchmark.evidence_before, benchmark.evidence_after))
@@ -137,7 +137,7 @@ class Night:
         return descriptions
 
     def has_failures(self) -> bool:
-        """Return whether a candidate, the publication of a workload, or another action failed."""
+        """Return whether any candidate, any bundle's publication, or any other action failed."""
         return bool(self.candidates()[1] or self.problems)
 
     def message(self) -> str:

@@ -157,7 +157,7 @@ def has_results(root: StoreRoot) -> bool:
 
 
 def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
-    """Return when the last good night of a store or workload ended; return None if no night was good.
+    """Return the time at which the last good night of a store or workload ended, or None if no night was good.
 
     For a store, a night is good if the run completed without a failure. For a workload, a night is good if none of its
     candidates failed.
@@ -178,7 +178,7 @@ def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
 
 
 def overdue(place: str, workloads: Sequence[str], limit: dt.timedelta, now: dt.datetime) -> list[str]:
-    """Return a line for each workload without a good night within `limit`; if `workloads` is empty, check the store."""
+    """Return a line for each workload, or for the store if `workloads` is empty, that had no good night within `limit`."""
     lines = []
     for workload in workloads or ("",):
         at = last_good_night(place, workload)

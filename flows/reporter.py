@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-# Maximum time between two lines about a running stage.
+# Maximum time between consecutive lines about a running stage, in seconds.
 HEARTBEAT_S = 15.0
 
 
@@ -43,7 +43,7 @@ class _Running:
     unit: str = ""
 
     def describe(self, now: float) -> str:
-        """Describe the stage's progress and, after the first 2%, the remaining time."""
+        """Describe the stage's progress; once more than 2% of the work is done, also estimate the remaining time."""
         if not self.total:
             return f"running for {elapsed(now - self.began)}"
         done = f"{self.done:.2f}".rstrip("0").rstrip(".")
@@ -108,7 +108,8 @@ class _Lines(Reporter):
             now = time.monotonic()
             with self._lock:
                 for label, stage in self._running.items():
-                    # Report after 80% of `heartbeat_s`, so that two lines are never more than `heartbeat_s` apart.
+                    # Report after 80% of `heartbeat_s`, so that consecutive lines about a stage are never more than
+                    # `heartbeat_s` apart.
                     if now - stage.reported >= 0.8 * self.heartbeat_s:
                         stage.reported = now
                         self._print(f"{label}: {stage.describe(now)}")

@@ -189,7 +189,7 @@ class Search:
         return [Step(request, (number,), self._expected_s(request, number)) for number in numbers]
 
     def _expected_s(self, request: Request, number: int) -> float:
-        """Estimate an answer's cost in seconds: the highest cost of similar answers, preferably in the same runtime."""
+        """Estimate an answer's cost in seconds from the costliest similar answer, preferably about the same runtime."""
         (kind, samples), costs = _kind(request), dict[str, list[float]]()
         for answer in self.journal.answers():
             known_kind, known_samples, name, _ = answer.question.split()

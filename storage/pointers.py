@@ -168,7 +168,7 @@ class Pointers:
 
 
 def conflict(workload: str, pointer: Pointer | None, seen: str | None) -> ConflictError:
-    """Return the error for a change if the current bundle is no longer `seen` (None for no bundle)."""
+    """Return the error for a change that was requested while `seen` was current (None if no bundle was current)."""
     if pointer is None:
         now = f'The workload "{workload}" has no current bundle now'
     else:

@@ -92,7 +92,7 @@ def _http_stream(response: httpx.Response, start: int) -> Stream:
 
 
 def _check_http(uri: str) -> None:
-    """Refuse plain HTTP, which is not encrypted, except to this host."""
+    """Refuse plain HTTP, which is not encrypted, unless the URL refers to this host."""
     parts = urlsplit(uri)
     if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
         raise ConfigurationError(

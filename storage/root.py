@@ -36,7 +36,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Stamped:
-    """A file's content, an entity tag that is unique to the content, and the age in seconds on the store's clock."""
+    """A file's content, an entity tag that is unique to the content, and the file's age in seconds on the store's clock."""
 
     content: bytes
     etag: str

@@ -62,7 +62,7 @@ def _by(context: click.Context, parameter: click.Parameter, value: str | None) -
         return value
     try:
         return getuser()
-    except (KeyError, OSError):  # a user id may have no user name, for example in a container
+    except (KeyError, OSError):  # a user id does not always have a user name, for example in a container
         return f"uid {os.getuid()}"
 
 

@@ -1,4 +1,4 @@
-"""Run a Prefect flow within a command, with Prefect's server, a progress display and one-line errors."""
+"""Run a Prefect flow within a command: start Prefect's server, show progress, and print each error on one line."""
 
 from __future__ import annotations
 

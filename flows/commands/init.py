@@ -181,7 +181,7 @@ def render(
     *,
     all_keys: bool = False,
 ) -> str:
-    """Return the text of the workload file, with comments that explain why each key is set.
+    """Return the text of the workload file, with comments that give the reasons for chosen and omitted keys.
 
     Parameters
     ----------

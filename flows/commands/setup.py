@@ -1,4 +1,4 @@
-"""Show the inputs of a run: ``nightquant workloads``, ``config`` and ``doctor``."""
+"""``nightquant workloads``, ``config`` and ``doctor``: show or check the workloads, the settings and the host."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def _dask(settings: Settings) -> AnyTaskRunner:
     # Without a timeout, tasks that are restricted to lost workers would wait forever.
     config.set({"distributed.scheduler.no-workers-timeout": "5 minutes"})
     local = {"n_workers": settings.workers, "threads_per_worker": 1, "processes": True, "env": _inherited(settings)}
-    # By default, Dask's dashboard listens on all interfaces, and warns if the default port is in use.
+    # By default, Dask's dashboard listens on all interfaces, and Dask warns if the default port is in use.
     return DaskTaskRunner(cluster_kwargs=local | {"dashboard_address": "127.0.0.1:0"})
 
 

@@ -103,12 +103,12 @@ class Files:
 
     @cached_property
     def compacted_runs(self) -> frozenset[str]:
-        """All runs in the latest compacted files."""
+        """Names of all runs and parts in the latest compacted files."""
         return frozenset(run for file in self.newest.values() for run in file.runs)
 
     @cached_property
     def months(self) -> dict[str, list[RunFile]]:
-        """The runs' own files by month of publication."""
+        """The runs' own files, keyed by month of publication."""
         return {month: list(files) for month, files in groupby(self.runs, lambda file: file.month)}
 
     @property

@@ -56,7 +56,7 @@ class Regression:
 
     @property
     def is_bad(self) -> bool:
-        """Whether the finding triggers an alert, because the candidate became slower, larger or worse, or vanished."""
+        """Whether the candidate vanished or became slower, larger or worse; such a finding triggers an alert."""
         return self.kind in ("slower", "larger", "worse", "vanished")
 
     def describe(self) -> str:
@@ -150,7 +150,7 @@ def compare_night(
 def _metrics(
     rows: Sequence[Tonight], speeds: Mapping[int, Series], numbers: Mapping[tuple[int, FindingMetric, int], Series]
 ) -> dict[int, list[FindingMetric]]:
-    """Return the metrics to compare for each candidate; prefer the quality difference if it has an interval."""
+    """Return each candidate's metrics to compare; a quality difference that has an interval replaces the quality."""
     last = {row.candidate: row.night for row in rows}
     seen = {(row.candidate, "speedup") for row in rows if row.series in speeds and not row.is_baseline
             and speeds[row.series].nights[-1] == row.night}  # fmt: skip

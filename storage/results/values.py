@@ -16,14 +16,14 @@ from storage.errors import printable
 from storage.results import UNKNOWN, Cell, Row
 from storage.results.tables import Column, Table
 
-# Smallest and largest allowed value by unit. Differences are in the metric's own unit and are not bounded.
+# Smallest and largest allowed value for each unit. Differences are in the metric's own unit and are not bounded.
 _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("seconds", "bytes", "samples", "tokens", "parameters", "modules", "workloads"), (0, inf)),
     **dict.fromkeys(("candidates", "blocks", "calls", "launches", "rounds", "busy threads"), (0, inf)),
     **dict.fromkeys(("threads", "rank", "trials"), (1, inf)),
     "ratio": (5e-324, inf),
     "share": (0, 1),
-    # A distance is a multiple of an output's range, so it can exceed 1.
+    # A distance is measured in multiples of an output's range, so it can exceed 1.
     "ranges": (0, inf),
 }
 _NAMED = 3  # a message names at most this many rows and counts the others
@@ -79,7 +79,7 @@ def known(table: Table, row: Row, columns: Iterable[Column] | None = None) -> Ro
 
 
 def admit(table: Table, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
-    """Return the rows that the table accepts (see `known`), and a message for each rejected value or row.
+    """Return the rows that the table accepts (see `known`), and messages about the rejected values and rows.
 
     A row that lacks a required value or repeats a key is dropped.
     """

@@ -1,4 +1,4 @@
-"""The keys of ``[search]``: a bound, an objective, a budget, and restrictions on the recipes that a search tries."""
+"""The keys of ``[search]``: a time budget, an objective, a quality bound, and restrictions on the recipes to try."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QualityUnit = Literal["absolute", "relative"]
 
 @dataclass(frozen=True)
 class Goal:
-    """The objective of a search, and the bounds that its results must satisfy; None stands for a missing bound."""
+    """The objective of a search, and the bounds that its results must satisfy; a bound that is not set is None."""
 
     objective: Literal["fastest", "smallest"]
     max_quality_drop: float
@@ -33,7 +33,7 @@ class Search(Section):
     budget_s: PositiveFloat = 1800
     """Maximum duration of a search in seconds."""
     objective: Literal["fastest", "smallest"] | None = None
-    """Criterion for the best recipe; the default is the gate's `objective`."""
+    """Criterion for choosing the best recipe; the default is the gate's `objective`."""
     max_quality_drop: float | None = Field(default=None, ge=0)
     """Maximum allowed quality loss on the selection split; the default is the gate's `max_quality_drop`."""
     quality_drop: QualityUnit | None = None
@@ -87,7 +87,7 @@ class Search(Section):
             objective="fastest" if fastest else "smallest",
             max_quality_drop=bound,
             quality_unit=self.quality_drop or gate.quality_drop,
-            # With the objective "fastest", a recipe must not be slower than the baseline.
+            # If the objective is "fastest", a recipe must by default not be slower than the baseline.
             min_speedup=1.0 if fastest and gate.min_speedup is None else gate.min_speedup,
             min_size_ratio=gate.min_size_ratio,
         )
