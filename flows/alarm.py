@@ -79,7 +79,7 @@ def summary_line(findings: Findings) -> str:
 
 
 def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
-    """Attach the leaderboard table to the current flow run, with a link to the report if one was written."""
+    """Add artifacts to the current flow run: the leaderboard table, and a link to the report if one was written."""
     if own_server_died():
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: its server died")
         return
@@ -104,8 +104,8 @@ def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
             link = "The night's report, one HTML file"
             create_link_artifact(report, link_text=report, key="report", description=link)
     except (httpx.HTTPError, PrefectException) as error:
-        # Only log the error: the store already contains the leaderboard's rows, and nightquant reports an unreachable
-        # server at the end of the run.
+        # Only log the error, because the store already contains the leaderboard's rows. nightquant reports an
+        # unreachable server at the end of the run.
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
 
 
@@ -169,7 +169,7 @@ def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, s
 
 
 def _attempt(call: Callable[[], None]) -> str:
-    """Return the reason why a call failed, or ``""`` if the call succeeded.
+    """Return the reason that a call failed, or ``""`` if the call succeeded.
 
     For an unexpected error, return only its type, because the error message may contain a secret URL.
     """
@@ -195,8 +195,8 @@ def _call_block(slug: str, body: str, subject: str, payload: Mapping[str, object
     except ValueError as error:
         raise ConfigurationError(
             f'Prefect\'s server has no block "{slug}".',
-            hint="Set NIGHTQUANT_NOTIFICATION_BLOCK to the type/name of an existing block. To list the blocks, run: "
-            "prefect block ls",
+            hint="Set NIGHTQUANT_NOTIFICATION_BLOCK to an existing block, written as TYPE/NAME. To list the blocks, "
+            "run: prefect block ls",
         ) from error
     if isinstance(block, NotificationBlock):
         block.notify(body, subject)  # type: ignore[unused-coroutine]

@@ -1,4 +1,4 @@
-"""Answer a search's requests with Prefect tasks that build, evaluate and time trials, and rank their layers."""
+"""Answer a search's requests: Prefect tasks build, evaluate and time trials, and rank the trials' layers."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Answers:
         self._qualities: dict[int, Evaluation] = {}
         self._lock = threading.Lock()  # held while one of the calling threads evaluates the baseline
         (built,) = self._build([self._reference])
-        self.baseline = required(built, "building the baseline")
+        self.baseline = required(built, "the baseline could not be built")
 
     def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
-        """Measure the given trials of a request, and return one answer per trial, in the same order.
+        """Answer a request about `trials`; return one answer per trial, in the order of `trials`.
 
         Raises
         ------
@@ -103,7 +103,7 @@ class Answers:
         with self._lock:
             if samples not in self._qualities:
                 (quality,) = self._evaluate([self._reference], samples)
-                self._qualities[samples] = required(quality, "evaluating the baseline")
+                self._qualities[samples] = required(quality, "the baseline could not be evaluated")
             return self._qualities[samples]
 
     def _evaluate(self, candidates: Sequence[tuple[Recipe, str]], samples: int) -> list[Evaluation | Failure]:
@@ -127,7 +127,7 @@ class Answers:
         return [found[trial.name] for trial in trials]
 
     def _speeds(self, names: Sequence[str]) -> dict[str, Found]:
-        """Time candidates; if timing fails, time each half of the candidates separately to find the broken ones."""
+        """Time candidates; if timing fails, time each half of `names` separately to find the broken candidates."""
         if not names:
             return {}
         baseline = self._subjects[self._job.workload.benchmark.baseline]
@@ -152,7 +152,7 @@ class Answers:
 def required(outcome: R | Failure, what: str) -> R:
     """Return a stage's result; raise `MeasurementError` if the stage failed."""
     if isinstance(outcome, Failure):
-        raise MeasurementError(f"The search cannot continue, because {what} failed: {outcome.error}")
+        raise MeasurementError(f"The search cannot continue, because {what}: {outcome.error}")
     return outcome
 
 

@@ -1,4 +1,4 @@
-"""Terminal output: formatted numbers, tables, and the outcome of a run, within 80 columns."""
+"""Format numbers, tables and the outcome of a run for a terminal with 80 columns."""
 
 from __future__ import annotations
 
@@ -60,12 +60,18 @@ def marked_lines(lines: Iterable[tuple[str, str | Text]], width: int = 1) -> Tab
 
 
 def faster(row: Row, prefix: str = "deciding_") -> str:
-    """Format a speed-up with the half-width of its interval; by default, format the speed-up that the gate uses."""
+    """Format a row's speed-up and the half-width of its interval.
+
+    The default `prefix` selects the speed-up that the gate uses.
+    """
     return ratio_within(*(number(row, f"{prefix}speedup{end}") for end in ("", "_low", "_high")))
 
 
 def ratio_within(value: float | None, low: float | None, high: float | None) -> str:
-    """Format a ratio and, if known, its interval's half-width on a logarithmic scale, for example ``5.43× ±3%``."""
+    """Format a ratio and, if its interval is known, the interval's half-width, for example ``5.43× ±3%``.
+
+    The half-width is computed on a logarithmic scale.
+    """
     if value is None or not low or not high:
         return ratio(value)
     return f"{ratio(value)} ±{100 * ((high / low) ** 0.5 - 1):.0f}%"

@@ -26,7 +26,7 @@ from tasks.workload.recipe import Recipe
 _TABLES = (".csv", ".jsonl", ".parquet")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
 _SAVED = 0.75  # fraction of a float32 parameter's bytes that int8 saves
-_POINTS = 0.5  # largest allowed loss, in percentage points, if the metric is a percentage
+_POINTS = 0.5  # largest allowed loss of a percentage metric, in percentage points
 _LINES = 5  # rows per class in the placeholder table, enough for every split
 _RECIPES: tuple[JsonObject, ...] = (
     {"name": "float", "method": "none"},
@@ -62,10 +62,12 @@ def with_texts(request: Asked) -> Asked:
     Raises
     ------
     ConfigurationError
-        The model is not a Hugging Face directory, or ``texts.csv`` already exists.
+        The model is not a directory in the Hugging Face format, or ``texts.csv`` already exists.
     """
     if not Path(request.model).is_dir():
-        raise ConfigurationError("--data is missing.", hint="Pass module:callable, a table, or a folder of images.")
+        raise ConfigurationError(
+            "--data is missing.", hint="Set --data to module:callable, a table, or a folder of images."
+        )
     config = read_config(Path(request.model))
     rows: list[tuple[str, ...]] = [("text",), *((f"your text number {number}",) for number in range(1, 11))]
     if is_classifier(config):
@@ -123,7 +125,7 @@ def _pictures(request: Asked) -> JsonObject:
 def _module(request: Asked) -> JsonObject:
     if request.data.endswith(_TABLES):
         if not request.target:
-            raise ConfigurationError("--target is missing.", hint="Name the column to predict.")
+            raise ConfigurationError("--target is missing.", hint="Use --target to name the column to predict.")
         columns = _columns(request)
         target = _column(request, request.target, columns)
         features = [name for name, numbers in columns.items() if numbers and name != target]
@@ -160,7 +162,7 @@ def _column(request: Asked, name: str, columns: Collection[str]) -> str:
     if name not in columns:
         raise ConfigurationError(
             f'{request.data} does not have a column "{name}"{did_you_mean(name, columns)}.',
-            hint=f"The columns are: {', '.join(columns)}. Use --target COLUMN to name the column to predict.",
+            hint=f"Use --target to name one of these columns: {', '.join(columns)}.",
         )
     return name
 
@@ -186,7 +188,7 @@ def _encoder(request: Asked) -> JsonObject:
     if not texts:
         raise ConfigurationError(
             f"{request.data} does not have a text column.",
-            hint=f"Add a column that contains text. The columns are: {', '.join(columns)}.",
+            hint=f"Add a column that contains text. Existing columns: {', '.join(columns)}.",
         )
     metric = "accuracy" if classifies else "retrieval" if target else "cosine"
     return {
@@ -200,7 +202,7 @@ def _encoder(request: Asked) -> JsonObject:
 
 
 def whole(name: str, content: JsonObject) -> JsonObject:
-    """Add the name, the supported recipes, the benchmark and the gate to the sections in `content`."""
+    """Complete a workload: add the name, the supported recipes, the benchmark and the gate to `content`."""
     recipes = []
     for keys in _RECIPES:
         needs = METHODS[str(keys["method"])].needs
@@ -218,7 +220,7 @@ def whole(name: str, content: JsonObject) -> JsonObject:
 
 
 def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject, dict[str, str]]:
-    """Set the gate's limit on the quality drop, and omit its size rule if all quantized candidates are too large.
+    """Set the gate's limit on the quality drop, and omit the size rule if all quantized candidates are too large.
 
     Return the document, and a dictionary that maps the gate's keys (``section.key``) to the reasons for their values.
     """
@@ -238,8 +240,8 @@ def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject
 def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
     """Set the `obstacle` of each candidate that has too few int8 parameters for the gate's size rule.
 
-    A run would build and evaluate a candidate that is too large, only to reject it. If all quantized candidates are
-    too large, return the preview unchanged; `with_strict_gate` then omits the size rule.
+    Without an obstacle, a run would build and evaluate a candidate that is too large, and then reject the candidate. If
+    all quantized candidates are too large, return the preview unchanged; `with_strict_gate` then omits the size rule.
     """
     bound = float(document["gate"]["min_size_ratio"])
 
@@ -258,7 +260,7 @@ def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
 
 
 def _too_few_parameters(document: JsonObject, preview: Preview) -> float | None:
-    """Return the largest fraction of its parameters that any candidate stores as int8.
+    """Return the largest fraction of parameters that any quantized candidate converts to int8.
 
     If the fraction is unknown or large enough for the gate's size rule, return None.
     """
@@ -302,7 +304,7 @@ def without_obstacles(document: JsonObject, preview: Preview) -> JsonObject:
 
 
 def _runtimes(recipe: Recipe) -> list[str]:
-    # Choose only runtimes that can be deployed and that do not compile models, because compiling takes minutes.
+    # Choose only deployable runtimes. Omit runtimes that compile models, because compiling takes minutes.
     quick = [name for name in RUNTIMES if RUNTIMES[name].hands_over and not RUNTIMES[name].compiles]
     fitting = [name for name in quick if not RUNTIMES[name].obstacle(recipe)]
     return [name for name in fitting if all(map(installed_version, RUNTIMES[name].distributions))]

@@ -42,11 +42,11 @@ class Findings:
 
 
 def end_dead_runs(held: HeldStore, flow_run_id: str) -> None:
-    """Set dead flow runs to ``Crashed``, because Prefect would otherwise keep showing them as running.
+    """Set the state of dead flow runs to ``Crashed``, because Prefect would otherwise keep showing the runs as running.
 
     Only runs that the store has recorded as dead are changed. If Prefect's server does not have the flow run, or the
-    update fails, a later run tries again. `flow_run_id` identifies the calling flow run, which may be recorded as dead
-    if the run is a retry.
+    update fails, a later run tries again. The calling flow run, `flow_run_id`, is not changed, although an earlier
+    attempt may be recorded as dead.
     """
     with get_client(sync_client=True) as client:
         for dead in held.dead:

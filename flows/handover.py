@@ -1,6 +1,7 @@
 """Publish one workload: judge its candidates, then package the winner or re-sign the bundle that stays current.
 
-This module does not write results. The caller records the outcome, so that the rows describe events, not plans.
+This module does not write results. The caller records the outcome afterwards, so that the results describe events,
+not plans.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Handover:
     """Outcome of publishing one workload.
 
     `judgement` is None if it is unknown whether the current bundle was switched. `version` is the current version after
-    publishing, or ``""`` if no bundle is current or the version is unknown. `problem` contains the reasons for all errors
-    in promoting or re-signing a bundle, or ``""`` if no error occurred.
+    publishing, or ``""`` if no bundle is current or the version is unknown. `problem` describes every error that
+    occurred while a bundle was promoted or re-signed, or is ``""`` if no error occurred.
     """
 
     judgement: Judgement | None
@@ -54,11 +55,12 @@ def hand_over(
     rows
         The workload's measurements from this run.
     package
-        Function that packages a promoted candidate and replaces the given version (None if no version is current).
+        Function that packages a promoted candidate. The function's second argument is the version to replace, or None
+        if no version is current.
     renew
         Function that re-signs a workload's version, which must still be current.
     search
-        The run's search for recipes of the workload, or None if the run did not search.
+        The run's recipe search for the workload, or None if the run did not search for recipes.
     """
     name = result.workload.name
     current, pointer = _look_up(result, bundles)
@@ -111,7 +113,10 @@ def _not_packaged(
 def _look_up(
     result: WorkloadResult, bundles: BundleStore
 ) -> tuple[Incumbent | UnknownIncumbent | None, Pointer | None]:
-    """Return tonight's results for the current bundle, or `UnknownIncumbent` if another bundle became current."""
+    """Return tonight's results for the current bundle, and the bundle's pointer.
+
+    `UnknownIncumbent` replaces the results if the current bundle has changed or the pointer cannot be read.
+    """
     looked_up = result.incumbent
     try:
         pointer = bundles.pointer(result.workload.name)
@@ -131,7 +136,7 @@ def _look_up(
 
 
 def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[str]:
-    """Return the candidates with the same content as a withdrawn bundle."""
+    """Return the candidates that have the same content as a withdrawn bundle."""
     if pointer is None or result.job is None:
         return set()
     contents = withdrawn_contents(pointer)

@@ -1,4 +1,4 @@
-"""The leaderboard at a terminal: one line per candidate, with as many columns as fit."""
+"""The leaderboard in a terminal: one line per candidate, with as many columns as fit."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ class Night:
     def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str, attempt: int = 1) -> Night:
         """Validate the request against the workload files and choose the run's id.
 
-        The run's id contains digits of the flow run's id. A repeated write therefore finds the existing file and does
-        not duplicate rows. A retried flow run measures again, so its run id differs.
+        The run's id contains the last digits of the flow run's id. A repeated write therefore finds the existing file
+        and does not duplicate rows. A retry of a flow run measures again and therefore gets a different run id.
         """
         now = datetime.now(UTC)
         night = request.night or now.astimezone().date()

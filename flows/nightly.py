@@ -73,7 +73,7 @@ def nightly_quantization(
     invocation = current_invocation()
     overrides = request.model_dump(include={"store", "profile"}, exclude_none=True)
     settings = invocation.settings.model_copy(update=overrides)
-    # Set the cache folder before locking the store, because the cache folder contains an object store's lock file.
+    # Set the cache folder before locking the store, because the lock file of an object store is in the cache folder.
     set_cache_folder(settings.cache)
     settings.signer()  # reject a wrong key now, not after hours of work
     night = Night.begin(request, settings, str(this_flow_run.id or ""), this_flow_run.run_count)
@@ -127,7 +127,7 @@ def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSum
             with sigterm_as_interrupt():
                 _measure(night)
                 steps.record(night.info, night.measured(), night.store)
-                # Send the alert before any step that may fail or be killed.
+                # Send the alert before publishing, because the remaining steps may fail or be killed.
                 findings, alarm = _alert(night)
                 _hand_over(night)
                 _finish(night)

@@ -178,7 +178,10 @@ def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
 
 
 def overdue(place: str, workloads: Sequence[str], limit: dt.timedelta, now: dt.datetime) -> list[str]:
-    """Return a line for each workload, or for the store if `workloads` is empty, that had no good night within `limit`."""
+    """Return a line for each workload that has not had a good night within `limit`.
+
+    If no workloads are given, check the store instead.
+    """
     lines = []
     for workload in workloads or ("",):
         at = last_good_night(place, workload)

@@ -1,4 +1,4 @@
-"""Prometheus metrics about the last night of a store."""
+"""Prometheus metrics about the last night in a store."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def write(state: Overview, now: dt.datetime, file: Path) -> None:
 
 
 def metrics(state: Overview, now: dt.datetime) -> CollectorRegistry:
-    """Return gauges about the last night, labelled with the store; before the first night, the gauges are empty.
+    """Return gauges for the last night, each with a ``store`` label; before the first night, the gauges have no values.
 
-    Times are Unix timestamps; the age is the time from the end of the night to `now`, in seconds. Base alerts on the
-    timestamps, because the age stops growing if the file is no longer updated.
+    Times are Unix timestamps; the age is the time from the end of the night to `now`, in seconds. Alerts should be
+    based on the timestamps, because the age stops growing if the file is no longer updated.
     """
     registry = CollectorRegistry()
 

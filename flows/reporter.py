@@ -17,7 +17,7 @@ HEARTBEAT_S = 15.0
 
 
 class Reporter:
-    """Reporter that displays nothing; labels have the form ``workload · recipe: stage``."""
+    """Reporter that displays nothing; a stage's label has the form ``workload · recipe: stage``."""
 
     def started(self, label: str) -> None:
         """Report that a stage begins."""
@@ -26,7 +26,7 @@ class Reporter:
         """Report a stage's progress."""
 
     def finished(self, label: str, seconds: float, error: str = "") -> None:
-        """Report the end of a stage, and the error if it failed."""
+        """Report the end of a stage, and the error if the stage failed."""
 
     def noted(self, text: str) -> None:
         """Report a message about the run as a whole."""
@@ -43,7 +43,7 @@ class _Running:
     unit: str = ""
 
     def describe(self, now: float) -> str:
-        """Describe the stage's progress; once more than 2% of the work is done, also estimate the remaining time."""
+        """Describe the stage's progress; after 2% of the work is done, also estimate the remaining time."""
         if not self.total:
             return f"running for {elapsed(now - self.began)}"
         done = f"{self.done:.2f}".rstrip("0").rstrip(".")

@@ -59,7 +59,7 @@ class NightlyRequest(Frozen):
 
 
 class SearchRequest(Frozen):
-    """Parameters of a search for recipes; the settings and the workload supply omitted parameters."""
+    """Parameters of a search for recipes; defaults for omitted parameters come from the settings and the workload."""
 
     workload: str = Field(title="Workload", description="Built-in workload or TOML file")
     budget_s: PositiveFloat | None = Field(
@@ -112,7 +112,7 @@ class SearchResult(Frozen):
         return [trial for trial in self.trials if trial.size_bytes is not None]
 
     def comparisons(self) -> dict[tuple[str, str], int]:
-        """Return, for each finalist that the search created, the number of intervals that must hold simultaneously.
+        """Map each finalist that the search created to the number of intervals that must hold simultaneously.
 
         The keys are (recipe, runtime) pairs.
         """

@@ -42,7 +42,7 @@ from tasks.workload.workload import Workload
 
 @dataclass(frozen=True)
 class Step:
-    """Trials to measure as a request demands; ``expected_s`` is the expected duration in seconds."""
+    """Trials to measure for a request; ``expected_s`` is the expected duration in seconds."""
 
     request: Request
     numbers: tuple[int, ...]
@@ -53,7 +53,7 @@ class Step:
 class Search:
     """A search in progress.
 
-    ``find`` measures trials as a request demands; at most ``at_once`` threads call ``find`` at the same time.
+    ``find`` measures trials to answer a request; at most ``at_once`` threads call ``find`` at the same time.
     ``budget_s`` is the wall time that the search may spend, including time before an interruption. ``report`` receives
     a line about each new best trial.
     """
@@ -86,9 +86,9 @@ class Search:
         section = _section(workload)
         goal = section.goal(workload.gate)
         prepared = settle(steps.prepare.submit(workload, store), "prepare")
-        dataset = required(prepared, "preparing the data")
+        dataset = required(prepared, "the data could not be prepared")
         obtained = settle(steps.obtain.submit(workload, dataset, store), "checkpoint")
-        job = required(obtained, "obtaining the weights")
+        job = required(obtained, "the weights could not be obtained")
         selection = Selection.of(dataset)
         host = settings.fingerprint or fingerprint()
         journal = Journal.read(store, workload.name, digest_of(_inputs(job, selection.split, goal, host)))
@@ -120,7 +120,7 @@ class Search:
         )
 
     def run(self) -> SearchResult:
-        """Measure until no undecided trial can win, or until every next step would exceed the budget."""
+        """Measure until no undecided trial can win, or until every possible step would exceed the budget."""
         self.journal.begin(self.budget_s, self.fingerprint)
         running: dict[Future[list[Found]], Step] = {}
         threads = ThreadPoolExecutor(self.at_once)
@@ -128,7 +128,7 @@ class Search:
             while (step := self._next(running.values())) or running:
                 if step:
                     trials = [self.race.trials[number - 1] for number in step.numbers]
-                    # Prefect finds the flow run in the context, and a context can be entered only once.
+                    # Prefect finds the flow run in the context, and two threads cannot enter the same context.
                     running[threads.submit(copy_context().run, self.find, step.request, trials)] = step
                 else:
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -163,8 +163,8 @@ class Search:
     def _next(self, running: Collection[Step]) -> Step | None:
         """Return a step that can begin now and fits into the budget, or None if no step can begin.
 
-        Each step measures one trial, so that no worker is idle while another worker compiles. Only timings measure
-        several trials together, while no other step runs. The longest steps begin first.
+        Each step measures one trial, so that no worker is idle while another worker compiles. Only timing steps measure
+        several trials, and they run alone. The longest steps begin first.
         """
         while (request := self.race.ask()) is not None:
             known = [(number, self.journal.find(self._question(request, number))) for number in request.numbers]
@@ -180,7 +180,7 @@ class Search:
         return None
 
     def _steps(self, request: Request, running: Collection[Step]) -> list[Step]:
-        """Return the steps of a request that can begin while other steps are running."""
+        """Split a request into steps; return the steps that can begin alongside the `running` steps."""
         if isinstance(request, Time):
             expected_s = sum(self._expected_s(request, number) for number in request.numbers)
             return [] if running else [Step(request, request.numbers, expected_s)]
@@ -189,7 +189,10 @@ class Search:
         return [Step(request, (number,), self._expected_s(request, number)) for number in numbers]
 
     def _expected_s(self, request: Request, number: int) -> float:
-        """Estimate an answer's cost in seconds from the costliest similar answer, preferably about the same runtime."""
+        """Estimate an answer's cost in seconds.
+
+        The estimate is based on the highest cost of similar answers, preferably of answers for the same runtime.
+        """
         (kind, samples), costs = _kind(request), dict[str, list[float]]()
         for answer in self.journal.answers():
             known_kind, known_samples, name, _ = answer.question.split()
@@ -239,7 +242,7 @@ class Search:
 
 def _section(workload: Workload) -> SearchSection:
     if workload.search is None:
-        raise ValueError(f"the workload {workload.name} has no [search] section; add this section")
+        raise ValueError(f"the workload {workload.name} has no [search] section; add this section to the workload file")
     return workload.search
 
 

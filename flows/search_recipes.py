@@ -1,4 +1,4 @@
-"""The Prefect flow ``search-recipes``, which searches for one workload's best recipes without judging them."""
+"""The Prefect flow ``search-recipes``, which searches for one workload's best recipes without publishing a bundle."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from tasks.workload import Workload
 def search_recipes(request: SearchRequest) -> State[SearchResult] | State[NightRunningError]:
     """Search for one workload's best recipes within a time budget.
 
-    A cancelled or killed search keeps its answers, and the next search continues with the rest of the budget. If
-    another run has locked the store, the search is cancelled at once.
+    The results of a cancelled or killed search are kept, and the next search continues with the rest of the budget.
+    If another run has locked the store, the search is cancelled at once.
     """
     invocation = current_invocation()
     settings = invocation.settings.model_copy(update=request.model_dump(include={"store"}, exclude_none=True))

@@ -100,7 +100,7 @@ def load_settings(**flags: object) -> Settings:
     Raises
     ------
     ConfigurationError
-        A variable or a key of ``nightquant.toml`` is unknown or invalid.
+        A flag, an environment variable or a key in ``nightquant.toml`` is unknown or invalid.
     """
     overrides = {name: value for name, value in flags.items() if value is not None}
     try:

@@ -1,4 +1,4 @@
-"""The Prefect tasks of a run; most tasks call a function of `tasks.stages` in a worker process.
+"""The Prefect tasks of a run; most tasks run a function from `tasks.stages` in a worker process.
 
 Tasks return small references, which stay in memory. ``persist_result=False`` also disables Prefect's cache. Prefect's
 cache is not needed, because nightquant looks up artifacts in the store by digest and never reuses measurements.
@@ -60,12 +60,12 @@ def _task(name: str, run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Turn a function into the Prefect task `name`; task runs, logs and terminal lines show `run_name`.
 
     A task is retried after a transient network or server failure. Retrying is safe, because artifacts are looked up by
-    digest, and written rows and bundles do not change. A benchmark discards failed attempts. Permanent errors are not
-    retried, because they would occur again. A stage whose worker was killed is not retried, because the next worker
-    might also be killed.
+    digest, and rows and bundles never change after they are written. A benchmark does not use the results of failed
+    attempts. A task is not retried after a permanent error, because the error would occur again. A stage whose worker
+    was killed is not retried, because the next worker might also be killed.
 
     Tasks do not have tags, because Prefect would request a tag's concurrency limit from the server before each run. If
-    the server restarted during the request, the stage would be lost.
+    the server restarted while Prefect requested a concurrency limit, the stage would be lost.
     """
     return task(
         name=name,
@@ -88,7 +88,9 @@ def _label(run: TaskRun | None = None) -> str:
     if run is None:
         context = TaskRunContext.get()
         if context is None:
-            raise RuntimeError("a stage can run only within a Prefect task, but no task is running")
+            raise RuntimeError(
+                "a stage can run only within a Prefect task, but no task is running; call the stage from a task"
+            )
         run = context.task_run
     return run.name if run.run_count < 2 else f"{run.name} (attempt {run.run_count})"
 
@@ -146,13 +148,14 @@ def compare(
     store: str,
     comparisons: list[int] | None = None,
 ) -> list[Comparison]:
-    """Compute each quality difference, its paired 95% interval, and the agreement of predictions.
+    """Compare each candidate's results with the baseline's results.
 
-    Each evaluation's ``samples.safetensors`` contains two arrays of N values: ``quality`` (float32) and ``prediction``
-    (int64). The mean of the ``quality`` array is the evaluation's quality. The kind of ``quality`` values determines
-    how the interval is computed. The interval is None if ``quality`` has a single value or is missing, as in the
-    ``sequence`` domain. Without ``prediction``, the agreement is None. `comparisons` contains, for each candidate, the
-    number of candidates whose intervals must hold simultaneously (default: 1).
+    Compute the difference in quality, its paired 95% interval, and the agreement of predictions. Each evaluation's
+    ``samples.safetensors`` contains two arrays of N values: ``quality`` (float32) and ``prediction`` (int64). The mean
+    of the ``quality`` array is the evaluation's quality. The kind of ``quality`` values determines how the interval is
+    computed. The interval is None if ``quality`` has a single value or is missing, as in the ``sequence`` domain.
+    Without ``prediction``, the agreement is None. For each candidate, `comparisons` contains the number of intervals
+    that must hold simultaneously (default: 1).
 
     Raises
     ------
@@ -166,9 +169,8 @@ def compare(
 def find_incumbent(job: Job[Workload], candidates: list[CandidateRef], store: str) -> Incumbent | None:
     """Look up the workload's current bundle and return its files as a candidate; return None if no bundle is current.
 
-    If the bundle's files are damaged, or need a runtime that this version of nightquant lacks, ``fault`` contains the
-    reason. If an error is raised, the caller must treat the current bundle as unknown, not as faulty or
-    absent.
+    If the bundle's files are damaged, or need a runtime that this version of nightquant lacks, ``fault`` describes the
+    problem. If an error is raised, the caller must treat the current bundle as unknown, not as faulty or absent.
 
     Parameters
     ----------
@@ -197,10 +199,10 @@ def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitiv
 def benchmark(
     job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
 ) -> BenchmarkResult:
-    """Time the baseline and candidates in interleaved rounds, in new processes; run one benchmark per host at a time.
+    """Time the baseline and candidates in interleaved rounds, which run in new processes.
 
-    Results are never reused. If `fingerprint` is not empty, the task refuses to run on a host with a
-    different fingerprint.
+    Only one benchmark runs on a host at a time. Results are never reused. If `fingerprint` is not empty, the task
+    refuses to run on a host with a different fingerprint.
     """
     require_fingerprint(fingerprint)
     execution = current_execution()
@@ -223,9 +225,10 @@ def time_trials(
     store: str,
     fingerprint: str = "",
 ) -> Timed:
-    """Time a search's trials and the baseline in two launches; run one measurement per host at a time.
+    """Time a search's trials and the baseline in two launches.
 
-    If `fingerprint` is not empty, the task refuses to run on a host with a different fingerprint.
+    Only one measurement runs on a host at a time. If `fingerprint` is not empty, the task refuses to run on a host with
+    a different fingerprint.
     """
     require_fingerprint(fingerprint)
     execution = current_execution()
@@ -259,7 +262,7 @@ def renew(workload: str, store: str, version: str) -> None:
 def record(run: RunInfo, tables: dict[str, list[Row]], store: str, part: str = "") -> None:
     """Write the run's rows atomically as Parquet files, one file per table and `part`.
 
-    Report each invalid value or row at the terminal and in the run's log.
+    Report each invalid value or row in the terminal and in the run's log.
     """
     ResultsStore(store).record(tables, run.run_id, datetime.now(UTC), note, part=part)
 

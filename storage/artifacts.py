@@ -43,7 +43,7 @@ _Sha256 = Annotated[str, StringConstraints(pattern=rf"^{_DIGEST.pattern}$")]
 
 def _check_relative(name: str) -> str:
     if problem := why_unsafe(name):
-        raise ValueError(f"the name {name[:80]!r} is not allowed: {problem}")
+        raise ValueError(f"the name {name[:80]!r} is not allowed, because {problem}")
     return name
 
 
@@ -189,7 +189,7 @@ class ArtifactStore:
             self._copies.publish(work, location, MANIFEST)
 
     def _check(self, location: str, folder: Path | None = None) -> None:
-        """Check an artifact's files, or the files of its draft `folder`, against the artifact's manifest."""
+        """Check the files of an artifact, or of its unpublished copy in `folder`, against the manifest."""
         folder = folder or self.root / location
         try:
             files = self._manifest(location, (folder / MANIFEST).read_bytes()).files

@@ -147,7 +147,7 @@ class BundleStore:
         if hashlib.sha256(content).hexdigest() != sha256sums:
             raise BundleError(
                 f"The file {self.root.uri(name)} changed while the bundle was being verified.",
-                hint="Do not use the bundle; verify it again before you sign it.",
+                hint="Do not use the bundle until you have inspected and verified it again.",
             )
         self.root.put(f"{location_of(workload, version)}/{SIGNATURE}", signer.keys[0].sign(content))
 
@@ -250,7 +250,7 @@ class BundleStore:
             raise BundleError(error.message, hint=hint) from error
 
     def _signed(self, pointer: Pointer, before: Statement | None) -> Pointer:
-        """Return the pointer; if there is a signer, check the bundle's signature and add a newly signed statement."""
+        """Check the bundle's signature and sign the pointer; if there is no signer, return the pointer unchanged."""
         if self.signer is None:
             return pointer
         workload, version = pointer.workload, pointer.version

@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Checked:
-    """Result of a check: the number of results files and artifacts that were checked, and the problems found."""
+    """Result of a check: the numbers of results files and artifacts checked, and the problems found."""
 
     results_files: int
     artifacts: int
@@ -141,7 +141,8 @@ def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
     sums: dict[str, str] = {}
     for location, files in folders.items():
         if f"{location}/{SUMS}" not in {entry.name for entry in files}:
-            # An object store receives ``SHA256SUMS`` last, so a recent folder may be an upload in progress.
+            # An object store receives ``SHA256SUMS`` last. Therefore, a recent folder without ``SHA256SUMS`` may be an
+            # upload in progress.
             if root.local is not None or max(entry.modified for entry in files) < time.time() - _ABANDONED_S:
                 yield Problem(location, f"has no {SUMS}, so it is not a bundle", "Remove the folder.")
             continue

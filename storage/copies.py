@@ -84,7 +84,7 @@ def keep_copy(root: StoreRoot, copy: Path, name: str) -> Path:
 
 
 def _content_name(folder: Path) -> str:
-    """Return a name for a bundle's content: a digest of ``SHA256SUMS`` and of the signature."""
+    """Return a name for a bundle's content: a digest of ``SHA256SUMS`` and the signature."""
     signature = folder / SIGNATURE
     digest = hashlib.sha256((folder / SUMS).read_bytes())
     digest.update(signature.read_bytes() if signature.is_file() else b"")

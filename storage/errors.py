@@ -129,7 +129,7 @@ def first_line(error: BaseException) -> str:
 
 
 def unwritable(place: object, error: OSError) -> StoreError:
-    """Return the error for an unwritable store, with the operating system's reason."""
+    """Return the error for a store that is not writable; the message includes the operating system's reason."""
     return StoreError(
         f"Cannot write to the store {place}: {error.strerror or error}.",
         hint="Free some disk space, fix the permissions, or choose another store with --store. The next run continues "

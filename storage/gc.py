@@ -40,7 +40,7 @@ _UNFINISHED = re.compile(
 
 @dataclass(frozen=True)
 class Collected:
-    """Artifacts and files that were removed (or that a dry run selected), and the number of remaining artifacts."""
+    """Artifacts and files that were removed (or, in a dry run, selected), and the number of remaining artifacts."""
 
     removed: tuple[Artifact, ...]
     leftovers: tuple[Entry, ...]
@@ -57,7 +57,7 @@ def collect(
 ) -> Collected:
     """Remove artifacts that are not referenced by a bundle or by a row of the latest nights; never remove rows.
 
-    References come from bundles and from the rows of each workload's latest `keep_nights` nights. The inputs, the
+    Artifacts are referenced by bundles and by the rows of each workload's latest `keep_nights` nights. The inputs, the
     evaluation and the proof of a referenced artifact are also kept. Artifacts that are less than a day old at `now`
     (Unix time) are never removed.
 

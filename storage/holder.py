@@ -5,8 +5,8 @@ record next to the lock only names the holder. A holder that ends normally remov
 
 On an object store, which many hosts may use, the holder also needs a lease. See Gray and Cheriton, "Leases: an
 efficient fault-tolerant mechanism for distributed file cache consistency", SOSP 1989. A running holder renews the lease
-with conditional puts of an object. A lease expires if it is not renewed for `LEASE_S` seconds. Only the store's clock
-measures a lease's age, so that the hosts' clocks need not agree.
+by writing an object with conditional puts. A lease expires if it is not renewed for `LEASE_S` seconds. Only the store's
+clock measures a lease's age, so that the hosts' clocks need not agree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from storage.root import StoreRoot
 
 _LOG = logging.getLogger(__name__)
 _LOCK, _RECORD = "night", "night.json"
-# Limit the number of dead runs; otherwise, runs that Prefect's server has deleted would stay in the record forever.
+# Limit the number of recorded dead runs; otherwise, runs that Prefect's server has deleted would stay in the record
+# forever.
 _REMEMBERED = 20
 LEASE_S = 180.0
 _RENEW_S = 30.0
@@ -41,7 +42,8 @@ _RENEW_S = 30.0
 class Holder:
     """A run that locks a store. ``flow_run_id`` is ``""`` outside a Prefect flow run; ``since`` is timezone-aware.
 
-    `hold` sets ``store``. A record in a copy of the store is ignored, because its run may be using the original store.
+    `hold` sets ``store``. A record in a copy of the store is ignored, because the recorded run may be using the
+    original store.
     """
 
     run_id: str
@@ -220,7 +222,7 @@ class _Renewal(threading.Thread):
         self.is_lost = False
 
     def run(self) -> None:
-        # If a holder loses the lease, its run continues, because two runs can safely write at the same time.
+        # A run that loses the lease continues, because two runs can safely write at the same time.
         while not self.is_lost and not self.ended.wait(_RENEW_S):
             try:
                 self._renew()

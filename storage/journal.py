@@ -1,8 +1,8 @@
 """The journal of a search: a file in the store that contains every answer, oldest first.
 
-A search asks questions, such as the quality of a candidate on 256 samples, and writes each answer immediately. When a
-killed search is resumed, it asks only the unanswered questions and spends only the rest of its budget. Later searches
-with the same inputs reuse all earlier answers.
+A search asks questions, for example about a candidate's quality on 256 samples, and writes each answer immediately.
+When a killed search is resumed, it asks only the unanswered questions and spends only the rest of its budget. Later
+searches with the same inputs reuse all earlier answers.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class Journal:
     def spent_s(self) -> float:
         """Wall time in seconds that the search in progress has spent; 0 if no search is in progress.
 
-        If a search was killed, the expected cost of its unanswered question is added, because the duration is unknown.
-        The question that this process is answering does not count.
+        If a search was killed, the expected cost of its unanswered question is added, because the actual cost is
+        unknown. The question that this process is answering does not count.
         """
         spent = 0.0
         lines = self.lines[:-1] if self._asked else self.lines
@@ -150,7 +150,7 @@ class Journal:
 
 
 def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list[Answer]:
-    """Return the answers in the workload's newest other journal with `fingerprint`, or ``[]`` if there is none."""
+    """Return the answers in the workload's newest other journal that contains `fingerprint`, or ``[]`` if none does."""
     entries = sorted(journal.root.list(f"{FOLDER}/{workload}"), key=lambda entry: entry.modified, reverse=True)
     for entry in entries:
         if entry.name != journal.name and entry.name.endswith(".jsonl"):
@@ -187,5 +187,5 @@ def _parsed(root: StoreRoot, name: str) -> Iterator[Event]:
         except ValidationError as error:
             raise StoreError(
                 f"The search journal {root.uri(name)} is damaged.",
-                hint="Remove the file, then start the search again.",
+                hint="Remove the journal, then start the search again.",
             ) from error

@@ -83,7 +83,7 @@ class LocalRoot(StoreRoot):
             temporary.replace(target)
 
     def publish(self, folder: Path, location: str, marker: str) -> bool:
-        """Move a folder on this file system into the store: flush it, rename it, and flush its new parent."""
+        """Move a folder on this file system into the store: flush the folder, rename it, and flush its new parent."""
         final = self.local / location
         with self._writing():
             for path in folder.rglob("*"):

@@ -37,7 +37,7 @@ def host_lock(
         The lock cannot be taken in any of the folders.
     """
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not a valid lock name: expected lower-case letters, digits and hyphens")
+        raise ValueError(f"{name!r} is not a valid lock name; use only lower-case letters, digits and hyphens")
     announce = cache(on_wait or (lambda: None))
     problems: list[str] = []
     with ExitStack() as stack:

@@ -77,7 +77,7 @@ class ObjectRoot(StoreRoot):
         return True
 
     def swap(self, name: str, content: bytes, etag: str | None) -> str | None:
-        """Replace an object if its tag is `etag`, or create the object if `etag` is None, with one conditional put."""
+        """Use one conditional put to replace an object whose tag is `etag`, or to create one if `etag` is None."""
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
         with self._opened() as files:
             try:

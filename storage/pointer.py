@@ -29,7 +29,7 @@ _LONGEST = 16 << 20  # maximum size in bytes; each switch adds about 300 bytes
 
 
 class Switch(FrozenDocument):
-    """A change of the current bundle: the new version, and the time, author and reason."""
+    """A change of the current bundle: the new version, and the change's time, author and reason."""
 
     action: Action
     version: str
@@ -43,7 +43,7 @@ class Pointer(FrozenDocument):
     """Content of ``current.json``: the deployed bundle, and every switch that led to this bundle, oldest first.
 
     ``sha256sums`` is the digest of the bundle's ``SHA256SUMS``. Users rolled back from the ``withdrawn`` versions, so
-    runs never promote them. ``signed`` is None if there is no key.
+    runs never promote them. ``signed`` is None if there is no signing key.
     """
 
     format: Literal[1] = 1
@@ -85,12 +85,12 @@ class Pointer(FrozenDocument):
         if any(getattr(self, name) != getattr(statement, name) for name in fields):
             raise BundleError(
                 f"The current.json of {self.workload} differs from its signed statement.",
-                hint="Do not use the file: it was changed after it was signed.",
+                hint="Do not use current.json, because it was changed after it was signed.",
             )
 
 
 def switched(pointer: Pointer | None, workload: str, switch: Switch) -> Pointer:
-    """Return the unsigned pointer after a switch; a rollback withdraws the previously current version."""
+    """Return the unsigned pointer that results from a switch; a rollback withdraws the previously current version."""
     withdrawn: set[str] = set()
     if pointer is not None:
         left = {pointer.version} if switch.action == "rollback" else set()
@@ -172,12 +172,12 @@ def stated(
 
 
 def location_of(workload: str, version: str | None = None) -> str:
-    """Return the folder of a workload's bundles, or of the bundle `version`, relative to the store's root.
+    """Return a path relative to the store's root: the folder of a workload's bundles, or of the bundle `version`.
 
     Raises
     ------
     ConfigurationError
-        The workload or the version is not a valid name.
+        The workload's name or the version is not valid.
     """
     for name, pattern in ((workload, WORKLOAD), (version, VERSION)):
         if name is not None and not pattern.fullmatch(name):

@@ -44,7 +44,7 @@ class Pointers:
     def change(self, workload: str, decide: Callable[[Pointer | None], _Decided]) -> _Decided:
         """Replace a pointer by compare-and-swap; return the result of `decide`.
 
-        The lock excludes other processes on this host, which could otherwise sign a newer statement in the meantime.
+        The lock prevents other processes on this host from signing a newer statement before the pointer is replaced.
         The compare-and-swap detects changes by other hosts.
 
         Parameters
@@ -80,7 +80,7 @@ class Pointers:
                     return self._remembered(after)
                 time.sleep(random.uniform(0, _PAUSE_S))
         raise ConflictError(
-            f"{self._root.uri(name)} changed during each of {_TRIES} attempts to replace the file.",
+            f"The file {self._root.uri(name)} changed during each of {_TRIES} attempts to replace it.",
             hint="Check which bundle is current. If the change is still needed, run the command again.",
         )
 
@@ -127,7 +127,10 @@ class Pointers:
         return before
 
     def cosign(self, workload: str, trusted: Sequence[Ed25519PublicKey], sha256sums: str) -> Pointer:
-        """Add signatures to a statement that a `trusted` key signed, if the statement names the digest `sha256sums`."""
+        """Add this signer's signatures to the statement in a workload's pointer.
+
+        A `trusted` key must have signed the statement, and the statement must contain the digest `sha256sums`.
+        """
         signer = self.require_signer()
 
         def decide(pointer: Pointer | None) -> Pointer:
@@ -148,7 +151,7 @@ class Pointers:
         if self._signer is None:
             raise ConfigurationError(
                 f"No signing key is set, so nothing can be signed in the store {self._root.url}.",
-                hint=f"Set {VARIABLE} to the private key or to the path of the key's file.",
+                hint=f"Set {VARIABLE} to the private key or to the path of the key file.",
             )
         return self._signer
 
@@ -162,7 +165,8 @@ class Pointers:
             return Pointer.model_validate_json(content)
         except ValidationError as error:
             raise StoreError(
-                f"{self._root.uri(name)} is damaged: it contains {plural(error.error_count(), 'invalid value')}.",
+                f"The file {self._root.uri(name)} is damaged: it contains "
+                f"{plural(error.error_count(), 'invalid value')}.",
                 hint="Restore the file from a backup, or remove the file and promote a bundle again.",
             ) from error
 
@@ -201,6 +205,6 @@ def _name(workload: str) -> str:
 
 
 def _has_landed(before: Pointer | None, after: Pointer, current: Pointer | None) -> bool:
-    """Return whether `current` contains the switch to `after`; if so, only the response to the write was lost."""
+    """Return whether `after` was written, although the response to the write was lost."""
     previous, history = (pointer.history if pointer else () for pointer in (before, after))
     return len(history) > len(previous) and current is not None and current.history[: len(history)] == history

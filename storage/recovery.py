@@ -49,7 +49,7 @@ class Unrecorded:
 
 
 def unrecorded_switches(place: StoreRoot | Path | str) -> list[Unrecorded]:
-    """Return switches that runs made but ``promotions`` does not contain; omit runs without measurements.
+    """Return the runs' switches that ``promotions`` does not contain; omit switches by runs without measurements.
 
     An unreadable pointer is skipped, because other commands report the problem.
     """
@@ -116,7 +116,7 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
     # An earlier run may have packaged the same candidate under a different recipe name.
     matching = (row for row in measured if row["artifact_digest"] == digest and row["setting"] == "primary")
     candidate = next(matching, packaged)
-    # If an earlier run packaged the bundle, the rules in the manifest contain that run's measurements.
+    # If an earlier run packaged the bundle, the rules in the manifest contain the earlier run's measurements.
     rules = gate["rules"] if manifest["run_id"] == missing.run_id else []
     row: Row = {
         "run_id": missing.run_id,

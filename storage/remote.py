@@ -1,7 +1,7 @@
 """Open remote files at any byte, with httpx for HTTP and with fsspec for all other schemes.
 
-`with_retries` adds retries and a time limit to library functions that download with urllib. These functions may
-hide network errors.
+`with_retries` adds retries and a time limit to library functions that download with urllib, even if the functions hide
+network errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PIECE = 1 << 20
 
 
 class Broken(Exception):  # noqa: N818
-    """The transfer failed temporarily and can be retried."""
+    """The transfer failed with a transient error and can be retried."""
 
     transient = True
 
@@ -151,7 +151,8 @@ _TIMEOUT_S = 30.0
 def with_retries(download: Callable[[], R], *, retries: int = 4, first_wait_s: float = 0.5) -> R:
     """Call a function that downloads with urllib; retry the call up to `retries` times after transient failures.
 
-    Pauses grow exponentially from `first_wait_s`. Other threads of the process must not use urllib during the call.
+    The pauses between attempts grow exponentially from `first_wait_s`. Other threads of the process must not use urllib
+    during the call.
 
     Raises
     ------
@@ -193,7 +194,7 @@ class _Watch(OpenerDirector):
         return response
 
     def explains(self, error: Exception) -> bool:
-        # http.client does not report a truncated body, so the library raises an error about a wrong checksum.
+        # http.client does not report a truncated body, so the downloading library reports a wrong checksum instead.
         is_cut_short = isinstance(error, RuntimeError) and self._remaining() > 0
         return is_cut_short or any(map(is_transient, [error, *self._failures]))
 

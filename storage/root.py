@@ -36,7 +36,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Stamped:
-    """A file's content, an entity tag that is unique to the content, and the file's age in seconds on the store's clock."""
+    """A file's content, its age in seconds on the store's clock, and an entity tag that is unique to the content."""
 
     content: bytes
     etag: str

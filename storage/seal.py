@@ -95,7 +95,7 @@ def signed_sums(place: object, content: bytes, signature: bytes, keys: Sequence[
     if not signers_among(keys, [signature], content):
         raise BundleError(
             f"{place}: the signature of {SUMS} does not match any of the given keys.",
-            hint="Do not use the bundle: it was changed, or it was signed with another key.",
+            hint="Do not use the bundle, because it was changed or was signed with another key.",
         )
     return hashlib.sha256(content).hexdigest()
 
@@ -122,7 +122,7 @@ def _regular_files(folder: Path) -> set[str]:
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             raise BundleError(
-                f"{folder} is a link, or is not a folder.", hint="Pass the path of the bundle's folder itself."
+                f"{folder} is a link or is not a folder.", hint="Pass the path of the bundle's folder itself."
             )
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
@@ -158,7 +158,7 @@ def listed(folder: Path, sha256sums: str) -> dict[str, str]:
 
 
 def read_file(folder: Path, name: str, sha256sums: str) -> bytes:
-    """Return the content of a checked bundle's file; raise `BundleError` if the file or ``SHA256SUMS`` has changed.
+    """Return the content of a file in a checked bundle; raise `BundleError` if the file or ``SHA256SUMS`` has changed.
 
     The digest is computed from the returned content, not from a second read of the file.
     """

@@ -23,7 +23,7 @@ Listener = Callable[[float, float, str], None]
 
 @dataclass(frozen=True)
 class Source:
-    """A file, or an archive's content, with its SHA-256; the first call to ``path`` starts the download."""
+    """A file, or the content of an archive, with a SHA-256; the first call to ``path`` starts the download."""
 
     sha256: str
     path: Callable[[], Path]
@@ -44,8 +44,8 @@ def fetch(
 
     The URI is a plain path or a URL that fsspec supports; an ``http://`` URL must refer to this host. A remote file
     requires a SHA-256. :attr:`Source.path` downloads to ``<sha256>.part`` in `folder`. A later call resumes an
-    unfinished download. After a broken connection, the download is resumed up to `retries` times, with pauses that grow
-    from `first_wait_s`. Processes that need the same file wait for each other.
+    unfinished download. After a broken connection, the download is resumed up to `retries` times, with increasing
+    pauses that start at `first_wait_s`. Processes that need the same file wait for each other.
     """
     local = local_path(uri)
     if local is not None:
@@ -58,7 +58,7 @@ def fetch(
     if sha256 is None:
         raise ConfigurationError(
             f"{shown(uri)} is a remote file, so a sha256 is required.",
-            hint="Set sha256 next to the URI, so that every run uses the same file.",
+            hint="Set sha256 in the same section as the URI, so that every run uses the same file.",
         )
     download = _Download(uri, folder, sha256, max_bytes, retries, first_wait_s, progress)
     with ExitStack() as stack:

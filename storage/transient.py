@@ -52,7 +52,10 @@ def is_transient(error: BaseException) -> bool:
 
 
 def backoff_s(attempt: int, first_s: float) -> float:
-    """Return a random number of seconds to wait after attempt 0, 1, …; the waits grow exponentially, up to a minute."""
+    """Return a random number of seconds to wait after a failed attempt; attempts are counted from 0.
+
+    The waits grow exponentially, up to a minute.
+    """
     return min(_LONGEST_WAIT_S, first_s * 2.0**attempt) * random.uniform(0.5, 1.0)
 
 
@@ -63,7 +66,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(link))
         yield link
         reason = getattr(link, "reason", None)  # urllib's URLError stores its cause in ``reason``
-        # Follow suppressed contexts too, because httpcore raises ``from None``.
+        # Follow suppressed contexts too, because httpcore raises errors ``from None``.
         link = reason if isinstance(reason, BaseException) else link.__cause__ or link.__context__
 
 

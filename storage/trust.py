@@ -52,7 +52,7 @@ class Signer:
         Raises
         ------
         ConfigurationError
-            The setting is neither PEM text nor a path to private keys; the message does not show the setting.
+            The value is neither PEM text nor a path to private keys; the error message does not contain the value.
         """
         if not value:
             return None
@@ -63,8 +63,8 @@ class Signer:
                 raise TypeError("expected one or more private Ed25519 keys")
         except (OSError, ValueError, TypeError) as error:
             raise ConfigurationError(
-                f"{VARIABLE} must contain an unencrypted Ed25519 private key in PEM format, or the path of a readable "
-                "file that contains such a key.",
+                f"{VARIABLE} is neither an unencrypted Ed25519 private key in PEM format nor the path of a readable "
+                "key file.",
                 hint="To create a key, run: openssl genpkey -algorithm ed25519 -out signing-key.pem",
             ) from error
         return Signer(tuple(key for key in keys if isinstance(key, Ed25519PrivateKey)), timedelta(days=days))
@@ -168,7 +168,7 @@ class Envelope(FrozenDocument):
             raise BundleError(
                 f"The current.json of {workload} is signed with {count} of the {len(keys)} given keys, but the "
                 f"required number is {threshold}.",
-                hint="Do not use current.json, because it was changed or was signed with another key.",
+                hint="This current.json was changed or was signed with another key; do not use this file.",
             )
         try:
             return Statement.model_validate_json(self.payload)
@@ -204,7 +204,7 @@ def check_statement(
     if statement.workload != workload:
         raise BundleError(
             f"The signed current.json names {bundle}, but the expected workload is {workload}.",
-            hint="Do not use this current.json, because it belongs to another workload.",
+            hint=f"Do not use this current.json; fetch the current.json of {workload}.",
         )
     if now >= statement.expires_at:
         raise BundleError(
@@ -214,8 +214,8 @@ def check_statement(
         )
     if max_age is not None and now - statement.signed_at > max_age:
         raise BundleError(
-            f"The signed current.json names {bundle}, but its signature from {statement.signed_at:%Y-%m-%d %H:%M} UTC "
-            f"is older than the maximum age of {max_age / timedelta(hours=1):g} h.",
+            f"The signed current.json that names {bundle} is too old: it was signed at "
+            f"{statement.signed_at:%Y-%m-%d %H:%M} UTC, but the maximum age is {max_age / timedelta(hours=1):g} h.",
             hint="Fetch current.json again.",
         )
     if statement.version[:10] < min_version[:10]:
@@ -228,7 +228,7 @@ def check_statement(
 def check_serial(path: Path, statement: Statement) -> None:
     """Refuse a statement older than the latest recorded statement for its workload; otherwise, record the statement.
 
-    `path` is a small JSON file for any number of workloads; a missing file is created.
+    The small JSON file at `path` can contain several workloads, and is created if it is missing.
 
     Raises
     ------
@@ -243,9 +243,9 @@ def check_serial(path: Path, statement: Statement) -> None:
         serial, known = seen.get(statement.workload, (0, ""))
         if statement.serial < serial or (statement.serial == serial and digest != known):
             raise BundleError(
-                f"The signed current.json of {statement.workload} is an old copy: its serial is {statement.serial}, "
-                f"but nightquant has already accepted a different copy with serial {serial}.",
-                hint=f"Do not use this copy; fetch current.json again. {path} records the latest serials.",
+                f"The signed current.json of {statement.workload} is an old copy: this copy has serial "
+                f"{statement.serial}, but nightquant has already accepted a different copy with serial {serial}.",
+                hint=f"Do not use this copy; fetch current.json again. The accepted serials are recorded in {path}.",
             )
         seen[statement.workload] = (statement.serial, digest)
         LocalRoot(path.absolute().parent).put(path.name, (json.dumps(seen, indent=1) + "\n").encode())

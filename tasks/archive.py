@@ -96,7 +96,7 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, named: str = "") -> 
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise InputError(
             f"The archive {named} contains two members with the name {Path(error.filename).name}.",
-            hint="Repack the archive with unique names.",
+            hint="Repack the archive so that each member has a unique name.",
         ) from error
     except OSError as error:
         if not isinstance(error.filename, str) or str(folder) not in error.filename:
@@ -106,7 +106,7 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, named: str = "") -> 
             ) from error
         raise StoreError(
             f"Cannot write to the folder {folder}: {error.strerror or error}.",
-            hint="Free some disk space or fix the folder's permissions.",
+            hint="Free some disk space, or fix the folder's permissions.",
         ) from error
 
 

@@ -43,7 +43,7 @@ class Arrival:
     _rankings: dict[str, tuple[LayerSensitivity, ...]] = field(default_factory=dict)
 
     def sketch(self, recipe: Recipe) -> Recipe | None:
-        """Return a variant of the recipe that is quick to build, or None if a comparison is pointless or too slow."""
+        """Return a variant of the recipe that is quick to build, or None if a comparison would be pointless or slow."""
         is_plain = METHODS[recipe.method].quantizes and recipe.sketch().method == recipe.method
         is_real = self.job.workload.checkpoint.kind not in ("train", "seeded")
         return recipe.sketch(_CALIBRATION) if is_plain and is_real and self.counts else None
@@ -54,7 +54,7 @@ class Arrival:
         Raises
         ------
         MeasurementError
-            The candidate computes NaN or infinities.
+            The candidate's outputs contain NaN or infinities.
         """
         for count in self.counts:
             before = self._float_quality(count, recipe, candidate.runtime)
@@ -101,7 +101,7 @@ class Arrival:
 
     @cached_property
     def _pace(self) -> tuple[float, int]:
-        """Duration in seconds of the float model's shortest call, and the faster thread count: 1 or torch's default."""
+        """Time of the float model's shortest call, in seconds, and the faster thread count (1 or torch's default)."""
         model, inputs = self.source.float_model(), tuple(self.source.example_inputs.values())
         durations: dict[int, list[float]] = {1: [], torch.get_num_threads(): []}
         for threads, calls in durations.items():

@@ -33,7 +33,7 @@ _MOST_SHOWN, _LONGEST_KEY = 10, 200
 _MOST_WRAPPERS = 3  # DataParallel, torch.compile and LightningModule, for example, each add a prefix to all keys
 _COUNT = "num_batches_tracked"
 _COUNTS_SINCE = 2  # the layer version in which PyTorch 0.4.1 added `_COUNT` to normalization layers
-# Types that store weights without a scale; other types, such as float8, need a separate scale.
+# Data types that store weights without a scale; other types, such as float8, need a separate scale.
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 

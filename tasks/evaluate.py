@@ -108,7 +108,7 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
 def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: bool) -> tuple[Quality, Quality]:
     """Return two qualities: one for separate rows, as in deployment, and one for calls with several rows.
 
-    If the rows of a call do not affect each other, one batched evaluation, which is faster, measures both qualities.
+    If the rows of a call do not affect each other, one batched evaluation measures both qualities, to save time.
     If the rows affect each other (`apart`), each row is evaluated in a separate call to measure the first quality.
 
     Raises

@@ -1,4 +1,4 @@
-"""Facts about a candidate that later runs look up in the store: evaluations and proofs, but never measurements.
+"""Facts about candidates (evaluations and proofs, but never measurements), which later runs look up in the store.
 
 A fact depends on conditions: the code, the inputs, and this host's hardware, libraries and instruction sets. If a
 condition changes, the run determines the fact again.

@@ -27,7 +27,7 @@ def judge(
 ) -> Judgement:
     """Return the decisions about the current bundle and about every candidate except the baseline.
 
-    The gate rejects a candidate that failed or breaks a rule, and holds a candidate with an undecided rule. A candidate
+    The gate rejects a candidate that failed or breaks a rule, and holds a candidate if a rule is undecided. A candidate
     that satisfies every rule passes. Among the passing candidates that can be deployed, the gate promotes the best by
     ``objective``. A candidate replaces a good current bundle only if it is clearly better by ``objective``, or passes a
     rule that is undecided for the bundle. Speed ratios compare timings from the same launches. If the current bundle
@@ -40,7 +40,7 @@ def judge(
     incumbent
         The current bundle; pass None only if it is certain that no bundle is current.
     withdrawn
-        Candidates (``recipe/runtime``) whose content was rolled back; these candidates are never promoted.
+        Candidates (``recipe/runtime``) with the same content as a withdrawn bundle; the gate never promotes them.
     """
     # Candidates that this host cannot run were not measured, so the gate does not decide on them.
     measured = [row for row in rows if row["workload"] == workload.name and row["status"] != "skipped"]
@@ -54,7 +54,7 @@ def judge(
             passing.remove(name)
             why = "this content was rolled back, and stays withdrawn"
             decisions[name] = explained(decisions[name], "pass", why)
-    # The name comes last in the sorting key, so that equal candidates have the same order every night.
+    # The name comes last in the sort key, so that equal candidates have the same order every night.
     passing.sort(key=lambda name: (*_rank(workload.gate, tonight[name]), name))
     if incumbent is None:
         if passing:
@@ -220,7 +220,7 @@ def _candidate(row: Row) -> str:
 
 
 def _rank(gate: Gate, row: Row) -> tuple[float, float]:
-    """Return a sorting key for the gate's ``objective``; smaller keys are better."""
+    """Return a sort key for the gate's ``objective``; smaller keys are better."""
     speed, size = -(finite(row, deciding(row, "speedup")) or 0.0), finite(row, "size_bytes")
     size = math.inf if size is None else size
     keys = {

@@ -29,7 +29,7 @@ def sample_words(
 
     The next word is drawn with the weights ``exp(logits / temperature)``. The PyTorch tutorial "Dynamic Quantization on
     an LSTM Word Language Model" draws words in the same way. Temperatures below 1 favour likely words; temperatures
-    above 1 make the weights more equal. Equal seeds produce equal random numbers, so that the texts of two models can
+    above 1 make the weights more uniform. Equal seeds produce equal random numbers, so that the texts of two models can
     be compared. `END_OF_LINE` ends a line.
 
     Raises

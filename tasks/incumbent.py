@@ -100,7 +100,10 @@ def _as_candidate(
     copy = workspace.store.find(KIND, digest)
     if copy is not None and any(file_digest(copy / name) != digests[name] for name in files):
         # The copy in the artifact store is damaged, but the bundle may be good.
-        raise StoreError(f"The files in {copy} differ from the bundle's files.", hint="Remove this folder.")
+        raise StoreError(
+            f"The folder {copy} contains a damaged or altered copy of the bundle.",
+            hint="Remove this folder; the next run copies the bundle again.",
+        )
     if copy is None:
         with workspace.store.create(KIND, digest, made_from) as draft:
             for name in files:
@@ -108,7 +111,7 @@ def _as_candidate(
                 if file_digest(draft / name) != digests[name]:
                     raise BundleError(
                         f"{folder}: {name} changed while it was being copied.",
-                        hint="Find the program that changed the file, because bundles must not change.",
+                        hint="Bundles must not change; find the program that modified the file.",
                     )
             made = Made(size_bytes=size, recipe=recipe.model_dump(mode="json"))
             (draft / DOCUMENT).write_text(made.model_dump_json(indent=1), encoding="utf-8")

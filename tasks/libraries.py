@@ -1,4 +1,4 @@
-"""Isolate libraries: report their errors in one line, and keep their messages out of the run's output.
+"""Isolate libraries: report each error on one line, and keep the libraries' messages out of the run's output.
 
 Users can quantize any model, so libraries can fail in ways that nightquant does not foresee.
 """

@@ -73,14 +73,14 @@ class Machine(Frozen):
 
 
 class Pressure(Frozen):
-    """Time that tasks waited for a resource: percentage of the last 10 s, and total microseconds since boot."""
+    """Time that tasks waited for a resource: as a percentage of the last 10 s, and in microseconds since boot."""
 
     some_avg10: float
     some_total_us: int
 
 
 class Evidence(Frozen):
-    """The host's state at ``at_s`` (Unix time); ``host`` is the network name.
+    """The host's state at ``at_s`` (Unix time); ``host`` is the host's network name.
 
     ``steal_s`` is the processor time that other guests have taken since boot, or None if the system does not report it.
     ``proof_wall_s`` is the number of seconds spent making the proofs (`tasks.proofs`).

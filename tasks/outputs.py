@@ -81,12 +81,12 @@ def finite_outputs(model: Call, examples: Mapping[str, Tensor], recipe: str) -> 
     except Exception as error:
         raise QuantizationError(
             f'The model from recipe "{recipe}" cannot run: {in_one_line(error)}.',
-            hint="Add the modules that the error names to the recipe's `exclude`.",
+            hint="Add the modules named in the error to the recipe's `exclude`.",
         ) from error
     for index, output in enumerate(outputs):
         if not bool(torch.isfinite(output).all()):
             raise QuantizationError(
-                f'Output {index} of the model from recipe "{recipe}" contains NaN or infinities on real input.',
+                f'Output {index} of the model from recipe "{recipe}" contains NaN or infinities for real inputs.',
                 hint="Add the overflowing modules to the recipe's `exclude`, or check the checkpoint for invalid "
                 "values.",
             )

@@ -154,7 +154,7 @@ def resampled_difference(baseline: ArrayLike, candidate: ArrayLike, *, compariso
 def _paired(baseline: ArrayLike, candidate: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     before, after = np.asarray(baseline, dtype=np.float64), np.asarray(candidate, dtype=np.float64)
     if before.shape != after.shape or before.ndim != 1 or not before.size:
-        raise ValueError(f"expected two lists of equal length, got shapes {before.shape} and {after.shape}")
+        raise ValueError(f"expected two non-empty lists of equal length, got shapes {before.shape} and {after.shape}")
     return before, after
 
 

@@ -51,7 +51,10 @@ class DatasetRef(ArtifactRef):
 
 
 class CheckpointRef(ArtifactRef):
-    """Float weights and the number of parameters; ``notes`` lists accepted differences from the model."""
+    """Float weights and the number of parameters.
+
+    ``notes`` lists accepted differences between the weights and the model.
+    """
 
     parameters: int
     notes: tuple[str, ...] = ()

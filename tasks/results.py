@@ -18,9 +18,9 @@ from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage
 from tasks.workload.workload import Workload
 
-# Ways to compute a quality from samples. Independent samples contribute one number each; right or wrong answers
-# contribute 100 or 0. In a series, neighbouring values are dependent. If a quality is not a mean, each resample
-# contributes its own quality, and all candidates share the resamples.
+# Ways to compute a quality from samples. An independent sample contributes one number. A right answer contributes
+# 100, and a wrong answer contributes 0. In a series, neighbouring values are dependent. If a quality is not a mean, one
+# quality is computed for each resample; all candidates use the same resamples.
 Contributions = Literal["independent", "right-or-wrong", "serial", "resampled"]
 
 
@@ -88,8 +88,8 @@ class Timing(Frozen):
     with the prefix ``cold_`` describe calls with cold caches. Percentiles are computed from single calls, and are None
     if too few calls were made. ``block_launch``, ``block_round`` and ``block_s`` (seconds per call) contain the raw
     samples, in the order of measurement. ``cold_launch`` and ``cold_s`` contain the raw samples with cold caches.
-    ``threads_used`` is the largest number of threads that were kept busy in any launch. ``sequence_length`` is None if
-    the setting uses the primary sequence length.
+    ``threads_used`` is the largest number of threads that any launch kept busy. ``sequence_length`` is None if the
+    setting uses the primary sequence length.
     """
 
     recipe: str
@@ -161,9 +161,9 @@ class ServedCapacity(Frozen):
 class BenchmarkResult(Frozen):
     """All timings of one workload, with the A/A check and the host's state.
 
-    ``refused`` gives the reason for each ``recipe/runtime`` that was not timed. ``proofs`` maps subjects to proofs, and
-    ``capacities`` maps subjects to capacities. ``unknown`` gives the reason for each missing value, by subject and
-    ``measurements`` column.
+    ``refused`` maps ``recipe/runtime`` to the reason that the candidate was not timed. ``proofs`` maps subjects to
+    proofs, and ``capacities`` maps subjects to capacities. ``unknown`` gives the reason for each missing value, keyed
+    by subject and ``measurements`` column.
     """
 
     workload: str
@@ -218,9 +218,9 @@ class Incumbent(Frozen):
     ``candidate`` is an artifact with the bundle's own files. If one of tonight's candidates has the same files as
     the bundle, ``candidate`` is that candidate, and ``same_as`` is the candidate's name. If the files cannot be used,
     ``candidate`` is None and ``fault`` is the reason. If a stage fails for a usable bundle, ``failure`` describes the
-    error, and quality and speed are unknown. ``made_as`` is the digest of the packaged candidate, and ``coverage`` is
-    the fraction of the candidate's parameters that are in quantized modules. If the workload's checkpoint has changed
-    since the bundle was packaged, ``outdated`` describes the change.
+    error, and quality and speed are unknown. ``made_as`` is the digest of the packaged candidate. ``coverage`` is the
+    fraction of the candidate's parameters that are in quantized modules. If the workload's checkpoint has changed since
+    the bundle was packaged, ``outdated`` describes the change.
     """
 
     version: str
@@ -268,10 +268,10 @@ NOTICED_LOSS = 0.01  # losses up to this fraction of the float model's quality a
 class QualityLoss(Frozen):
     """A candidate's significant loss on test samples; ``share`` is the lost fraction of the float model's quality.
 
-    ``layers`` lists the layers with the largest losses. If ``ranks_for`` names a runtime, this runtime quantizes the
-    model itself, but the ranking comes from torch's conversion. ``exclude`` is the value of the recipe's ``exclude``
-    key that keeps the layers in float. ``share_left`` is the loss that remains with ``exclude``, or None if it was not
-    measured.
+    ``layers`` lists the layers with the largest losses. If ``ranks_for`` names a runtime, the runtime uses its own
+    quantizer, but the layers were ranked in torch's conversion. ``exclude`` is the value of the recipe's ``exclude``
+    key that keeps the layers in float. ``share_left`` is the loss that remains with ``exclude``, or None if the loss
+    was not measured.
     """
 
     metric: str
@@ -314,7 +314,7 @@ class CandidatePreview(Frozen):
 class Preview(Frozen):
     """The result of trying out a workload; fields are empty if ``problems`` prevented their computation.
 
-    ``methods`` and ``runtimes`` map the name of each method or runtime to the reason why it is unavailable, or to
+    ``methods`` and ``runtimes`` map the name of each method or runtime to the reason that it is unavailable, or to
     ``""`` if it is available. ``tracebacks`` are for ``--debug``.
     """
 

@@ -36,7 +36,7 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
         common = candidate_columns(result, candidate)
         common |= run.model_dump() | {"measured_at": measured_at}
         if deployed and isinstance(result.incumbent, Incumbent):
-            # Modules were counted when the bundle was built; the bundle's files no longer list the modules.
+            # Set the module counts to None, because the bundle's files do not list the modules.
             common |= {"artifact_digest": result.incumbent.made_as, "coverage": result.incumbent.coverage}
             common |= {"modules_quantized": None, "modules_total": None}
         timed = [

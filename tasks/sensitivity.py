@@ -1,7 +1,7 @@
 """Rank layers by quantization loss, and evaluate the model with the worst layers in float.
 
-The loss of a layer is measured as the signal-to-quantization-noise ratio of its output in dB,
-``10 log10(sum(y^2) / sum((y - q)^2))``. ``q`` is the quantized layer's output, and ``y`` is the float layer's output
+The measure of a layer's loss is the signal-to-quantization-noise ratio of the layer's output:
+``10 log10(sum(y^2) / sum((y - q)^2))`` dB. ``q`` is the quantized layer's output, and ``y`` is the float layer's output
 for the same input. Each ratio therefore excludes the noise of earlier layers. The ratio is always measured on the
 converted torch module, even if the recipe's runtimes are not based on torch.
 """
@@ -126,7 +126,7 @@ def keep_effects(
 
 
 def study(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
-    """Rank a recipe's layers, and evaluate the model with the worst 1, 2 and 4 layers in float, as a full run does."""
+    """Rank a recipe's layers, and evaluate the model with the worst 1, 2 and 4 layers in float."""
     ranking = sensitivity(job, recipe, workspace)
     quality = {effect.kept: effect.quality for effect in keep_effects(job, recipe, ranking, _STUDIED, workspace)}
     return tuple(layer.model_copy(update={"kept_float_quality": quality.get(layer.rank)}) for layer in ranking)

@@ -105,7 +105,7 @@ def compare(
     Parameters
     ----------
     comparisons
-        Number of simultaneous comparisons for each candidate; the default is 1.
+        For each candidate, the number of comparisons whose intervals hold simultaneously; the default is 1.
 
     Raises
     ------
@@ -168,8 +168,8 @@ def benchmark(
     ------
     MeasurementError
         The baseline is missing or was refused, a launch died, or `limit_s` was reached while the primary setting was
-        timed. ``refused`` reports failures in further settings, and ``unknown`` reports failures of memory measurements
-        or proofs.
+        timed. Failures in further settings are reported in the result's ``refused``, and failures of memory
+        measurements or proofs in the result's ``unknown``.
     """
     from tasks.benchmark.messages import PROFILES
     from tasks.benchmark.stage import benchmark as time_candidates

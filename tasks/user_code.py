@@ -36,7 +36,7 @@ def call_factory(spec: FactorySpec) -> nn.Module:
     model = call("model.factory", spec.factory, spec.folder, **spec.arguments)
     if not isinstance(model, resolve_name("torch.nn:Module")):
         raise ConfigurationError(
-            f'model.factory "{spec.factory}" returned {type(model).__name__}, not a torch.nn.Module.',
+            f'model.factory "{spec.factory}" returned an object of type {type(model).__name__}, not a torch.nn.Module.',
             hint="Change the factory so that it returns the float model.",
         )
     return cast("nn.Module", model)
@@ -95,7 +95,10 @@ def in_its_own_words(action: str, hint: str) -> Iterator[None]:
 
 @contextmanager
 def importable(folder: str) -> Iterator[None]:
-    """Search a workload file's folder and the current folder first; drop same-named modules from other folders."""
+    """Let imports search a workload file's folder and the current folder first.
+
+    Drop loaded modules from other workloads' folders if the workload file's folder has modules with the same names.
+    """
     has_current = "" in sys.path
     folders = dict.fromkeys(([folder] if folder else []) + ([] if has_current else [str(Path.cwd())]))
     added = [path for path in folders if path not in sys.path]

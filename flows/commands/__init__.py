@@ -97,7 +97,7 @@ store_option = click.option(
     "--store",
     metavar="PATH|URL",
     callback=_store,
-    help="Use this store (default: NIGHTQUANT_STORE, nightquant.toml, or ./nightquant-store).",
+    help="Use this store (default: from NIGHTQUANT_STORE or nightquant.toml, otherwise ./nightquant-store).",
 )
 # The ``--workload`` option passes ``workload: tuple[str, ...]``; an empty tuple means every built-in workload.
 workload_option = click.option(

@@ -53,8 +53,8 @@ class Pair:
 
     ``changed`` maps each changed column to a description of the change. ``times_as_fast`` is the second speed-up
     divided by the first, or None if a speed-up is missing. ``is_apart`` is true if the 95% intervals of the two
-    speed-ups do not overlap. Both speed-ups were measured in the cache state ``caches`` (cold or warm), which the
-    second run's gate used.
+    speed-ups do not overlap. ``caches`` is the cache state (cold or warm) in which both speed-ups were measured; the
+    second run's gate used the same state.
     """
 
     workload: str
@@ -197,7 +197,7 @@ def _runs_named(connection: duckdb.DuckDBPyConnection, name: str) -> list[Row]:
         known = ", ".join(f"{row['run_id']} ({row['night']})" for row in rows_of(connection, _KNOWN))
         raise ConfigurationError(
             f'The store contains no run or night "{name}".',
-            hint=f"Pass a run id, or a night as YYYY-MM-DD. The latest runs are: {known}.",
+            hint=f"Pass a run id, or a night as YYYY-MM-DD. Latest runs: {known or 'none'}.",
         )
     return runs
 

@@ -58,7 +58,7 @@ def stopped_by(number: signal.Signals) -> int:
 def outcome_of(
     expected: type[T], module: str, request: Frozen, settings: Settings, console: Console
 ) -> tuple[T, float]:
-    """Run the flow of a module; return the flow's result and the startup time of Prefect's server in seconds.
+    """Run a module's flow; return the flow's result and the number of seconds that Prefect's server took to start.
 
     The function ``run_here`` in `module` runs the flow. The server starts while the module is imported, because the
     import takes seconds.

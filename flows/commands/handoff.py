@@ -122,16 +122,14 @@ def promote(workload: str, version: str, reason: str, by: str, format: str, stor
     before = bundles.pointer(workload)
     pointer = bundles.promote_by_hand(workload, version, by=by, reason=reason)
     if before is not None and pointer.history == before.history:
-        click.echo(f"{version} is already current; nothing was changed.", err=True)
+        click.echo(f"The bundle {version} is already current; nothing was changed.", err=True)
     _show_switch(pointer, format)
 
 
 @command.command()
 @workload_argument
 @click.option("--to", "version", metavar="VERSION", help="Make this bundle current (default: the previous bundle).")
-@click.option(
-    "--from", "replacing", metavar="VERSION", help="Withdraw this bundle; do nothing if another bundle is current."
-)
+@click.option("--from", "replacing", metavar="VERSION", help="Withdraw this bundle, but only if it is current.")
 @reason_option("Record this reason in the history.")
 @by_option
 @format_option("text", "json")

@@ -62,13 +62,13 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 )  # fmt: skip
 @click.option(
     "--argument", "arguments", multiple=True, metavar="NAME=VALUE", callback=_arguments,
-    help="Pass this argument to the model's callable, as JSON or text; repeatable.",
+    help="Pass this argument (a JSON or text value) to the model's callable; repeatable.",
 )  # fmt: skip
 @click.option(
     "--data", default="", metavar="MODULE:CALLABLE|FILE|FOLDER", shell_complete=click.File().shell_complete,
-    help="Read this data: a callable, a .csv, .jsonl or .parquet file, or a folder with one subfolder of images per "
-    "class. If --model is a Hugging Face directory, you may omit --data; init then writes texts.csv for you to "
-    "fill in.",
+    help="Read the data from this source: a callable, a .csv, .jsonl or .parquet file, or a folder with one subfolder "
+    "of images per class. If --model is a Hugging Face directory, you can omit --data; init then writes texts.csv for "
+    "you to fill in.",
 )  # fmt: skip
 @click.option(
     "--target", default="", metavar="COLUMN", help="Predict this column (default for text classifiers: label)."
@@ -95,15 +95,17 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
     "--metric",
     default="",
     metavar="NAME|MODULE:CALLABLE",
-    help="Measure quality with this metric (default: depends on the kind of targets).",
+    help="Measure quality with this metric (default: a metric that suits the targets).",
 )
 @click.option(
     "--lower-is-better",
     is_flag=True,
     help="Treat lower values of your own metric as better.",
 )
-@click.option("--all-keys", is_flag=True, help="Also write each unset key, as a comment with its default value.")
-@click.option("-o", "--output", type=FILE, help="Write the workload to this file (default: named after the model).")
+@click.option("--all-keys", is_flag=True, help="Also write each unset key and its default value as a comment.")
+@click.option(
+    "-o", "--output", type=FILE, help="Write the workload to this file (default: a file named after the model)."
+)
 @format_option("text", "json")
 @store_option
 def command(model: str, all_keys: bool, output: Path | None, format: str, store: str, **options: Any) -> int:

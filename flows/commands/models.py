@@ -1,4 +1,4 @@
-"""``nightquant generate`` and ``sensitivity``: sample text from a model, and rank its layers by sensitivity."""
+"""``nightquant generate`` and ``nightquant sensitivity``: sample text from a model, and rank a model's layers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def generate(
     if output is not None and format == "json":
         raise ConfigurationError(
             "--output cannot be used with --format json, which writes the text to standard output.",
-            hint="Omit --output, and redirect standard output.",
+            hint="Omit --output, and redirect standard output to a file.",
         )
     if output is not None and not output.parent.is_dir():  # check the folder before training or sampling
         raise ConfigurationError(
@@ -99,7 +99,8 @@ def generate(
     default="0,1,2,4",
     show_default=True,
     metavar="K,…",
-    help='Evaluate the model with the K noisiest layers in float, for each K in this list; "" shows only the ranking.',
+    help="Evaluate the model with the K noisiest layers kept in float, for each K in this list; an empty list "
+    '("") shows only the ranking.',
 )
 @format_option("table", "json")
 @store_option
@@ -148,7 +149,7 @@ def _workload(names: tuple[str, ...], recipes: tuple[str, ...], *, hint: str) ->
 
 
 def _recipe(workload: Workload, names: tuple[str, ...], recipes: Sequence[Recipe], what: str = "recipe") -> Recipe:
-    """Return the recipe with the first name in `names`, or the first recipe if `names` is empty."""
+    """Return the recipe whose name is ``names[0]``, or the first recipe if `names` is empty."""
     by_name = {recipe.name: recipe for recipe in recipes}
     name = names[0] if names else next(iter(by_name), "")
     if name not in by_name:
@@ -159,9 +160,9 @@ def _recipe(workload: Workload, names: tuple[str, ...], recipes: Sequence[Recipe
 
 
 def _recipes(workload: Workload, names: tuple[str, ...], compare: bool) -> list[Recipe]:
-    """Return the chosen recipe (default: float).
+    """Return the chosen recipe, which is a float recipe by default.
 
-    If `compare` is true, return a float recipe and the chosen recipe (default: quantized).
+    If `compare` is true, return a float recipe and the chosen recipe, which is then a quantized recipe by default.
     """
     floats = [recipe for recipe in workload.recipe if recipe.method == "none"]
     quantized = [recipe for recipe in workload.recipe if recipe.method != "none"]
@@ -169,9 +170,9 @@ def _recipes(workload: Workload, names: tuple[str, ...], compare: bool) -> list[
         return [_recipe(workload, names, [*floats, *quantized])]
     if not floats or not (quantized or names):
         raise ConfigurationError(
-            f'--compare needs a float recipe and a quantized recipe, but workload "{workload.name}" lacks one of these '
-            "recipes.",
-            hint='Add the missing recipe to the workload file; a float recipe has method = "none".',
+            f'--compare needs a float recipe and a quantized recipe, but workload "{workload.name}" has no '
+            f"{'quantized' if floats else 'float'} recipe.",
+            hint='Add such a recipe to the workload file; a float recipe has method = "none".',
         )
     return [floats[0], _recipe(workload, names, [*quantized, *floats])]
 

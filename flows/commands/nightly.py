@@ -55,7 +55,7 @@ def nightly(
     timings: bool,
     format: str,
 ) -> int:
-    """Prepare data and checkpoints, then quantize, evaluate, benchmark, record and publish tonight's candidates.
+    """Prepare data and checkpoints, quantize and measure tonight's candidates, and publish the best candidates.
 
     \b
     Exit codes: 0 (success), 1 (some work failed), 2 (the request or the configuration is invalid), 3 (a regression

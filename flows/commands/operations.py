@@ -1,7 +1,7 @@
 """``nightquant operations``: install and test alerts for runs that fail or never begin.
 
-Prefect's server runs the automations, even if the run's process and worker have died. If the server itself has died,
-nobody is alerted; ``nightquant status --max-age`` detects such a failure.
+Prefect's server runs the automations, so it sends alerts even if a run's process and worker have died. If the server
+itself has died, no alert is sent; ``nightquant status --max-age`` then reports that the last good night is too old.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ def check(
     good = set(standings.values()) == {"installed"} and answered
     if not good:
         click.echo(
-            "Some alerts will not be sent. To repair the automations, run: nightquant operations install", err=True
+            "Some alerts will not be sent. If a test alert was not delivered, check its receiver. To repair the "
+            "automations, run: nightquant operations install",
+            err=True,
         )
     context.exit(0 if good else 1)
 
@@ -196,7 +198,8 @@ class Automations:
         for _, expected, existing in self._automations(self._targets()):
             if _standing(existing, expected) == "installed":
                 continue
-            # The server rejects the client's updates, because they lack the trigger's defaults.
+            # Do not update automations in place: the server rejects updates from the client, because the updates lack
+            # the trigger's default values.
             for automation in existing:
                 self._client.delete_automation(automation.id)
             self._client.create_automation(expected)
@@ -210,12 +213,14 @@ class Automations:
         return {name: _standing(existing, expected) for name, expected, existing in self._automations(targets)}
 
     def send_test(self, timeout_s: float) -> list[str]:
-        """Ask the server to send a test alert. Return each call's result: ``answered 204``, ``sent`` or an error.
+        """Ask the server to send a test alert.
+
+        Return each receiver's answer: ``answered 204``, ``sent``, ``not called`` or an error.
 
         Parameters
         ----------
         timeout_s
-            Maximum time to wait for the server's calls, in seconds.
+            Maximum time, in seconds, to wait for the server to call all receivers.
         """
         event = emit_event(_TEST, resource={"prefect.resource.id": _TEST, "prefect.resource.name": "nightquant"})
         if event is None:
@@ -265,8 +270,8 @@ class Automations:
             except ObjectNotFound as error:
                 raise ConfigurationError(
                     f'Prefect\'s server has no block "{slug}".',
-                    hint="Set NIGHTQUANT_NOTIFICATION_BLOCK to the type/name of an existing block. To list the blocks, "
-                    "run: prefect block ls",
+                    hint="Set NIGHTQUANT_NOTIFICATION_BLOCK to an existing block, written as TYPE/NAME. To list the "
+                    "blocks, run: prefect block ls",
                 ) from error
         return targets
 

@@ -60,7 +60,7 @@ def query(sql: str | None, list_: bool, output: Path | None, format: str, store:
     width, height = shutil.get_terminal_size()
     if set(rows.column_names) == COLUMNS and rows.num_rows and width >= NARROWEST:
         table, rest = leaderboard_table(leaderboard_rows(store, rows.to_pylist()), width)
-        # If no height is passed, rich assumes 80 columns for a dumb terminal.
+        # Pass the height too, because otherwise rich ignores the width of a dumb terminal and assumes 80 columns.
         console = Console(width=width, height=height)
         console.print(table)
         console.print(rest, style="dim", highlight=False)

@@ -28,7 +28,7 @@ from tasks.workload.recipe import Recipe
 if TYPE_CHECKING:
     pass
 
-_NAMES = 3  # maximum number of trial names per reason
+_NAMES = 3  # maximum number of trials to name per reason
 
 
 @click.command()
@@ -43,7 +43,7 @@ _NAMES = 3  # maximum number of trial names per reason
 @format_option("text", "json")
 @click.pass_obj
 def command(debug: bool, workload: tuple[str, ...], store: str, budget: float | None, format: str) -> int:
-    """Search for one workload's best recipes within a time budget; the store keeps all results.
+    """Search for one workload's best recipes within a time budget, and keep all results in the store.
 
     Press Control-C to stop and see the best recipes so far. To continue a stopped search with the rest of its budget,
     repeat the command. Without a [search] section, the search uses the bounds and the objective in the [gate] section.
@@ -81,7 +81,7 @@ def _run(request: SearchRequest, workload: Workload, settings: Settings, *, as_j
 
 
 def _lines(result: SearchResult, workload: Workload) -> Iterator[RenderableType]:
-    """Yield a table of trials, the reasons that trials were dropped or failed, and the finalists' recipes in TOML."""
+    """Yield a table of trials, the reasons why trials failed or were dropped, and the finalists' recipes in TOML."""
     yield Text()
     yield _table(result.measured())
     yield from _reasons(result.trials)
@@ -105,7 +105,7 @@ def _reasons(trials: Sequence[Trial]) -> Iterator[Text]:
     def kind(trial: Trial) -> str:
         return re.sub(r"\d[\d.,]*", "#", trial.reason)
 
-    # Skip failed trials with a known loss, because the table shows the loss.
+    # Omit failed trials whose loss is known, because the table shows the loss.
     explained = [trial for trial in trials if trial.reason and (trial.outcome == "dropped" or not trial.drop)]
     for _, group in groupby(sorted(explained, key=kind), key=kind):
         alike = list(group)

@@ -165,8 +165,8 @@ def config(format: str) -> None:
 def doctor(context: click.Context, store: str, format: str) -> None:
     """Describe this host and its int8 speed, and check for conditions that make timings unreliable.
 
-    The exit code is 1 if a check finds a problem: a benchmark fails, or the store is full or not writable. Notes about
-    noisy timings or other programs do not change the exit code.
+    The exit code is 1 if a benchmark fails, or if the store is full or not writable. Notes about noisy timings or other
+    running programs do not change the exit code.
 
     \b
     Example:

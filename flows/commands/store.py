@@ -56,7 +56,7 @@ def _require_store(store: str) -> None:
     if not any(root.list(folder) for folder in ("results", "artifacts", "handoff")):
         raise StoreError(
             f"There is no store at {root.url}: the location does not contain results, artifacts or bundles.",
-            hint="Name the store with --store.",
+            hint="Give the path or URL of the store with --store.",
         )
 
 

@@ -147,7 +147,7 @@ def _layers(content: Story, store: str) -> Iterator[object]:
 
 
 def _executed(executed: Sequence[Row]) -> Iterator[object]:
-    """Show each candidate's share of operator time in int8 and its int8 instructions, followed by all warnings."""
+    """Show each candidate's int8 instructions and share of operator time in int8, followed by all warnings."""
     table = plain_table("  candidate", "int8", "by", right=("int8",))
     warnings: list[str] = []
     for row in executed:
@@ -163,7 +163,7 @@ def _executed(executed: Sequence[Row]) -> Iterator[object]:
 
 
 def _unknown_reason(row: Row) -> str:
-    """Return the reason why a candidate's executed operators are unknown, or ``""`` if they are known."""
+    """Return the reason that a candidate's executed operators are unknown, or ``""`` if they are known."""
     if number(row, "int8_time_share") is not None or row["instructions"] or not row["unknown"]:
         return ""
     return str(row["unknown"]).partition("\n")[0]

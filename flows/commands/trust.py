@@ -47,12 +47,12 @@ def _min_version(context: click.Context, parameter: click.Parameter, value: str)
     "--threshold",
     type=click.IntRange(min=1),
     default=1,
-    help="Require valid signatures for at least this many of the public keys.",
+    help="Require valid signatures that match at least this many of the public keys.",
 )
 @click.option(
     "--min-version", default="", callback=_min_version, help="Refuse bundles that are older than this version or date."
 )
-@age_option("--max-age", help="Refuse signatures that are older than this age, for instance 26h.")
+@age_option("--max-age", help="Refuse signatures that exceed this age, for instance 26h.")
 @click.option(
     "--state", type=FILE, help="Record the highest serial number in this file, and refuse lower serial numbers."
 )
@@ -127,7 +127,7 @@ def _lines(report: VerificationReport) -> Iterator[str]:
     "--public-key",
     type=FILE,
     multiple=True,
-    help="Add a signature only if current.json is already signed with this key; repeatable.",
+    help="Sign only if current.json already has a signature that matches this public key; repeatable.",
 )
 @format_option("text", "json")
 @store_option
@@ -147,7 +147,7 @@ def sign(workload: str, version: str | None, public_key: tuple[Path, ...], forma
     bundles.pointers.require_signer()
     if public_key and version:
         raise click.UsageError(
-            "--public-key cannot be used with VERSION, because --public-key adds a signature to the current bundle. "
+            "--public-key cannot be used with VERSION, because --public-key applies only to the current bundle. "
             "Omit VERSION."
         )
     chosen = bundles.require(workload, version)
@@ -156,7 +156,7 @@ def sign(workload: str, version: str | None, public_key: tuple[Path, ...], forma
     report = verify_bundle(bundles.local_folder(workload, chosen), statement=statement)
     if not report.ok:
         raise BundleError(
-            f"The bundle was not signed, because verification failed: {report.problem}",
+            f"The bundle {chosen} of {workload} was not signed, because verification failed: {report.problem}",
             hint="Restore the bundle from a backup, or promote another bundle.",
         )
     signed = (

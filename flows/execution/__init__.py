@@ -1,1 +1,1 @@
-"""Execution of a run: worker processes, task runners and clusters, signals, and a short-lived Prefect server."""
+"""Execution of a run: worker processes, task runners and clusters, signal handling, and a temporary Prefect server."""

@@ -72,7 +72,7 @@ class Execution:
         # Start and end times of finished stages, in seconds on the host's monotonic clock.
         self._busy: list[tuple[float, float]] = []
         self._awaited: dict[str, _StageProgress] = {}
-        # The lock keeps reports in order, because different threads report a stage's progress and end.
+        # One thread reports a stage's progress and another thread reports its end; the lock keeps the reports in order.
         self._order = threading.Lock()
 
     def run(

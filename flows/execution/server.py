@@ -48,7 +48,7 @@ class ServerGoneError(NightquantError):
 def server_gone(error: Exception) -> ServerGoneError:
     """Return an error that explains what to do after Prefect's server has stopped."""
     return ServerGoneError(
-        f"Prefect's server {os.environ.get('PREFECT_API_URL', '')} stopped responding: "
+        f"Prefect's server at {os.environ.get('PREFECT_API_URL') or _api().url} stopped responding: "
         f"{str(error) or type(error).__name__}.",
         hint="If you started the server yourself, start it again. Then repeat the command. Recorded measurements are "
         "in the store, and finished artifacts are reused.",
@@ -63,15 +63,15 @@ def prefect_api(
 ) -> Iterator[float]:
     """Make a Prefect API available to this process; yield the startup time in seconds.
 
-    Do not import Prefect before `meanwhile` is called, because Prefect reads its settings from the environment on
-    import. If the environment or the active profile sets ``PREFECT_API_URL``, the server at that URL is used.
+    Prefect must not be imported before `meanwhile` is called, because Prefect reads its settings from the environment
+    on import. If the environment or the active profile sets ``PREFECT_API_URL``, the server at that URL is used.
     Without ``PREFECT_API_URL``, the command starts its own server, which never outlives the command.
 
     Parameters
     ----------
     startup_timeout_s
-        Time limit, in seconds, for starting the command's own server. A server that uses CPU time may take up to ten
-        times as long.
+        Time limit, in seconds, for starting the command's own server. While the server uses CPU time, the limit is
+        extended to at most ten times its initial value.
     noted
         Function to call with a message if the wait is long.
     meanwhile
@@ -167,7 +167,7 @@ def _start(timeout_s: float, noted: Callable[[str], None], meanwhile: Callable[[
         _home().mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(
-            f"Prefect's home folder {_home()} is not writable: {error.strerror}.",
+            f"Prefect's home folder {_home()} cannot be created: {error.strerror}.",
             hint="Set PREFECT_HOME to a writable folder.",
         ) from error
     package = str(Path(flows.__path__[0]).parent)
@@ -204,7 +204,7 @@ def _start(timeout_s: float, noted: Callable[[str], None], meanwhile: Callable[[
 
 
 def port_of(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[str], None]) -> str:
-    """Return the port that a server prints when it is ready; wait longer while the server uses CPU time.
+    """Wait for a server to print its port, and return the port; extend the wait while the server uses CPU time.
 
     Raises
     ------
@@ -225,7 +225,7 @@ def port_of(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[s
             )
         noted(
             f"Still waiting for Prefect's server after {waited_s:.0f} s. The server has used {used_s:.0f} s of CPU "
-            f"time; the host's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors."
+            f"time; the host's load average is {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors."
         )
         busy_s, wait_s = used_s, timeout_s / 3
     if port := process.stdout.readline().strip():

@@ -1,4 +1,4 @@
-"""The short-lived Prefect server of one command: a process that never outlives its parent.
+"""The short-lived Prefect server for one command: a process that never outlives its parent.
 
 Prefect's own ephemeral server keeps running if the flow's process is killed. This server reads from a pipe, and only
 the parent has the pipe's write end. When the parent ends for any reason, the pipe closes and the server stops.
@@ -87,7 +87,7 @@ def _replay(request: list[Message], receive: Receive) -> Receive:
 
 
 class _Server(uvicorn.Server):
-    """Server that prints its port when it is ready, and stops when standard input ends."""
+    """Server that prints its port when it is ready, and stops at the end of standard input."""
 
     def __init__(self, config: uvicorn.Config, port: int) -> None:
         super().__init__(config)

@@ -1,6 +1,6 @@
 """Interruption of a run: SIGTERM and Control-C stop the run, but a failed stage does not.
 
-Prefect's exceptions are resolved by name because the command line handles signals without importing Prefect.
+Prefect's exceptions are imported only when needed, because the command line handles signals without importing Prefect.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def interruption_behind(error: BaseException) -> BaseException | None:
 def attempt(what: str, do: Callable[[], R]) -> R | Exception:
     """Call `do` and return the result or the exception; re-raise interruptions.
 
-    If the exception is not a `NightquantError`, the traceback and the action `what` are logged.
+    If the exception is not a `NightquantError`, log the traceback and `what`, the name of the action.
     """
     try:
         return do()
@@ -67,7 +67,7 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def _handling(handler: Handler, *signals: signal.Signals) -> Iterator[None]:
-    """Handle signals in the block if this is the main thread, because only the main thread receives signals."""
+    """Install `handler` for the block if this is the main thread, because only the main thread receives signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -85,8 +85,8 @@ def refuse_namesakes(starter: str) -> None:
     for path in (Path(name) for package in ("flows", "tasks", "storage") for name in (f"{package}.py", package)):
         if path.resolve().parent != own_folder and (path.is_file() or (path / "__init__.py").is_file()):
             raise ConfigurationError(
-                f"{path.absolute()} hides a nightquant package, because {starter} looks for modules in the working "
-                "folder first.",
+                f"{path.absolute()} hides nightquant's package {path.stem}, because {starter} looks for modules in the "
+                "working folder first.",
                 hint=f"Run nightquant from another folder, or rename {path.name}.",
             )
 
@@ -139,9 +139,9 @@ def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
     if chosen := tuple(spot for host, spot in hosts if wanted in ("", host.fingerprint)):
         return chosen
     names = sorted({f"{host.name} ({host.fingerprint})" for host, _ in hosts})
+    lacking = f"has the fingerprint {wanted}" if wanted else "is available"
     raise MeasurementError(
-        f"Benchmarks cannot run, because no host has the fingerprint {wanted or '(any)'}. "
-        f"Available hosts: {', '.join(names) or 'none'}.",
+        f"Benchmarks cannot run, because no host {lacking}. Available hosts: {', '.join(names) or 'none'}.",
         hint="Run a worker on a matching host, or clear NIGHTQUANT_FINGERPRINT to allow any host.",
     )
 
@@ -212,7 +212,7 @@ def _ray_nodes() -> list[tuple[Host, _RayNode]]:
     answers = [(probe.options(num_cpus=0, label_selector=_one_of(node)).remote(), node) for node in nodes]
     hosts = []
     for answer, node in answers:
-        # Ray reports a node as alive until it has missed heartbeats for half a minute.
+        # Ray reports a node as alive until the node has missed heartbeats for half a minute.
         with suppress(ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
             hosts.append((ray.get(answer), node))
     return hosts

@@ -1,4 +1,4 @@
-"""Worker processes that can be stopped: by a timeout, by Control-C, or by the kernel when memory runs out.
+"""Worker processes that can be stopped by a timeout, by Control-C, or by the kernel when memory runs out.
 
 A thread that runs native code cannot be interrupted, but a process can be stopped. A worker keeps torch loaded between
 stages. If a worker dies, only its current stage fails.
@@ -139,7 +139,7 @@ class Workers:
             return self._result(call, timeout_s)
         except FutureTimeoutError as error:
             raise MeasurementError(
-                f"{label}: stopped after {timeout_s:.0f} s.",
+                f"{label}: the stage was stopped after {timeout_s:.0f} s.",
                 hint="To allow more time, raise NIGHTQUANT_STAGE_TIMEOUT_S.",
             ) from error
         except BrokenProcessPool as error:
@@ -153,7 +153,7 @@ class Workers:
                 how = "was killed, most likely because memory ran out. Use a smaller batch or fewer workers."
             raise MeasurementError(f"{label}: its process {how}") from error
         except CancelledError as error:
-            raise StoppedError(f"{label}: stopped because the run ended.") from error
+            raise StoppedError(f"{label}: the stage was stopped because the run ended.") from error
 
     def _result(self, call: tuple[object, ...], timeout_s: float | None) -> Finished[Any]:
         with self._lock:

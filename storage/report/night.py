@@ -84,8 +84,8 @@ class Condition:
     """The host's state during one workload's benchmark; None means that a number was not recorded.
 
     ``resolution`` is the distance from 1 to the farther end of the A/A interval. ``load`` is the load average
-    before the benchmark. ``waiting`` and ``stolen`` are fractions of the benchmark's time, and ``undecided`` counts
-    held candidates.
+    before the benchmark. ``waiting`` is a fraction of the benchmark's time, and ``stolen`` is a fraction of the CPU
+    time. ``undecided`` counts held candidates.
     """
 
     workload: str
@@ -104,7 +104,10 @@ class Condition:
 
 
 def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, list[Row]]:
-    """Return a night's rows of the ``outcomes`` view, keyed by workload, best candidate first, with ``name`` added."""
+    """Return a night's rows of the ``outcomes`` view, keyed by workload.
+
+    The current bundle comes first, followed by the candidates in order of rank.
+    """
     candidates: dict[str, list[Row]] = {}
     for row in rows_of(connection, _CANDIDATES, night=night):
         candidates.setdefault(str(row["workload"]), []).append(row)
@@ -112,7 +115,7 @@ def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict
 
 
 def outcomes_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, Row]:
-    """Return a night's rows of the ``nights`` view, keyed by workload, with the replaced bundle's candidate added."""
+    """Return a night's row of the ``nights`` view for each workload, and add the replaced bundle's candidate."""
     return {str(row["workload"]): row for row in rows_of(connection, _OUTCOMES, night=night)}
 
 

@@ -135,7 +135,7 @@ def quality_plot(
 
 
 def size_plot(title: str, rows: Sequence[Row], marks: Mapping[str, Mark], current: str) -> str:
-    """Plot latency with its quartiles against size as SVG; return ``""`` if no candidate has both numbers."""
+    """Plot latency, with quartiles, against size; return the SVG, or ``""`` if no candidate has both numbers."""
     drawn = [row for row in rows if row["size_bytes"] and row["latency_s"]]
     if not drawn:
         return ""

@@ -1,4 +1,4 @@
-"""Collect the data for a workload's search on one night: its trials, its path and a summary."""
+"""Collect the data for a workload's search on one night: the trials, the successive best trials and a summary."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Search:
 
     @property
     def description(self) -> str:
-        """The bound and the path as text, for readers who cannot see the plot."""
+        """Text version of the quality bound and the successive best trials, for readers who cannot see the plot."""
         format_ = size if self.ranks_by == "size_bytes" else ratio
         steps = [f"{at}. {row['name']}, {format_(number(row, self.ranks_by))}" for at, row in enumerate(self.path, 1)]
         path = f"Best trials so far, in order: {'; '.join(steps)}." if steps else "No trial passes."

@@ -12,14 +12,14 @@ from storage.report.plots import GATE, GREY, Drawing, drawing, point
 from storage.report.search import LOOKS, Search
 from storage.results import number
 
-# Diameters of the largest and the smallest dots, and the minimum distance between numbers, in points.
+# Diameters of the largest and the smallest dots, and the minimum distance between step numbers, in points.
 _LARGEST, _SMALLEST, _APART = 14.0, 4.0, 11.0
 
 
 def search_plot(title: str, search: Search) -> str:
     """Plot quality drops with 95% intervals against speed-ups, or against sizes if the smallest trial wins.
 
-    A dot's area is proportional to the file size, and numbers mark the best trials so far. A trial whose interval ends
+    A dot's area is proportional to the file size, and a number marks each new best trial. A trial whose interval ends
     far above the bound appears as an arrow at the upper edge. Return ``""`` if no trial has values for both axes.
     """
     drawn = [(row, drop) for row in search.trials if (drop := search.drop(row)) and row[search.ranks_by] is not None]
@@ -61,10 +61,10 @@ def ceiling(search: Search) -> float:
 
 
 def _number_steps(picture: Drawing, path: dict[int, tuple[float, float]]) -> None:
-    """Connect the path's steps and number them; if numbers would overlap, show only the last number."""
+    """Connect and number the path's steps; if some numbers would overlap, show only the last of them."""
     axes, numbered = picture.axes, list[tuple[float, float]]()
     axes.plot([x for x, _ in path.values()], [y for _, y in path.values()], color="#1a1a1a", linewidth=1, zorder=1.2)
-    picture.figure.draw_without_rendering()  # the distances between numbers depend on the layout
+    picture.figure.draw_without_rendering()  # the distances between steps depend on the layout
     for step, place in reversed(path.items()):
         x, y = (axes.transData.transform(place) - axes.bbox.min) * 72 / picture.figure.dpi
         if all(max(abs(x - a), abs(y - b)) > _APART for a, b in numbered):

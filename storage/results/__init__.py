@@ -29,13 +29,14 @@ QualityUnit = Literal["absolute", "relative"]
 # Name of the column that explains why values in a row are unknown.
 UNKNOWN = "unknown"
 
-# A benchmark is less reliable if `WAITED_SHARE` or `STOLEN_SHARE` is exceeded. `WAITED_SHARE` limits the fraction of
-# time in which tasks waited for a CPU. `STOLEN_SHARE` limits the fraction of CPU time that other virtual machines took.
+# A benchmark is less reliable if `WAITED_SHARE` or `STOLEN_SHARE` is exceeded. `WAITED_SHARE` is the largest fraction
+# of time in which tasks may wait for a CPU. `STOLEN_SHARE` is the largest fraction of CPU time that other virtual
+# machines may take.
 WAITED_SHARE, STOLEN_SHARE = 0.2, 0.02
 # If an A/A interval extends further than `WIDEST` from 1, the host is too noisy to detect small differences.
 WIDEST = 0.05
 
-# A mapping in a cell may also be a sequence of (key, value) pairs. ``dt.date`` includes ``dt.datetime``.
+# A cell may contain a mapping as a sequence of (key, value) pairs. ``dt.date`` includes ``dt.datetime``.
 Cell: TypeAlias = (
     str
     | int

@@ -1,4 +1,4 @@
-"""Accept a night's findings: record the reason, and start a new reference for each number."""
+"""Accept a night's findings and record the reason, so that later nights are compared with the accepted numbers."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def acknowledge(
         and (not metrics or finding.metric in metrics)
     ]
     if not accepted:
-        known = "; ".join(finding.describe() for finding in open_findings) or "none"
+        known = "; ".join(finding.describe() for finding in open_findings)
         raise ConfigurationError(
             f"There is nothing to acknowledge for {', '.join(workloads)}.",
-            hint=f"Choose one of the night's findings: {known}.",
+            hint=f"Choose one of the night's findings: {known}." if known else "The night has no findings.",
         )
     now = dt.datetime.now(dt.UTC)
     run_id = f"acknowledged-{now:%Y%m%d}-{uuid.uuid4().hex[:12]}"

@@ -27,7 +27,7 @@ def formatted(rows: pa.Table, format_: str) -> bytes:
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows as text: column names, each row's cells, and whether each column is numeric (aligned right)."""
+    """Rows as text: the column names and the cells of each row; ``numeric`` marks columns to align right."""
 
     names: list[str]
     cells: list[list[str]]

@@ -62,7 +62,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Tonight:
-    """A valid measurement of the night, with hashes that identify comparable measurements."""
+    """A valid measurement from the compared night, with hashes that identify comparable measurements."""
 
     key: Key
     machine: str | None
@@ -77,11 +77,11 @@ class Tonight:
 
 @dataclass(frozen=True)
 class Series:
-    """Values of one metric, one per night since the reference began: sizes, qualities, or mean logarithms of speed-ups.
+    """A metric's values since the reference began, one per night: sizes, qualities, or mean logarithms of speed-ups.
 
-    ``sds`` contains the speed-ups' standard deviations. For quality differences, ``low`` and ``high`` are the ends of
-    the last night's interval. ``scale`` is the magnitude of the baseline's quality on the last night. If the
-    baseline's quality is 0 or unknown, ``scale`` is the magnitude of the candidate's quality.
+    ``sds`` contains the standard deviations of the mean logarithms. For quality differences, ``low`` and ``high`` are
+    the ends of the last night's interval. ``scale`` is the magnitude of the baseline's quality on the last night. If
+    the baseline's quality is 0 or unknown, ``scale`` is the magnitude of the candidate's quality.
     """
 
     nights: list[dt.date]
@@ -215,7 +215,7 @@ def _moved(incumbent: Sequence[Row], since: dt.date, shift: float, metric: str) 
         weight = 1 / (sds**2 + (_NIGHT_SD**2 if metric == "speedup" else 0))
         means.append(float(np.average(values, weights=weight)))
         variance += float(1 / weight.sum())
-    # Log likelihood ratio of a change as large as the candidate's change, compared with no change.
+    # Log likelihood ratio between a change as large as the candidate's change and no change.
     likelihood = shift * (means[1] - means[0] - shift / 2) / variance
     return likelihood > 0 if abs(likelihood) > 1 else None
 

@@ -8,10 +8,10 @@
     All rows of a finished month; the file with the highest NNNN supersedes the others. The footer names the runs in the
     file.
 ``results/<table>/month=YYYY-MM/compacted-NNNN.parquet``
-    Compacted rows in a file that has replaced the runs' own files.
+    All rows of a finished month, in a file that has replaced the runs' own files.
 
-A results file contains its own SHA-256 in the footer, computed with zeros in place of the digest. Parquet's checksums
-cover only pages, although a flipped bit in a header or footer can also change values.
+The footer of a results file contains the file's SHA-256, which is computed with zeros in place of the digest. Parquet's
+checksums cover only pages, although a flipped bit in a header or footer can also change values.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def folder(table: Table) -> str:
 
 
 def part_name(run_id: str, part: str = "") -> str:
-    """Return the name, without suffix, of the file for a run's rows; `part` limits the rows to one workload."""
+    """Return the name, without the suffix, of the file with a run's rows; `part` limits the rows to one workload."""
     return f"{run_id}.{part}" if part else run_id
 
 
@@ -113,7 +113,7 @@ class Files:
 
     @property
     def current(self) -> list[Entry]:
-        """Files that together contain each row exactly once, sorted by month."""
+        """Files, sorted by month, that together contain each row exactly once."""
         loose = [(file.month, file.entry) for file in self.runs if file.run_id not in self.compacted_runs]
         compacted = [(month, file.entry) for month, file in self.newest.items()]
         return [entry for _, entry in sorted(compacted + loose)]

@@ -79,7 +79,8 @@ def _opened(root: StoreRoot, catalog: Path, scratch: Path) -> Iterator[duckdb.Du
             raise StoreError(
                 f"The catalog {root.uri(CATALOG)}, or a results file that it lists, cannot be read: "
                 f"{str(error).rstrip('.')}.",
-                hint="Rebuild the catalog with: nightquant store compact",
+                hint="Rebuild the catalog with nightquant store compact. To find damaged results files, run: "
+                "nightquant store check",
             ) from error
 
 

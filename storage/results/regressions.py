@@ -33,8 +33,8 @@ class Regression:
 
     ``tonight``, its interval and ``reference`` are in the unit of ``metric``. ``nights`` is the number of nights in the
     reference. ``change`` is the relative change since the night ``since``, or None if the reference is 0. For a
-    candidate that appeared or vanished, all numbers are None. ``cause`` contains comma-separated names from
-    `changes_between`, or ``""`` if the cause is unknown. ``changed`` describes the cause.
+    candidate that appeared or vanished, ``nights`` is 0, and all other numbers are None. ``cause`` contains
+    comma-separated names from `changes_between`, or ``""`` if the cause is unknown. ``changed`` describes the cause.
     """
 
     workload: str
@@ -150,7 +150,7 @@ def compare_night(
 def _metrics(
     rows: Sequence[Tonight], speeds: Mapping[int, Series], numbers: Mapping[tuple[int, FindingMetric, int], Series]
 ) -> dict[int, list[FindingMetric]]:
-    """Return each candidate's metrics to compare; a quality difference that has an interval replaces the quality."""
+    """Return the metrics to compare, by candidate; a quality difference with an interval replaces the quality."""
     last = {row.candidate: row.night for row in rows}
     seen = {(row.candidate, "speedup") for row in rows if row.series in speeds and not row.is_baseline
             and speeds[row.series].nights[-1] == row.night}  # fmt: skip
@@ -233,7 +233,8 @@ def _presence(history: History) -> Iterator[Regression]:
         tonight, *before = [nights[night] for night in sorted(nights, reverse=True)][: 1 + KNOWN_NIGHTS]
         ages = {key: age for age, keys in reversed(list(enumerate(before))) for key in keys}
         # Because a run can be limited to some recipes, tonight's candidates may have been absent for several nights.
-        # Also report candidates that vanished while one of tonight's candidates was absent.
+        # Look back as far as the longest absence among tonight's candidates, and report every candidate that vanished
+        # in the meantime.
         reach = max((ages[key] for key in tonight if key in ages), default=0)
         for key in sorted(tonight - ages.keys()) if before else ():
             yield Regression(*key, "appeared", "candidate")

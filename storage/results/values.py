@@ -52,7 +52,7 @@ def array_of(column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.Da
 
 
 def why_not(column: Column, *values: Cell) -> str:
-    """Return the reason why the column rejects one of the values, or ``""`` if the column accepts all values."""
+    """Return the reason that the column rejects one of the values, or ``""`` if the column accepts all values."""
     try:
         array_of(column, values)
     except ValueError as error:

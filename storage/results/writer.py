@@ -61,7 +61,7 @@ class ResultsStore:
         Raises
         ------
         StoreError
-            Some tables could not be written; the other tables were written. Invalid values do not raise this error.
+            Some tables could not be written; the other tables were written. Invalid values do not cause this error.
         """
         failures: list[Exception] = []
         for table, rows in tables.items():

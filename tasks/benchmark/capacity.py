@@ -34,7 +34,7 @@ _UNKNOWN = ("capacity_rps", "capacity_ratio")
 
 @dataclass(frozen=True)
 class Capacities:
-    """Capacities by subject; ``unknown`` gives the reasons for missing values, by subject and column."""
+    """Capacities, keyed by subject; ``unknown`` maps subjects and columns to the reasons for missing values."""
 
     served: dict[str, ServedCapacity] = field(default_factory=dict)
     unknown: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ def measure_capacity(
         if is_left_out:
             raise MeasurementError(
                 "Capacity was not measured, because quick runs skip this measurement by default.",
-                hint="Set in_quick = true in [benchmark.capacity].",
+                hint="To measure capacity in quick runs, set in_quick = true in [benchmark.capacity].",
             )
         with _golden_files(job, settings, store) as goldens:
             spec = spec_of(session, [by_name[name] for name in names], job.workload, goldens)
@@ -170,9 +170,10 @@ def ratios_of(served: Mapping[str, Served], baseline: str) -> dict[str, Ratio]:
 
 
 def eligible_subjects(measured: Measured, promising: Sequence[str]) -> list[str]:
-    """Return timed subjects whose capacity may affect decisions: the current bundle, then candidates, fastest first.
+    """Return the timed subjects whose capacity may affect decisions.
 
-    Subjects that are too slow for ``min_speedup`` are left out.
+    The current bundle comes first, followed by the candidates from fastest to slowest. Subjects that are too slow
+    for ``min_speedup`` are left out.
     """
     contest = measured.contest
     deciding = measured.with_caches(contest.caches)

@@ -160,7 +160,10 @@ class _Measurement:
                 scores[split] = max(score, scores.get(split, score))
 
     def _affordable(self, found: dict[str, _Subject]) -> dict[str, _Subject]:
-        """Return the subjects that can be measured in the time left; plan the windows and the number of requests."""
+        """Choose the window length, the number of requests, and the subjects that can be measured in the time left.
+
+        Return the chosen subjects.
+        """
         plan, start_s, left_s = _PLANS[self.spec.scenario], float(np.mean(self.started_s)), self.left_s()
         # Measure at least two subjects, because the baseline's capacity alone does not affect decisions.
         most = max(2, math.floor(left_s / _FEWEST_SITTINGS / (start_s + plan.windows * _SHORTEST_S)))
@@ -213,7 +216,10 @@ class _Measurement:
         item.probes.append(probe)
 
     def _twice(self, fleet: Fleet, gaps: Array) -> Callable[[float], Probe]:
-        """Return a function that tests a request rate and retries once, because other programs can cause a failure."""
+        """Return a function that tests a request rate and repeats a failed test once.
+
+        Other programs on the host can make a single test fail.
+        """
 
         def attempt(rate: float) -> Probe:
             probe = offer(fleet, gaps, rate)

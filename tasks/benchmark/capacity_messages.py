@@ -24,9 +24,9 @@ class Split(Frozen):
 class CapacitySpec(ChildSpec):
     """Subjects to measure, beginning with the baseline; if time is short, the last subjects are left out.
 
-    ``request_rows`` is the number of rows in a request. ``goldens`` maps numbers of rows per call to input files; for
-    any other number, a subject's own inputs are used. ``bound_s`` limits the 99th percentile of the latency in the
-    server scenario. The time budget starts at ``spawned_at`` on the monotonic clock.
+    ``request_rows`` is the number of rows in a request. ``goldens`` maps a number of rows per call to a file with
+    inputs; for any other number, the subject's own inputs are used. ``bound_s`` limits the 99th percentile of the
+    latency in the server scenario. The time budget starts at ``spawned_at`` on the monotonic clock.
     """
 
     scenario: Scenario
@@ -42,8 +42,9 @@ class CapacitySpec(ChildSpec):
 class Served(Frozen):
     """One subject's best split, and the requests per second in each round of each sitting.
 
-    In the server scenario, the latency percentiles are computed from ``requests`` requests, sent at each round's
-    highest rate. ``limit`` describes how the request generator limited the rate, or is ``""``.
+    In the server scenario, the latency percentiles are computed from ``requests`` requests. These requests were sent
+    at the highest rate that met the latency bound in each round. ``limit`` describes how the request generator limited
+    the rate, or is ``""``.
     """
 
     split: Split
@@ -56,7 +57,7 @@ class Served(Frozen):
 
 
 class CapacityReport(Frozen):
-    """Results by subject, in the order of the request; ``refused`` maps subjects without results to reasons."""
+    """Results by subject, in the order of the request; ``refused`` maps subjects to the reasons for refusal."""
 
     subjects: dict[str, Served]
     refused: dict[str, str]

@@ -34,7 +34,7 @@ class Probe:
     """Timings, in seconds, of requests sent at ``rate`` requests per second; each array is float64 [requests].
 
     ``latency_s`` is the time from a request's scheduled start to the answer. ``lag_s`` is the delay in sending the
-    request. ``busy`` is the generator's processor time ÷ elapsed time.
+    request. ``busy`` is the generator's processor time divided by the elapsed time.
     """
 
     rate: float

@@ -75,7 +75,10 @@ def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) 
 
 
 def describe_end(code: int) -> str:
-    """Describe how a process ended without a report; for common signals (negative `code`), suggest a remedy."""
+    """Describe how a process ended without a report, and suggest a remedy for common signals.
+
+    If a signal ended the process, `code` is the negated signal number.
+    """
     if code >= 0:
         return f"ended with exit code {code} and without a report."
     return f"was killed by {signal.Signals(-code).name}. {_ADVICE.get(-code, '')}".rstrip()

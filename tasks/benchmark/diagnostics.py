@@ -56,7 +56,8 @@ def timings_of(
             launches=launches,
             blocks=blocks.size,
             calls_per_block=reports[0].calls_per_block,
-            # Exclude the first launch, whose load times include imports; later launches import before loading.
+            # Exclude the first launch, whose load times include imports. The other launches import the modules before
+            # they load subjects.
             load_s=float(np.median([report.load_s for report in reports[1:] or reports])),
             first_call_s=float(np.median([report.first_call_s for report in reports])),
             latency_p50_s=p50_s,

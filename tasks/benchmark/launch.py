@@ -109,7 +109,7 @@ def run(spec_json: str) -> LaunchReport:
 
 
 def load_candidate(subject: Subject) -> Loaded:
-    """Open a candidate for calls with the golden inputs."""
+    """Open a candidate, and bind the golden inputs to its call."""
     opened = RUNTIMES[subject.runtime].opener().open(subject.files(), torch.get_num_threads())
     golden = Golden.read(Path(subject.golden))
     return Loaded(partial(opened.call, *golden.inputs.values()), golden.outputs, opened.scope)

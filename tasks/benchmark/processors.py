@@ -56,14 +56,15 @@ def background_threads() -> frozenset[int]:
 
 
 def threads_used(call: Callable[[], object], calls: int, own: frozenset[int] = frozenset()) -> float:
-    """Return the number of threads that `calls` calls keep busy: the threads' running and waiting time ÷ elapsed time.
+    """Return the number of threads that `calls` calls keep busy.
 
-    Unlike CPU time, the result does not depend on other processes or on the number of processors.
+    The number is the threads' total running and waiting time divided by the elapsed time. Unlike CPU time, the number
+    does not depend on other processes or on the number of processors.
 
     Parameters
     ----------
     own
-        Background threads of the subject; background threads of other subjects do not count.
+        Ids of the subject's background threads; the background threads of other subjects are not counted.
     """
     foreign = background_threads() - own
     began = time.perf_counter()
@@ -165,14 +166,14 @@ class Eviction:
         # Use small pages, so that writing to the buffer evicts TLB entries. The first write allocates all pages.
         memory = mmap.mmap(-1, size)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
-            with suppress(OSError):  # the kernel lacks huge pages
+            with suppress(OSError):  # the kernel does not support huge pages
                 memory.madvise(mmap.MADV_NOHUGEPAGE)
         self.walked = np.frombuffer(memory, dtype=np.int64)
         self._private = self.walked[: min(2 * private, size) // self.walked.itemsize]
         self()
 
     def __call__(self) -> None:
-        """Write to the complete buffer on the last processor; on each other processor, fill only the private caches."""
+        """Write the complete buffer on the last processor; on the other processors, fill only the private caches."""
         for processor in self._processors[:-1]:
             self._walk(self._private, {processor})
         self._walk(self.walked, set(self._processors[-1:]))

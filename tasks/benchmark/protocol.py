@@ -66,7 +66,10 @@ class Contest:
 
 @dataclass(frozen=True)
 class Measured:
-    """Results of all launches in one setting, for warm or cold ``caches``; ``refused`` subjects are left out."""
+    """Results of all launches of a benchmark; ``caches`` selects the results of warm or cold calls.
+
+    ``refused`` maps each refused subject to the reason for the refusal.
+    """
 
     baseline: str
     threads: int
@@ -88,7 +91,7 @@ class Measured:
         return [launch.subjects[name] for launch in self.launches if name in launch.subjects]
 
     def round_s(self, name: str) -> Array:
-        """Return each round's time per call in seconds, from blocks or cold calls, as float64 [launches, rounds]."""
+        """Return the seconds per call in each round of blocks or of cold calls, as float64 [launches, rounds]."""
         return np.array([report.round_s if self.caches == "warm" else report.cold_s for report in self.of(name)])
 
     def single_s(self, name: str) -> Array:
@@ -112,7 +115,7 @@ class Measured:
         return Ratio.around(sample.mean, self._noise.half_width(sample, 0.025))
 
     def over_incumbent(self, name: str) -> Ratio | None:
-        """Return a contender's speed-up over the deployed subject, with bounds, or None if either was not timed."""
+        """Return a contender's speed-up over the deployed subject, with the gate's bounds, or None if it is unknown."""
         incumbent = self.contest.incumbent
         if name not in self.contest.contenders or incumbent in (name, "") or incumbent not in self.names():
             return None
@@ -213,7 +216,7 @@ class Session:
     ) -> MemoryReport:
         """Measure the resident memory of every subject, each in a separate process that has imported `modules`.
 
-        Unless `alone` is true, leave processors free for the proof, one for each benchmark thread.
+        Unless `alone` is true, one processor per benchmark thread stays free for the proof.
 
         Raises
         ------

@@ -80,7 +80,7 @@ def warm_up(call: Call, least_calls: int, least_s: float) -> float:
 
 
 def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: float) -> int:
-    """Warm up; return the number of calls that a block needs to take at least `block_s` seconds."""
+    """Warm up a subject; return the number of calls for a block of at least `block_s` seconds."""
     began, half = time.perf_counter(), -(-least_calls // 2)
     calls = calls_for_block(call, block_s, warm_up(call, half, least_s / 2))
     warm_up(call, half, least_s - (time.perf_counter() - began))
@@ -88,7 +88,7 @@ def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: floa
 
 
 def calls_for_block(call: Call, least_s: float, guess_s: float) -> int:
-    """Time increasingly long blocks to find how many calls together take at least `least_s` seconds.
+    """Time increasingly long blocks; return the number of calls for a block of at least `least_s` seconds.
 
     The method follows ``torch.utils.benchmark.Timer.blocked_autorange``, with two changes. The first block's size is
     computed from `guess_s`, a guess of the seconds per call. Later sizes are computed from the previous block's

@@ -66,7 +66,7 @@ class BenchmarkCandidate(Frozen):
 
 @dataclass(frozen=True)
 class Setting:
-    """Numbers of threads, samples per call and steps per sample; ``None`` keeps the workload's sequence length."""
+    """Numbers of threads, samples per call and steps per sample (None means the workload's sequence length)."""
 
     threads: int
     batch_size: int
@@ -102,8 +102,8 @@ def benchmark(
     ------
     MeasurementError
         The primary setting failed: the baseline is missing or was refused, a launch died, or `limit_s` was reached.
-        ``refused`` reports failures in further settings, and ``unknown`` reports failures of memory measurements or
-        proofs.
+        In the result, ``refused`` reports failures in further settings, and ``unknown`` reports failures of memory
+        measurements or proofs.
     """
     workload, settings = job.workload, job.workload.benchmark
     subjects = [candidate.subject(workspace) for candidate in candidates]
@@ -195,7 +195,7 @@ def further_settings(benchmark: Benchmark) -> list[Setting]:
 def subjects_at(
     setting: Setting, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
 ) -> Iterator[list[Subject]]:
-    """Yield the subjects with inputs of the setting's sizes.
+    """Yield the subjects with inputs that have the setting's batch size and sequence length.
 
     If these sizes differ from the workload's sizes, a temporary file of inputs replaces the golden files.
     """
@@ -235,7 +235,7 @@ def _proof_fact(candidate: BenchmarkCandidate, threads: int) -> Fact[Proof]:
 
 
 def _keep(proofs: Mapping[str, Proof], facts: Mapping[str, Fact[Proof]], store: ArtifactStore) -> None:
-    """Store complete proofs; a proof without instructions may become complete when the system allows sampling."""
+    """Store only proofs that contain instructions, because a later run may be able to sample missing instructions."""
     for name, fact in facts.items():
         if name in proofs and proofs[name].instructions is not None:
             with suppress(StoreError):  # the next run can repeat the proof, but cannot recover lost timings

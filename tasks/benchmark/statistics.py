@@ -117,16 +117,17 @@ Array = NDArray[np.float64]
 
 # Numbers of launches after which a decision is allowed.
 LOOKS = (3, 5, 7, 10, 14, 20, 28, 40, 56)
-# Maximum fraction of benchmarks that wrongly accept at least one candidate; wrong rejections have the same limit. Later
-# looks are assigned larger parts of the error (1 : 2 : 3 ...), because a few launches seldom decide a close case.
+# Maximum fraction of benchmarks in which at least one candidate is wrongly accepted; the same limit applies to wrong
+# rejections. Larger shares of the error rate are assigned to later looks (1 : 2 : 3 ...), because a few launches seldom
+# decide a close case.
 ERROR = 0.01
 # A bias that a subject may have in all launches, and that additional launches do not reduce.
 STICKS = math.log(1.03)
-# Degrees of freedom that the other subjects contribute to the bounds on a subject's speed. With a larger value, an
-# exceptionally noisy candidate would be promoted wrongly more often than `ERROR` allows (see benchmarks.decisions).
+# Degrees of freedom that the other subjects contribute to the bounds on a subject's speed. With a larger value,
+# exceptionally noisy candidates would be wrongly promoted more often than `ERROR` allows (see benchmarks.decisions).
 PRIOR = 4.0
-# Variances of log ratios, as multiples of one subject's variance. The candidate adds 1. The mean of the baseline and
-# its copy adds 1/2, and any other subject adds 1.
+# Variances of log ratios, as multiples of one subject's variance. The candidate adds 1 to the variance. The mean of the
+# baseline and its copy adds 1/2, and a single subject adds 1.
 _AGAINST_TWO, _AGAINST_ONE = 1.5, 2.0
 
 
@@ -225,8 +226,8 @@ class Noise:
 
         The error is divided among looks and comparisons (group-sequential Bonferroni). The half-width is computed from
         shrunken variances, but is never smaller than the half-width of Student's 95% t interval. The bounds also allow
-        for a bias that additional launches do not reduce. The bias is the amount by which the copy's deviation exceeds
-        its noise, but at least `STICKS`.
+        for a bias that additional launches do not reduce. The allowance is the amount by which the copy's deviation
+        exceeds the half-width of the copy's interval, but at least `STICKS`.
 
         Parameters
         ----------

@@ -93,8 +93,9 @@ def top_predictions(shape: list[int], dtype: str, values: bytes) -> list[int]:
 def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, float], list[bool]]:
     """Run the model on every golden case.
 
-    Return each output's largest difference from the golden output, and whether each row's top-1 prediction matches the
-    golden prediction. The list of matches is empty if the model does not rank classes.
+    Return each output's largest difference from the golden output, and a Boolean for each row of class scores. The
+    Boolean is true if the row's top-1 prediction matches the golden prediction. The list of Booleans is empty if the
+    model does not rank classes.
     """
     manifest, golden = json.loads(files["manifest.json"]), read_tensors(files["golden.safetensors"])
     call, expected = load_model(files, manifest), manifest["model"]["outputs"]
@@ -108,7 +109,8 @@ def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, fl
             name, right = entry["name"], golden[prefix + entry["golden"]]
             if (dtype, list(shape)) != right[:2]:
                 raise Refused(
-                    f"output {name} has dtype {dtype} and shape {list(shape)} instead of {right[0]} and {right[1]}"
+                    f"output {name} has dtype {dtype} and shape {list(shape)} instead of "
+                    f"dtype {right[0]} and shape {right[1]}"
                 )
             difference = largest_difference(dtype, values, right[2])
             if not difference <= worst[name] and worst[name] == worst[name]:  # NaN counts as the largest difference

@@ -34,7 +34,7 @@ Json = dict[str, object]
 class Searched:
     """The search that found the recipe.
 
-    ``bound`` limits the quality loss on ``split``; ``quality_drop`` is the unit of ``bound``.
+    ``bound`` limits the quality loss on ``split``; ``quality_drop`` names the unit of ``bound``.
     """
 
     trials: int

@@ -84,13 +84,14 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
         raise BundleError(f"{workload.name} {decision.candidate} was not promoted: {decision.reason}.")
     if decision.candidate != candidate.name or not RUNTIMES[candidate.runtime].hands_over:
         raise BundleError(
-            f"The candidate {candidate.name} of {workload.name} was not promoted, or its files cannot be deployed.",
-            hint="Package only a promoted candidate whose runtime supports deployment.",
+            f"The candidate {candidate.name} of {workload.name} was not promoted, or the files for the "
+            f"{candidate.runtime} runtime cannot be deployed.",
+            hint="Choose a promoted candidate whose runtime supports deployment.",
         )
     content = content_of(provenance.job, candidate)
     before = bundles.pointer(workload.name)
     withdrawn = before.withdrawn if before else ()
-    # Check signatures, because another writer may have stored an unsigned bundle under this content's name.
+    # Check signatures, because another writer may have stored an unsigned bundle under the same version name.
     existing = next(
         (
             version
@@ -160,7 +161,8 @@ def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspa
         raise BundleError(
             f"The candidate {provenance.candidate.name} of {provenance.job.workload.name} was not published: "
             f"{report.problem}",
-            hint="The runtime's files do not reproduce the evaluated outputs. Remove this runtime from the recipe.",
+            hint=f"The files for the {provenance.candidate.runtime} runtime do not reproduce the evaluated outputs. "
+            "Remove this runtime from the recipe.",
         )
 
 

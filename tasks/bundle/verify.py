@@ -1,8 +1,8 @@
 """Verify a bundle in any folder: the files, the signature, the manifest, and then the model's outputs.
 
-A model may contain executable code. A bundle is therefore not interpreted until the checksums match and, if a key is
-given, the signature is valid. The model is loaded in a separate process, which cannot access nightquant's modules,
-secrets or environment variables.
+A model may contain executable code. Therefore, the manifest is not parsed and the model is not loaded until the
+checksums match and, if a key is given, the signature is valid. The model is loaded in a separate process, which cannot
+access nightquant's modules, secrets or environment variables.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM
 class VerificationReport:
     """Result of a verification that ended at ``stage``; ``problem`` is ``""`` if the bundle is good.
 
-    ``differences`` is each output's largest absolute difference from the golden output. ``changed`` is the fraction of
-    golden rows with a different top-1 prediction (None if the model does not rank classes). ``expires_at`` is the time
-    at which a signed ``current.json`` expires.
+    ``differences`` contains each output's largest absolute difference from the golden output. ``changed`` is the
+    fraction of golden rows with a different top-1 prediction (None if the model does not rank classes). ``expires_at``
+    is the time at which a signed ``current.json`` expires.
     """
 
     path: Path
@@ -53,7 +53,7 @@ class VerificationReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the bundle may be used."""
+        """Whether the bundle passed the verification."""
         return not self.problem
 
 
@@ -104,7 +104,7 @@ def checker_source(runtime: str) -> str:
     checker = RUNTIMES[runtime].checker if runtime in RUNTIMES else ""
     if not checker:
         raise BundleError(
-            f'The bundle is for the "{runtime}" runtime, which this version of nightquant cannot check.',
+            f'This version of nightquant cannot check bundles for the "{runtime}" runtime.',
             hint="Verify the bundle with the version of nightquant that built it, or run the bundle's verify.py.",
         )
     # Put the loader's code in a function, so that its imports run only after the checksums match, and so that import
@@ -145,7 +145,7 @@ def _run_model(path: Path, report: VerificationReport, runtime: str, timeout_s: 
     """
     # Run nightquant's copy of ``verify.py``, never the bundle's copy.
     command = [sys.executable, "-I", "-W", "ignore", "-c", checker_source(runtime), str(path.absolute()), "--json"]
-    command.append(f"--sums={report.sha256sums}")  # the folder may have been replaced since `check_sums`
+    command.append(f"--sums={report.sha256sums}")  # the folder may have been replaced since `check_sums` ran
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     try:
         process = subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)

@@ -92,7 +92,7 @@ def prepare_pydoc(data: PydocTopics, workspace: Workspace) -> DatasetRef:
         from pydoc_data.topics import topics
     except ImportError as error:
         raise ConfigurationError(
-            f'data.kind "pydoc-topics" needs pydoc_data, which this Python ({sys.executable}) lacks.',
+            f'data.kind "pydoc-topics" needs the module pydoc_data, which this Python ({sys.executable}) lacks.',
             hint='Install a complete CPython, or use your own corpus with data.kind = "text".',
         ) from error
     source = {"topics": digest_of({"topics": topics}), "seed": data.seed}

@@ -135,7 +135,7 @@ def _loss_parts(outputs: Tensor, target: Tensor) -> Tensor:
     expected = outputs.shape[:1] + outputs.shape[2:]
     if outputs.dim() < 2 or target.shape != expected or target.is_floating_point():
         raise MeasurementError(
-            f"the model returns logits of shape {list(outputs.shape)} for {describe_target(target)}.",
+            f"the model returns logits of shape {list(outputs.shape)}, which do not match {describe_target(target)}.",
             hint="Return logits of shape [rows, classes, …] for int64 targets of shape [rows, …].",
         )
     if int(target.max()) >= outputs.shape[1]:
@@ -159,7 +159,8 @@ def _errors(outputs: Tensor, target: Tensor) -> Tensor:
         single = _single_column(outputs)
         if single is None or single.shape != target.shape:
             raise MeasurementError(
-                f"the model returns outputs of shape {list(outputs.shape)} for {describe_target(target)}.",
+                f"the model returns outputs of shape {list(outputs.shape)}, which do not match "
+                f"{describe_target(target)}.",
                 hint="Give the outputs and the targets the same shape.",
             )
         outputs = single
@@ -192,7 +193,8 @@ def word_errors(outputs: Tensor, target: Tensor) -> Tensor:
     logits = outputs.is_floating_point()
     if outputs.dim() != (3 if logits else 2) or target.dim() != 2 or target.is_floating_point():
         raise MeasurementError(
-            f"the model returns outputs of shape {list(outputs.shape)} for targets of shape {list(target.shape)}.",
+            f"the model returns outputs of shape {list(outputs.shape)}, which wer cannot compare with "
+            f"{describe_target(target)}.",
             hint="For wer, return word ids of shape [rows, steps] or logits of shape [rows, classes, steps], and "
             "provide int64 targets of shape [rows, words].",
         )

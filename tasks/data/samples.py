@@ -228,8 +228,8 @@ class Samples:
     def draw(self, count: int) -> Samples:
         """Draw `count` samples reproducibly, or return all samples if the split contains at most `count`.
 
-        From a stream of tokens, take the first `_TOKENS_PER_SAMPLE` × `count` tokens. Batches from a collate function
-        are not divided, so the result can have more than `count` rows.
+        Take the first `_TOKENS_PER_SAMPLE` × `count` tokens if the split is a stream of tokens. Batches from a collate
+        function are not divided, so the result can have more than `count` rows.
         """
         records, is_stream = len(next(iter(self.columns.values()))), self.columns.keys() == {"tokens"}
         size = math.ceil(records * count * (_TOKENS_PER_SAMPLE if is_stream else 1) / self.size)

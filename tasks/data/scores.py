@@ -168,7 +168,7 @@ class RatioScore(Score):
         return Scored(self.ratio(parts), {"quality": resampled(lambda rows: self.ratio(parts[rows]), len(parts))})
 
     def ratio(self, parts: NDArray[np.float64]) -> float:
-        """Compute the metric from parts, [N, 2]; return NaN if the denominators sum to 0."""
+        """Compute the metric from `parts`, float64 [N, 2]; return NaN if the denominators sum to 0."""
         numerator, denominator = parts.sum(0).tolist()
         return self.value(numerator / denominator) if denominator else float("nan")
 
@@ -215,7 +215,9 @@ class OwnScore(Score):
         """Return the metric's result as float64: one number for all rows, or one number for each row."""
         number = torch.as_tensor(result, dtype=torch.float64) if isinstance(result, int | float | Tensor) else None
         if number is None or tuple(number.shape) not in ((), (rows,)):
-            kind = f"a tensor of shape {list(number.shape)}" if number is not None else f"a {type(result).__name__}"
+            kind = f"an object of type {type(result).__name__}"
+            if number is not None:
+                kind = f"a tensor of shape {list(number.shape)}"
             raise MeasurementError(
                 f'evaluate.metric "{self.reference}" returned {kind} for {rows} rows.',
                 hint="Return one number for all rows, or a tensor with one number for each row.",

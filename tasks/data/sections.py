@@ -83,9 +83,9 @@ class Transforms(Section):
     preset: Literal["none", "weights"] = "none"
     """`weights` selects the transforms that are published with the checkpoint's weights."""
     resize: PositiveInt | None = None
-    """Length of the shorter side after resizing, in pixels."""
+    """Length, in pixels, of an image's shorter side after resizing."""
     crop: PositiveInt | None = None
-    """Side length of the square that is cropped from the middle, in pixels."""
+    """Side length, in pixels, of the square that is cropped from the middle."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     """Mean of each channel, subtracted from the pixel values."""
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
@@ -118,7 +118,7 @@ class RenderedCharacters(Kind):
     def _are_different(cls, characters: str) -> str:
         if len(set(characters)) != len(characters):
             raise ValueError(
-                f"{characters!r} repeats a character; list each character once, because each character is a class"
+                f"{characters!r} repeats a character, but each character is a class; list each character only once"
             )
         return characters
 

@@ -51,7 +51,7 @@ def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
         table = _READERS[data.kind](path)
     except (pa.ArrowException, OSError) as error:
         raise InputError(
-            f"{path} is not a {data.kind} file: {first_line(error)}.",
+            f"{path} cannot be read as a {data.kind} file: {first_line(error)}.",
             hint="Correct the file, or set data.kind to the file's format.",
         ) from error
     if lacking := [name for name in columns if name not in table.column_names]:

@@ -19,7 +19,7 @@ from tasks.sources import code_digest, user_digest
 from tasks.user_code import call, in_its_own_words
 
 _STORED = ("calibration", "test")
-_CALIBRATION = 256  # number of training rows for calibration if the calibration split is missing
+_CALIBRATION = 256  # number of training rows to use for calibration if the calibration split is missing
 
 Items = Sequence[object]  # a map-style data set of (inputs, target) pairs
 
@@ -38,7 +38,7 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
     splits = call("data.factory", data.factory, data.folder, **data.arguments)
     if not isinstance(splits, Mapping):
         raise ConfigurationError(
-            f"{factory} returned {type(splits).__name__}, not a mapping.",
+            f"{factory} returned an object of type {type(splits).__name__}, not a mapping.",
             hint='Return {"calibration": …, "test": …}, and add "train" if the workload trains weights.',
         )
     for split, items in splits.items():
@@ -63,7 +63,7 @@ def _count(splits: Mapping[str, Items], split: str) -> int:
 
 
 def _with_calibration(splits: Mapping[str, Items]) -> tuple[Mapping[str, Items], tuple[str, ...]]:
-    """Replace a missing calibration split with evenly spaced training rows; return the splits and notes for users."""
+    """Replace a missing calibration split with evenly spaced training rows; return the splits and explanatory notes."""
     if _count(splits, "calibration"):
         return splits, ()
     train = splits["train"]
@@ -145,7 +145,7 @@ def _file_digest(path: Path) -> str:
     except OSError as error:
         raise InputError(
             f"{path} cannot be read: {error.strerror or error}.",
-            hint="Correct data.files; the paths are relative to the workload file.",
+            hint="The paths in data.files are relative to the workload file; correct this path.",
         ) from error
 
 
@@ -182,7 +182,7 @@ def _columns(
 def _pair(item: object, source: str) -> tuple[object, object]:
     if not isinstance(item, tuple | list) or len(item) != 2:
         raise ConfigurationError(
-            f"{source}: the value of type {type(item).__name__} is not a pair.", hint="Return (inputs, target)."
+            f"{source}: the value of type {type(item).__name__} is not a pair.", hint="Return a pair (inputs, target)."
         )
     return item[0], item[1]
 
@@ -206,8 +206,8 @@ def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dic
     names += [f"{starred}_{index}" for index in range(len(values) - len(names))] if starred else []
     if not values or len(values) > len(names):
         raise ConfigurationError(
-            f"{source}: the number of inputs is {len(values)}, but the model's forward takes "
-            f"{', '.join(parameters) or 'none'}.",
+            f"{source}: the number of inputs is {len(values)}, which does not fit the parameters of the model's "
+            f"forward ({', '.join(parameters) or 'none'}).",
             hint="Return at least one input, and at most as many inputs as forward takes.",
         )
     return {name: _tensor(value, f'{source}, input "{name}"') for name, value in zip(names, values, strict=False)}

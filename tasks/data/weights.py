@@ -91,7 +91,8 @@ def read_state(path: Path, shown: str = "") -> StateDict:
     if state is None:
         if classes:
             raise _refusal(shown, classes)
-        content = f"keys {list(loaded)[:5]}" if isinstance(loaded, Mapping) else type(loaded).__name__
+        keys = f"a dict with the keys {list(loaded)[:5]}" if isinstance(loaded, Mapping) else ""
+        content = keys or f"an object of type {type(loaded).__name__}"
         raise InputError(
             f"{shown} contains {content}, not a state dict.",
             hint="Save a dict that maps parameter names to tensors.",

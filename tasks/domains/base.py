@@ -1,4 +1,4 @@
-"""The base class of domains: a domain provides the data, models, training and metrics for one kind of work.
+"""The base class of domains: a domain provides the data, models, training and metrics for one kind of task.
 
 A domain's workload class names the `Domain` class in ``implementation``. Importing the workload class does not import
 torch; importing the `Domain` class does.

@@ -33,7 +33,8 @@ from tasks.tensor_files import Golden
 
 _PROFILED_S, _SAMPLED_S = 0.1, 0.2
 _MOST_CALLS, _DISASSEMBLED = 200, 400
-# Ignore instruction families below this fraction of the samples; such families occur only at the edges of kernels.
+# Ignore instruction families with less than this fraction of the samples; such families occur only at the edges of
+# kernels.
 _NOTICED = 0.02
 
 _PRODUCT = re.compile(r"conv(?!ert)|addmm|linear|gemm|fullyconnected|lstm|gru|rnn|matmul", re.IGNORECASE)

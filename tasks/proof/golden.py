@@ -1,4 +1,4 @@
-"""Golden cases (real inputs with a candidate's outputs), and a test of whether the rows of a batch are independent.
+"""Golden cases (real inputs with a candidate's outputs), and a test for dependence between the rows of a batch.
 
 The first case contains the benchmark's inputs. Further cases have the shapes of calls in deployment: single samples
 (with a nonzero state if the model is stateful) and a small batch.
@@ -78,7 +78,7 @@ def batching(singles: Sequence[Golden], together: Sequence[Tensor], *, chooses: 
 def _with_later_state(
     batch: Mapping[str, Tensor], states: Mapping[str, int], axes: Mapping[str, Mapping[int, str]], call: Call
 ) -> dict[str, Tensor]:
-    """Return the inputs of the first few steps, together with the model's state after all steps."""
+    """Shorten the inputs to the first few steps, and set the state to the model's state after all steps."""
     outputs = tensors_of(call(*batch.values()))
     later = {}
     for name, tensor in batch.items():

@@ -45,8 +45,8 @@ _MNEMONICS: dict[Family, tuple[str, ...]] = {
     "avx2-int16": ("vpmaddwd", "pmaddwd"),
     "float": ("vfmadd", "vfnmadd", "vfmsub", "vmulp", "mulp"),
 }
-# A loop that rounds floats to integers and packs the integers into bytes counts as quantizing. A loop that only rounds
-# may compute an exponential.
+# A loop that rounds floats to integers and packs the integers into bytes counts as quantizing. A loop that rounds but
+# does not pack may compute an exponential function instead.
 _ROUNDS = "vcvtps2dq"
 _PACKS = ("vpackuswb", "vpacksswb", "vpackssdw", "vpmovusdb", "vpmovsdb", "vpmovdb", "vpshufb")
 # Encodings that the disassembler does not support: AMX is VEX.128.0F38.W0, AVX-VNNI is VEX.0F38.W0, and VDPBF16PS is
@@ -80,7 +80,10 @@ class Sampler:
         self._buffers: list[tuple[int, mmap.mmap]] = []
         # `Disassembler` decodes only x86-64, and would assign other processors' instructions to the wrong families.
         if sys.platform != "linux" or platform.machine() != "x86_64":
-            raise UnavailableError("Instructions can be sampled only on Linux with an x86-64 processor.")
+            raise UnavailableError(
+                "Instructions can be sampled only on Linux with an x86-64 processor, but this host runs "
+                f"{platform.system()} on {platform.machine()}."
+            )
         library = ctypes.CDLL(None, use_errno=True)
         flags = _DISABLED | _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HV | _FREQ
         fields = struct.pack("<IIQQQQQ", _SOFTWARE, _SIZE, _CPU_CLOCK, FREQUENCY_HZ, _SAMPLE_IP, 0, flags)
@@ -92,8 +95,9 @@ class Sampler:
             if event < 0:
                 reason = os.strerror(ctypes.get_errno())
                 raise UnavailableError(
-                    f"The system does not allow a process to sample its instructions: {reason}.",
-                    hint="Set kernel.perf_event_paranoid to 2 or less. In a container, also allow perf_event_open.",
+                    f"The system does not allow a process to sample its own instructions: {reason}.",
+                    hint="Set kernel.perf_event_paranoid to 2 or less. In a container, also allow the perf_event_open "
+                    "system call.",
                 )
             self._buffers.append((event, mmap.mmap(event, (1 + _PAGES) * mmap.PAGESIZE)))
 

@@ -82,7 +82,7 @@ class Converter(ABC):
     def pack(self, model: nn.Module) -> nn.Module:
         """Arrange a model's loaded weights in the order that the kernels need.
 
-        The state dict can be empty afterwards.
+        The returned model's state dict can be empty.
         """
         return model
 
@@ -101,7 +101,8 @@ class Converter(ABC):
     def train(self, spec: Spec, source: ModelSource) -> Trained:
         """Fine-tune a model with the spec's training settings, or load the result of an earlier run."""
         raise TypeError(
-            f'The "{spec.recipe.method}" method does not support training; implement `train` in its converter.'
+            f'The "{spec.recipe.method}" method does not support training; implement `train` in the converter of '
+            "this method."
         )
 
 

@@ -42,7 +42,7 @@ def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage]
 
 
 def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str]:
-    """Yield one line for each reason why modules stay in float; each line lists up to `named` modules."""
+    """Yield one line for each distinct reason recorded for float modules; each line lists up to `named` modules."""
     floats = sorted((module for module in coverage if not module.quantized), key=lambda module: module.reason)
     for reason, modules in groupby(floats, key=lambda module: module.reason):
         names = [f"{module.module or 'the model'} ({module.type})" for module in modules]
@@ -83,7 +83,7 @@ def is_within(path: str, modules: Iterable[str]) -> bool:
 class ModuleConverter(Converter):
     """A converter that replaces modules of the types in the spec, except excluded modules, and does not need data."""
 
-    subclass: ClassVar[str]  # reason why subclasses of a named type stay in float, phrased to follow "which"
+    subclass: ClassVar[str]  # reason that subclasses of a named type stay in float, phrased to follow "which"
 
     @abstractmethod
     def lack(self, module: nn.Module, spec: Spec) -> str:

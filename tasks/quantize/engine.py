@@ -71,9 +71,9 @@ def saturates(engine: str) -> bool:
     """Return whether an engine's 16-bit sums saturate in this process if activations use all 8 bits.
 
     On CPUs without VNNI, the kernels of ``onednn`` add pairs of products in 16 bits. PyTorch itself leaves one bit
-    unused for ``x86`` and ``fbgemm``, so the function tests only ``onednn``, and returns False for every other engine.
-    The function tests the largest possible sum, because CPUID does not reflect the ``ONEDNN_MAX_CPU_ISA`` environment
-    variable. The function uses plain tensors, because torch's quantized tensors are deprecated.
+    unused for ``x86`` and ``fbgemm``. Therefore, the function tests only ``onednn``, and returns False for every other
+    engine. The function tests the largest possible sum, because CPUID does not reflect the ``ONEDNN_MAX_CPU_ISA``
+    environment variable. The function uses plain tensors, because torch's quantized tensors are deprecated.
     """
     if engine != "onednn" or engine not in torch.backends.quantized.supported_engines:
         return False

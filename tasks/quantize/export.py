@@ -14,7 +14,7 @@ from storage.errors import QuantizationError, first_line
 
 
 def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> ExportedProgram:
-    """Export a model in evaluation mode, after replacing its LSTMs in place with `OneDnnLstm`.
+    """Replace an evaluation-mode model's LSTMs in place with `OneDnnLstm`, and export the model.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Modules with int8 weights, one scale per output channel, and activations that are quantized per row.
+"""Modules with int8 weights (one scale per output channel) and with activations that are quantized per row.
 
 `Int8Linear` and `Int8Lstm` call the operators in `tasks.quantize.native`. Before packing, a module's state dict
 contains plain int8 matrices; `pack` converts these matrices to the kernels' order.
@@ -186,7 +186,7 @@ class PerRowConverter(ModuleConverter):
     subclass = "may compute something else"
 
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Return the reason that an LSTM, an embedding or a wide layer has no kernel, or "" if a kernel exists."""
+        """Return the reason that there is no kernel for the module, or ``""`` if a kernel exists."""
         match module:
             case nn.LSTM(bidirectional=True):
                 return "there is no kernel for bidirectional LSTMs"

@@ -94,7 +94,7 @@ class Dynamic(Method[DynamicRecipe]):
     )
 
     def spec(self, recipe: DynamicRecipe) -> Spec:
-        """Return a spec that quantizes modules of the types in the recipe.
+        """Return a spec that quantizes modules of the types named in the recipe.
 
         All rows of a call share one int8 range per activation. With ``float16``, activations stay in float32.
         """
@@ -147,7 +147,7 @@ class GraphRecipe(Recipe):
     """Granularity of the weights' scales: one scale per output channel, or one scale per weight tensor."""
 
     def layers(self) -> dict[str, Layer]:
-        """Return int8 settings for every module type that has a kernel."""
+        """Return int8 settings for every module type that has an int8 kernel."""
         return {EVERY: Layer("int8", "channel" if self.weights == "per-channel" else "tensor", "static")}
 
 

@@ -1,7 +1,8 @@
 """Quantize statically with torchao's PT2E: attach observers to the exported graph, calibrate, and convert for Inductor.
 
-PT2E is PyTorch's successor to ``torch.ao.quantization``. The converted graph has float operations between quantize and
-dequantize operations. Inductor fuses the float, quantize and dequantize operations into oneDNN's int8 kernels.
+PT2E is PyTorch's successor to ``torch.ao.quantization``. In the converted graph, float operations are surrounded by
+quantize and dequantize operations. Inductor fuses the float, quantize and dequantize operations into oneDNN's int8
+kernels.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _covered(
     folded: Mapping[str, str],
     paths: Mapping[str, str] = MappingProxyType({}),
 ) -> Quantized:
-    """Determine coverage and count the int8 products; `paths` maps module paths to paths in the float model."""
+    """Determine coverage and count the int8 products; `paths` maps the graph's module paths to the float model's."""
     model = source.float_model()
     excluded = excluded_modules(model, spec.recipe.exclude)
     products = [
@@ -106,8 +107,8 @@ def _covered(
     if not quantized:
         raise QuantizationError(
             f'The "{spec.recipe.name}" recipe does not quantize any module in the model.',
-            hint="Remove the aot-inductor runtime from the recipe, because Inductor has int8 kernels only for Conv1d, "
-            "Conv2d and Linear.",
+            hint="Inductor has int8 kernels only for Conv1d, Conv2d and Linear. Remove aot-inductor from the recipe's "
+            "`runtimes`.",
         )
     return Quantized(graph, mode, cover(leaves_of(model), why_float), sum(is_int8 for _, is_int8 in products))
 

@@ -27,7 +27,7 @@ class ModelSource:
     float_model: Callable[[], nn.Module]  # function that returns a new model in evaluation mode, with trained weights
     example_inputs: Mapping[str, Tensor]  # the benchmark's inputs by name, in argument order
     axes: Mapping[str, Mapping[int, str]]  # dynamic axes of the inputs, with a name for each axis's length
-    architecture: Architecture  # description from which the float model can be rebuilt without weights
+    architecture: Architecture  # description from which the float model can be rebuilt, except for the weights
     made_from: Mapping[str, object]  # everything that determines the fields above, for use in digests
     workspace: Workspace
     # `calibration` and `fine_tuning` are functions of the batch size, or None if the domain does not provide the data.
@@ -40,7 +40,7 @@ class ModelSource:
         return self.calibration(batch_size)
 
     def code_of(self, spec: Spec) -> tuple[str | Callable[..., object], ...]:
-        """Return the modules and functions whose code determines a converted module and is part of its digest."""
+        """Return the modules and functions that determine the converted model; the model's digest covers their code."""
         method = METHODS[spec.recipe.method]
         data = [self.calibration.func] if method.needs and self.calibration else []
         return method.converts.partition(":")[0], *data

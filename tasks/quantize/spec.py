@@ -44,7 +44,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Settings for finding static ranges: an observer sees `batches` batches of `batch_size` samples."""
+    """Settings for finding static ranges: an observer processes `batches` batches of `batch_size` samples."""
 
     observer: Observer
     batches: int
@@ -70,8 +70,9 @@ class Training:
 class Spec:
     """A description of how to quantize a float model.
 
-    ``tolerance`` is the allowed difference between two processors' outputs, as a fraction of the outputs' range. In
-    int8, rounding can move an activation to the next of 256 steps (128 without VNNI), and the differences add up.
+    ``tolerance`` is the allowed difference between two processors' outputs, as a fraction of the outputs' range. An
+    int8 activation has 256 steps (128 without VNNI). Rounding can move an activation to the next step, and the
+    differences add up.
     """
 
     recipe: Recipe  # recipe that the spec describes
@@ -114,7 +115,7 @@ class Spec:
 
     @property
     def graphs(self) -> frozenset[str]:
-        """Graph modes that a runtime must support if the spec includes calibration; otherwise, empty."""
+        """Graph modes that a runtime must support; empty if the spec does not include calibration."""
         return frozenset({self.graph} if self.calibration else ())
 
     @property

@@ -34,7 +34,7 @@ def flatten_state(state: Mapping[str, object]) -> dict[str, Tensor]:
 
 
 def load_flat_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load tensors into a module of the same structure, and pack the parameters for the current engine."""
+    """Load a flattened state dict into a module, and pack the parameters for the current quantized engine."""
     # Do not copy the state dict, because a copy would lose `_metadata`, which contains the modules' layout versions.
     state = module.state_dict()
     for name, value in list(state.items()):
@@ -74,12 +74,12 @@ def _flatten(value: object, name: str, tensors: dict[str, Tensor]) -> None:
             kind = _class_of(value) if isinstance(value, ScriptObject) else type(value).__name__
             raise QuantizationError(
                 f'The state dict entry "{name}" has the type {kind}, which nightquant cannot store.',
-                hint="Add the module that owns the entry to the recipe's `exclude`.",
+                hint="Add the entry's module to the recipe's `exclude`.",
             )
 
 
 def _rebuild(like: object, name: str, tensors: Mapping[str, Tensor]) -> object:
-    """Rebuild the state dict's value `name` from `tensors`; `like` is the new module's value with the same name."""
+    """Rebuild the state dict's entry `name` from `tensors`; `like` is the entry of the same name in a new module."""
     match like:
         case Tensor(is_quantized=False):
             # Only QNNPACK packs a bias (all zeros) for a layer without a bias.

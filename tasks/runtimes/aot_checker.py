@@ -28,7 +28,7 @@ def open_model(files: dict[str, bytes], manifest: dict[str, Any]) -> Callable[[l
             "use a host whose processor has these instructions"
         )
     name, *libraries = manifest["model"]["files"]
-    # The loader reads files, so write the model and the libraries to a folder that other users cannot change.
+    # torch loads the model and the libraries from files, so write the files to a folder that other users cannot change.
     with tempfile.TemporaryDirectory() as folder:
         for file in (name, *libraries):
             Path(folder, file).write_bytes(files[file])

@@ -55,10 +55,11 @@ class AotMaker(Maker):
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
         """Quantize or convert a model, compile it, and compare its outputs before and after compilation.
 
-        The candidate's size includes all files.
+        The candidate's size includes the package and the method's operator library, if any.
         """
         name = spec.recipe.name
-        # Delete each cache immediately: a killed worker leaves its caches behind, each of them as large as a model.
+        # Delete the cache as soon as the model is compiled. A killed worker leaves its caches behind, and each cache is
+        # as large as a model.
         with quiet(), tempfile.TemporaryDirectory(prefix=TEMPORARY) as cache_folder, own_cache(cache_folder):
             quantized = _quantized(source, spec, folder)
             before = finite_outputs(quantized.model, source.example_inputs, name)

@@ -29,7 +29,7 @@ class AotOpener(Opener):
         return Opened(open_package(files.folder / MODEL))
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Open the package with the portable code of nightquant's operators; return None if it uses other operators."""
+        """Open a package with nightquant's portable kernels; return None if the package uses torch's operators."""
         own = files.spec().operators == "own"
         return Opened(self.open(files, threads).call, portable_kernels) if own else None
 
@@ -43,7 +43,7 @@ class AotOpener(Opener):
 def open_package(path: Path) -> Call:
     """Load a package as a callable that takes tensors.
 
-    ``torch._inductor.aoti_load_package`` creates the same loader, but imports the compiler and runs it to warn about
+    ``torch._inductor.aoti_load_package`` creates the same loader, but imports and runs the compiler to warn about
     packages for other processors. The function that ``aoti_load_package`` returns also parses descriptions of inputs
     and outputs on every call.
     """

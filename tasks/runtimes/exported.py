@@ -25,10 +25,11 @@ from tasks.runtimes.onnx_model import FOLDED, KIND, find_or_export
 class ExportedMaker(Maker):
     """A maker that quantizes an exported model with the runtime's tools."""
 
+    runtime: ClassVar[str]  # name of the runtime in a recipe's `runtimes`
     opener: ClassVar[type[Opener]]
     files: ClassVar[tuple[str, ...]]  # files that `quantize` writes
     left_float: ClassVar[str]  # reason given for a module that the tools leave in float; contains ``{type}``
-    quantizes_nothing: ClassVar[str]  # reason in the hint for a model that the tools leave in float
+    quantizes_nothing: ClassVar[str]  # reason in the error if the tools leave all modules in float
 
     @abstractmethod
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
@@ -61,8 +62,9 @@ class ExportedMaker(Maker):
             int8 = self.int8_by_module(folder)
         if spec.layers and not any(int8.values()):
             raise QuantizationError(
-                f'The "{spec.recipe.name}" recipe does not quantize any module in the model.',
-                hint=f"Remove the runtime from the recipe's `runtimes`, because {self.quantizes_nothing}.",
+                f'The "{spec.recipe.name}" recipe does not quantize any module in the model, because '
+                f"{self.quantizes_nothing}.",
+                hint=f"Remove {self.runtime} from the recipe's `runtimes`.",
             )
         # A folded module, such as a batch norm, is part of another module's operation in the exported model.
         folded: dict[str, str] = json.loads((exported / FOLDED).read_text(encoding="utf-8"))

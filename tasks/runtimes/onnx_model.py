@@ -44,7 +44,7 @@ op: Any = opset20
 def find_or_export(source: ModelSource, spec: Spec) -> Path:
     """Export the float model, or reuse an earlier export. The name of the returned folder is the artifact's digest.
 
-    If the spec includes training, export the fine-tuned model with int8 weights and QuantizeLinear and
+    If the spec includes training, export the fine-tuned model, with int8 weights and with QuantizeLinear and
     DequantizeLinear nodes. The domain declares the dynamic axes; all other axes have the lengths of the example inputs.
 
     Raises

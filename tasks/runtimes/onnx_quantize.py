@@ -38,6 +38,7 @@ _DIGITS = "0123456789"
 class OnnxMaker(ExportedMaker):
     """A maker that quantizes the exported file with ONNX Runtime's tools."""
 
+    runtime = "onnxruntime"
     opener = OnnxOpener
     files = (MODEL,)
     left_float = "ONNX Runtime has no int8 kernel for this {type}"
@@ -59,7 +60,7 @@ class OnnxMaker(ExportedMaker):
             shutil.copyfile(exported, target)
 
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
-        """Read the operations with weights from the ONNX file."""
+        """Read the ONNX file's operations that have weights."""
         graph = onnx.load(folder / MODEL).graph
         int8 = {tensor.name for tensor in graph.initializer if tensor.data_type in _INT8}
         int8 |= {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}

@@ -35,7 +35,7 @@ _BETWEEN = frozenset(
     {"Convert", "Subtract", "Multiply", "Reshape", "FakeQuantize", "Transpose", "Squeeze", "Unsqueeze", "Concat",
      "Split"}
 )  # fmt: skip
-_FURTHEST = 4  # maximum number of operations to search for the path of an LSTM's module
+_FURTHEST = 4  # maximum number of operations to examine when looking for a module's path
 # Maximum difference from the trained model's output, as a fraction of the output's range. Rounding differences add up
 # in deep models, but wrong outputs differ by more.
 _GARBAGE_FRACTION = 0.3
@@ -45,13 +45,14 @@ _ESTIMATORS = {"min-max": "MINMAX", "moving-average": "MEAN_MINMAX", "histogram"
 class OpenVinoMaker(ExportedMaker):
     """A maker that quantizes the exported model with NNCF and writes the IR."""
 
+    runtime = "openvino"
     opener = OpenVinoOpener
     files = (MODEL, WEIGHTS)
     left_float = "NNCF left this {type} in float"
     quantizes_nothing = "NNCF cannot quantize the modules that the recipe names"
 
     def environment(self) -> dict[str, object]:
-        """Return whether the processor has VNNI, and whether float operators may use bfloat16."""
+        """Return whether the processor has VNNI instructions, and whether it has bfloat16 instructions."""
         return {"vnni": this_machine().has_vnni, "bfloat16": computes_bfloat16()}
 
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
@@ -75,7 +76,7 @@ class OpenVinoMaker(ExportedMaker):
         openvino.save_model(model, folder / MODEL, compress_to_fp16=False)
 
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
-        """Read the operations with weights from the IR."""
+        """Yield the module path of each IR operation that has weights, and whether these weights are int8."""
         for node in _products(openvino.Core().read_model(folder / MODEL)):
             yield _module(node), any(constant.get_element_type().size == 1 for constant in _weights(node))
 
@@ -141,7 +142,7 @@ def _nncf() -> Any:
 
 
 def _products(model: Node) -> list[Node]:
-    """Return the operations with weights in a model."""
+    """Return a model's operations that have weights."""
     return [node for node in model.get_ordered_ops() if node.get_type_name() in _PRODUCTS and _weights(node)]
 
 

@@ -1,4 +1,4 @@
-"""Open and profile OpenVINO IR, and open it with exact arithmetic for comparison."""
+"""Open and profile OpenVINO IR; for comparison, also open the IR with exact arithmetic."""
 
 from __future__ import annotations
 

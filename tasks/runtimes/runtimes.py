@@ -1,4 +1,4 @@
-"""The runtimes, each with its limits and with the import paths of its maker, opener and checker.
+"""The runtimes: the limits of each runtime, and the import paths of its maker, opener and checker.
 
 Runtimes that read ONNX files quantize the exported float model with their own tools. The tools ignore a recipe's engine
 and graph mode, which are settings of torch.

@@ -1,4 +1,4 @@
-"""Share, open and profile converted torch modules, and open them with exact arithmetic for comparison.
+"""Share, open and profile converted torch modules; for comparison, open the modules with exact arithmetic.
 
 torch's profiler does not see a compiled package's calls to oneDNN, so oneDNN's profiler is used as well.
 """
@@ -44,7 +44,7 @@ _PACKAGE = "AOTIModelContainerRunner"  # name prefix of the events that time com
 
 
 class EagerMaker(Maker):
-    """A maker that shares the converted module and does not write other files."""
+    """A maker that shares the converted module and does not write files of its own."""
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
         """Find or build the converted module."""

@@ -86,5 +86,5 @@ class _Stopwatch:
 
 
 def _decibels_per_share(layer: RankedLayer) -> float:
-    """Return the ratio of the noise to the time share, in decibels."""
+    """Return the ratio of a layer's noise to its share of the model's time, in decibels."""
     return -layer.sqnr_db - 10 * math.log10(max(layer.time_share, _LEAST_SHARE))

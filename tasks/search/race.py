@@ -34,9 +34,9 @@ class Race:
     """The trials of a search, with methods that choose the next measurement.
 
     A trial passes if its quality loss is at most ``bound`` and it can still satisfy the bounds on speed and size. The
-    loss is measured on growing numbers of samples (``samples``) until its interval excludes the bound. If the interval
-    on all samples still includes the bound, the estimate is compared with the bound. ``variants`` returns recipes that
-    are as fast as a trial's recipe. At most ``batch`` new trials are built, screened and timed together.
+    loss is measured on increasing numbers of samples (``samples``) until its interval excludes the bound. If the
+    interval on all samples still includes the bound, the estimate is compared with the bound. ``variants`` returns
+    recipes that are as fast as a trial's recipe. At most ``batch`` new trials are built, screened and timed together.
     """
 
     objective: Literal["fastest", "smallest"]
@@ -53,14 +53,14 @@ class Race:
     # because the budget may be spent before the next batch.
     _batches: int = 0
     _screened: dict[int, int] = field(default_factory=dict)  # number of sample sizes at which a trial was screened
-    # Whether each decided trial satisfies the bound on quality, keyed by the trial's number.
+    # Results for decided trials, keyed by trial number: True if the trial satisfies the bound on quality.
     _decided: dict[int, bool] = field(default_factory=dict)
     _broken: set[int] = field(default_factory=set)
     _layers: dict[str, tuple[RankedLayer, ...]] = field(default_factory=dict)  # ranked layers, keyed by recipe content
     _repairs: list[Repair] = field(default_factory=list)  # all repairs so far; only the last repair can be in progress
 
     def ask(self) -> Request | None:
-        """Return the next request, or None if no undecided trial can win; repeat each request until it is answered."""
+        """Return the next request, or None if no undecided trial can win; an unanswered request is returned again."""
         while True:
             if request := self._advance() or self._decide():
                 return request

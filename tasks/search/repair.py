@@ -8,8 +8,8 @@ from itertools import accumulate
 
 from tasks.search.trial import RankedLayer
 
-# Largest share of the float model's time that layers in float may take. With a larger share in float, int8
-# gains little.
+# Largest share of the float model's time that layers in float may take. If layers in float take a larger share,
+# int8 saves little time.
 MOST_FLOAT = 0.6
 
 
@@ -18,7 +18,7 @@ class Repair:
     """The state of a repair, which doubles the number of layers in float until a trial passes, and then bisects.
 
     ``members`` contains the numbers of the failed trial (``root``) and its variants. ``base`` is the member whose
-    layers are kept in float. Keeping ``fails`` layers in float is not enough, and keeping ``passes`` layers is enough.
+    layers are kept in float. Keeping ``fails`` layers in float is not enough, but keeping ``passes`` layers is enough.
     """
 
     root: int

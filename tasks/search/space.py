@@ -17,9 +17,9 @@ from tasks.workload.recipe import Recipe
 from tasks.workload.search import Search
 from tasks.workload.workload import Workload
 
-_REPEATED = 50  # maximum number of characters that a kept-float recipe's name takes from the original recipe's name
-# Engines with kernels for an architecture, the usual engine first. If ``[search]`` lists engines, the search uses only
-# the listed engines.
+_REPEATED = 50  # maximum number of characters to keep from a recipe's name when modules stay in float
+# The engines that have kernels for each architecture; the usual engine comes first. If ``[search]`` lists engines, the
+# search uses only the listed engines.
 _ENGINES: Mapping[str, tuple[object, ...]] = {"x86_64": ("x86", "onednn"), "AMD64": ("x86", "onednn")}
 _OTHER_ENGINES = ("qnnpack", "onednn")
 _RESTRICTED_BY = {
@@ -162,7 +162,7 @@ def _engines(search: Search, machine: Machine) -> tuple[object, ...]:
 
 
 def _is_left_out(workload: Workload, needs: tuple[Need, ...]) -> bool:
-    """Return whether a method is tried only on request: it trains, or the domain lacks a feature that it needs."""
+    """Return whether a method is tried only on request, because it trains or needs a feature that the domain lacks."""
     return "fine-tuning" in needs or any(workload.lacks(need) for need in needs)
 
 

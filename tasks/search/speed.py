@@ -1,4 +1,4 @@
-"""Measure the speed of trials in two launches, without measuring memory or making proofs."""
+"""Measure the speed of trials in two launches, without measuring memory or collecting proofs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def time_trials(
     Raises
     ------
     MeasurementError
-        The baseline was refused, a launch died, or `limit_s` was reached.
+        The baseline was refused, a launch failed, or `limit_s` was reached.
     """
     settings = job.workload.benchmark
     profile = PROFILE.model_copy(update={"cold_rounds": _COLD_ROUNDS}) if settings.caches == "cold" else PROFILE

@@ -70,7 +70,7 @@ class RankedLayer(Frozen):
 
 
 class Timed(Frozen):
-    """The speeds of trials (``recipe/runtime``) in one measurement, and the reason for each refused trial."""
+    """Speeds by trial name (``recipe/runtime``) from one measurement; ``refused`` maps excluded trials to reasons."""
 
     speeds: dict[str, Speed]
     refused: dict[str, str]

@@ -52,7 +52,7 @@ def read_workload(path: Path) -> Workload:
 
 
 def validated(path: Path, document: JsonObject) -> Workload:
-    """Validate the content of a workload file, which does not have to exist.
+    """Validate the content of a workload file; no file has to exist at `path`.
 
     `document` is not changed.
 

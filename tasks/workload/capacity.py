@@ -25,7 +25,7 @@ class Capacity(Section):
     threads: tuple[PositiveInt, ...] = ()
     """Numbers of threads per process to try; the default is every power of two up to the number of processors."""
     batch_sizes: tuple[PositiveInt, ...] = ()
-    """Rows per call to try in the `offline` scenario; the default is 1, 4 and 16 times `benchmark.batch_size`."""
+    """Batch sizes to try in the `offline` scenario; the defaults are 1, 4 and 16 times `benchmark.batch_size`."""
     budget_s: PositiveFloat = 90.0
     """Total duration of the measurement, in seconds, for all candidates of the workload."""
     price_per_hour: PositiveFloat | None = None

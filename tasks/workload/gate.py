@@ -1,6 +1,6 @@
 """The keys of ``[gate]``, and the gate's rules for a row of the ``measurements`` table.
 
-Each rule is a key of `Gate` and an entry of `RULES`. A rule passes if both ends of the measured interval satisfy the
+Each rule has a key in `Gate` and an entry in `RULES`. A rule passes if both ends of the measured interval satisfy the
 bound, and fails if neither end does. If the interval contains the bound, the candidate is held, because an undecided
 rule does not justify a rejection.
 """
@@ -68,7 +68,7 @@ class Gate(Section):
 
 
 class RuleOutcome(BaseModel):
-    """The outcome of one rule, with the rule's bound, the deciding value and a note.
+    """The outcome of one rule, including the rule's bound, the deciding value and a note.
 
     ``seen`` is the deciding value, or None if the value is unknown. The ``held`` outcome means that the rule is
     undecided: the value is missing, or the interval contains the bound.
@@ -108,7 +108,7 @@ def _digits(value: float | str, digits: int) -> str:
 class Seen:
     """The interval that a rule checks, with the lower end first.
 
-    ``unknown`` is the reason why the interval cannot be checked, or ``""``.
+    ``unknown`` is the reason that the interval cannot be checked, or ``""`` if it can.
     """
 
     ends: tuple[float | None, float | None]
@@ -118,8 +118,9 @@ class Seen:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the gate; `Gate` has a key of the same name, except for ``max_batch_difference``.
+    """A rule of the gate.
 
+    ``name`` is also the rule's key in `Gate`, but the key for ``max_batch_difference`` is ``require_batch_invariance``.
     ``direction`` is ``"at least"`` for a minimum and ``"at most"`` for a maximum. ``words`` and ``unit`` describe the
     bounded quantity for users. ``see`` extracts the quantity from a row. ``is_timed`` is true if the quantity is known
     only after the candidate has been timed.
@@ -163,7 +164,7 @@ def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, 
     Parameters
     ----------
     timed
-        Whether the candidate has been timed; if not, rules that need timing are left out.
+        Whether the candidate has been timed; if not, rules that need timing are skipped.
     """
     if row["status"] != "ok":
         why = f"{text(row, 'stage') or 'a stage'}: {text(row, 'error') or 'no reason was recorded'}"

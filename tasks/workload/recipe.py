@@ -52,7 +52,7 @@ class Recipe(Section):
             if obstacle := RUNTIMES[name].obstacle(self):
                 raise ValueError(
                     f'recipe "{self.name}" is not compatible with runtime "{name}" ({obstacle}); '
-                    "change the recipe, or remove the runtime"
+                    f'change the recipe, or remove "{name}" from `runtimes`'
                 )
         return self
 

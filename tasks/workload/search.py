@@ -18,7 +18,7 @@ QualityUnit = Literal["absolute", "relative"]
 
 @dataclass(frozen=True)
 class Goal:
-    """The objective of a search, and the bounds that its results must satisfy; a bound that is not set is None."""
+    """The objective of a search, and the bounds on its results; a bound that is not set is None."""
 
     objective: Literal["fastest", "smallest"]
     max_quality_drop: float
@@ -87,7 +87,7 @@ class Search(Section):
             objective="fastest" if fastest else "smallest",
             max_quality_drop=bound,
             quality_unit=self.quality_drop or gate.quality_drop,
-            # If the objective is "fastest", a recipe must by default not be slower than the baseline.
+            # By default, a recipe must not be slower than the baseline if the objective is "fastest".
             min_speedup=1.0 if fastest and gate.min_speedup is None else gate.min_speedup,
             min_size_ratio=gate.min_size_ratio,
         )

@@ -70,13 +70,13 @@ class Workload(Section):
 
     implementation: ClassVar[str] = ""  # ``"module:class"`` of the domain (`tasks.domains.base.Domain`)
     gives: ClassVar[tuple[Need, ...]] = ()  # method requirements that the domain meets
-    extra: ClassVar[str] = ""  # the nightquant extra that installs the domain's libraries, or ``""``
+    extra: ClassVar[str] = ""  # the extra that installs the domain's libraries, or ``""`` if no extra is needed
     distributions: ClassVar[tuple[str, ...]] = ()  # libraries that the domain needs
 
     schema_version: Literal[1]
     """Version of the workload file format."""
     name: Slug
-    """Name of the workload; must be unique within a night."""
+    """Name of the workload; workloads of the same night must have different names."""
     description: PlainText
     """Short description for tables and reports."""
     domain: str = Field(validation_alias=AliasChoices("domain", "purpose"))

@@ -99,5 +99,5 @@ def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
     journal.begin(60, HOST)
     journal.add(answer("time"))
     (tmp_path / journal.name).write_text("{")
-    with pytest.raises(StoreError, match=r"searches/demo/a+\.jsonl is damaged.*Remove the file"):
+    with pytest.raises(StoreError, match=r"searches/demo/a+\.jsonl is damaged.*Remove the journal"):
         Journal.read(tmp_path, "demo", DIGEST)

@@ -194,7 +194,7 @@ def test_an_artifact_that_others_put_in_the_place_of_the_bundles_files_is_not_me
     with made.store.create("incumbent", first.candidate.digest, made_from) as planted:
         (planted / "candidate.json").write_bytes(document)
         (planted / "model.ts").write_bytes(b"planted")
-    with pytest.raises(StoreError, match="differ from the bundle's"):
+    with pytest.raises(StoreError, match="contains a damaged or altered copy of the bundle"):
         find_incumbent(made.job, [], Workspace(made.store))
 
 

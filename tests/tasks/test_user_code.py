@@ -95,7 +95,7 @@ def test_wrong_arguments_are_refused_with_the_callables_own_words():
 
 
 def test_a_result_that_is_no_module_is_refused():
-    with pytest.raises(ConfigurationError, match=r"returned list, not a torch\.nn\.Module"):
+    with pytest.raises(ConfigurationError, match=r"returned an object of type list, not a torch\.nn\.Module"):
         call_factory(spec("builtins:list"))
 
 

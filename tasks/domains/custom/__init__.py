@@ -109,7 +109,7 @@ class CustomWorkload(Workload):
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
-        """Axis names for each input; empty for a table."""
+        """Names of each input's axes; the mapping is empty if the data is a table."""
         return self.data.axes if isinstance(self.data, FactoryData) else {}
 
     @property
@@ -131,8 +131,8 @@ class CustomWorkload(Workload):
                 )
             if keys := sorted(recipe.model_fields_set & _BUILT_IN_TRAINING if recipe.method == "qat" else ()):
                 raise ValueError(
-                    f'recipe "{recipe.name}" sets {" and ".join(keys)}, which cannot be set together with a training '
-                    "callable; pass these settings in the callable's arguments"
+                    f'recipe "{recipe.name}" sets {" and ".join(keys)}, which cannot be combined with a training '
+                    "callable; move these settings to the callable's arguments"
                 )
         return self
 

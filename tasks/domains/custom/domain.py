@@ -182,7 +182,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return OwnTraining(train, arguments | {"code": user_digest(settings.folder, settings.train)})
 
     def propose(self, workload: CustomWorkload, workspace: Workspace) -> Proposal:
-        """Propose a metric for the targets, and the axes whose lengths differ between batches."""
+        """Propose ``evaluate.metric`` for the targets, and ``data.axes`` for batches from a collate function."""
         dataset, store = self.prepare(workload, workspace), workspace.store
         axes = axes_of(dataset, store)
         return Proposal(
@@ -190,7 +190,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         )
 
     def write_resources(self, job: Job[CustomWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
-        """Write ``preprocessing.json`` for a table, with features, means, standard deviations and classes."""
+        """Write a table's features, means, standard deviations and classes to ``preprocessing.json``."""
         if isinstance(job.workload.data, FactoryData):
             return {}
         description = read_description(job.dataset, store).model_dump(
@@ -210,14 +210,15 @@ def _seeded(seed: int) -> Iterator[None]:
 def _trained(
     key: str, settings: FineTune, model: nn.Module, splits: Mapping[str, object], seed: int, epochs: int
 ) -> Mapping[str, Tensor]:
-    """Call the user's training callable, which the workload names in `key`; return the state dict."""
+    """Call the training callable that is the value of the workload's `key`; return the state dict."""
     result = call_user(
         key, settings.train, settings.folder, model, splits, seed=seed, epochs=epochs, **settings.arguments
     )
     state = model.state_dict() if result is None or isinstance(result, nn.Module) else result
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
         raise ConfigurationError(
-            f'{key} "{settings.train}" returned {type(result).__name__} instead of None or a state dict.',
+            f'{key} "{settings.train}" returned an object of type {type(result).__name__} instead of None or a state '
+            "dict.",
             hint="Train the model in place, or return model.state_dict().",
         )
     return state

@@ -45,7 +45,7 @@ def structure_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> object:
 
 
 def names(structure: object) -> tuple[str, ...]:
-    """Return names for the outputs: paths, such as ``logits`` or ``hidden.0``, or numbers if the outputs are unnamed.
+    """Return a path such as ``hidden.0`` for each output of a nested structure, or else numbered names (``output-0``).
 
     Raises
     ------
@@ -102,7 +102,7 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     else:
         raise QuantizationError(
             f'The model\'s output "{path}" has the type {type(value).__name__}, but only tensors can be saved.',
-            hint="Remove this output from forward, or wrap the model in the factory so that forward returns only "
+            hint="Remove this output from forward, or let the factory wrap the model so that forward returns only "
             "tensors.",
         )
 

@@ -161,7 +161,7 @@ def training_batches(
 ) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
     """Yield one epoch of shuffled batches from the train split, with each image shifted randomly.
 
-    A shift by at most 1/16 of the side length does not affect the label, but a flip could turn one character into
+    A shift of at most 1/16 of the side length does not affect the label, but a flip could turn one character into
     another. A final batch of one sample is dropped, because batch normalization needs several samples. Each epoch
     advances `generator`, a CPU generator, so that epochs differ.
 

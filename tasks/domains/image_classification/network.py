@@ -105,8 +105,8 @@ def preprocessing(workload: ImageWorkload, data: Pictures) -> Preprocessing:
     Raises
     ------
     ConfigurationError
-        torchvision does not publish the preset's transforms, the crop is larger than the resized image, or a mean or
-        standard deviation is invalid.
+        torchvision does not publish classification transforms for the checkpoint, the crop is larger than the resized
+        image, or a mean or standard deviation is invalid.
     """
     settings = data.transforms
     side = settings.crop or data.image_size
@@ -123,7 +123,7 @@ def preprocessing(workload: ImageWorkload, data: Pictures) -> Preprocessing:
         raise ConfigurationError(
             f'Workload "{workload.name}": data.transforms.mean {list(geometry.mean)} or data.transforms.std '
             f"{list(geometry.std)} is invalid.",
-            hint="Set three means, and three standard deviations that are each greater than 0.",
+            hint="Set three means, and three standard deviations greater than 0.",
         )
     return geometry
 

@@ -43,7 +43,7 @@ class WordLanguageModel(nn.Module):
         super().__init__()
         self.drop = nn.Dropout(dropout)
         self.encoder = nn.Embedding(vocabulary, embedding_size)
-        # torch applies dropout between layers, and warns about dropout with a single layer.
+        # torch applies dropout between layers, and warns if dropout is set for a single layer.
         self.rnn = nn.LSTM(embedding_size, hidden_size, layers, dropout=dropout if layers > 1 else 0.0)
         self.decoder = nn.Linear(hidden_size, vocabulary)
         nn.init.uniform_(self.encoder.weight, -_INITIAL_RANGE, _INITIAL_RANGE)
@@ -186,7 +186,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
         return "To use this checkpoint, " + " and ".join(hints or ["rename its keys to the model's keys"]) + "."
 
     def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
-        """Return the range of allowed word ids; with a larger id, the lookup would read beyond the embedding."""
+        """Return the range of allowed word ids; a lookup of a larger id would read beyond the end of the embedding."""
         return {"tokens": (0, dataset.vocabulary - 1)}
 
     def write_resources(self, job: Job[LanguageModelWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
@@ -222,7 +222,7 @@ def batchify(ids: Tensor, columns: int) -> Tensor:
 
 
 def _losses(model: nn.Module, data: Tensor, length: int, state: tuple[Tensor, Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """Yield (finished rows, mean loss) after each chunk of `data`; detach the state between chunks."""
+    """Yield (rows finished so far, mean loss) for each chunk of `data`; detach the state between chunks."""
     for start in range(0, len(data) - 1, length):
         stop = min(start + length, len(data) - 1)
         logits, h, c = model(data[start:stop], *state)

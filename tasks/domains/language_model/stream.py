@@ -47,7 +47,8 @@ def word_losses(
     ids
         Word ids, int32 or int64 [N], with at least two words.
     words_in_call
-        Number of words in one call, all from one column. By default, the mode determines the number of words.
+        Number of words per call; all words of a call come from one column. By default, the mode determines the number
+        of words.
 
     Returns
     -------

@@ -84,7 +84,7 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
     def example_inputs(
         self, workload: SequenceWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """Return the workload's random sequence and hidden state; additional columns repeat the first columns."""
+        """Return the workload's random sequence and hidden states; repeat their columns to fill a larger batch."""
         split = load_samples(dataset, "test", store)
         columns = torch.arange(batch_size) % workload.data.batch_size
         return {name: split[name][:, columns].contiguous() for name in _INPUTS}

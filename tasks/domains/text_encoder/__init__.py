@@ -87,7 +87,7 @@ class EncoderDirectory(EncoderSpec):
     @classmethod
     def _read_directory(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, Mapping) or not isinstance(value.get("path"), str):
-            if isinstance(value, Mapping) and "config" not in value:  # a stored section already contains config
+            if isinstance(value, Mapping) and "config" not in value:  # a stored section already contains `config`
                 raise ValueError("path is missing or is not a string; set path to the directory of the model")
             return value
         folder = info.context.get("folder", "") if isinstance(info.context, dict) else ""
@@ -108,7 +108,7 @@ class DirectoryCheckpoint(Kind):
 
 
 class TrainedCheckpoint(base.TrainedCheckpoint):
-    """Weights that nightquant trains with AdamW and a learning rate that warms up and then falls to zero."""
+    """Weights that nightquant trains with AdamW; the learning rate rises during the warm-up and then falls to zero."""
 
     learning_rate: PositiveFloat = 1e-3
     """Highest learning rate, reached after the warm-up."""
@@ -163,8 +163,8 @@ class EncoderWorkload(Workload):
             )
         if self.metric == "retrieval" and not (isinstance(data, TextTable) and data.pair):
             raise ValueError(
-                'evaluate.metric "retrieval" needs data.pair; set data.pair to the column that contains the paired '
-                "texts"
+                'evaluate.metric "retrieval" needs data.pair; set data.pair to the name of the column that contains '
+                "the paired texts"
             )
         if self.checkpoint.kind == "directory" and self.model.kind != "directory":
             raise ValueError(
@@ -179,8 +179,8 @@ class EncoderWorkload(Workload):
         length, limit = self.benchmark.longest, self.model.max_length
         if limit is not None and length > limit:
             raise ValueError(
-                f"[benchmark] uses inputs of {length} tokens, but model.max_length is {limit}; use at most {limit} "
-                "tokens"
+                f"[benchmark] uses inputs of {length} tokens, but model.max_length is {limit}; set "
+                f"sequence_length and sequence_lengths to {limit} or less"
             )
         return self
 

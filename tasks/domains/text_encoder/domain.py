@@ -172,7 +172,10 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
     def _quality_of_vectors(
         self, job: Job[EncoderWorkload], call: Call, texts: Texts, workspace: Workspace, *, apart: bool
     ) -> Quality:
-        """Compute the cosine similarity to the float model's vectors and, if selected, the retrieval metric."""
+        """Compute the cosine similarity between the model's vectors and the float model's vectors.
+
+        If the workload's metric is ``retrieval``, also compute the retrieval metric.
+        """
         workload, size = job.workload, job.workload.evaluate.batch_size
         reference = build_encoder(workload.model, job.dataset)
         load_checkpoint(reference, job.checkpoint, workspace.store)

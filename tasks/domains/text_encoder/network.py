@@ -97,7 +97,7 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
     if kind not in library.CONFIG_MAPPING:
         raise ConfigurationError(
             f'transformers {library.__version__} does not include the architecture "{kind}".',
-            hint="Use an architecture that transformers includes; nightquant never runs code from a model directory.",
+            hint="nightquant never runs code from a model directory; use an architecture that transformers includes.",
         )
     if spec.kind == "config" and dataset is not None:
         document.setdefault("vocab_size", dataset.vocabulary)
@@ -117,7 +117,7 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
 
 
 def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
-    """Load a directory's state dict with transformers, which recognizes the key names in older files.
+    """Load a model's state dict with the transformers library, which recognizes the key names in older files.
 
     Raises
     ------

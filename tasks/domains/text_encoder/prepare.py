@@ -146,7 +146,7 @@ def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[
         raise ConfigurationError(
             "A classification workload needs at least two classes, and exactly one class for each text. "
             f"Labels found: {', '.join(labels[:10])}.",
-            hint="Correct the labels. Regression and several labels per text are not supported.",
+            hint="Regression and several labels per text are not supported; correct the labels.",
         )
     numbers = {label: index for index, label in enumerate(labels)}
 
@@ -159,7 +159,7 @@ def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[
         raise InputError(
             f"The model's configuration lacks labels that occur in the data: {', '.join(unknown[:5])}"
             f"{', …' if len(unknown) > 5 else ''}. The configured labels are {', '.join(labels[:10])}.",
-            hint="Add the labels to id2label in config.json, or correct the labels in the data.",
+            hint="Add the missing labels to id2label in the model's configuration, or correct the labels in the data.",
         )
     return labels, {
         name: [number for label in split["label"] if (number := number_of(label)) is not None]

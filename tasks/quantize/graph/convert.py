@@ -64,7 +64,7 @@ class GraphConverter(Converter):
         return Converted(converted, plan.graph, cover_fused(leaves, converted, plan, packed))
 
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
-        """Give the model the structure that quantization in the `graph` mode produces, with default scales."""
+        """Convert the model in the `graph` mode without calibration or training; return a model with default scales."""
         spec = _in_mode(spec, graph)
         plan = make_plan(model, spec, example_inputs)
         with warnings.catch_warnings():

@@ -1,7 +1,7 @@
 """Replace function calls in `forward`, such as ``functional.conv2d``, with plain modules that own the parameters.
 
 Model libraries have many subclasses of `nn.Conv2d` whose `forward` pads the input and then calls ``functional.conv2d``.
-PyTorch cannot fuse function calls or load their packed weights, and supports only calls with positional arguments.
+PyTorch cannot fuse such function calls or load their packed weights, and requires positional arguments in the calls.
 Function calls in a traced graph are therefore replaced with plain modules, at the paths of the modules that own the
 parameters. A function call is kept if its weight belongs to the root module, is computed, or is used more than once.
 """
@@ -85,7 +85,10 @@ def parameters_read(model: nn.Module) -> frozenset[str]:
 
 
 def _arguments_of(node: fx.Node) -> Args:
-    """Return a function call's arguments, keyed by name. Convolutions get one stride, padding and dilation per axis."""
+    """Return a function call's arguments, keyed by name.
+
+    For a convolution, repeat a single stride, padding or dilation for each axis.
+    """
     defaults = _ARGUMENTS[node.target]
     arguments = defaults | dict(zip(defaults, node.args, strict=False)) | dict(node.kwargs)
     if node.target in _CONVOLUTIONS:
@@ -100,7 +103,7 @@ def _arguments_of(node: fx.Node) -> Args:
 
 
 def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) -> str:
-    """Return the path of the module that owns `tensors` and is not used otherwise, or "" if no such module exists."""
+    """Return the path of the module that owns `tensors` and has no other use, or "" if no such module exists."""
     owners = {str(tensor.target).rpartition(".")[0] for tensor in tensors}
     if len(owners) != 1 or any(tensor.op != "get_attr" or len(tensor.users) != 1 for tensor in tensors):
         return ""
@@ -144,7 +147,7 @@ def _plain_layer(target: object, arguments: Args, tensors: Mapping[str, fx.Node]
 
 
 def _move_children(owner: str, model: nn.Module, graph: fx.Graph) -> dict[str, nn.Module]:
-    """Move the called submodules of `owner` to new paths; return the moved submodules, keyed by new path."""
+    """Give new paths to the submodules of `owner` that the graph calls; return the submodules, keyed by new path."""
     moved = {}
     for node in graph.nodes:
         if node.op == "call_module" and str(node.target).startswith(f"{owner}."):

@@ -116,7 +116,7 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
     if obstacle and spec.graph == "eager":
         raise QuantizationError(
             f"Eager mode cannot express {type(model).__name__}: {obstacle}.",
-            hint='Use graph = "fx" or "auto", or add the module that causes the problem to `exclude`.',
+            hint='Use graph = "fx" or "auto", or add the affected module to `exclude`.',
         )
     if obstacle or (spec.graph == "auto" and (has_functional_relu_to_fuse(traced) or _has_clamps(traced))):
         return plan

@@ -110,7 +110,7 @@ def _prepare_modules(model: nn.Module, plan: Plan, spec: Spec, example_inputs: M
 
 
 def _fuse_modules(model: nn.Module, plan: Plan, *, is_qat: bool) -> nn.Module:
-    """Fuse a model in place, and set training mode for quantization-aware training."""
+    """Fuse a model in place; set training mode if `is_qat` is true, and evaluation mode otherwise."""
     model.train(is_qat)
     if not plan.own_fusing:
         fuse_chains(model, plan.chains, is_qat=is_qat)
@@ -121,8 +121,8 @@ def _fuse_modules(model: nn.Module, plan: Plan, *, is_qat: bool) -> nn.Module:
     if "is_qat" in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         fuse_model(is_qat=is_qat)
         return model
-    # A `fuse_model` without `is_qat` folds batch norms, which requires evaluation mode. Training continues without the
-    # folded batch norms.
+    # A `fuse_model` without `is_qat` folds batch norms, which requires evaluation mode. The model is then trained
+    # without the folded batch norms.
     model.eval()
     fuse_model()
     return model.train(is_qat)
@@ -139,7 +139,8 @@ def _keep_float(model: nn.Module, path: str) -> None:
     module = model.get_submodule(path)
     if isinstance(module, nn.Identity) or hasattr(module, "activation_post_process"):
         raise QuantizationError(
-            f"The module {path} cannot stay in float by itself: it was fused, or `forward` calls its methods directly.",
+            f"The module {path} cannot stay in float by itself, because it was fused with another module or because "
+            "`forward` calls its methods directly.",
             hint='Add the preceding module or the enclosing block to `exclude`, or use graph = "fx".',
         )
     for inner in module.modules():

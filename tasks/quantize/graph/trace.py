@@ -1,4 +1,4 @@
-"""Trace a model's graph, record the rank of each node's result, and report operations that cannot run."""
+"""Trace a model, record the rank of each node's result, and report operations that cannot run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.quantize.graph.functional import with_plain_layers
 from tasks.quantize.source import refuse_non_finite
 
 _MODES = {"eager": "eager mode", "fx": "FX graph mode"}
-# Operations that assertions in `forward` apply to shapes.
+# Operations that assertions in `forward` use to check shapes.
 _SHAPE_CHECKS = frozenset(
     {getattr, *(vars(operator)[name] for name in ("eq", "ne", "lt", "le", "gt", "ge", "mod", "getitem"))}
 )
@@ -71,7 +71,8 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
         except Exception as error:
             raise QuantizationError(
                 f"The traced graph of {type(model).__name__} cannot run: {first_line(error)}.",
-                hint="In the model factory, wrap the model so that `forward` takes only the inputs in the data.",
+                hint="In the model factory, wrap the model so that `forward` takes only the inputs that the data "
+                "provides.",
             ) from error
     calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
     # Take only called modules from `traced`, because every other module in `traced` is an empty container.
@@ -131,8 +132,7 @@ def refusing(step: str, model: str, graph: str) -> Iterator[None]:
     except Exception as error:
         raise QuantizationError(
             f"{model} cannot be {step} in {_MODES[graph]}: {_describe(error)}.",
-            hint="Add the module that causes the error to `exclude`"
-            + (', or use graph = "fx".' if graph == "eager" else "."),
+            hint="Add the failing module to `exclude`" + (', or use graph = "fx".' if graph == "eager" else "."),
         ) from error
 
 
@@ -150,11 +150,11 @@ def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Non
         with torch.no_grad():
             output = (run.run if run else model)(*example_inputs.values())
     except Exception as error:
-        hint = 'Add the named module to `exclude`, or use graph = "fx", which keeps the module in float.'
+        hint = 'Add the module named in the error to `exclude`, or use graph = "fx", which keeps the module in float.'
         place = run.place() if run else _failing_path(model, error)
         raise QuantizationError(
             f"The converted model cannot run: {_describe(error)} in {place}.",
-            hint="Add the named module, or its parent module, to `exclude`." if run else hint,
+            hint="Add the module named in the error, or its parent module, to `exclude`." if run else hint,
         ) from error
     refuse_non_finite(output, "the example inputs after conversion")
 

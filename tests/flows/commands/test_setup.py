@@ -81,7 +81,7 @@ def test_checking_workloads_tells_every_problem_and_ends_what_hangs(
     hung, good = json.loads(done.stdout)
     assert done.return_value == 2
     assert hung["problems"] == [
-        "classifier: check: stopped after 15 s. To allow more time, raise NIGHTQUANT_STAGE_TIMEOUT_S."
+        "classifier: check: the stage was stopped after 15 s. To allow more time, raise NIGHTQUANT_STAGE_TIMEOUT_S."
     ]
     assert good["problems"] == []
 

@@ -96,5 +96,5 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "table.parquet").write_text("not one")
     data = {"kind": "parquet", "uri": str(tmp_path / "table.parquet"), "features": ["a"], "target": "b"}
-    with pytest.raises(InputError, match=r"table\.parquet is not a parquet file"):
+    with pytest.raises(InputError, match=r"table\.parquet cannot be read as a parquet file"):
         prepare(own(tmp_path, data=data), ArtifactStore(tmp_path))

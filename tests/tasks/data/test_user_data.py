@@ -144,7 +144,7 @@ def test_examples_have_as_many_steps_as_are_asked_for(
 @pytest.mark.parametrize(
     ("code", "error", "message"),
     [
-        ("return []", ConfigurationError, "returned list, not a mapping"),
+        ("return []", ConfigurationError, "returned an object of type list, not a mapping"),
         ('return {"test": [(torch.ones(3), 1)]}', InputError, "these splits: calibration"),
         ('return {"calibration": [], "test": [(torch.ones(3), 1)]}', InputError, "these splits: calibration"),
         ('return {"calibration": iter("a"), "test": "a"}', ConfigurationError, "not a map-style data set"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,10 @@ def test_on_an_arm_processor_the_instructions_are_unknown(
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     with intra_op_threads(1):
         report = run(ChildSpec(subjects=(sampled,), loader="", threads=1).model_dump_json())
-    assert report.unsampled == "Instructions can be sampled only on Linux with an x86-64 processor."
+    assert report.unsampled == (
+        "Instructions can be sampled only on Linux with an x86-64 processor, but this host runs "
+        f"{platform.system()} on aarch64."
+    )
     [proof] = report.proofs.values()
     assert (proof.instructions, proof.saturation) == (None, None)
 

@@ -269,7 +269,7 @@ def test_a_model_that_does_not_fit_its_data_is_one_clear_message(tmp_path: Path,
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
-        ("own_code:wrong", "returned a str for 30 rows"),
+        ("own_code:wrong", "returned an object of type str for 30 rows"),
         ("own_code:failing", r"ValueError: no such thing[^$]*in failing"),
         ("own_code:missing", "own_code.missing does not exist"),
     ],

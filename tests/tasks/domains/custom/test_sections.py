@@ -32,7 +32,7 @@ TRAINED = {"kind": "train", "train": "own_code:train"}
         ({"recipe": [FLOAT, {"name": "q", "method": "qat"}]}, 'method "qat" of recipe "q" needs a training callable'),
         (
             {"recipe": [FLOAT, {"name": "q", "method": "qat", "learning_rate": 0.1}], "checkpoint": TRAINED},
-            'recipe "q" sets learning_rate, which cannot be set together with a training callable',
+            'recipe "q" sets learning_rate, which cannot be combined with a training callable',
         ),
     ],
 )

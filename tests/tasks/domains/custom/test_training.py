@@ -30,7 +30,10 @@ def test_a_state_dict_that_training_returns_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("body", "message"),
-    [("return 3", "returned int instead of None or a state dict"), ("model.nothing", "AttributeError.*nothing")],
+    [
+        ("return 3", "returned an object of type int instead of None or a state dict"),
+        ("model.nothing", "AttributeError.*nothing"),
+    ],
 )
 def test_a_training_that_fails_is_one_clear_message(tmp_path: Path, body: str, message: str) -> None:
     write(tmp_path, f"{CODE}\ndef train(model, splits, seed, epochs):\n    {body}\n")
