@@ -126,7 +126,7 @@ class Journal:
         return [line for line in self.lines if isinstance(line, Answer)]
 
     def ask(self, cost_s: float) -> None:
-        """Record that the search is about to answer a question, which is expected to take `cost_s` seconds."""
+        """Record that the search begins to answer a question, and the expected duration in seconds."""
         self._append(Asked(cost_s=cost_s))
         self._asked = True
 

@@ -196,7 +196,7 @@ def how_to_sign(workload: str, version: str = "") -> str:
 def _unsigned(workload: str) -> BundleError:
     return BundleError(
         f"The current.json of {workload} is not signed yet.",
-        hint=f"Inspect the bundle, then sign it with: nightquant handoff sign {workload}",
+        hint=f"Inspect the bundle, then sign current.json: nightquant handoff sign {workload}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Open remote files at any byte, with httpx for HTTP and with fsspec for all other schemes.
+"""Open remote files at any byte offset, using httpx for HTTP and fsspec for all other schemes.
 
 `with_retries` adds retries and a time limit to library functions that download with urllib, even if the functions hide
 network errors.

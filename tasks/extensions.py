@@ -51,7 +51,7 @@ class Registry(Generic[T]):
         """
         return cast(T, self.named(name)())
 
-    def named(self, name: str) -> Any:  # the registered class can have any type
+    def named(self, name: str) -> Any:  # any class can be registered
         """Import a registered class.
 
         Raises

@@ -157,7 +157,7 @@ def _end_of(printed: IO[bytes]) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress output, logs and warnings of exporters, quantizers and compilers."""
+    """Suppress output, logs and warnings from exporters, quantizers and compilers."""
     with (
         _no_logs(logging.WARNING),
         warnings.catch_warnings(action="ignore"),

@@ -195,7 +195,7 @@ def require_installed(subject: str, distributions: Iterable[str], extra: str) ->
 
 
 def require_domain(workload: Workload) -> None:
-    """Raise an `UnavailableError` if a library of the workload's domain is missing."""
+    """Raise an `UnavailableError` if a library that the workload's domain needs is missing."""
     require_installed(f'The "{workload.domain}" domain', workload.distributions, workload.extra)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -121,3 +122,12 @@ def covered_share(coverage: Sequence[ModuleCoverage]) -> float:
     """Return the fraction of the parameters that are in quantized modules, or 0 for a model without parameters."""
     total = sum(module.parameters for module in coverage)
     return sum(module.parameters for module in coverage if module.quantized) / total if total else 0.0
+
+
+def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str]:
+    """Yield one line for each distinct reason recorded for float modules; each line lists up to `named` modules."""
+    floats = sorted((module for module in coverage if not module.quantized), key=lambda module: module.reason)
+    for reason, modules in groupby(floats, key=lambda module: module.reason):
+        names = [f"{module.module or 'the model'} ({module.type})" for module in modules]
+        shown = names[:named] + [f"{len(names) - named} more"] * (len(names) > named)
+        yield f"{', '.join(shown)}: {reason}"

@@ -37,7 +37,7 @@ _MEANINGS = "select column_name, comment from duckdb_columns() where table_name 
 def query(sql: str | None, list_: bool, output: Path | None, format: str, store: str) -> None:
     """Run a read-only DuckDB SQL query over the store's tables and views.
 
-    At a terminal, tables fit the terminal's width: long texts are cut off with "…", and the leaderboard shows only its
+    In a terminal, tables are fitted to its width. Long text is cut off with "…", and the leaderboard shows only its
     main columns. If a table other than the leaderboard is too wide, each row becomes a record. Output is never
     truncated if it goes to a file or a pipe, or if --format is given.
     """

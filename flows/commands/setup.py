@@ -17,7 +17,7 @@ from storage.errors import MeasurementError
 from storage.humanize import plural
 from tasks.extensions import RUNTIMES
 from tasks.machine import require_domain
-from tasks.quantize.coverage import in_words
+from tasks.refs import in_words
 from tasks.results import CandidatePreview, Preview
 from tasks.stages import preview
 from tasks.workload import Workload, workload_schema

@@ -58,8 +58,8 @@ _STORY = "the workload's bundle, nights and layers"
 @click.command()
 @age_option(
     "--max-age",
-    help="Check only whether a night without failures ended within this period, for instance 26h; if not, exit with "
-    "code 1.",
+    help="Check only the age of the last night without failures; exit with code 1 if the night is older than this, "
+    "for instance 26h.",
 )
 @workload_option
 @click.option(

@@ -52,7 +52,7 @@ def _min_version(context: click.Context, parameter: click.Parameter, value: str)
 @click.option(
     "--min-version", default="", callback=_min_version, help="Refuse bundles that are older than this version or date."
 )
-@age_option("--max-age", help="Refuse signatures that exceed this age, for instance 26h.")
+@age_option("--max-age", help="Refuse signatures that are older than this, for instance 26h.")
 @click.option(
     "--state", type=FILE, help="Record the highest serial number in this file, and refuse lower serial numbers."
 )

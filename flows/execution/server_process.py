@@ -1,7 +1,7 @@
 """The short-lived Prefect server for one command: a process that never outlives its parent.
 
 Prefect's own ephemeral server keeps running if the flow's process is killed. This server reads from a pipe, and only
-the parent has the pipe's write end. When the parent ends for any reason, the pipe closes and the server stops.
+the parent has the pipe's write end. When the parent exits, the pipe closes and the server stops.
 """
 
 from __future__ import annotations

@@ -85,9 +85,9 @@ def refuse_namesakes(starter: str) -> None:
     for path in (Path(name) for package in ("flows", "tasks", "storage") for name in (f"{package}.py", package)):
         if path.resolve().parent != own_folder and (path.is_file() or (path / "__init__.py").is_file()):
             raise ConfigurationError(
-                f"{path.absolute()} hides nightquant's package {path.stem}, because {starter} looks for modules in the "
-                "working folder first.",
-                hint=f"Run nightquant from another folder, or rename {path.name}.",
+                f"{path.absolute()} shadows nightquant's package {path.stem}, because {starter} searches the working "
+                "directory first.",
+                hint=f"Run nightquant in another directory, or rename {path.name}.",
             )
 
 

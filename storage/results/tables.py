@@ -31,7 +31,7 @@ class Column:
     @property
     def description(self) -> str:
         """The column's meaning, followed by the possible values."""
-        return f"{self.meaning} ({', '.join(self.choices)})" if self.choices else self.meaning
+        return f"{self.meaning}; values: {', '.join(self.choices)}" if self.choices else self.meaning
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ class Memory(Frozen):
 
 
 class MemoryReport(Frozen):
-    """Memory by subject; ``refused`` maps subjects without a measurement to reasons."""
+    """Memory by subject; ``refused`` maps each subject that was not measured to the reason."""
 
     memory: dict[str, Memory]
     refused: dict[str, str]

@@ -1,4 +1,4 @@
-"""Benchmark protocol: launch the same subjects repeatedly until every speed rule is decided or the time is spent."""
+"""Benchmark protocol: launch the same subjects repeatedly until every speed rule is decided or time runs out."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from storage.digest import file_digest
 from storage.errors import ConfigurationError, InputError, first_line
+from storage.humanize import plural
 from tasks.data.samples import SINGLE, TARGET, Description, find_or_write, write_split
 from tasks.data.sections import FactoryData
 from tasks.job import Workspace
@@ -152,7 +153,7 @@ def _file_digest(path: Path) -> str:
 def _columns(
     data: FactoryData, split: str, items: Items, parameters: Sequence[str], size: int, workspace: Workspace
 ) -> Mapping[str, Tensor | list[Tensor]]:
-    """Return a split's columns: the stacked rows of all items, or the batches from a collate function."""
+    """Return a split's columns; stack all items as rows, or combine the batches from a collate function."""
     split_name = f'data.factory "{data.factory}", split "{split}"'
     count = len(items)
     all_items: list[object] = []
@@ -206,8 +207,8 @@ def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dic
     names += [f"{starred}_{index}" for index in range(len(values) - len(names))] if starred else []
     if not values or len(values) > len(names):
         raise ConfigurationError(
-            f"{source}: the number of inputs is {len(values)}, which does not fit the parameters of the model's "
-            f"forward ({', '.join(parameters) or 'none'}).",
+            f"{source}: received {plural(len(values), 'input')}, but the model's forward takes these parameters: "
+            f"{', '.join(parameters) or 'none'}.",
             hint="Return at least one input, and at most as many inputs as forward takes.",
         )
     return {name: _tensor(value, f'{source}, input "{name}"') for name, value in zip(names, values, strict=False)}

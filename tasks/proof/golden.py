@@ -26,7 +26,7 @@ _STEPS = 3
 
 @dataclass(frozen=True)
 class Batching:
-    """Difference between rows' outputs in one batch and in separate calls, as a fraction of the output's range.
+    """Effect of batching on the outputs for the same rows, as a fraction of the output's range.
 
     ``changed`` is the fraction of rows with a different top-1 prediction, or None if the model does not rank classes.
     """

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import groupby
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from storage.errors import QuantizationError, did_you_mean
 from tasks.quantize.base import Converted, Converter
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
-from tasks.refs import ModuleCoverage
+from tasks.refs import ModuleCoverage, in_words
 
 
 def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
@@ -39,15 +38,6 @@ def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage]
         leaf.model_copy(update={"quantized": not reason, "reason": reason})
         for leaf, reason in ((leaf, why_float(leaf)) for leaf in leaves)
     )
-
-
-def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str]:
-    """Yield one line for each distinct reason recorded for float modules; each line lists up to `named` modules."""
-    floats = sorted((module for module in coverage if not module.quantized), key=lambda module: module.reason)
-    for reason, modules in groupby(floats, key=lambda module: module.reason):
-        names = [f"{module.module or 'the model'} ({module.type})" for module in modules]
-        shown = names[:named] + [f"{len(names) - named} more"] * (len(names) > named)
-        yield f"{', '.join(shown)}: {reason}"
 
 
 def unnamed(kind: str) -> str:

@@ -52,7 +52,7 @@ class Drop(Frozen):
 
 
 class Speed(Frozen):
-    """A speed-up over the baseline in `launches` launches, with the 95% interval."""
+    """A speed-up over the baseline with its 95% interval, measured in `launches` launches."""
 
     value: float
     low: float

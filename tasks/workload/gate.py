@@ -33,7 +33,7 @@ _QUALITY = ("quality_difference", "quality_difference_low", "quality_difference_
 class Gate(Section):
     """Rules that a candidate must pass to be promoted; a rule applies only if its key is set.
 
-    The gate checks bounds on quality and speed against the worse end of the measured interval.
+    The gate compares the worse end of each measured interval with the bounds on quality and speed.
     """
 
     objective: Objective = "fastest"

@@ -36,8 +36,9 @@ def test_help_imports_nothing_heavy():
 
 
 @pytest.mark.slow
-def test_the_process_of_a_run_starts_without_torch():
-    code = "import sys\nsys.modules['torch'] = None\nimport flows.nightly, flows.search_recipes"
+@pytest.mark.parametrize("modules", ["flows.nightly, flows.search_recipes", "flows.commands.setup"])
+def test_a_run_and_the_commands_that_only_read_start_without_torch(modules):
+    code = f"import sys\nsys.modules['torch'] = None\nimport {modules}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
 

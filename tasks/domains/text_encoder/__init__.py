@@ -1,7 +1,7 @@
 """Text encoders: sequence classification and sentence embedding with transformers' own classes.
 
-A model is a local Hugging Face directory or a new configuration. nightquant does not download models, and never runs
-code from a model directory.
+A model is loaded from a local Hugging Face directory, or created from a configuration. nightquant does not download
+models, and never runs code from a model directory.
 """
 
 from __future__ import annotations

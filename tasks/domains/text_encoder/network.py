@@ -151,7 +151,7 @@ def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
     if lacking:
         listed = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
         raise InputError(
-            f"These weights in {folder} are missing or do not match the shapes in config.json: {listed}.",
+            f"These weights are missing from {folder} or do not match the shapes in config.json: {listed}.",
             hint="Save the complete model again. If the classifier head is missing, train the model first.",
         )
     return encoder.state_dict()

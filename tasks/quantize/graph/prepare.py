@@ -48,7 +48,7 @@ class QuantizedInside(nn.Module):
 
 
 class FloatInside(nn.Module):
-    """A wrapper that dequantizes a float module's inputs and quantizes its outputs, inside a quantized model."""
+    """A float module in a quantized model, with dequantized inputs and quantized outputs."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

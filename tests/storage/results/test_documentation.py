@@ -57,7 +57,7 @@ def _table(table: Table) -> str:
 
 def _choices(column: Column) -> str:
     shown = ", ".join(f"`{choice}`" for choice in column.choices)
-    return f" ({shown})" if shown else ""
+    return f"; values: {shown}" if shown else ""
 
 
 def _prose(text: str) -> str:

@@ -104,7 +104,7 @@ def test_an_unknown_method_lists_the_known_ones(tmp_path):
 
 
 def test_a_method_that_does_not_fit_the_domain_is_refused(tmp_path):
-    assert 'method "static" is not compatible' in _refused(
+    assert 'method "static" of recipe "dynamic-int8" is not compatible' in _refused(
         tmp_path, 'method = "dynamic"\nruntimes = ["eager", "torchscript"]', 'method = "static"'
     )
 

@@ -62,7 +62,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "foreign tokenizer": (lambda folder: edit(folder / "config.json", vocab_size=9), "vocab_size in config.json is 9"),
     "no head": (headless, "head"),
     "int8": (quantized, "instead of a quantized model"),
-    "other names": (renamed, "These weights in .* are missing or do not match"),
+    "other names": (renamed, "These weights are missing from .* or do not match"),
     "a model that is larger than its weights": (
         lambda folder: edit(folder / "config.json", vocab_size=2_000_000_000),
         "describes a model with 32,",
