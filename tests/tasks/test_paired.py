@@ -273,7 +273,7 @@ def test_the_ends_are_as_far_out_as_student_says(freedom, quantile):
     ("before", "after"), [([], []), ([1.0], [1.0, 2.0]), ([math.nan, 1.0], [1.0, 1.0]), ([[1.0]], [[2.0]])]
 )
 def test_what_cannot_be_compared_is_refused(interval, before, after):
-    with pytest.raises(ValueError, match=r"expected two lists|NaN|every value must be 100"):
+    with pytest.raises(ValueError, match=r"expected two non-empty lists of equal length|NaN|every value must be 100"):
         interval(before, after)
 
 

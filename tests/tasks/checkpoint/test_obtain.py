@@ -97,7 +97,7 @@ def test_a_found_checkpoint_is_still_held_against_another_workload(store: Artifa
 def test_weights_that_are_not_finite_are_refused(wrong: float, store: ArtifactStore, tmp_path: Path) -> None:
     state = weights()
     state["decoder.bias"][1] = wrong
-    with pytest.raises(InputError, match=r"NaN or infinite values: decoder\.bias"):
+    with pytest.raises(InputError, match=r"NaN or infinities: decoder\.bias"):
         obtain(fetched(tmp_path / "w.pth", state), DATASET, store)
     assert list((store.root / "artifacts").rglob("*.safetensors")) == []
 

@@ -100,7 +100,7 @@ def test_the_logits_are_the_first_of_several_outputs(form):
     ("form", "message"),
     [
         (lambda logits: logits[:, :, None, None], r"logits of shape \[2, 2, 1, 1\].*Flatten"),
-        (lambda logits: logits.flatten(), r"shape \[4\] for 2 rows"),
+        (lambda logits: logits.flatten(), r"shape \[4\] for 2 input rows"),
     ],
 )
 def test_logits_over_which_labels_would_broadcast_are_refused(form, message):
@@ -111,10 +111,10 @@ def test_logits_over_which_labels_would_broadcast_are_refused(form, message):
 @pytest.mark.parametrize(
     ("form", "what"),
     [
-        (lambda logits: {"logits": logits}, "a dict"),
+        (lambda logits: {"logits": logits}, "an object of type dict"),
         (lambda logits: (logits, None), "an object of type tuple with an element of type NoneType"),
         (lambda logits: (), "an object of type tuple without elements"),
-        (lambda logits: None, "a NoneType"),
+        (lambda logits: None, "an object of type NoneType"),
     ],
 )
 def test_what_is_not_a_tensor_is_refused(form, what):

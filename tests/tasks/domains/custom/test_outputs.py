@@ -92,7 +92,7 @@ def test_modules_of_torch_keep_their_class() -> None:
 
 
 def test_what_is_no_tensor_is_named() -> None:
-    with pytest.raises(QuantizationError, match=r'"cache\.1" of type str, but only tensors'):
+    with pytest.raises(QuantizationError, match=r'"cache\.1" has the type str, but only tensors'):
         flat(Model(lambda a, b: {"logits": a, "cache": (b, "text")}))(ROWS)
 
 
