@@ -1,10 +1,10 @@
 """Which lines and branches do the tests run, those of the processes that they start included?
 
     pip install coverage
-    python -m benchmarks.covered [--processes 2] [--parts 8] [-m "not long"] [tests/tasks ...]
+    python -m benchmarks.covered [--processes 3] [--report FILE.xml] [-m "not long"] [tests/tasks ...]
 
-Runs the test files in parts, each in a process of its own under coverage.py, so that a part that is killed costs only
-its own tests. Prints covered lines and branches by package. Tests that fail are named, and their coverage counts.
+Runs the tests as `make test-all` does, under coverage.py. Prints covered lines and branches by package. Tests that fail
+are named, and their coverage counts. With --report, also writes the time of every test for `benchmarks.durations`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("flows", "tasks", "storage")
-# Coverage slows tests down two to four times, and a test that pytest-timeout stops by thread takes its process with it.
-PYTEST = ("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-o", "timeout=2400", "--timeout-method=signal")
+# Coverage slows tests down, and a test that pytest-timeout stops by thread takes its process with it.
+PYTEST = (
+    "-m", "pytest", "-q", "--dist", "loadfile", "--no-loadscope-reorder", "-p", "no:cacheprovider",
+    "-o", "timeout=2400", "--timeout-method=signal",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,21 +51,6 @@ class Count:
         return f"| {name} | {lines} | {branches} |"
 
 
-def run_part(files: list[str], marker: str, configuration: Path) -> str:
-    """Run some test files under coverage; return the last lines that pytest printed."""
-    coverage = (sys.executable, "-m", "coverage", "run", f"--rcfile={configuration}")
-    done = subprocess.run(
-        [*coverage, *PYTEST, *(("-m", marker) if marker else ()), *files],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    last = (done.stdout.strip() or done.stderr.strip() or "no output").splitlines()[-1]
-    return "\n".join((*failed, f"{len(files)} files, exit status {done.returncode}: {last}"))
-
-
 def read(report: Path) -> dict[str, Count]:
     """Read coverage's JSON report; return the counts by package."""
     counts: dict[str, Count] = defaultdict(Count)
@@ -79,14 +66,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", default=["tests"], help="run these tests only")
     parser.add_argument("-m", dest="marker", default="", help="run the tests with these markers only")
-    parser.add_argument("--processes", type=int, default=2, help="run this many parts at a time")
-    parser.add_argument("--parts", type=int, default=8, help="split the test files into this many parts")
+    parser.add_argument("--processes", type=int, default=3, help="run this many test files at a time")
+    parser.add_argument("--report", default="", help="write the tests' times into this JUnit file")
     options = parser.parse_args()
-    files = sorted(
-        str(file.relative_to(ROOT))
-        for path in options.paths
-        for file in ([ROOT / path] if path.endswith(".py") else (ROOT / path).rglob("test_*.py"))
-    )
+    more = [f"--junitxml={options.report}"] if options.report else []
+    more += ["-m", options.marker] if options.marker else []
     with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
         configuration, report = Path(folder) / "coveragerc", Path(folder) / "report.json"
         configuration.write_text(
@@ -95,11 +79,9 @@ def main() -> None:
             "disable_warnings = module-not-imported,no-data-collected,couldnt-parse\n",
             encoding="utf-8",
         )
-        parts = [files[start :: options.parts] for start in range(options.parts)]
-        with ThreadPoolExecutor(options.processes) as pool:
-            for printed in pool.map(lambda part: run_part(part, options.marker, configuration), filter(None, parts)):
-                print(printed, flush=True)
         tool = (sys.executable, "-m", "coverage")
+        tests = [*PYTEST, "--numprocesses", str(options.processes), *more, *options.paths]
+        subprocess.run([*tool, "run", f"--rcfile={configuration}", *tests], cwd=ROOT, check=False)
         subprocess.run([*tool, "combine", "-q", f"--rcfile={configuration}"], cwd=ROOT, check=True)
         subprocess.run(
             [*tool, "json", "-q", "--ignore-errors", f"--rcfile={configuration}", f"-o{report}"], cwd=ROOT, check=True
