@@ -8,18 +8,8 @@ from benchmarks.architectures.__main__ import CARRIED_OUT, run_one
 from benchmarks.architectures.catalog import architectures
 
 QUICK = ["mobilenet_v3_small", "distilbert"]
-REST = [
-    "squeezenet1_1",
-    "resnet18",
-    "shufflenet_v2_x0_5",
-    "vit",
-    "wav2vec2",
-    "Gru",
-    "Tcn",
-    "Functional",
-    "Dataclass",
-    "TwoTowers",
-]
+# Other networks of pictures and encoders are in tests/tasks/test_architectures.py.
+REST = ["wav2vec2", "Gru", "Tcn", "Dataclass", "TwoTowers"]
 RUNTIMES = ("torchscript", "onnxruntime", "openvino")
 SAMPLE = [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in REST)]
 

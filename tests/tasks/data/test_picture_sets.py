@@ -242,7 +242,9 @@ def test_a_picture_too_long_and_thin_to_be_resized_is_left_out(tmp_path, store):
     dataset = prepared(folder, store, image_size=32, max_corrupt_share=0.1)
 
     assert sum(dataset.splits.values()) == 40
-    with pytest.raises(InputError, match=r"line\.png \(resizing the short side of the 200000 x 1 image to 32 would produce"):
+    with pytest.raises(
+        InputError, match=r"line\.png \(resizing the short side of the 200000 x 1 image to 32 would produce"
+    ):
         prepared(folder, store, image_size=32, max_corrupt_share=0)
 
 
