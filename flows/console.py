@@ -19,8 +19,8 @@ from storage.results.query import open_catalog, rows_of
 
 WIDTH = 80
 _OUTCOMES = {"promote": "promoted", "pass": "passes", "hold": "held", "reject": "rejected"}
-# Outcomes, closest to promotion first. ``pass`` comes last: candidates that pass but are not promoted use the eager
-# runtime, which cannot be deployed.
+# Outcomes, closest to promotion first. ``pass`` comes last, because candidates for the eager runtime can pass, but
+# cannot be deployed.
 _NEAREST = ("hold", "reject", "pass")
 
 

@@ -255,7 +255,7 @@ def _standing(result: WorkloadResult, candidate: CandidateResult) -> Literal["se
 
 
 def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResult]) -> WorkloadResult:
-    """Add the benchmark's results, and record the candidates that the benchmark refused as failed.
+    """Add the benchmark's results, and record a failure for each candidate that the benchmark refused.
 
     A benchmark failure in a secondary setting is only reported, because only the primary setting affects decisions.
     """

@@ -44,7 +44,7 @@ class Findings:
 def end_dead_runs(held: HeldStore, flow_run_id: str) -> None:
     """Set the state of dead flow runs to ``Crashed``, because Prefect would otherwise keep showing the runs as running.
 
-    Only runs that the store has recorded as dead are changed. If Prefect's server does not have the flow run, or the
+    Only runs that the store has recorded as dead are changed. If Prefect's server cannot find the flow run, or the
     update fails, a later run tries again. The calling flow run, `flow_run_id`, is not changed, even if one of its
     earlier attempts is recorded as dead.
     """

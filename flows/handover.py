@@ -28,7 +28,7 @@ from tasks.results import Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
 class Handover:
     """Outcome of publishing one workload.
 
-    `judgement` is None if it is unknown whether the current bundle was switched. `version` is the current version after
+    `judgement` is None if it is unknown whether the new bundle is current. `version` is the current version after
     publishing, or ``""`` if no bundle is current or the version is unknown. `problem` describes every error that
     occurred while a bundle was promoted or re-signed, or is ``""`` if no error occurred.
     """

@@ -37,9 +37,9 @@ COLUMNS = {"rank", "interval", *_HEADINGS.values()}
 _ALWAYS = 6
 _TEXTS = ("workload", "candidate", "decision", "why")
 _LONGEST_WORKLOAD = 16
-_SHORTEST_REASON = 24  # a shorter excerpt of the reason would not be informative
+_SHORTEST_REASON = 24  # a shorter excerpt from the reason would not be informative
 _GAP = 2
-# Columns about capacity, which few workloads measure; a column without values is left out.
+# Capacity columns. Few workloads measure capacity, so a column without values is left out.
 _RARE = ("requests/s", "serves", "p50", "p99", "p99.9", "cost")
 
 
@@ -48,7 +48,7 @@ def leaderboard_rows(store: str, rows: Sequence[Row]) -> list[Row]:
     with open_catalog(store) as connection:
         outcomes = rows_of(connection, "from outcomes where setting = 'primary'")
     by_candidate = {(row["workload"], row["candidate"]): row for row in outcomes}
-    # Keep the ``why`` column of the ``leaderboard`` view, because its texts are shorter than in the ``outcomes`` view.
+    # Keep the ``leaderboard`` view's ``why`` column, because its texts are shorter than those in the ``outcomes`` view.
     return [{**row, **by_candidate.get((row["workload"], row["candidate"]), row), "why": row["why"]} for row in rows]
 
 

@@ -38,14 +38,14 @@ class Night:
     workloads: list[Workload]
     flow_run_id: str
     started_at: datetime
-    store: str  # absolute path or URL, because processes may have different working folders
+    store: str  # absolute path or URL, because processes may have different working directories
     searches: dict[str, SearchResult] = field(default_factory=dict)  # finished searches, keyed by workload
     results: list[WorkloadResult] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     promotions: dict[str, list[Row]] = field(default_factory=dict)  # decisions, keyed by workload
     bundles: dict[str, str] = field(default_factory=dict)  # each workload's current version after the decisions
     kept: list[str] = field(default_factory=list)  # workloads whose bundle stays current
-    problems: dict[str, str] = field(default_factory=dict)  # maps failed actions to reasons; excludes failed candidates
+    problems: dict[str, str] = field(default_factory=dict)  # failure reasons, by action; excludes failed candidates
     remarks: list[str] = field(default_factory=list)  # additional sentences for the run's message
     report: str = ""  # URL of the report, once it is written
 
@@ -54,7 +54,8 @@ class Night:
         """Validate the request against the workload files and choose the run's id.
 
         The run's id contains the last digits of the flow run's id. A repeated write therefore finds the existing file
-        and does not duplicate rows. A retry of a flow run measures again and therefore gets a different run id.
+        and does not duplicate rows. A retry of a flow run repeats the measurements and therefore gets a different
+        run id.
         """
         now = datetime.now(UTC)
         night = request.night or now.astimezone().date()

@@ -63,11 +63,11 @@ def _run_name() -> str:
 def nightly_quantization(
     request: NightlyRequest = NightlyRequest(),  # noqa: B008 - it is frozen
 ) -> State[NightSummary] | State[NightRunningError]:
-    """Quantize, evaluate, benchmark and publish the requested workloads.
+    """Quantize, evaluate and benchmark the models of the requested workloads, and publish the best candidates.
 
     If a workload fails, the other workloads continue. The failed workload's rows contain the error. After a
     failure, the run finishes all other work and then ends in the ``Failed`` state. If the run is cancelled, the rows of
-    measured workloads are kept. If another run has locked the store, the run is cancelled at once.
+    measured workloads are kept. If another run has locked the store, this run is cancelled at once.
     """
     began = time.perf_counter()
     invocation = current_invocation()
@@ -112,7 +112,7 @@ def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
 
 
 def _record_dead_runs(night: Night, held: HeldStore) -> None:
-    """Complete the records of earlier runs that died: add missing bundle switches and the end of each run."""
+    """Record the missing bundle switches and the ends of earlier runs that died."""
     for missing in night.attempt("looking for unrecorded switches", lambda: unrecorded_switches(night.store)) or ():
         failed = attempt(f"recording that {missing.describe()}", partial(record_switch, night.store, missing))
         result = "this run recorded that" if failed is None else f"that could not be recorded: {reason(failed)}"
@@ -238,7 +238,7 @@ def _renew(night: Night, workload: str, version: str) -> None:
 
 
 def _finish(night: Night) -> None:
-    """Build the catalog and the report, then record the run, so that the run's status covers every failure."""
+    """Build the catalog and the report, then record the run, so that the run's status reflects every failure."""
     night.attempt("building the catalog", lambda: refresh(night.store))
     row = night.run_row()
     night.report = night.attempt("writing the report", lambda: steps.report(night.info, night.store, row)) or ""
@@ -285,7 +285,7 @@ def _record_own_switches(night: Night) -> None:
 
 @task(name="compact", persist_result=False)
 def compact_months(store: str) -> str:
-    """Merge the small result files of finished months while other processes read and write results."""
+    """Merge the small result files of finished months; other processes may read and write results at the same time."""
     return str(compact(store))
 
 

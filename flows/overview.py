@@ -75,7 +75,7 @@ where status <> 'cancelled'
 class LastRun:
     """Last run of the latest night, including the number of candidates with each outcome.
 
-    ``kept`` counts the workloads whose bundle stays current, and ``alarms`` counts unacknowledged regressions.
+    ``kept`` counts the workloads whose bundle stayed current, and ``alarms`` counts unacknowledged regressions.
     """
 
     run_id: str

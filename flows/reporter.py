@@ -1,4 +1,4 @@
-"""Progress display for a run: bars at a terminal, lines in a log file."""
+"""Progress display for a run: bars in a terminal, lines in a log file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ HEARTBEAT_S = 15.0
 
 
 class Reporter:
-    """Reporter that displays nothing; a stage's label has the form ``workload · recipe: stage``."""
+    """Reporter that displays nothing.
+
+    A stage's label has the form ``workload · recipe: stage``.
+    """
 
     def started(self, label: str) -> None:
-        """Report that a stage begins."""
+        """Report the start of a stage."""
 
     def progressed(self, label: str, done: float, total: float, unit: str) -> None:
         """Report a stage's progress."""
@@ -43,7 +46,7 @@ class _Running:
     unit: str = ""
 
     def describe(self, now: float) -> str:
-        """Describe the stage's progress; after 2% of the work is done, also estimate the remaining time."""
+        """Describe the stage's progress; once 2% of the work is done, also estimate the remaining time."""
         if not self.total:
             return f"running for {elapsed(now - self.began)}"
         done = f"{self.done:.2f}".rstrip("0").rstrip(".")
@@ -55,7 +58,7 @@ class _Running:
 
 @dataclass
 class _Lines(Reporter):
-    """Reporter that prints timestamped lines when a stage begins, every 15 s, and when it ends."""
+    """Reporter that prints timestamped lines when a stage begins, every 15 s while the stage runs, and when it ends."""
 
     console: Console
     heartbeat_s: float = HEARTBEAT_S
@@ -120,7 +123,7 @@ class _Lines(Reporter):
 
 
 class _Bars(Reporter):
-    """Reporter that prints finished stages and draws a bar for each running stage.
+    """Reporter that prints a line for each finished stage and draws a bar for each running stage.
 
     If a stage does not report its progress, the stage's bar pulses.
     """
@@ -164,7 +167,7 @@ class _Bars(Reporter):
 
 @contextmanager
 def reporter_for(console: Console) -> Iterator[Reporter]:
-    """Provide a reporter that draws bars at a terminal and prints lines elsewhere."""
+    """Provide a reporter that draws bars in a terminal and prints lines elsewhere."""
     if console.is_terminal:
         bars = _Bars(console)
         with bars.progress:

@@ -164,7 +164,7 @@ class Search:
         """Return a step that can begin now and fits into the budget, or None if no step can begin.
 
         Each step measures one trial, so that no worker is idle while another worker compiles. Only timing steps measure
-        several trials, and they run alone. The longest steps begin first.
+        several trials, and each timing step runs alone. The longest steps begin first.
         """
         while (request := self.race.ask()) is not None:
             known = [(number, self.journal.find(self._question(request, number))) for number in request.numbers]

@@ -65,7 +65,7 @@ def _task(name: str, run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
     was killed is not retried, because the next worker might also be killed.
 
     Tasks do not have tags, because Prefect would request a tag's concurrency limit from the server before each run. If
-    the server restarted while Prefect requested a concurrency limit, the stage would be lost.
+    the server restarted while Prefect was requesting a concurrency limit, the stage would be lost.
     """
     return task(
         name=name,
@@ -151,11 +151,11 @@ def compare(
     """Compare each candidate's results with the baseline's results.
 
     Compute the difference in quality, its paired 95% interval, and the agreement of predictions. Each evaluation's
-    ``samples.safetensors`` contains two arrays of N values: ``quality`` (float32) and ``prediction`` (int64). The mean
-    of the ``quality`` array is the evaluation's quality. The kind of ``quality`` values determines how the interval is
-    computed. The interval is None if ``quality`` has a single value or is missing, as in the ``sequence`` domain.
-    Without ``prediction``, the agreement is None. For each candidate, `comparisons` contains the number of intervals
-    that must hold simultaneously (default: 1).
+    ``samples.safetensors`` may contain two arrays: ``quality`` (float32, or float64 for resamples) and ``prediction``
+    (int64). The mean of per-sample ``quality`` values is the evaluation's quality. The kind of ``quality`` values
+    determines how the interval is computed. The interval is None if ``quality`` is missing, as in the ``sequence``
+    domain, or contains a single value. Without ``prediction``, the agreement is None. For each candidate, `comparisons`
+    contains the number of intervals that must hold simultaneously (default: 1).
 
     Raises
     ------
@@ -239,9 +239,10 @@ def time_trials(
 
 @_stage("package", "{provenance.job.workload.name} · {provenance.candidate.name}")
 def package(provenance: Provenance, store: str, replacing: str | None) -> BundleRef:
-    """Write the promoted candidate as a verified bundle, and switch from the version `replacing` to this bundle.
+    """Write the promoted candidate as a verified bundle, and make this bundle current.
 
-    This task runs in the flow's process, because packaging does not need torch and only the flow has the signing key.
+    `replacing` is the version that was current when the run made its choice. This task runs in the flow's process,
+    because packaging does not need torch and only the flow has the signing key.
     """
     execution = current_execution()
     with execution.here(_label()) as progress:

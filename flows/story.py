@@ -14,8 +14,8 @@ from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 from storage.seal import check_sums, read_manifest
 
-# A night's row describes the bundle that stayed current. If no bundle stayed current, the night's row describes the
-# candidate with the best decision and rank. The row of a bundle that stayed current contains measurements
+# If a bundle stayed current, the night's row describes this bundle. If no bundle stayed current, the night's row
+# describes the candidate with the best decision and rank. The row of a bundle that stayed current contains measurements
 # of the bundle's own files or of an identical candidate.
 _HISTORY = """
 select workload, night, rows.run_id, recipe, runtime, rows.candidate, status, speedup, speedup_low, speedup_high,

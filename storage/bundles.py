@@ -99,7 +99,7 @@ class BundleStore:
         return copies.downloaded(self.root, location)
 
     def publish(self, draft: Path, workload: str, version: str) -> bool:
-        """Publish a sealed draft as a bundle; return False, without changes, if the version already exists."""
+        """Publish a sealed draft as a bundle; if the version already exists, publish nothing and return False."""
         location = location_of(workload, version)
         check_sums(draft)
         for path in draft.iterdir():
@@ -107,7 +107,9 @@ class BundleStore:
         return self.root.publish(draft, location, SUMS)
 
     def promote(self, workload: str, version: str, *, by: str, reason: str, replacing: str | None) -> Pointer:
-        """Switch to the bundle that a run chose; if the bundle is current or withdrawn, only renew the signature.
+        """Switch to the bundle that a run chose.
+
+        If the bundle is already current or has been withdrawn, renew only the pointer's signature.
 
         Parameters
         ----------
@@ -160,7 +162,10 @@ class BundleStore:
         return self.pointers.change(workload, decide)
 
     def promote_by_hand(self, workload: str, version: str, *, by: str, reason: str) -> Pointer:
-        """Switch to `version`, even if withdrawn; raise `ConflictError` if another bundle becomes current first."""
+        """Switch to `version`, even if it is withdrawn.
+
+        Raise `ConflictError` if another bundle becomes current first.
+        """
         pointer = self.pointer(workload)
         self.require(workload, version)
         replacing = pointer.version if pointer else None

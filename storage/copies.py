@@ -68,7 +68,7 @@ def keep_copy(root: StoreRoot, copy: Path, name: str) -> Path:
     copy
         Folder in the store's cache; the folder's ``SHA256SUMS`` lists the files.
     name
-        Name of the subfolder; the parent folder is named after the bundle's content.
+        Name of the subfolder; the name of the parent folder identifies the bundle's content.
     """
     cache, content = cache_folder(root.url), _content_name(copy)
     location = f"bundles/{content}/{name}"

@@ -112,7 +112,7 @@ class NightRunningError(NightquantError):
 
 
 class ConflictError(NightquantError):
-    """Another writer changed the current bundle first; the caller's switch was refused."""
+    """Another writer changed the current bundle first, so the caller's change was refused."""
 
     exit_code = 1
 

@@ -1,4 +1,4 @@
-"""Remove unreferenced artifacts, old search journals, and files of killed writers (``nightquant store gc``)."""
+"""Remove unreferenced artifacts, old search journals, and files left by killed writers (``nightquant store gc``)."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def _parsed(document: bytes, store: str) -> tuple[Holder, ...]:
 
 
 class LeasedError(Exception):
-    """Another process holds the lease; `content` is the record of that process.
+    """Another process holds the lease; `content` is that process's record.
 
     Without renewal, the lease expires in `left_s` seconds.
     """

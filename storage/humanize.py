@@ -1,4 +1,4 @@
-"""Format numbers for people, in suitable units; a missing value becomes a dash."""
+"""Format numbers for display, in suitable units; a missing value becomes a dash."""
 
 from __future__ import annotations
 

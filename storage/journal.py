@@ -45,7 +45,7 @@ class Answer(_Line):
 
 
 class Asked(_Line):
-    """A question that a search was answering when the search was killed, and the expected cost in seconds."""
+    """The expected cost, in seconds, of a question that a search is answering; the answer replaces this line."""
 
     event: Literal["asked"] = "asked"
     cost_s: float
@@ -72,7 +72,7 @@ class Journal:
     lines: list[Event] = field(default_factory=list)
     _answers: dict[str, Answer] = field(default_factory=dict)
     _unwritten: Began | None = None
-    _asked: bool = False  # whether the last line is a question that this process is answering
+    _asked: bool = False  # whether the last line is an `Asked` line from this process
 
     @classmethod
     def read(cls, place: StoreRoot | Path | str, workload: str, digest: str) -> Journal:
@@ -126,12 +126,12 @@ class Journal:
         return [line for line in self.lines if isinstance(line, Answer)]
 
     def ask(self, cost_s: float) -> None:
-        """Record that the search begins to answer a question, and the expected duration in seconds."""
+        """Record the expected cost, in seconds, of the question that the search begins to answer."""
         self._append(Asked(cost_s=cost_s))
         self._asked = True
 
     def add(self, *answers: Answer) -> None:
-        """Write answers, and remove the question that `ask` recorded."""
+        """Write answers, and remove the line that `ask` wrote."""
         self._append(*answers)
         self._answers |= {answer.question: answer for answer in answers}
 
@@ -150,7 +150,10 @@ class Journal:
 
 
 def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list[Answer]:
-    """Return the answers in the workload's newest other journal that contains `fingerprint`, or ``[]`` if none does."""
+    """Return the answers from the newest of the workload's other journals that contain `fingerprint`.
+
+    Return ``[]`` if no other journal contains `fingerprint`.
+    """
     entries = sorted(journal.root.list(f"{FOLDER}/{workload}"), key=lambda entry: entry.modified, reverse=True)
     for entry in entries:
         if entry.name != journal.name and entry.name.endswith(".jsonl"):

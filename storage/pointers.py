@@ -93,7 +93,7 @@ class Pointers:
         Raises
         ------
         ConfigurationError
-            The pointer is signed, but a signing key is not set.
+            The pointer is signed, but no signing key is set.
         BundleError
             The pointer was modified, was not signed by this signer, or is older than this host's last signed statement.
         """
@@ -205,6 +205,6 @@ def _name(workload: str) -> str:
 
 
 def _has_landed(before: Pointer | None, after: Pointer, current: Pointer | None) -> bool:
-    """Return whether `after` was written, although the response to the write was lost."""
+    """Return whether `after` was written even though the response to the write was lost."""
     previous, history = (pointer.history if pointer else () for pointer in (before, after))
     return len(history) > len(previous) and current is not None and current.history[: len(history)] == history

@@ -1,8 +1,8 @@
 """Record the switches and rows that a run could not record before it died.
 
-If a run dies after a switch, the switch is in ``current.json``. The bundle's manifest contains the recipe and the
-gate's rules, and the store contains the measurements. The next run derives the missing rows from ``current.json``, the
-manifest and the measurements.
+If a run dies after a switch, ``current.json`` already contains the switch. The bundle's manifest contains the recipe
+and the gate's rules, and the store contains the measurements. The next run derives the missing rows from
+``current.json``, the manifest and the measurements.
 """
 
 from __future__ import annotations

@@ -54,7 +54,10 @@ class StoreRoot(abc.ABC):
 
     @staticmethod
     def of(place: StoreRoot | Path | str) -> StoreRoot:
-        """Return the root for a path or a ``file://`` or ``s3://bucket/prefix`` URL; return a root unchanged."""
+        """Return the root for a path, a ``file://`` URL or an ``s3://bucket/prefix`` URL.
+
+        A `StoreRoot` is returned unchanged.
+        """
         if isinstance(place, StoreRoot):
             return place
         text = str(place)
@@ -113,7 +116,10 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def publish(self, folder: Path, location: str, marker: str) -> bool:
-        """Move or copy a folder to `location`, with `marker` last; return False if a complete folder already exists."""
+        """Move or copy a folder to `location`; return False if a complete folder already exists at `location`.
+
+        The file `marker` is copied last.
+        """
 
     @abc.abstractmethod
     def download(self, name: str, target: Path) -> None:
@@ -203,7 +209,7 @@ def make_folder(path: Path) -> None:
 
 
 def why_unsafe(name: str) -> str:
-    """Return the reason why `name` must not be joined to a folder, or ``""`` if the name is safe.
+    """Return the reason why `name` is unsafe as a path inside a folder, or ``""`` if the name is safe.
 
     A backslash counts as a separator.
     """

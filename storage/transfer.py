@@ -23,7 +23,7 @@ Listener = Callable[[float, float, str], None]
 
 @dataclass(frozen=True)
 class Source:
-    """A file, or the content of an archive, with a SHA-256; the first call to ``path`` starts the download."""
+    """A file or the content of an archive; the first call to ``path`` starts the download."""
 
     sha256: str
     path: Callable[[], Path]
@@ -45,7 +45,7 @@ def fetch(
     The URI is a plain path or a URL that fsspec supports; an ``http://`` URL must refer to this host. A remote file
     requires a SHA-256. :attr:`Source.path` downloads to ``<sha256>.part`` in `folder`. A later call resumes an
     unfinished download. After a broken connection, the download is resumed up to `retries` times, with increasing
-    pauses that start at `first_wait_s`. Processes that need the same file wait for each other.
+    pauses that start at `first_wait_s`. Only one process at a time can download and use a remote file.
     """
     local = local_path(uri)
     if local is not None:

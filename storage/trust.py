@@ -47,12 +47,13 @@ class Signer:
 
     @staticmethod
     def of(value: str, days: float = 30.0) -> Signer | None:
-        """Read private keys from unencrypted PEM text or from the file at a path; return None for ``""``.
+        """Read unencrypted private keys from PEM text or from a PEM file; return None for ``""``.
 
         Raises
         ------
         ConfigurationError
-            The value is neither PEM text nor a path to private keys; the error message does not contain the value.
+            The value contains neither private keys in PEM format nor the path of a key file. The error message does
+            not contain the value.
         """
         if not value:
             return None
@@ -228,7 +229,7 @@ def check_statement(
 def check_serial(path: Path, statement: Statement) -> None:
     """Refuse a statement older than the latest recorded statement for its workload; otherwise, record the statement.
 
-    The small JSON file at `path` can contain several workloads, and is created if it is missing.
+    The JSON file at `path` can contain records for several workloads, and is created if it does not exist.
 
     Raises
     ------

@@ -49,9 +49,9 @@ def open_source(
     Raises
     ------
     ConfigurationError
-        The URI is not allowed, a required SHA-256 is missing, or a SHA-256 was set for a directory.
+        The URI is not allowed, a required SHA-256 is missing, or a SHA-256 is given for a directory.
     InputError
-        The data is not available, or the archive is damaged, unsafe, too large, or of an unknown kind.
+        The data is not available, or the archive is damaged, unsafe, too large, or in an unknown format.
     StoreError
         The folder for downloads is not writable.
     """

@@ -101,7 +101,10 @@ class Arrival:
 
     @cached_property
     def _pace(self) -> tuple[float, int]:
-        """Time of the float model's shortest call, in seconds, and the faster thread count (1 or torch's default)."""
+        """Duration of the float model's shortest call, in seconds, and the faster thread count.
+
+        The thread count is 1 or torch's default.
+        """
         model, inputs = self.source.float_model(), tuple(self.source.example_inputs.values())
         durations: dict[int, list[float]] = {1: [], torch.get_num_threads(): []}
         for threads, calls in durations.items():
@@ -147,7 +150,10 @@ class Arrival:
 
 
 def _loss_of(before: Quality, after: Quality) -> tuple[float, float]:
-    """Return a loss and the lower end of its 95% interval (0 if unknown), as fractions of the float model's quality."""
+    """Return a loss and the lower bound of its 95% interval, as fractions of the float model's quality.
+
+    Both values are 0 if the interval is unknown.
+    """
     samples = [quality.samples.get("quality") for quality in (before, after)]
     if not before.value or any(values is None or len(values) < 2 for values in samples):
         return 0.0, 0.0

@@ -154,7 +154,7 @@ def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def fit(
     state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Rename the tensors to the model's keys without copying data; return the tensors, and notes about the changes.
+    """Rename the keys to match the model, without copying data; return the tensors, and notes about the changes.
 
     Raises
     ------

@@ -109,7 +109,7 @@ def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: b
     """Return two qualities: one for separate rows, as in deployment, and one for calls with several rows.
 
     If the rows of a call do not affect each other, one batched evaluation measures both qualities, to save time.
-    If the rows affect each other (`apart`), each row is evaluated in a separate call to measure the first quality.
+    If the rows affect each other (`apart` is true), the first quality is measured with a separate call for each row.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def compare_all(
     workspace: Workspace,
     comparisons: Sequence[int] | None = None,
 ) -> list[Comparison]:
-    """Compare each candidate with the baseline, in the order of the candidates; see `compare`."""
+    """Compare each candidate with the baseline, and return the results in the candidates' order; see `compare`."""
     compared = []
     counts = comparisons or [1] * len(candidates)
     for number, (candidate, count) in enumerate(zip(candidates, counts, strict=True), start=1):

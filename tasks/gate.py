@@ -152,7 +152,7 @@ def _unmeasured(incumbent: Incumbent, current: Row | None) -> str:
         return f"{incumbent.failure.stage}: {incumbent.failure.error}"
     if current is None:
         return "it was not measured"
-    # A stage may fail even if the bundle is good, for example if the process was killed or the host was busy.
+    # A stage may fail even if the bundle is good, for example if the process is killed or the host is busy.
     return "" if current["status"] == "ok" else f"{text(current, 'stage')}: {text(current, 'error')}"
 
 

@@ -25,12 +25,13 @@ END_OF_LINE = "<eos>"
 def sample_words(
     model: Call, vocabulary: Sequence[str], spec: WordLanguageModelSpec, *, words: int, temperature: float, seed: int
 ) -> Iterator[str]:
-    """Sample words one at a time, starting with a uniformly drawn word; each word is the model's next input.
+    """Sample words one at a time; each word is the model's next input.
 
-    The next word is drawn with the weights ``exp(logits / temperature)``. The PyTorch tutorial "Dynamic Quantization on
-    an LSTM Word Language Model" draws words in the same way. Temperatures below 1 favour likely words; temperatures
-    above 1 make the weights more uniform. Equal seeds produce equal random numbers, so that the texts of two models can
-    be compared. `END_OF_LINE` ends a line.
+    The model's first input is a uniformly drawn word. The next word is drawn with the weights
+    ``exp(logits / temperature)``. The PyTorch tutorial "Dynamic Quantization on an LSTM Word Language Model" draws
+    words in the same way. Temperatures below 1 favour likely words; temperatures above 1 make the weights more uniform.
+    Equal seeds produce equal random numbers, so that the texts of two models can be compared. `END_OF_LINE` ends a
+    line.
 
     Raises
     ------
@@ -41,7 +42,7 @@ def sample_words(
     h, c = zero_state(spec, 1)
     token = torch.randint(len(vocabulary), (1, 1), generator=generator)
     for _ in range(words):
-        # Enter inference mode for each word, because the caller's code runs between two words.
+        # Leave inference mode after each word, because the caller's code runs before the next word.
         with torch.inference_mode():
             logits, h, c = tensors_of(model(token, h, c))
             token = torch.multinomial(word_weights(logits.flatten(), temperature), 1, generator=generator).view(1, 1)

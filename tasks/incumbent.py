@@ -26,7 +26,7 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
     """Return the workload's current bundle as a candidate, or None if the workload has no current bundle.
 
     If the bundle's files cannot be used, ``fault`` gives the reason. If this function raises an error, the bundle may
-    still exist and be good.
+    still exist and be usable.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def _as_candidate(
     digest = artifact_digest(KIND, made_from)
     copy = workspace.store.find(KIND, digest)
     if copy is not None and any(file_digest(copy / name) != digests[name] for name in files):
-        # The copy in the artifact store is damaged, but the bundle may be good.
+        # The copy in the artifact store is damaged, but the bundle may be intact.
         raise StoreError(
             f"The folder {copy} contains a damaged or altered copy of the bundle.",
             hint="Remove this folder; the next run copies the bundle again.",

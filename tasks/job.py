@@ -52,8 +52,8 @@ class Workspace:
     def alone(self, digest: str) -> Iterator[Path]:
         """Hold an artifact's lock while the block makes the artifact; wait if another process holds the lock.
 
-        Yield a folder in which interrupted work can resume. The folder is removed when the block ends, unless the block
-        is interrupted, the store is not writable, or a transient error occurs.
+        Yield a folder for intermediate files, from which interrupted work can resume. The folder is removed when the
+        block ends, unless the block is interrupted, the store is not writable, or a transient error occurs.
 
         Raises
         ------

@@ -47,7 +47,7 @@ def in_one_line(error: BaseException) -> str:
 
 @contextmanager
 def reported_as(action: str, hint: str = "") -> Iterator[None]:
-    """Convert any error in the block to a one-line error with the failed action, the reason and a hint.
+    """Convert an unexpected error in the block to a one-line error that gives the failed action, the reason and a hint.
 
     Raises
     ------

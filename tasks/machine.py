@@ -48,7 +48,7 @@ class Machine(Frozen):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the hardware; speed ratios are comparable only between machines with equal digests."""
+        """SHA-256 of hardware properties; speed ratios are comparable only between machines with equal digests."""
         return digest_of(self._rounded({"system", "python", "libraries"}))
 
     @property
@@ -58,7 +58,7 @@ class Machine(Frozen):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the hardware and the versions of the kernel, Python and `LIBRARIES`."""
+        """SHA-256 of hardware properties and of the versions of the kernel, Python and `LIBRARIES`."""
         libraries = {name: version for name, version in self.libraries.items() if name in LIBRARIES}
         return digest_of(self._rounded({"product"}) | {"libraries": libraries})
 
@@ -73,7 +73,7 @@ class Machine(Frozen):
 
 
 class Pressure(Frozen):
-    """Time that tasks waited for a resource: as a percentage of the last 10 s, and in microseconds since boot."""
+    """Time during which tasks waited for a resource: as a percentage of the last 10 s, and in total since boot (µs)."""
 
     some_avg10: float
     some_total_us: int

@@ -50,7 +50,7 @@ def score_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: 
     Parameters
     ----------
     baseline, candidate
-        One number per sample, [N]: 100 for a right answer, or 0 for a wrong answer. Both arrays list the samples in
+        One number per sample, [N]: 100 for a correct answer and 0 for a wrong answer. Both arrays list the samples in
         the same order.
 
     Raises

@@ -1,4 +1,4 @@
-"""Try out a workload before its first night, without training, on small calibration and test samples."""
+"""Try out a workload before its first night: skip training, and use small calibration and test samples."""
 
 from __future__ import annotations
 

@@ -67,9 +67,9 @@ class Comparison(Frozen):
 
 
 class LayerSensitivity(Frozen):
-    """A quantized layer's signal-to-noise ratio and rank; the layer with rank 1 has the largest loss.
+    """A quantized layer's signal-to-noise ratio and rank; the layer with rank 1 has the lowest ratio.
 
-    ``kept_float_quality`` is the model's quality if this layer and all layers with a larger loss stay in float.
+    ``kept_float_quality`` is the model's quality if this layer and all layers with a lower ratio stay in float.
     """
 
     recipe: str
@@ -268,10 +268,10 @@ NOTICED_LOSS = 0.01  # losses up to this fraction of the float model's quality a
 class QualityLoss(Frozen):
     """A candidate's significant loss on test samples; ``share`` is the lost fraction of the float model's quality.
 
-    ``layers`` lists the layers with the largest losses. If ``ranks_for`` names a runtime, the runtime uses its own
-    quantizer, but the layers were ranked in torch's conversion. ``exclude`` is the value of the recipe's ``exclude``
-    key that keeps the layers in float. ``share_left`` is the loss that remains with ``exclude``, or None if the loss
-    was not measured.
+    ``layers`` lists the layers with the lowest signal-to-noise ratios. If ``ranks_for`` names a runtime, the runtime
+    uses its own quantizer, but the layers were ranked in torch's conversion. ``exclude`` is the value of the recipe's
+    ``exclude`` key that keeps the layers in float. ``share_left`` is the loss that remains with ``exclude``, or None
+    if the loss was not measured.
     """
 
     metric: str

@@ -1,6 +1,6 @@
 """Rank layers by quantization loss, and evaluate the model with the worst layers in float.
 
-The measure of a layer's loss is the signal-to-quantization-noise ratio of the layer's output:
+A layer's loss is measured as the signal-to-quantization-noise ratio of its output:
 ``10 log10(sum(y^2) / sum((y - q)^2))`` dB. ``q`` is the quantized layer's output, and ``y`` is the float layer's output
 for the same input. Each ratio therefore excludes the noise of earlier layers. The ratio is always measured on the
 converted torch module, even if the recipe's runtimes are not based on torch.

@@ -157,7 +157,7 @@ def _imported(tree: ast.AST, importer: str) -> Iterator[str]:
 
     is_package = path is not None and path.name == "__init__.py"
     parent = importer if is_package else importer.rpartition(".")[0]
-    # Follow all imports of a package or the user's code, because other modules may use the imported names.
+    # Follow all imports in ``__init__.py`` files and the user's code, because other modules may use the imported names.
     used = None if is_package or package not in _OURS or isinstance(tree, ast.ImportFrom) else _used_names(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -42,7 +42,7 @@ def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:
     ConfigurationError
         A setting in the ``[data]`` section cannot be used.
     UnavailableError
-        A library of the workload's domain is not installed.
+        A library that the workload's domain needs is not installed.
     StoreError
         The store is not writable.
     """

@@ -92,14 +92,14 @@ def complete_recipe(context: click.Context, parameter: click.Parameter, incomple
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 
-# The ``--store`` option passes ``store: str``; if the option is absent, the settings supply the store.
+# The command receives ``--store`` as ``store: str``; if the option is absent, the settings supply the store.
 store_option = click.option(
     "--store",
     metavar="PATH|URL",
     callback=_store,
     help="Use this store (default: from NIGHTQUANT_STORE or nightquant.toml, otherwise ./nightquant-store).",
 )
-# The ``--workload`` option passes ``workload: tuple[str, ...]``; an empty tuple means every built-in workload.
+# The command receives ``--workload`` as ``workload: tuple[str, ...]``; an empty tuple means every built-in workload.
 workload_option = click.option(
     "--workload",
     "-w",
@@ -108,23 +108,23 @@ workload_option = click.option(
     shell_complete=complete_workload,
     help="Use this workload, given by name or as a TOML file; repeatable.",
 )
-# The ``WORKLOAD`` argument passes ``workload: str``.
+# The command receives the ``WORKLOAD`` argument as ``workload: str``.
 workload_argument = click.argument("workload", shell_complete=complete_workload)
-# The ``--profile`` option passes ``profile: str | None``.
+# The command receives ``--profile`` as ``profile: str | None``.
 profile_option = click.option(
     "--profile",
     type=click.Choice(PROFILES),
     help="Measure until the result is clear, but for at most 1 min (quick), 5 min (standard) or 15 min (full) per "
     "workload (default: standard).",
 )
-# The ``--by`` option passes ``by: str``.
+# The command receives ``--by`` as ``by: str``.
 by_option = click.option(
     "--by", metavar="NAME", callback=_by, help="Record your decision under this name (default: your user name)."
 )
 
 
 def recipes_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
-    """Add ``--recipe``, which passes ``recipe: tuple[str, ...]``; an empty tuple means all recipes."""
+    """Add ``--recipe``, which the command receives as ``recipe: tuple[str, ...]``; an empty tuple means all recipes."""
     return click.option("--recipe", "-r", multiple=True, metavar="NAME", shell_complete=complete_recipe, help=help)
 
 
@@ -132,22 +132,22 @@ recipe_option = recipes_option("Use only this recipe; repeatable.")
 
 
 def night_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
-    """Add ``--night``, which passes ``night: datetime.date | None``."""
+    """Add ``--night``, which the command receives as ``night: datetime.date | None``."""
     return click.option("--night", metavar="YYYY-MM-DD", callback=_night, help=help)
 
 
 def reason_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
-    """Add the required option ``--reason``, which passes ``reason: str``."""
+    """Add the required option ``--reason``, which the command receives as ``reason: str``."""
     return click.option("--reason", required=True, callback=_reason, help=help)
 
 
 def age_option(name: str, *, help: str, default: str | None = None) -> Callable[[Function], Function]:  # noqa: A002
-    """Add an option such as ``--max-age 26h``, which passes a `datetime.timedelta`, or None if the option is absent."""
+    """Add an option such as ``--max-age 26h``; its value is a `datetime.timedelta`, or None if the option is absent."""
     return click.option(name, metavar="AGE", callback=_age, default=default, show_default=True, help=help)
 
 
 def format_option(*formats: str) -> Callable[[Function], Function]:
-    """Add ``--format``, which passes ``format: str``; the first format is the default."""
+    """Add ``--format``, which the command receives as ``format: str``; the first format is the default."""
     return click.option(
         "--format",
         type=click.Choice(formats),

@@ -51,10 +51,10 @@ _KNOWN = "select run_id, night from runs order by night desc, started_at desc li
 class Pair:
     """A candidate and its row from each run; a row is None if the candidate is not in that run.
 
-    ``changed`` maps each changed column to a description of the change. ``times_as_fast`` is the second speed-up
-    divided by the first, or None if a speed-up is missing. ``is_apart`` is true if the 95% intervals of the two
-    speed-ups do not overlap. ``caches`` is the cache state (cold or warm) in which both speed-ups were measured; the
-    second run's gate used the same state.
+    ``changed`` maps each changed item, such as the machine, to a description of the change. ``times_as_fast`` is the
+    second speed-up divided by the first, or None if a speed-up is missing. ``is_apart`` is true if the 95% intervals of
+    the two speed-ups do not overlap. Both speed-ups were measured in the cache state ``caches`` (cold or warm), which
+    is the second run's setting.
     """
 
     workload: str

@@ -110,7 +110,7 @@ def _show(console: Console, summary: NightSummary) -> None:
 
 def _show_timings(console: Console, summary: NightSummary, server_s: float) -> None:
     rest = summary.wall_s - summary.busy_s
-    # On a cluster, the time outside the stages is unknown, because each process records only its own stages.
+    # On a cluster, the time spent outside the stages is unknown, because each process records only its own stages.
     split = f", of which {rest:.1f} s ({100 * rest / summary.wall_s:.1f}%) outside the stages" if summary.busy_s else ""
     text = f"[bold]Timings   [/bold]Prefect's server {server_s:.1f} s; flow {summary.wall_s:.1f} s{split}"
     if summary.benchmark_wall_s:

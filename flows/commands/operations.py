@@ -33,7 +33,7 @@ _TEST = "nightquant.test"
 _BLOCK = "nightquant-operations"
 _EXECUTED, _FAILED = "prefect.automation.action.executed", "prefect.automation.action.failed"
 _RUNS = {"prefect.resource.id": "prefect.flow-run.*"}
-# Only runs of deployments need alerts, because a person who starts a run at a terminal sees the result.
+# Only runs of deployments need alerts, because a person who starts a run in a terminal sees the result.
 _OF_DEPLOYMENTS = [
     {"prefect.resource.role": "flow", "prefect.resource.name": ["nightly-quantization", "compact-results"]},
     {"prefect.resource.role": "deployment"},
@@ -205,7 +205,7 @@ class Automations:
             self._client.create_automation(expected)
 
     def standings(self) -> dict[str, str]:
-        """Return a mapping from each automation's kind to its state.
+        """Return each automation's state, keyed by kind.
 
         If the saved webhook URL is outdated, report every installed automation as outdated.
         """
@@ -215,7 +215,7 @@ class Automations:
     def send_test(self, timeout_s: float) -> list[str]:
         """Ask the server to send a test alert.
 
-        Return each receiver's answer: ``answered 204``, ``sent``, ``not called`` or an error.
+        Return the outcome for each receiver: ``answered 204``, ``sent``, ``not called`` or an error.
 
         Parameters
         ----------
@@ -251,7 +251,7 @@ class Automations:
             yield name, expected, self._client.read_automations_by_name(expected.name)
 
     def _saved_url(self) -> str:
-        """Return the webhook URL saved on the server, or ``""`` if the settings or the server has no webhook."""
+        """Return the webhook URL saved on the server, or ``""`` if no URL is configured or saved."""
         if not self._url:
             return ""
         try:

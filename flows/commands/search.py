@@ -1,4 +1,4 @@
-"""``nightquant search`` looks for the best recipes of one workload, and prints the recipes and all trials."""
+"""``nightquant search``: search for one workload's best recipes, and print the recipes and all trials."""
 
 from __future__ import annotations
 

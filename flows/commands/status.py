@@ -169,7 +169,7 @@ def _concerns(concerns: tuple[Concern, ...]) -> Iterator[tuple[str, Text]]:
 
 
 def _steps(steps: dict[str, str], width: int) -> Text:
-    """Format each command and its meaning on one line, or on two lines if the terminal is too narrow."""
+    """Format each command and its description on one line, or on two lines if the terminal is too narrow."""
     longest = max(map(len, steps))
     beside = 2 + longest + 2 + max(map(len, steps.values())) <= width
     gap = {command: " " * (longest - len(command) + 2) if beside else "\n    " for command in steps}

@@ -113,7 +113,7 @@ def _rule(outcome: Row) -> str:
 def _nights(nights: Sequence[Row]) -> Iterator[object]:
     if not nights:
         yield Text("  none yet")
-    # Show the candidate as a heading because its name does not fit into the table.
+    # Show each candidate's name as a heading, because the name is too wide for the table.
     for name, rows in groupby(nights, key=_candidate):
         yield Text(f"  {name}")
         group = list(rows)
@@ -147,7 +147,7 @@ def _layers(content: Story, store: str) -> Iterator[object]:
 
 
 def _executed(executed: Sequence[Row]) -> Iterator[object]:
-    """Show each candidate's int8 instructions and share of operator time in int8, followed by all warnings."""
+    """Show each candidate's int8 instructions and share of operator time spent in int8, followed by all warnings."""
     table = plain_table("  candidate", "int8", "by", right=("int8",))
     warnings: list[str] = []
     for row in executed:

@@ -219,6 +219,6 @@ class _StageProgress:
                 context.run(update_progress_artifact, self._artifact, percent, description=description)
         except (httpx.HTTPError, PrefectException, RuntimeError) as error:
             # An unreachable server must not stop this thread, which also reports progress to the terminal. After the
-            # task run ends, Prefect's closed client raises `RuntimeError`.
+            # task run ends, Prefect's client is closed and raises `RuntimeError`.
             self._next = math.inf
             logging.getLogger(__name__).warning("%s: Prefect's UI no longer shows progress: %s", self.label, error)

@@ -209,7 +209,7 @@ def port_of(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[s
     Raises
     ------
     ConfigurationError
-        The server exited, was stuck, or did not answer within ten times `timeout_s`.
+        The server exited, got stuck, or did not answer within ten times `timeout_s`.
     """
     assert process.stdout is not None
     began = time.monotonic()

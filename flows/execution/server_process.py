@@ -20,7 +20,7 @@ from pkgutil import resolve_name
 
 import uvicorn
 
-# Types of the ASGI interface, with the names from the ASGI specification (asgi.readthedocs.io).
+# Types of the ASGI interface, named as in the ASGI specification (asgi.readthedocs.io).
 Message = MutableMapping[str, object]
 Scope = Message
 Receive = Callable[[], Awaitable[Message]]

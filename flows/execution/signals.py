@@ -67,7 +67,7 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def _handling(handler: Handler, *signals: signal.Signals) -> Iterator[None]:
-    """Install `handler` for the block if this is the main thread, because only the main thread receives signals."""
+    """Install `handler` for the block, but only in the main thread, because other threads do not receive signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -101,8 +101,8 @@ def ignoring_interruptions() -> AbstractContextManager[None]:
 def sigterm_as_interrupt() -> Iterator[None]:
     """Raise `KeyboardInterrupt` on SIGTERM; after the block, convert the exception to Prefect's `TerminationSignal`.
 
-    While Ray's native code waits, it propagates `KeyboardInterrupt` but drops other exceptions. If SIGTERM raised
-    another exception, a run on a cluster would ignore SIGTERM until the benchmark ends.
+    While Ray's native code waits, it propagates `KeyboardInterrupt` but drops other exceptions. If SIGTERM raised a
+    different exception, a run on a cluster would ignore SIGTERM until the benchmark ended.
     """
     received: list[int] = []
 

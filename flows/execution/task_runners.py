@@ -28,8 +28,8 @@ from flows.settings import Settings, children_inherit, load_settings
 from storage.errors import ConfigurationError, MeasurementError
 from tasks.machine import fingerprint
 
-# Allow many threads, because each task that waits for inputs occupies a thread. The workers limit how many stages run
-# at once.
+# Allow many threads, because each task that waits for inputs occupies a thread. The `workers` setting limits the
+# number of stages that run at once.
 _WAITING_THREADS = 256
 
 AnyTaskRunner = TaskRunner[Any]  # each future has the result type of its stage
@@ -39,14 +39,14 @@ Spot = TypeVar("Spot")
 
 @dataclass(frozen=True)
 class Host:
-    """A host and the fingerprint of its processor."""
+    """A host and its fingerprint."""
 
     name: str
     fingerprint: str
 
 
 class _ConfiguredTaskRunner(ThreadPoolTaskRunner[object]):
-    """Placeholder for the configured task runner, so that settings are read when a run starts, not on import.
+    """Placeholder that creates the configured task runner when a run starts, so that settings are not read on import.
 
     For each run, Prefect duplicates the flow's task runner.
     """

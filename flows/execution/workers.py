@@ -69,7 +69,8 @@ class Workers:
         self._count, self._initargs, self._listener = count, (threads, cache), listener
         self._folder = tempfile.TemporaryDirectory(prefix="nightquant-")
         self._address = str(Path(self._folder.name) / "progress")
-        # Use datagrams, because a worker killed while writing to a multiprocessing queue would keep the queue's lock.
+        # Use datagrams, because a worker that is killed while writing to a multiprocessing queue would leave the queue
+        # locked.
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self._address)
         threading.Thread(target=self._listen, daemon=True).start()
@@ -103,7 +104,7 @@ class Workers:
         self._pool.stop()  # type: ignore[no-untyped-call]
         self._clean_up()
         for future in tuple(self._awaited):
-            # The pool drops a stage that no worker has acknowledged, so waiting for such a stage would never end.
+            # A stopped pool drops a stage that no worker has acknowledged; without `cancel`, `run` would wait forever.
             future.cancel()  # type: ignore[no-untyped-call]
 
     def pause(self, seconds: float) -> bool:

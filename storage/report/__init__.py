@@ -30,7 +30,7 @@ _FILTERS = (
 def write_report(
     root: StoreRoot | Path | str, night: dt.date | None, target: Path, *, unrecorded: Row | None = None
 ) -> dt.date:
-    """Write a night's report (default: the latest night); `unrecorded` is the row of a run not yet in the store."""
+    """Write a night's report (default: the latest night); `unrecorded` is a run's row that is not yet in the store."""
     with open_catalog(root) as connection:
         night = _find_night(connection, night)
         page = _render(connection, night, [unrecorded] if unrecorded else [])

@@ -84,8 +84,9 @@ class Condition:
     """The host's state during one workload's benchmark; None means that a number was not recorded.
 
     ``resolution`` is the distance from 1 to the farther end of the A/A interval. ``load`` is the load average
-    before the benchmark. ``waiting`` is a fraction of the benchmark's time, and ``stolen`` is a fraction of the CPU
-    time. ``undecided`` counts held candidates.
+    before the benchmark. ``waiting`` is the fraction of the benchmark's duration during which a task waited for a
+    processor. ``stolen`` is the fraction of CPU time that other virtual machines took. ``undecided`` counts candidates
+    with the decision ``hold``.
     """
 
     workload: str

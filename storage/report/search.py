@@ -1,4 +1,4 @@
-"""Collect the data for a workload's search on one night: the trials, the successive best trials and a summary."""
+"""Collect the data for a workload's search on one night: the trials, the successive improvements and a summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storage.report.night import Mark
 from storage.results import Row, number
 from storage.results.query import rows_of
 
-# Only chosen trials have filled marks; the other four outcomes differ from each other in shape and colour.
+# Only chosen trials have filled marks; the marks of the other four outcomes differ in shape and colour.
 LOOKS = {
     "chosen": Mark("#0072B2", "o"),
     "passing": Mark("#0072B2", "o", is_hollow=True),
@@ -89,7 +89,7 @@ class Search:
 
     @property
     def description(self) -> str:
-        """Text version of the quality bound and the successive best trials, for readers who cannot see the plot."""
+        """Text alternative to the plot: the quality bound and the trials in `path`."""
         format_ = size if self.ranks_by == "size_bytes" else ratio
         steps = [f"{at}. {row['name']}, {format_(number(row, self.ranks_by))}" for at, row in enumerate(self.path, 1)]
         path = f"Best trials so far, in order: {'; '.join(steps)}." if steps else "No trial passes."
@@ -101,7 +101,7 @@ class Search:
         return f"{plural(len(self.trials), 'trial')}.{bound} {path} The table below lists every trial."
 
     def drop(self, row: Row) -> tuple[float, float, float] | None:
-        """Return a trial's quality drop and the ends of the 95% interval, or None if the drop was not measured."""
+        """Return a trial's quality drop and the bounds of its 95% interval, or None if the drop was not measured."""
         value, *ends = (number(row, f"quality_drop{end}") for end in ("", "_low", "_high"))
         if value is None:
             return None

@@ -18,7 +18,7 @@ Decision = Literal["promote", "pass", "hold", "reject"]
 Caches = Literal["warm", "cold"]
 # In the offline scenario, all processors are busy; in the server scenario, requests arrive at random times.
 Scenario = Literal["offline", "server"]
-# Kinds of findings, and the metrics that are compared with earlier nights.
+# Kinds of findings, and the metrics that are compared across nights.
 FindingKind = Literal["slower", "larger", "worse", "vanished", "appeared", "improved"]
 FindingMetric = Literal["speedup", "size_bytes", "quality_difference", "quality", "candidate"]
 # Source and outcome of a search trial, and the unit of the allowed quality loss.
@@ -33,7 +33,7 @@ UNKNOWN = "unknown"
 # of time in which tasks may wait for a CPU. `STOLEN_SHARE` is the largest fraction of CPU time that other virtual
 # machines may take.
 WAITED_SHARE, STOLEN_SHARE = 0.2, 0.02
-# If an A/A interval extends further than `WIDEST` from 1, the host is too noisy to detect small differences.
+# If an A/A interval is not within 1 ± `WIDEST`, the host is too noisy to detect small differences.
 WIDEST = 0.05
 
 # A cell may contain a mapping as a sequence of (key, value) pairs. ``dt.date`` includes ``dt.datetime``.

@@ -1,13 +1,13 @@
 """Find the night on which a noisy series changed; the change-point test weights nights by their precision.
 
-The test considers every night except the last as a possible start of a lasting change. A likelihood ratio, weighted by
-precision, compares the nights since a possible start with the reference nights. Page's CUSUM [1]_ sums the evidence for
-a change of a fixed size. The generalized likelihood ratio test [2]_ [3]_ in this module uses the change's most likely
-size, because nights differ widely in precision. The test's change-point form [4]_ does not need a separate phase to
-collect a reference. A night's variance is the variance that its interval implies, plus the night-to-night variance of
-the series. The night-to-night variance is unknown, so the test averages over its possible values. A prior and the
-restricted likelihood [5]_ of the reference nights determine the weight of each variance. With a short history, the
-distribution of the shift therefore has heavy tails.
+The test considers every recent night except the last as a possible start of a lasting change. A likelihood ratio,
+weighted by precision, compares the nights since a possible start with the reference nights. Page's CUSUM [1]_ sums the
+evidence for a change of a fixed size. The generalized likelihood ratio test [2]_ [3]_ in this module uses the change's
+most likely size, because nights differ widely in precision. The test's change-point form [4]_ does not need a separate
+phase to collect a reference. A night's variance is the variance that its interval implies, plus the night-to-night
+variance of the series. The night-to-night variance is unknown, so the test averages over its possible values. A prior
+and the restricted likelihood [5]_ of the reference nights determine the weight of each variance. With a short history,
+the distribution of the shift therefore has heavy tails.
 
 References
 ----------
@@ -34,7 +34,7 @@ from scipy.special import chdtri, ndtr, ndtri
 
 REFERENCE_NIGHTS = 30  # maximum number of reference nights, which are the first nights of a series
 LEAST_NIGHTS = 3  # minimum number of reference nights
-WINDOW = 45  # number of recent nights on which a change may have begun
+WINDOW = 45  # number of recent nights among which the test looks for the start of a change
 LEAST_EFFECT = 0.03  # minimum change on the logarithmic scale
 LEAST_SIGMA = 1.0  # minimum change, in standard deviations of one night's value; smaller changes count as scatter
 ALPHA = 5e-4  # one-sided significance level; ``benchmarks/regressions.py`` measures the rate of false alarms

@@ -36,7 +36,7 @@ def described() -> list[Described]:
 
 
 def view_files() -> dict[str, str]:
-    """Return the SQL of the views by file name; each view comes after the views that it reads."""
+    """Return the SQL of the views, keyed by file name; each view comes after the views that it reads."""
     folder = resources.files("storage.results") / "views"
     items = sorted((item for item in folder.iterdir() if item.name.endswith(".sql")), key=lambda item: item.name)
     files = {item.name: item.read_text(encoding="utf-8") for item in items}

@@ -27,7 +27,7 @@ def formatted(rows: pa.Table, format_: str) -> bytes:
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows as text: the column names and the cells of each row; ``numeric`` marks columns to align right."""
+    """Rows as text: the column names and the cells of each row; ``numeric`` marks the columns to right-align."""
 
     names: list[str]
     cells: list[list[str]]
@@ -42,13 +42,13 @@ def grid(rows: pa.Table) -> Grid:
 
 
 _GAP = "  "
-_LENGTHS = (None, 96, 64, 48, 40, 32, 24)  # maximum lengths of texts in a table, tried in order
+_LENGTHS = (None, 96, 64, 48, 40, 32, 24)  # maximum text lengths in a table, tried in order
 
 
 def fitted(rows: pa.Table, width: int) -> bytes:
     """Format rows as text of at most `width` characters: as a table if a layout fits, otherwise as records.
 
-    A shortened text ends with "…", and the last line says how to see the complete values.
+    Shortened text ends with "…", and the last line says how to see the complete values.
     """
     text = grid(rows)
     cuttable = [pa.types.is_string(kind) or pa.types.is_nested(kind) for kind in rows.schema.types]

@@ -62,7 +62,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Tonight:
-    """A valid measurement from the compared night, with hashes that identify comparable measurements."""
+    """A valid measurement from the night being compared; the hashes identify comparable measurements."""
 
     key: Key
     machine: str | None
@@ -77,11 +77,12 @@ class Tonight:
 
 @dataclass(frozen=True)
 class Series:
-    """A metric's values since the reference began, one per night: sizes, qualities, or mean logarithms of speed-ups.
+    """A metric's values since the first reference night, one per night.
 
-    ``sds`` contains the standard deviations of the mean logarithms. For quality differences, ``low`` and ``high`` are
-    the ends of the last night's interval. ``scale`` is the magnitude of the baseline's quality on the last night. If
-    the baseline's quality is 0 or unknown, ``scale`` is the magnitude of the candidate's quality.
+    The values are sizes, qualities, or mean logarithms of speed-ups. ``sds`` contains the standard deviations of the
+    mean logarithms. For quality differences, ``low`` and ``high`` are the ends of the last night's interval. ``scale``
+    is the magnitude of the baseline's quality on the last night. If the baseline's quality is 0 or unknown, ``scale``
+    is the magnitude of the candidate's quality.
     """
 
     nights: list[dt.date]
@@ -141,8 +142,8 @@ class History:
         return self._connection.execute(sql, {"night": self._night}).fetchall()
 
 
-# Possible starts count as equally good if their log likelihoods are within `_AS_GOOD` of the best log likelihood.
-# Among equally good starts, a start with a known cause is preferred.
+# Possible starts of a change count as equally good if their log likelihoods are within `_AS_GOOD` of the best log
+# likelihood. Among equally good starts, a start with a known cause is preferred.
 _AS_GOOD = 3.0
 _NIGHT_SD = 0.015  # assumed night-to-night standard deviation of the current bundle's logarithmic speed-up
 
@@ -169,7 +170,7 @@ def attribute(
     rows
         The candidate's comparable measurements, oldest first, as rows from `History.inputs`.
     starts
-        Log likelihood of each night on which the change may have begun.
+        Log likelihood of each possible start of the change, keyed by night.
     shift
         Change in the speed-up's logarithm or in the quality.
     incumbent
@@ -215,7 +216,7 @@ def _moved(incumbent: Sequence[Row], since: dt.date, shift: float, metric: str) 
         weight = 1 / (sds**2 + (_NIGHT_SD**2 if metric == "speedup" else 0))
         means.append(float(np.average(values, weights=weight)))
         variance += float(1 / weight.sum())
-    # Log likelihood ratio between a change as large as the candidate's change and no change.
+    # Log likelihood ratio of two hypotheses about the current bundle: its number changed by `shift`, or did not change.
     likelihood = shift * (means[1] - means[0] - shift / 2) / variance
     return likelihood > 0 if abs(likelihood) > 1 else None
 

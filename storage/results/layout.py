@@ -11,7 +11,7 @@
     All rows of a finished month, in a file that has replaced the runs' own files.
 
 The footer of a results file contains the file's SHA-256, which is computed with zeros in place of the digest. Parquet's
-checksums cover only pages, although a flipped bit in a header or footer can also change values.
+checksums cover only pages, but a flipped bit in a header or footer can also change values.
 """
 
 from __future__ import annotations

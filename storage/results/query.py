@@ -33,7 +33,7 @@ def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnec
     """Open the store's catalog for reading; yield a connection whose settings are locked.
 
     The connection can read only the catalog and the results files that the catalog names. If the catalog is missing or
-    names files of another store, the function builds a temporary catalog.
+    refers to files in another store, the function builds a temporary catalog.
     """
     root = StoreRoot.of(root)
     with (
@@ -125,7 +125,10 @@ def _catalog_file(root: StoreRoot, scratch: Path) -> Path:
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
-    """Attach a catalog; return the root of the files that it reads, ``""`` if unknown, or None if it reads no files."""
+    """Attach a catalog; return the root of the files that it reads.
+
+    Return ``""`` if the root is unknown, or None if the catalog does not read files.
+    """
     connection.execute(f"attach '{quoted(str(path))}' as results (read_only)")
     connection.execute("use results")
     try:
@@ -181,7 +184,7 @@ def _without(sql: str, *kinds: duckdb.token_type) -> str:
 
 def _check_is_pivot(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
     # DuckDB splits a PIVOT statement into several statements, even if the statement only reads data. Inside EXISTS,
-    # DuckDB's grammar accepts only a query that reads.
+    # DuckDB's grammar accepts only queries that read data.
     query = _without(statement.query, duckdb.token_type.comment).rstrip("; \n\t")
     try:
         connection.extract_statements(f"select exists (\n{query}\n)")

@@ -150,7 +150,7 @@ def compare_night(
 def _metrics(
     rows: Sequence[Tonight], speeds: Mapping[int, Series], numbers: Mapping[tuple[int, FindingMetric, int], Series]
 ) -> dict[int, list[FindingMetric]]:
-    """Return the metrics to compare, by candidate; a quality difference with an interval replaces the quality."""
+    """Return the metrics to compare, keyed by candidate; a quality difference with an interval replaces the quality."""
     last = {row.candidate: row.night for row in rows}
     seen = {(row.candidate, "speedup") for row in rows if row.series in speeds and not row.is_baseline
             and speeds[row.series].nights[-1] == row.night}  # fmt: skip

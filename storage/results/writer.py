@@ -31,9 +31,9 @@ class ResultsStore:
     def append(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str = "") -> str:
         """Write one run's rows of a table to a file, and return the file's path or URL.
 
-        If a file in the store already contains the rows, write nothing and return the existing file, so that a retried
-        run never counts twice. `published` determines the month in the file's path. `part` names the workload if the
-        rows are about only one workload.
+        If a file in the store already contains the rows, write nothing and return that file's path or URL. A retried
+        run is therefore never counted twice. `published` determines the month in the file's path. `part` names the
+        workload if the rows are about only one workload.
 
         Raises
         ------

@@ -109,7 +109,7 @@ def spec_of(
 def splits_of(
     processors: int, threads: Sequence[int], processes: Sequence[int], batch_sizes: Sequence[int]
 ) -> tuple[Split, ...]:
-    """Return the combinations of processes, threads and batch size that use at most `processors` processors.
+    """Return the combinations of process count, thread count and batch size that use at most `processors` processors.
 
     Combinations with many processes and small batches come first.
     """
@@ -125,7 +125,7 @@ def splits_of(
 
 @contextmanager
 def _golden_files(job: Job[Workload], settings: Capacity, store: ArtifactStore) -> Iterator[dict[int, str]]:
-    """Yield temporary input files, keyed by the number of rows per call; ``""`` stands for the subjects' own inputs."""
+    """Yield the paths of input files, keyed by rows per call; ``""`` stands for the subjects' own inputs."""
     rows = job.workload.benchmark.batch_size
     sizes = (rows,) if settings.scenario == "server" else settings.batch_sizes or [rows * each for each in _FACTORS]
     domain = DOMAINS[job.workload.domain]
@@ -172,8 +172,8 @@ def ratios_of(served: Mapping[str, Served], baseline: str) -> dict[str, Ratio]:
 def eligible_subjects(measured: Measured, promising: Sequence[str]) -> list[str]:
     """Return the timed subjects whose capacity may affect decisions.
 
-    The current bundle comes first, followed by the candidates from fastest to slowest. Subjects that are too slow
-    for ``min_speedup`` are left out.
+    The current bundle comes first, followed by the candidates from fastest to slowest. Candidates that cannot reach
+    ``min_speedup`` are left out.
     """
     contest = measured.contest
     deciding = measured.with_caches(contest.caches)

@@ -1,8 +1,8 @@
 """A fleet of worker processes: each worker is pinned to its own processors and calls the same subject.
 
 The workers are forked from a process that has imported the libraries, so each worker only has to load and warm up the
-model. A pipe serves as the request queue. The generator writes request numbers, and the kernel passes each number to
-one idle worker, in order.
+model. A pipe serves as the request queue. The request generator writes request numbers, and the kernel passes each
+number to one idle worker, in order.
 """
 
 from __future__ import annotations

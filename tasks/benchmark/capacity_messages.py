@@ -10,7 +10,7 @@ from tasks.refs import Frozen
 
 
 class Split(Frozen):
-    """A division of the work among processors: the numbers of processes, threads per process, and rows per call."""
+    """A division of the work among processors: the number of processes, threads per process, and rows per call."""
 
     processes: int
     threads: int
@@ -22,11 +22,11 @@ class Split(Frozen):
 
 
 class CapacitySpec(ChildSpec):
-    """Subjects to measure, beginning with the baseline; if time is short, the last subjects are left out.
+    """Subjects to measure, beginning with the baseline; if the budget is too small, the last subjects are left out.
 
-    ``request_rows`` is the number of rows in a request. ``goldens`` maps a number of rows per call to a file with
-    inputs; for any other number, the subject's own inputs are used. ``bound_s`` limits the 99th percentile of the
-    latency in the server scenario. The time budget starts at ``spawned_at`` on the monotonic clock.
+    ``request_rows`` is the number of rows in a request. ``goldens`` maps batch sizes to files with inputs; for any
+    other batch size, the subject's own inputs are used. ``bound_s`` limits the 99th percentile of the latency in the
+    server scenario. The time budget starts at ``spawned_at`` on the monotonic clock.
     """
 
     scenario: Scenario
@@ -42,8 +42,8 @@ class CapacitySpec(ChildSpec):
 class Served(Frozen):
     """One subject's best split, and the requests per second in each round of each sitting.
 
-    In the server scenario, the latency percentiles are computed from ``requests`` requests. These requests were sent
-    at the highest rate that met the latency bound in each round. ``limit`` describes how the request generator limited
+    In the server scenario, the latency percentiles are computed from ``requests`` requests. Each request was sent at
+    the highest rate that met the latency bound in its round. ``limit`` describes how the request generator limited
     the rate, or is ``""``.
     """
 

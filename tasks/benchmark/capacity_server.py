@@ -2,7 +2,7 @@
 
 Requests are scheduled in advance, and each latency is measured from the scheduled time. If each request waited for the
 previous answer, slow answers would hide the queueing (coordinated omission). Arrival times follow a Poisson process.
-All subjects of a round get the same random numbers, so the ratio of two rates is more precise than either rate.
+All subjects in a round get the same random numbers, so the ratio of two rates is more precise than either rate.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Limit:
 
 
 def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) -> Report:
-    """Call the ``run`` function in `module` with `spec` as JSON, in a separate process; return the report.
+    """Start a process that calls the ``run`` function in `module` with `spec` as JSON; return the report.
 
     The parent sleeps in the kernel until the child ends. The child never outlives the parent, because the child exits
     when its standard input closes. After an exception, the parent kills the child's process group.

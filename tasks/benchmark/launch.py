@@ -109,7 +109,7 @@ def run(spec_json: str) -> LaunchReport:
 
 
 def load_candidate(subject: Subject) -> Loaded:
-    """Open a candidate, and bind the golden inputs to its call."""
+    """Open a candidate for calls with the golden inputs."""
     opened = RUNTIMES[subject.runtime].opener().open(subject.files(), torch.get_num_threads())
     golden = Golden.read(Path(subject.golden))
     return Loaded(partial(opened.call, *golden.inputs.values()), golden.outputs, opened.scope)
@@ -136,7 +136,7 @@ def disagreement(outputs: Sequence[Tensor], golden: Sequence[Tensor]) -> str:
 
 
 def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
-    """Load and check every subject, in random order, so that memory addresses differ between launches."""
+    """Load and check the subjects in random order, so that memory addresses differ between launches."""
     # Import shared modules first, because otherwise the first candidate's load time would include the imports.
     for module in spec.modules:
         importlib.import_module(module)

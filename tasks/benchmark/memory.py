@@ -1,4 +1,4 @@
-"""Measure each subject's peak memory in a process that has not loaded another model.
+"""Measure each subject's peak memory in a process that has not loaded any other model.
 
 `tasks.benchmark.child` runs this module. The process imports the libraries and forks one child per subject. The growth
 of a child's resident memory therefore comes from the model and its working memory, not from imports. Linux resets the
@@ -43,7 +43,7 @@ def run(spec_json: str) -> MemoryReport:
             try:
                 results[name] = reader.recv()
                 child.join()
-            except (EOFError, OSError):  # the child died before or during its report
+            except (EOFError, OSError):  # the child died before its report was complete
                 child.join()
                 results[name] = f"The candidate's memory process {describe_end(child.exitcode or 0)}"
     return MemoryReport(

@@ -16,12 +16,13 @@ COPY_SUFFIX, INCUMBENT_SUFFIX = "#copy", "#incumbent"
 class Profile(Frozen):
     """Size of a benchmark; a launch is a new process, in which every round times one block of calls per candidate.
 
-    Launches continue beyond ``launches`` until every speed rule is decided or ``budget_s`` seconds are spent. A block
-    takes at least ``block_s`` seconds. A warm-up takes at least ``warm_up_calls`` calls and ``warm_up_s`` seconds
-    (``rewarm_s`` in later launches). Percentiles come from ``single_calls`` individually timed calls, which take at
-    most ``single_s`` seconds per candidate and launch. At most ``cold_rounds`` rounds are timed with cold caches.
-    ``cold_share`` limits these rounds to a fraction of the time that the launch's earlier steps took. Further settings,
-    which do not affect decisions, are timed in ``further_launches`` launches.
+    Launches continue beyond ``launches`` until every speed rule is decided or another launch would exceed the budget
+    of ``budget_s`` seconds. A block takes at least ``block_s`` seconds. A warm-up takes at least ``warm_up_calls``
+    calls and ``warm_up_s`` seconds (``rewarm_s`` in later launches). Percentiles come from ``single_calls``
+    individually timed calls, which take at most ``single_s`` seconds per candidate and launch. At most ``cold_rounds``
+    rounds are timed with cold caches. ``cold_share`` limits the duration of these rounds to a fraction of the time that
+    the launch's earlier steps took. Further settings, which do not affect decisions, are timed in ``further_launches``
+    launches.
     """
 
     name: str
@@ -111,7 +112,7 @@ class SubjectReport(Frozen):
 
 
 class LaunchReport(Frozen):
-    """Results of one launch; ``refused`` maps excluded subjects to reasons.
+    """Results of one launch; ``refused`` maps each excluded subject to the reason for the exclusion.
 
     Times are in seconds since the process started. All subjects were loaded at ``start_s``, timing began at
     ``first_block_s``, and the launch ended at ``end_s``. Calls with cold caches took ``cold_wall_s`` seconds.
@@ -141,7 +142,7 @@ class Memory(Frozen):
 
 
 class MemoryReport(Frozen):
-    """Memory by subject; ``refused`` maps each subject that was not measured to the reason."""
+    """Memory by subject; ``refused`` maps each unmeasured subject to the reason for the failure."""
 
     memory: dict[str, Memory]
     refused: dict[str, str]

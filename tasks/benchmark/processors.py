@@ -109,7 +109,7 @@ def _clocks() -> dict[int, tuple[float, float]]:
             thread = int(folder.name)
             # Use the clock from ``pthread_getcpuclockid``, which is exact; ``schedstat`` lags by up to a tick.
             ran_s = time.clock_gettime((~thread << 3) | 6)
-            # Kernels without scheduler statistics lack the ``schedstat`` file, so only CPU time counts.
+            # Kernels without scheduler statistics lack the ``schedstat`` file, so only CPU time is counted.
             waits = folder / "schedstat"
             waited_s = int(waits.read_text(encoding="ascii").split()[1]) / 1e9 if waits.is_file() else 0.0
             clocks[thread] = ran_s, waited_s
@@ -124,8 +124,7 @@ _PROCESSORS = Path("/sys/devices/system/cpu")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # Maximum size of the eviction buffer. A virtual machine sees the host's entire last-level cache but can use only part
 # of the cache. On a host that reports 480 MiB of cache, writing to a buffer of that size would take about 50 ms per
-# call. `python -m benchmarks.cold_calls` shows that a buffer larger than the maximum hardly slows the timed calls
-# further.
+# call. `python -m benchmarks.cold_calls` shows that a larger buffer would hardly slow the timed calls further.
 MOST_BYTES = 128 << 20
 
 
@@ -173,7 +172,7 @@ class Eviction:
         self()
 
     def __call__(self) -> None:
-        """Write the complete buffer on the last processor; on the other processors, fill only the private caches."""
+        """Write the entire buffer on the last processor; on the other processors, fill only the private caches."""
         for processor in self._processors[:-1]:
             self._walk(self._private, {processor})
         self._walk(self.walked, set(self._processors[-1:]))

@@ -37,9 +37,9 @@ class Contest:
     """Subjects whose speed affects decisions; ``caches`` determines whether warm or cold calls count.
 
     The ``contenders`` may be promoted if they are at least ``min_speedup`` times as fast as the baseline (``None``
-    allows any speed). For direct comparison, every launch times the contenders and the deployed subject, ``incumbent``
-    (``""`` if there is none). With ``fastest_wins``, a contender can stay undecided if a faster contender is fast
-    enough.
+    allows any speed). Every launch times the contenders and the deployed subject, so that their speeds can be compared
+    directly. ``incumbent`` names the deployed subject, or is ``""`` if there is none. With ``fastest_wins``, a
+    contender can stay undecided if a faster contender is fast enough.
     """
 
     contenders: frozenset[str] = frozenset()
@@ -128,7 +128,7 @@ class Measured:
 
     @property
     def timed_s(self) -> float:
-        """Total duration of timed blocks and calls in seconds."""
+        """Total duration, in seconds, of timed blocks and calls."""
         return sum(launch.timed_s for launch in self.launches)
 
     @property
@@ -163,10 +163,9 @@ class Session:
     ) -> Measured:
         """Time the subjects and, if `with_copy` is true, a copy of the baseline.
 
-        Without a `contest`, every launch of the profile times every subject. With a contest, only the first two
-        launches time subjects that do not affect decisions. Launches continue until the profile's time is spent or the
-        contest is decided. `LOOKS` lists the numbers of launches after which a contest can be decided. All launches
-        count.
+        Without a `contest`, every launch times every subject. With a contest, only the first two launches time subjects
+        that do not affect decisions. Launches continue until the profile's time runs out or the contest is decided.
+        `LOOKS` lists the numbers of launches after which a contest can be decided. All launches count.
 
         Raises
         ------
@@ -214,7 +213,7 @@ class Session:
     def measure_memory(
         self, subjects: Sequence[Subject], modules: tuple[str, ...], *, alone: bool = False
     ) -> MemoryReport:
-        """Measure the resident memory of every subject, each in a separate process that has imported `modules`.
+        """Measure each subject's resident memory in a separate process that has imported `modules`.
 
         Unless `alone` is true, one processor per benchmark thread stays free for the proof.
 
@@ -228,7 +227,7 @@ class Session:
         return run_child("tasks.benchmark.memory", spec, MemoryReport, self.limit)
 
     def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
-        """Determine the operators and instructions that each subject executes, in one process for all subjects.
+        """Run all subjects in one process, and determine the operators and instructions that each subject executes.
 
         Raises
         ------

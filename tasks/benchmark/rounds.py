@@ -26,7 +26,7 @@ _MAX_CALLS = 10_000_000
 
 @dataclass(frozen=True)
 class Loaded:
-    """A loaded subject; the subject's calls run inside ``scope``, but entering and leaving ``scope`` is not timed."""
+    """A loaded subject; its calls run inside ``scope``, but the time to enter and leave ``scope`` is not counted."""
 
     call: Call
     golden: tuple[Tensor, ...] = ()
@@ -91,7 +91,7 @@ def calls_for_block(call: Call, least_s: float, guess_s: float) -> int:
     """Time increasingly long blocks; return the number of calls for a block of at least `least_s` seconds.
 
     The method follows ``torch.utils.benchmark.Timer.blocked_autorange``, with two changes. The first block's size is
-    computed from `guess_s`, a guess of the seconds per call. Later sizes are computed from the previous block's
+    computed from `guess_s`, an estimate of the seconds per call. Later sizes are computed from the previous block's
     duration instead of being increased tenfold.
     """
     calls = _calls_lasting(least_s, guess_s)

@@ -66,7 +66,7 @@ class BenchmarkCandidate(Frozen):
 
 @dataclass(frozen=True)
 class Setting:
-    """Numbers of threads, samples per call and steps per sample (None means the workload's sequence length)."""
+    """A thread count, a batch size, and a sequence length (None means the workload's sequence length)."""
 
     threads: int
     batch_size: int
@@ -96,7 +96,7 @@ def benchmark(
     Parameters
     ----------
     limit_s
-        Maximum number of seconds, excluding the wait for other benchmarks.
+        Maximum duration of the benchmark in seconds, excluding the wait for other benchmarks.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def benchmark(
 
 
 def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> Contest:
-    """Return the candidates whose speed affects decisions in a workload's benchmark."""
+    """Return the contest in a workload's benchmark: the candidates whose speed affects decisions."""
     challengers = {candidate.name for candidate in candidates if candidate.standing in ("challenger", "defender")}
     deployed = (candidate.name for candidate in candidates if candidate.standing in ("defender", "incumbent"))
     return Contest(

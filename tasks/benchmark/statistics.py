@@ -1,4 +1,4 @@
-"""Compute ratios, intervals and bounds from block times, corrected for correlation between launches."""
+"""Compute ratios from block times, with intervals and bounds that allow for correlation between launches."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def correction_of(launches: int, correlation: float) -> Correction:
     """Compute the correction for a first-order autoregressive series.
 
     See Box, "Some theorems on quadratic forms applied in the study of analysis of variance problems, II", Annals of
-    Mathematical Statistics 25(3), 1954. The estimate s² approximately follows a chi-square distribution with tr(CR)² /
-    tr(CRCR) degrees of freedom. R is the series' correlation matrix, and C is the centring matrix.
+    Mathematical Statistics 25(3), 1954. The estimate s² approximately follows a scaled chi-square distribution with
+    tr(CR)² / tr(CRCR) degrees of freedom. R is the series' correlation matrix, and C is the centring matrix.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class Noise:
         return Ratio.around(sample.mean, self.half_width(sample, 0.025, prior=0))
 
     def half_width(self, sample: Sample, error: float, prior: float = PRIOR) -> float:
-        """Return half the width of an interval that misses the true value on one side with probability `error`.
+        """Return half the width of an interval that misses the true value on each side with probability `error`.
 
         The mean variance of all samples adds `prior` degrees of freedom (moderated t). See Smyth, "Linear models and
         empirical Bayes methods for assessing differential expression in microarray experiments", Statistical

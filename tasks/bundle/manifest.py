@@ -173,7 +173,7 @@ def _described_tensor(name: str, key: str, tensor: NDArray[np.generic]) -> Json:
 
 
 def _described(workload: Workload) -> Json:
-    # A URI may contain a password or a signed query; neither may be published with the bundle.
+    # A URI may contain a password or a signed query, which must not be published with the bundle.
     described: dict[str, Json] = workload.model_dump(mode="json", include={"model", "data", "checkpoint"})
     for section in (described["data"], described["checkpoint"]):
         if isinstance(uri := section.get("uri"), str):

@@ -27,10 +27,10 @@ BUILD_TYPE = "urn:nightquant:night:1"
 
 @dataclass(frozen=True, order=True)
 class Package:
-    """A Python distribution, with a normalized name.
+    """A Python distribution with a normalized name.
 
     ``licence`` is ``""`` if the distribution does not state a licence. ``expression`` is true if the
-    licence is an SPDX expression (in newer metadata) instead of free text.
+    licence is an SPDX expression, and false if the licence is free text.
     """
 
     name: str

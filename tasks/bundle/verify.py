@@ -62,8 +62,8 @@ def verify(
 ) -> VerificationReport:
     """Verify the bundle in a folder.
 
-    Without `keys` and `statement`, a bundle is checked only against its own ``SHA256SUMS``. Only a signature reveals
-    that an attacker has rewritten both a file and ``SHA256SUMS``.
+    If neither `keys` nor `statement` is given, a bundle is checked only against its own ``SHA256SUMS``. Only a
+    signature reveals that an attacker has rewritten both a file and ``SHA256SUMS``.
 
     Parameters
     ----------

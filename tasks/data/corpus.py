@@ -235,7 +235,7 @@ class Vocabulary:
 def tokenize(
     texts: Mapping[str, Path], folder: Path, *, block_bytes: int = BLOCK_BYTES, progress: Progress = silent
 ) -> tuple[dict[str, int], int]:
-    """Tokenize texts; write the token ids of each text (int32) and ``vocabulary.parquet`` to a folder.
+    """Tokenize texts; write each text's token ids (int32) and ``vocabulary.parquet`` to a folder.
 
     The texts are read in the given order, line by line with universal newlines. A line's tokens are ``line.split() +
     ["<eos>"]``. A word's id is the number of distinct words before its first appearance. Memory use depends on the

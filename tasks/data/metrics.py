@@ -1,8 +1,8 @@
 """Metrics by name.
 
-The functions of torchmetrics and scikit-learn usually return a single number for a data set. The confidence interval of
-a paired comparison requires each row's contribution to the metric, or the metric for a thousand resamples of the rows.
-Tests check each metric against its definition.
+The metric functions in torchmetrics and scikit-learn usually return a single number for a data set. The confidence
+interval of a paired comparison requires each row's contribution to the metric, or the metric for a thousand resamples
+of the rows. Tests check each metric against its definition.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BLANK = 0
 
 
 def predicted(outputs: Tensor) -> Tensor:
-    """Return the predicted classes, int64 [B], for logits [B, K] or for single logits, [B] or [B, 1].
+    """Return the predicted classes, int64 [B], for logits of shape [B, K] or single logits of shape [B] or [B, 1].
 
     A single logit predicts class 1 if the logit is positive, and class 0 otherwise.
     """

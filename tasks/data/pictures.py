@@ -118,7 +118,7 @@ class PictureWriter:
 
     def __init__(self, folder: Path, shape: tuple[int, int, int], stack: ExitStack) -> None:
         self.labels: dict[Split, list[int]] = {split: [] for split in FILL_ORDER}
-        # Number of omitted duplicates, keyed by the kept image's split and the duplicate's split.
+        # Numbers of omitted duplicates, keyed by the kept image's split and the duplicate's split.
         self.repeated: Counter[tuple[Split, Split]] = Counter()
         self._folder = folder
         self._split_of: dict[bytes, Split] = {}

@@ -33,7 +33,7 @@ class BatchResults:
     rows: list[int] = field(default_factory=list)
 
     def joined(self, name: str) -> Tensor | None:
-        """Join a tensor's batches in sample order; return ``None`` if the tensor is missing or its shapes differ."""
+        """Join a tensor's batches in sample order; return ``None`` if it is missing or its rows differ in shape."""
         parts = [batch[name] for batch in self.batches if name in batch]
         if len({tuple(part.shape[1:]) for part in parts}) != 1:
             return None
@@ -41,7 +41,7 @@ class BatchResults:
         return tensor[torch.tensor(self.rows).argsort()] if self.rows else tensor
 
     def complete(self, name: str) -> Tensor:
-        """Join a tensor's batches, which must have equal shapes."""
+        """Join a tensor's batches, whose rows must all have the same shape."""
         joined = self.joined(name)
         assert joined is not None
         return joined
@@ -68,7 +68,7 @@ class Score(ABC):
 
     @property
     def is_percentage(self) -> bool:
-        """Whether the metric is a percentage, so that differences are in percentage points."""
+        """Whether the metric is a percentage; if so, differences are in percentage points."""
         return False
 
     @abstractmethod
@@ -100,7 +100,7 @@ class RowScore(Score):
         return self.contributions == "right-or-wrong"
 
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return each row's value, with the row's prediction or output."""
+        """Return each row's value and the row's prediction or output."""
         result = {"quality": self.rows(outputs, target)}
         if self.prediction is not None:
             result["prediction"] = self.prediction(outputs)

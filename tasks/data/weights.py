@@ -170,8 +170,8 @@ def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Ten
 def load_checkpoint(model: nn.Module, checkpoint: CheckpointRef, store: ArtifactStore) -> None:
     """Load a checkpoint from the store into its model.
 
-    Stored checkpoints lack module versions, but torchvision's MNASNet refuses a state dict that has no versions. The
-    module versions come from the model, and are correct because stored checkpoints always have the current layout.
+    Stored checkpoints lack module versions, but torchvision's MNASNet refuses a state dict without module versions.
+    The versions come from the model, and are correct because stored checkpoints always have the current layout.
 
     Raises
     ------
@@ -185,7 +185,7 @@ def load_checkpoint(model: nn.Module, checkpoint: CheckpointRef, store: Artifact
 
 
 def build_blank(make: Callable[[], nn.Module]) -> nn.Module:
-    """Build a model to inspect its structure, if possible without allocating memory for the weights.
+    """Build a model for inspecting its structure, without allocating memory for the weights if possible.
 
     `make` builds the model on torch's default device. The state of torch's global generator does not change.
     """

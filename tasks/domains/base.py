@@ -56,7 +56,7 @@ class Domain(ABC, Generic[W, M]):
     def example_inputs(
         self, workload: W, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """Return real inputs, keyed by name in argument order, for timing, tracing and golden cases.
+        """Return real inputs for timing, tracing and golden cases, in argument order and keyed by name.
 
         The inputs are the first samples of the test split. Samples are repeated if the split is too small.
         """
@@ -97,7 +97,7 @@ class Domain(ABC, Generic[W, M]):
         return self.outputs[:1] == ("logits",)
 
     def check(self, job: Job[W], workspace: Workspace) -> None:
-        """Refuse a float model that is incompatible with its data.
+        """Raise an error if the float model is incompatible with its data.
 
         Built-in models are always compatible with their data.
         """

@@ -1,7 +1,7 @@
 """Record the operators and instructions that candidates execute.
 
-`tasks.benchmark.child` calls `run` in a child process. Each candidate runs briefly under the runtime's profiler, which
-names operators, and under the sampler, which finds instructions. The coverage lists converted modules; warnings report
+`tasks.benchmark.child` calls `run` in a child process. Each candidate runs briefly under the runtime's profiler to
+record operators, and under the sampler to record instructions. The coverage lists converted modules; warnings report
 executed operators that contradict the coverage.
 """
 

@@ -64,7 +64,7 @@ class Converter(ABC):
 
     @abstractmethod
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize a float model in evaluation mode, possibly in place.
+        """Quantize a float model that is in evaluation mode; the model may be changed in place.
 
         Raises
         ------

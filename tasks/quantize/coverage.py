@@ -41,7 +41,7 @@ def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage]
 
 
 def unnamed(kind: str) -> str:
-    """Return the reason to record for a float module of type `kind`, a type that the recipe does not name."""
+    """Return the reason for leaving a module in float: the recipe does not name the type `kind`."""
     return f"the recipe does not name the type {kind}"
 
 
@@ -71,7 +71,7 @@ def is_within(path: str, modules: Iterable[str]) -> bool:
 
 
 class ModuleConverter(Converter):
-    """A converter that replaces modules of the types in the spec, except excluded modules, and does not need data."""
+    """A converter that does not need data and replaces modules of the types in the spec, except excluded modules."""
 
     subclass: ClassVar[str]  # reason that subclasses of a named type stay in float, phrased to follow "which"
 
@@ -81,7 +81,7 @@ class ModuleConverter(Converter):
 
     @abstractmethod
     def replace(self, model: nn.Module, paths: Collection[str], spec: Spec) -> nn.Module:
-        """Quantize the modules at `paths`; the modules can have arbitrary weights."""
+        """Quantize the modules at `paths`, whatever values their weights have."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
         """Quantize a float model.

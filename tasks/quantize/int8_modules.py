@@ -127,7 +127,7 @@ class Int8Lstm(_Packable):
     def forward(self, inputs: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the outputs and states, as `torch.nn.LSTM` does, for inputs [T, B, I] and states h and c [L, B, H].
 
-        Inputs may also have the shape [T, I] or, if `batch_first`, [B, T, I].
+        Inputs may also have the shape [T, I] or, if `batch_first` is true, [B, T, I].
 
         Raises
         ------

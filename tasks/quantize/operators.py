@@ -77,7 +77,7 @@ def load_libraries(folder: Path) -> None:
 
 @contextmanager
 def portable_kernels() -> Iterator[None]:
-    """Run the block's operators with portable code, which adds products in 32 bits."""
+    """Run the block's operators with portable code, which accumulates products in 32-bit integers."""
     before = os.environ.get(_SET)
     os.environ[_SET] = "scalar"
     try:

@@ -49,8 +49,8 @@ def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
     Raises
     ------
     QuantizationError
-        The model cannot be exported, contains NaN or infinity, or has no modules that can be quantized. The error is
-        also raised if there are no calibration samples.
+        There are no calibration samples, or the model cannot be exported, contains NaN or infinity, or has no modules
+        that can be quantized.
     """
     model, calibration = source.float_model(), spec.calibration
     assert calibration is not None

@@ -27,7 +27,7 @@ class ModelSource:
     float_model: Callable[[], nn.Module]  # function that returns a new model in evaluation mode, with trained weights
     example_inputs: Mapping[str, Tensor]  # the benchmark's inputs by name, in argument order
     axes: Mapping[str, Mapping[int, str]]  # dynamic axes of the inputs, with a name for each axis's length
-    architecture: Architecture  # description from which the float model can be rebuilt, except for the weights
+    architecture: Architecture  # description from which the float model, without its weights, can be rebuilt
     made_from: Mapping[str, object]  # everything that determines the fields above, for use in digests
     workspace: Workspace
     # `calibration` and `fine_tuning` are functions of the batch size, or None if the domain does not provide the data.

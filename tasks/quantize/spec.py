@@ -1,7 +1,7 @@
 """The spec of a recipe: a description that is independent of methods and runtimes.
 
-A method turns its recipe into a `Spec`. A runtime's `Limit` states which values of a spec's property are supported, and
-why other values are not supported.
+A method turns its recipe into a `Spec`. A runtime's `Limit` contains the supported values of a spec's property and the
+reason for rejecting other values.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Spec:
 
     recipe: Recipe  # recipe that the spec describes
     layers: Mapping[str, Layer] = field(default_factory=dict)  # settings by type name; other types stay in float
-    calibration: Calibration | None = None  # settings to find static ranges in data; None if training finds the ranges
-    training: Training | None = None  # settings to fine-tune weights and static ranges
+    calibration: Calibration | None = None  # settings for calibration; None if training finds the static ranges
+    training: Training | None = None  # settings for fine-tuning weights and static ranges
     arithmetic: Literal["float32", "bfloat16"] = "float32"  # type in which float modules compute
     engine: Engine | None = None  # engine whose kernels run the converted module; None for an ordinary module
     operators: Literal["torch", "own"] = "torch"  # provider of the operators that the module calls: torch or nightquant
@@ -88,7 +88,7 @@ class Spec:
     tolerance: float = 5e-2
 
     def content(self) -> dict[str, object]:
-        """Return everything that determines the quantized model, for use in a digest."""
+        """Return all settings that determine the quantized model, as input for a digest."""
         return {**asdict(self), "recipe": self.recipe.content()}
 
     @property

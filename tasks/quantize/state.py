@@ -134,7 +134,7 @@ def _pack_cell(
 _PACKINGS: dict[str, tuple[Callable[[ScriptObject], Parts], Callable[..., object]]] = {
     "LinearPackedParamsBase": (_unpack_state, _pack_linear),
     "CellParamsBase": (_unpack_state, _pack_cell),
-    # torch packs Conv1d like Conv2d, because it computes Conv1d on images with one row.
+    # torch packs Conv1d like Conv2d, because it runs Conv1d as Conv2d on images with one row.
     "Conv2dPackedParamsBase": (partial(_unpack_convolution, "conv2d"), _ops.conv2d_prepack),
     "Conv3dPackedParamsBase": (partial(_unpack_convolution, "conv3d"), _ops.conv3d_prepack),
 }

@@ -1,4 +1,4 @@
-"""Give a fine-tuned model the form that exporters accept: float operators between quantize and dequantize operators.
+"""Convert a fine-tuned model for export: surround float operators with quantize and dequantize operators.
 
 The quantize and dequantize operators are in torch's namespace ``quantized_decomposed``. Inductor fuses quantize, float
 and dequantize operators into oneDNN's int8 kernels. The ONNX export contains QuantizeLinear and DequantizeLinear, which

@@ -1,1 +1,1 @@
-"""The runtimes, which execute candidates."""
+"""The runtimes that execute candidates."""

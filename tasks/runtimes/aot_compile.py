@@ -1,4 +1,4 @@
-"""Use Inductor to compile an exported model ahead of time for this kind of processor, in a private folder."""
+"""Use Inductor to compile an exported model ahead of time for this kind of processor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from tasks.runtimes.aot_target import TEMPORARY, own_cache, target
 from tasks.runtimes.base import Made, Maker
 
 OPTIONS: dict[str, object] = {
-    # Without freezing, int8 weights are not packed, and products are silently computed in float (pytorch/ao#4566).
+    # Without freezing, int8 weights are not packed, and matrix products are silently computed in float
+    # (pytorch/ao#4566).
     "freezing": True,
     # Compile only for the vector instructions that `target` names, not for all instructions of this processor.
     "cpp.march": "",

@@ -1,8 +1,8 @@
 """Base class of runtimes. A runtime declares the specs that it supports, and names its maker, opener and checker.
 
-The module of a runtime does not import large libraries, because nightquant imports the module to validate a workload
-file. The maker and the opener are imported separately and on demand, because a benchmark process must not load the
-tools that build files.
+A runtime's module does not import large libraries, because nightquant imports the module to validate a workload file.
+The maker and the opener are imported separately and on demand, because a benchmark process must not load the tools that
+build files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tasks.quantize.source import ModelSource
 
 DOCUMENT = "candidate.json"
-# Engines that require AVX2, and that choose faster kernels at run time if the processor supports such kernels.
+# Engines that require AVX2, and that choose faster kernels at run time if the processor supports them.
 _WITH_AVX2 = ("x86", "fbgemm", "onednn")
 
 

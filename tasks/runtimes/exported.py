@@ -1,4 +1,4 @@
-"""Base class of makers that quantize an exported model; it defines the steps and computes the coverage."""
+"""Base class for makers that quantize an exported model; it defines the steps and computes the coverage."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ op: Any = opset20
 def find_or_export(source: ModelSource, spec: Spec) -> Path:
     """Export the float model, or reuse an earlier export. The name of the returned folder is the artifact's digest.
 
-    If the spec includes training, export the fine-tuned model, with int8 weights and with QuantizeLinear and
+    If the spec includes training, export the fine-tuned model, including its int8 weights and its QuantizeLinear and
     DequantizeLinear nodes. The domain declares the dynamic axes; all other axes have the lengths of the example inputs.
 
     Raises
@@ -85,7 +85,7 @@ def export(
     axes: Mapping[str, Mapping[int, str]],
     paths: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[ModelProto, dict[str, str]]:
-    """Export a model in evaluation mode, with nodes named after their modules and without paths from this host.
+    """Export a model in evaluation mode; name the nodes after their modules, and omit this host's paths.
 
     For a model with wrapped modules, `paths` maps the modules' paths to paths in the export. The second return value
     maps each folded batch norm to the module into which it was folded.
@@ -205,7 +205,7 @@ def lstm(
 
 
 def _reordered(gates: Value) -> Value:
-    """Change the order of gates from torch's (input, forget, cell, output) to ONNX's (input, output, forget, cell)."""
+    """Reorder gates from torch's order (input, forget, cell, output) to ONNX's order (input, output, forget, cell)."""
     size, axis = int(gates.shape[0]) // 4, op.Constant(value_ints=[0])
     input_gate, forget, cell, output = (
         op.Slice(gates, op.Constant(value_ints=[index * size]), op.Constant(value_ints=[(index + 1) * size]), axis)

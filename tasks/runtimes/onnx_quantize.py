@@ -60,7 +60,7 @@ class OnnxMaker(ExportedMaker):
             shutil.copyfile(exported, target)
 
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
-        """Read the ONNX file's operations that have weights."""
+        """Yield the module path of each ONNX operation that has weights, and whether these weights are int8."""
         graph = onnx.load(folder / MODEL).graph
         int8 = {tensor.name for tensor in graph.initializer if tensor.data_type in _INT8}
         int8 |= {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
@@ -104,7 +104,7 @@ def _quantize_statically(
     left_out: list[str],
     source: ModelSource,
 ) -> None:
-    """Quantize weights and activations to int8, with QuantizeLinear and DequantizeLinear around float operators.
+    """Quantize weights and activations to int8; insert QuantizeLinear and DequantizeLinear around float operators.
 
     Ranges come from calibration batches, only one of which is in memory at a time. The ``min-max`` observer uses the
     minimum and maximum, and ``moving-average`` uses their moving averages. The ``histogram`` observer excludes 0.001%

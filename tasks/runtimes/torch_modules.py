@@ -51,7 +51,7 @@ class EagerMaker(Maker):
         return {KIND: find_or_convert(source, spec).name}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Return the module's properties; the size is measured on a ``torch.save`` file of the state dict."""
+        """Return the module's properties; ``size_bytes`` is the size of a ``torch.save`` file of the state dict."""
         structure = Structure.read(find_or_convert(source, spec))
         return Made(size_bytes=structure.size_bytes, coverage=structure.coverage, graph=structure.graph)
 
@@ -76,8 +76,8 @@ class EagerOpener(Opener):
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
         """Open the converted module with kernels that accumulate products in 32 bits on every processor.
 
-        torch's modules use QNNPACK, which rounds at different points than the other engines. nightquant's operators use
-        portable code.
+        torch's modules use QNNPACK, which rounds at different points in the computation than the other engines.
+        nightquant's operators use portable code.
         """
         if files.spec().operators == "own":
             return Opened(self.open(files, threads).call, portable_kernels)

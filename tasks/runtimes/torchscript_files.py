@@ -59,8 +59,8 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
         The model cannot be traced.
     """
     with without_deprecations(), torch.no_grad():
-        # Tracing causes warnings in torch and transformers, because it runs shape checks and reads every property of a
-        # module. Warnings about the user's own code stay visible.
+        # Tracing triggers warnings from torch and transformers, because it runs shape checks and reads every property
+        # of a module. Warnings about the user's own code stay visible.
         warnings.filterwarnings("ignore", category=TracerWarning, module=r"(torch|transformers)\.")
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
         try:
@@ -73,7 +73,7 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
                 hint="Rewrite the code named in the message, or remove the torchscript runtime from the recipe.",
             ) from error
         frozen: torch.jit.ScriptModule = torch.jit.freeze(traced.eval(), optimize_numerics=not exact)
-        # Do not use ``frozen.save(path)``, because torch's writer aborts the process on a full disk.
+        # Do not use ``frozen.save(path)``, because torch's writer aborts the process if the disk is full.
         path.write_bytes(frozen.save_to_buffer())
 
 

@@ -35,7 +35,7 @@ class Race:
 
     A trial passes if its quality loss is at most ``bound`` and it can still satisfy the bounds on speed and size. The
     loss is measured on increasing numbers of samples (``samples``) until its interval excludes the bound. If the
-    interval on all samples still includes the bound, the estimate is compared with the bound. ``variants`` returns
+    interval from all samples still includes the bound, the estimate is compared with the bound. ``variants`` returns
     recipes that are as fast as a trial's recipe. At most ``batch`` new trials are built, screened and timed together.
     """
 
@@ -50,7 +50,7 @@ class Race:
     batch: int = 8
     _started: list[int] = field(default_factory=list)  # numbers of the trials in the current batch
     # Number of batches started so far. After each batch, the search tries to repair the best failed trial,
-    # because the budget may be spent before the next batch.
+    # because the budget may run out before the next batch.
     _batches: int = 0
     _screened: dict[int, int] = field(default_factory=dict)  # number of sample sizes at which a trial was screened
     # Results for decided trials, keyed by trial number: True if the trial satisfies the bound on quality.
@@ -140,7 +140,7 @@ class Race:
         return list((related or waiting)[: self.batch])
 
     def _decide(self) -> Request | None:
-        """Request a screening of undecided trials on more samples; skip trials that are certainly worse than others."""
+        """Request a screening of undecided trials on more samples; skip trials that are certainly not the best."""
         undecided = [trial for trial in self._open() if trial.drop]
         if not undecided:
             return None
@@ -164,7 +164,7 @@ class Race:
         return self._repairs[-1]
 
     def _continue(self, repair: Repair) -> Rank | None:
-        """Add the next trials of a repair, or request the order of layers."""
+        """Add the next trials of a repair, or request a ranking of the layers."""
         root = self.trials[repair.root - 1]
         if not repair.members:
             self._started = self._add(root, "variant", self.variants(root))
@@ -206,8 +206,8 @@ class Race:
     def _judge(self, trial: Trial, drop: Drop) -> None:
         """Decide whether a trial satisfies the bound on quality, or leave the trial undecided.
 
-        A trial stays undecided while the interval of its loss includes the bound. At the largest sample
-        size, the estimate decides, because intervals from a small selection split would reject almost every trial.
+        A trial stays undecided while the interval of its loss includes the bound. At the largest sample size, the
+        estimate decides. If the interval decided, almost every trial would fail on a small selection split.
         """
         screened = self._screened[trial.number] = self._screened.get(trial.number, 0) + 1
         is_last = screened == len(self.samples) or bool(trial.drop and trial.drop.samples == drop.samples)
@@ -230,7 +230,7 @@ class Race:
                 self._end(trial.number, "dropped", f"cannot be better than {self._leader().name}")
 
     def _excess(self, trial: Trial) -> str:
-        """Describe how a trial violates a bound on size or speed; return ``""`` if a violation is not certain."""
+        """Describe how a trial violates a bound on size or speed; return ``""`` if no violation is certain."""
         size, speed = trial.size_bytes, trial.speed
         if size and self.max_size_bytes and size > self.max_size_bytes:
             return f"{size:,} bytes are more than {self.max_size_bytes:,.0f}"

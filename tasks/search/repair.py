@@ -1,4 +1,4 @@
-"""To repair a trial that violates the bound on quality, find the smallest number of layers that must stay in float."""
+"""Repair a trial that violates the quality bound: find the smallest number of layers that must stay in float."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ MOST_FLOAT = 0.6
 class Repair:
     """The state of a repair, which doubles the number of layers in float until a trial passes, and then bisects.
 
-    ``members`` contains the numbers of the failed trial (``root``) and its variants. ``base`` is the member whose
-    layers are kept in float. Keeping ``fails`` layers in float is not enough, but keeping ``passes`` layers is enough.
+    ``members`` contains the numbers of the failed trial (``root``) and its variants. Keeping ``fails`` layers in float is
+    not enough, but keeping ``passes`` layers is enough.
     """
 
     root: int
     members: list[int] = field(default_factory=list)
-    base: int = 0
     tried: int = 0  # number of the last trial with layers in float
     count: int = 0  # number of layers in float in the last trial
     fails: int = 0

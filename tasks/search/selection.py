@@ -15,14 +15,14 @@ _SIZES = (256, 1024)
 
 @dataclass(frozen=True)
 class Selection:
-    """A selection split, and the growing sample sizes on which trials are screened."""
+    """A selection split, and the increasing numbers of samples for screening trials."""
 
     split: str
     samples: tuple[int, ...]
 
     @classmethod
     def of(cls, dataset: DatasetRef) -> Selection:
-        """Choose the selection split; from a train split, use at most as many samples as the test split has.
+        """Choose the selection split; from a train split, use no more samples than the test split contains.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The recipes that a search can try: combinations of the methods' axes and the runtimes that can work."""
+"""The recipes that a search can try (combinations of the methods' axis values), and their possible runtimes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tasks.workload.recipe import Recipe
 from tasks.workload.search import Search
 from tasks.workload.workload import Workload
 
-_REPEATED = 50  # maximum number of characters to keep from a recipe's name when modules stay in float
-# The engines that have kernels for each architecture; the usual engine comes first. If ``[search]`` lists engines, the
-# search uses only the listed engines.
+_REPEATED = 50  # maximum length of a recipe's name before the number of float modules is appended
+# Engines that have kernels for an architecture, keyed by architecture; the usual engine comes first. If ``[search]``
+# lists engines, the search uses only the listed engines.
 _ENGINES: Mapping[str, tuple[object, ...]] = {"x86_64": ("x86", "onednn"), "AMD64": ("x86", "onednn")}
 _OTHER_ENGINES = ("qnnpack", "onednn")
 _RESTRICTED_BY = {
@@ -50,7 +50,7 @@ def space(
     Parameters
     ----------
     module_types
-        Type names of the float model's modules that have parameters.
+        Type names of the parameterized modules in the float model.
     speeds
         Speed-ups that an earlier search measured on this machine, keyed by the trial's name.
     """
@@ -162,7 +162,10 @@ def _engines(search: Search, machine: Machine) -> tuple[object, ...]:
 
 
 def _is_left_out(workload: Workload, needs: tuple[Need, ...]) -> bool:
-    """Return whether a method is tried only on request, because it trains or needs a feature that the domain lacks."""
+    """Return whether a method trains or needs a feature that the domain lacks.
+
+    Such a method is tried only on request.
+    """
     return "fine-tuning" in needs or any(workload.lacks(need) for need in needs)
 
 

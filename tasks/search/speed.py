@@ -31,7 +31,8 @@ def time_trials(
 ) -> Timed:
     """Measure the speed of candidates, the baseline and the baseline's copy while no other benchmark runs on the host.
 
-    The intervals also use the other subjects' variances, because two launches say little about one subject's variance.
+    The intervals also use the other subjects' variances, because two launches are too few to estimate a
+    variance reliably.
 
     Parameters
     ----------

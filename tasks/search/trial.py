@@ -19,7 +19,7 @@ Outcome = Literal["open", "passing", "chosen", "dropped", "failed"]
 
 
 class Drop(Frozen):
-    """A quality loss on `samples` samples of the selection split, with the 95% interval; positive values are worse.
+    """A quality loss on `samples` samples of the selection split, with its 95% interval; a negative loss is a gain.
 
     Depending on the search's bound, the loss is in the metric's unit or is a fraction of the baseline's quality.
     """
@@ -70,7 +70,10 @@ class RankedLayer(Frozen):
 
 
 class Timed(Frozen):
-    """Speeds by trial name (``recipe/runtime``) from one measurement; ``refused`` maps excluded trials to reasons."""
+    """Speeds from one measurement, keyed by trial name (``recipe/runtime``).
+
+    ``refused`` maps each excluded trial to the reason for the exclusion.
+    """
 
     speeds: dict[str, Speed]
     refused: dict[str, str]
@@ -137,20 +140,23 @@ class Trial(Frozen):
 
 
 class Build(Frozen):
-    """A request to build trials; each answer is a size in bytes."""
+    """A request to build trials; the answer for each trial is a size in bytes."""
 
     numbers: tuple[int, ...]
 
 
 class Screen(Frozen):
-    """A request to evaluate trials on `samples` samples of the selection split; each answer is a `Drop`."""
+    """A request to evaluate trials on `samples` samples of the selection split.
+
+    The answer for each trial is a `Drop`.
+    """
 
     numbers: tuple[int, ...]
     samples: int
 
 
 class Time(Frozen):
-    """A request to time trials in one measurement; each answer is a `Speed`."""
+    """A request to time trials in one measurement; the answer for each trial is a `Speed`."""
 
     numbers: tuple[int, ...]
 

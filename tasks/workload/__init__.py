@@ -52,7 +52,7 @@ def read_workload(path: Path) -> Workload:
 
 
 def validated(path: Path, document: JsonObject) -> Workload:
-    """Validate the content of a workload file; no file has to exist at `path`.
+    """Validate the content of a workload file; the file at `path` does not have to exist.
 
     `document` is not changed.
 

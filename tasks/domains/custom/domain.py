@@ -210,7 +210,7 @@ def _seeded(seed: int) -> Iterator[None]:
 def _trained(
     key: str, settings: FineTune, model: nn.Module, splits: Mapping[str, object], seed: int, epochs: int
 ) -> Mapping[str, Tensor]:
-    """Call the training callable that is the value of the workload's `key`; return the state dict."""
+    """Call the training callable that the workload's `key` names; return the state dict."""
     result = call_user(
         key, settings.train, settings.folder, model, splits, seed=seed, epochs=epochs, **settings.arguments
     )

@@ -45,7 +45,7 @@ def structure_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> object:
 
 
 def names(structure: object) -> tuple[str, ...]:
-    """Return a path such as ``hidden.0`` for each output of a nested structure, or else numbered names (``output-0``).
+    """Return the outputs' names: paths such as ``hidden.0``, or numbers such as ``output-0`` if the structure is flat.
 
     Raises
     ------

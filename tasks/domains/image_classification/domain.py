@@ -159,7 +159,7 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
 def training_batches(
     dataset: DatasetRef, store: ArtifactStore, batch_size: int, generator: torch.Generator
 ) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
-    """Yield one epoch of shuffled batches from the train split, with each image shifted randomly.
+    """Yield one epoch of shuffled batches from the train split; shift each image randomly.
 
     A shift of at most 1/16 of the side length does not affect the label, but a flip could turn one character into
     another. A final batch of one sample is dropped, because batch normalization needs several samples. Each epoch

@@ -51,7 +51,7 @@ class Choice:
 
     @property
     def keys(self) -> dict[str, object]:
-        """Keys of ``[data]`` that describe the preprocessing; default values are omitted."""
+        """Keys of ``[data]`` that describe the preprocessing; transforms with default values are omitted."""
         geometry = self.geometry
         transforms: dict[str, object] = {"resize": geometry.resize} if geometry.resize != geometry.crop else {}
         if (geometry.mean, geometry.std) != (_DEFAULTS.mean, _DEFAULTS.std):

@@ -243,7 +243,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         return made_from, lambda: read_directory(spec)
 
     def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
-        """Return the range of allowed token ids; with a larger id, the lookup would read beyond the embedding."""
+        """Return the range of allowed token ids; a lookup of a larger id would read beyond the end of the embedding."""
         return {"input_ids": (0, dataset.vocabulary - 1), "attention_mask": (0, 1)}
 
     def propose(self, workload: EncoderWorkload, workspace: Workspace) -> Proposal:

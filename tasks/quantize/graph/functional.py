@@ -158,7 +158,7 @@ def _move_children(owner: str, model: nn.Module, graph: fx.Graph) -> dict[str, n
 
 
 def _separate_reads(graph: fx.Graph, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Rename each tensor that `forward` reads from a module that it also calls; yield the new name and the tensor."""
+    """Rename each tensor that `forward` reads from a module that is also called; yield the new name and the tensor."""
     called = {str(node.target) for node in graph.nodes if node.op == "call_module"}
     for node in graph.nodes:
         if node.op == "get_attr" and str(node.target).rpartition(".")[0] in called:

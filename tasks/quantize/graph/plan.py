@@ -1,6 +1,6 @@
 """Choose the graph mode in which a model is quantized, and the chains of modules to fuse into int8 kernels.
 
-Eager mode is used if it can express the complete model, and FX graph mode otherwise.
+Eager mode is used if it can express the entire model, and FX graph mode otherwise.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
         return Plan("eager", "own", own_fusing, (), excluded)
     chains = find_chains(traced, is_qat=spec.training is not None)
     head_of = {path: chain[0] for chain in chains for path in chain}
-    # If one module of a chain stays in float, the complete chain does too.
+    # If one module of a chain stays in float, the entire chain does too.
     plan = Plan("fx", "around", False, chains, tuple(dict.fromkeys(head_of.get(name, name) for name in excluded)))
     if spec.graph == "fx":
         return plan
@@ -196,7 +196,7 @@ def _functionals(traced: Traced) -> set[fx.Node]:
 def find_chains(traced: Traced, *, is_qat: bool) -> tuple[Chain, ...]:
     """Find fusable chains: Conv-BN, Conv-BN-ReLU, Conv-ReLU, Linear-BN, Linear-ReLU, BN-ReLU and transposed Conv-BN.
 
-    In a chain, each output has one consumer and each module is called once, because fusing affects all callers of a
+    In a chain, each output has one consumer. Each module is called only once, because fusing affects all callers of a
     module. Quantization-aware training omits transposed Conv-BN, because torch cannot train such a fused chain.
     """
     taken: set[str] = set()
