@@ -17,8 +17,8 @@ MOST_FLOAT = 0.6
 class Repair:
     """The state of a repair, which doubles the number of layers in float until a trial passes, and then bisects.
 
-    ``members`` contains the numbers of the failed trial (``root``) and its variants. Keeping ``fails`` layers in float is
-    not enough, but keeping ``passes`` layers is enough.
+    ``members`` contains the numbers of the failed trial (``root``) and its variants. Keeping ``fails`` layers in float
+    is not enough, but keeping ``passes`` layers is enough.
     """
 
     root: int
