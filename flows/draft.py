@@ -151,7 +151,8 @@ def _module(request: Asked) -> JsonObject:
 def _columns(request: Asked) -> dict[str, bool]:
     if not request.data.endswith(_TABLES):
         raise ConfigurationError(
-            f'--data "{request.data}" is not a table.', hint=f"Pass a file of one of these types: {', '.join(_TABLES)}."
+            f'--data "{request.data}" is not a table.',
+            hint=f"Pass a file in one of these formats: {', '.join(_TABLES)}.",
         )
     from tasks.data.tables import columns_of
 

@@ -247,7 +247,7 @@ def _section(workload: Workload) -> SearchSection:
 
 
 def _kind(request: Request) -> tuple[str, int]:
-    """Return a request's kind and the number of samples to which the request's cost is proportional."""
+    """Return a request's kind and number of samples; the request's cost is proportional to this number."""
     return type(request).__name__.lower(), request.samples if isinstance(request, Screen) else 1
 
 

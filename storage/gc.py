@@ -55,7 +55,7 @@ class Collected:
 def collect(
     root: StoreRoot | Path | str, keep_nights: int, *, dry_run: bool = False, now: float | None = None
 ) -> Collected:
-    """Remove artifacts that are not referenced by a bundle or by a row of the latest nights; never remove rows.
+    """Remove artifacts that no bundle and no row from the latest nights references; never remove rows.
 
     Artifacts are referenced by bundles and by the rows of each workload's latest `keep_nights` nights. The inputs, the
     evaluation and the proof of a referenced artifact are also kept. Artifacts that are less than a day old at `now`

@@ -172,7 +172,7 @@ def stated(
 
 
 def location_of(workload: str, version: str | None = None) -> str:
-    """Return a path relative to the store's root: the folder of a workload's bundles, or of the bundle `version`.
+    """Return the folder of a workload's bundles, or of the bundle `version`, relative to the store's root.
 
     Raises
     ------

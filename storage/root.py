@@ -92,7 +92,7 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def read(self, name: str) -> bytes:
-        """Read a file; raise `FileNotFoundError` if it does not exist."""
+        """Read a file; raise `FileNotFoundError` if the file is missing."""
 
     @abc.abstractmethod
     def digest(self, name: str) -> str:

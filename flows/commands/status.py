@@ -78,7 +78,7 @@ def command(
     format: str,
     store: str,
 ) -> None:
-    """Show the state of the store: last night, current bundles, problems that need attention, and next steps.
+    """Show the state of the store: the latest night, current bundles, problems that need attention, and next steps.
 
     Without a subcommand, nightquant runs this command. The exit code is 0 even if problems need attention. With
     --max-age, the exit code is 1 if the store's last night without failures is older than AGE. With --workload, the

@@ -168,7 +168,7 @@ def benchmark(
 
 
 def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> Contest:
-    """Return the contest in a workload's benchmark: the candidates whose speed affects decisions."""
+    """Return the candidates in a workload's benchmark whose speed affects decisions."""
     challengers = {candidate.name for candidate in candidates if candidate.standing in ("challenger", "defender")}
     deployed = (candidate.name for candidate in candidates if candidate.standing in ("defender", "incumbent"))
     return Contest(

@@ -88,7 +88,7 @@ def _covered(
     folded: Mapping[str, str],
     paths: Mapping[str, str] = MappingProxyType({}),
 ) -> Quantized:
-    """Determine coverage and count the int8 products; `paths` maps the graph's module paths to the float model's."""
+    """Determine coverage and count the int8 products; `paths` maps graph paths to the float model's paths."""
     model = source.float_model()
     excluded = excluded_modules(model, spec.recipe.exclude)
     products = [

@@ -115,7 +115,7 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
             return replace(plan, graph="eager", borders="own", outside=outside)
     if obstacle and spec.graph == "eager":
         raise QuantizationError(
-            f"Eager mode cannot express {type(model).__name__}: {obstacle}.",
+            f"Eager-mode quantization does not support {type(model).__name__}: {obstacle}.",
             hint='Use graph = "fx" or "auto", or add the affected module to `exclude`.',
         )
     if obstacle or (spec.graph == "auto" and (has_functional_relu_to_fuse(traced) or _has_clamps(traced))):
