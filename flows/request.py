@@ -90,8 +90,9 @@ class SearchResult(Frozen):
     """The outcome of a search.
 
     ``split`` is the name of the split on which the search measured quality. ``finalists`` are the best passing trials,
-    best first. ``spent_s`` is the wall time of the search, including time before an interruption. ``total_s`` is the total time for this search and all earlier searches with the same inputs. ``ended`` is the reason why the search ended.
-    If a signal stopped the search, ``stopped_by`` is the signal's number.
+    best first. ``spent_s`` is the wall time of the search, including time before an interruption. ``total_s`` is the
+    total time for this search and all earlier searches with the same inputs. ``ended`` is the reason why the search
+    ended. If a signal stopped the search, ``stopped_by`` is the signal's number.
     """
 
     workload: str
