@@ -54,8 +54,8 @@ order by workload, goodness desc nulls last, recipe, runtime
 
 _WARNED = "from nights where run_id = $run and warning is not null order by workload"
 
-# For a store, a night is good if the run completed without a failure. For a workload, a night is good if none of its
-# candidates failed.
+# For a store, a night is good if the run completed without a failure. A night is good for a workload if none of the
+# workload's candidates failed.
 _LAST_GOOD = "select max(finished_at) as at from runs where status = 'completed'"
 _LAST_GOOD_OF_WORKLOAD = """
 select max(finished_at) as at

@@ -14,9 +14,9 @@ from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 from storage.seal import check_sums, read_manifest
 
-# If a bundle stayed current, the night's row describes this bundle. If no bundle stayed current, the night's row
-# describes the candidate with the best decision and rank. The row of a bundle that stayed current contains measurements
-# of the bundle's own files or of an identical candidate.
+# If the current bundle was not replaced, the night's row describes that bundle. If no bundle stayed current, the
+# night's row describes the candidate with the best decision and rank. The row of a bundle that stayed current contains
+# measurements of the bundle's own files or of an identical candidate.
 _HISTORY = """
 select workload, night, rows.run_id, recipe, runtime, rows.candidate, status, speedup, speedup_low, speedup_high,
     caches, cold_speedup, cold_speedup_low, cold_speedup_high,

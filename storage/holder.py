@@ -106,7 +106,7 @@ def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
         dead = _read(records, root.url)
 
         def has_died(content: bytes) -> bool:
-            # This process has the kernel's lock, so the last holder on this host is dead.
+            # This process holds the kernel lock, so the previous holder on this host is dead.
             return _parsed(content, root.url) == dead[-1:] != ()
 
         content = _HOLDERS.dump_json((holder,))

@@ -167,9 +167,9 @@ class Envelope(FrozenDocument):
         count = signers_among(keys, [signature.sig for signature in self.signatures], self._message())
         if count < threshold:
             raise BundleError(
-                f"The current.json of {workload} is signed with {count} of the {len(keys)} given keys, but at "
-                f"least {threshold} must match.",
-                hint="The file was changed or was signed with other keys; do not use this file.",
+                f"The current.json of {workload} has valid signatures for only {count} of the {len(keys)} given keys, "
+                f"but at least {threshold} are required.",
+                hint="Do not use the file, because it was changed or was signed with other keys.",
             )
         try:
             return Statement.model_validate_json(self.payload)

@@ -1,6 +1,6 @@
 """Facts about candidates (evaluations and proofs, but never measurements), which later runs look up in the store.
 
-A fact depends on conditions: the code, the inputs, and this host's hardware, libraries and instruction sets. If a
+A fact is valid only for the same code, inputs, hardware, libraries and instruction sets. If a
 condition changes, the run determines the fact again.
 """
 

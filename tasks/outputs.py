@@ -100,5 +100,5 @@ def distance(output: Tensor, reference: Tensor) -> float:
 
 
 def worst(*distances: float) -> float:
-    """Return the largest distance, or NaN if any distance is NaN; `max` may ignore NaN."""
+    """Return the largest distance, or NaN if any distance is NaN."""
     return math.nan if any(map(math.isnan, distances)) else max(distances)

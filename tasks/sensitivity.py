@@ -33,7 +33,7 @@ from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 _BATCH_SIZE, _BATCHES = 16, 4
-# Ratio recorded for a layer without noise, because tables do not accept an infinite ratio.
+# Finite ratio recorded for a layer without noise, because tables do not accept infinity.
 _MAX_DB = 200.0
 _STUDIED = (1, 2, 4)
 

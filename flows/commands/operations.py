@@ -86,7 +86,7 @@ def install(late_after: dt.timedelta, silent_after: dt.timedelta, format: str) -
 
 
 @command.command()
-@click.option("--send", is_flag=True, help="Ask the server to send a test alert, and print each receiver's answer.")
+@click.option("--send", is_flag=True, help="Ask the server to send a test alert, and print each receiver's response.")
 @_when
 @format_option("text", "json")
 @click.pass_context

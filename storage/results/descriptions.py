@@ -67,7 +67,7 @@ def quoted(text: str) -> str:
 
 
 def _view(file: str, sql: str) -> Described:
-    # The SQL comments contain the view's meaning, an example, notes, and descriptions of the columns that exist only in
+    # The SQL comments give the view's meaning, an example, notes, and descriptions of the columns that exist only in
     # the view.
     comments = [line.removeprefix("--").strip() for line in sql.splitlines() if line.startswith("--")]
     meaning, _, rest = "\n".join(comments).partition("\nexample: ")

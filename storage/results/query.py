@@ -190,6 +190,5 @@ def _check_is_pivot(connection: duckdb.DuckDBPyConnection, statement: duckdb.Sta
         connection.extract_statements(f"select exists (\n{query}\n)")
     except duckdb.ParserException as error:
         raise QueryError(
-            "PIVOT is not allowed in statements that write data, because queries are read-only. Use PIVOT only to read "
-            "data."
+            "Queries are read-only, so a statement with PIVOT cannot write data. Use PIVOT only to read data."
         ) from error

@@ -41,7 +41,7 @@ _FOR_P99, _FOR_P999 = 1_000, 10_000
 
 @dataclass(frozen=True)
 class _Plan:
-    """A plan for the available time: numbers of sittings, rounds per sitting, and windows per subject in a sitting."""
+    """A plan for the available time: how many sittings, rounds per sitting, and windows per subject in each sitting."""
 
     sittings: int
     rounds: int

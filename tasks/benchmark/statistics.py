@@ -133,7 +133,7 @@ _AGAINST_TWO, _AGAINST_ONE = 1.5, 2.0
 
 @dataclass(frozen=True)
 class Ratio:
-    """Baseline latency ÷ candidate latency (above 1 if the candidate is faster), with the ends of an interval."""
+    """Baseline latency ÷ candidate latency (above 1 if the candidate is faster), with a confidence interval."""
 
     value: float
     low: float

@@ -183,7 +183,8 @@ def _columns(
 def _pair(item: object, source: str) -> tuple[object, object]:
     if not isinstance(item, tuple | list) or len(item) != 2:
         raise ConfigurationError(
-            f"{source}: the value of type {type(item).__name__} is not a pair.", hint="Return a pair (inputs, target)."
+            f"{source}: expected a pair (inputs, target), but got an object of type {type(item).__name__}.",
+            hint="Return a pair (inputs, target).",
         )
     return item[0], item[1]
 

@@ -8,8 +8,7 @@ from itertools import accumulate
 
 from tasks.search.trial import RankedLayer
 
-# Largest share of the float model's time that layers in float may take. If layers in float take a larger share,
-# int8 saves little time.
+# Largest share of the float model's time that layers in float may take. If float layers take a larger share of the time, int8 saves little.
 MOST_FLOAT = 0.6
 
 

@@ -139,7 +139,7 @@ def _keep_float(model: nn.Module, path: str) -> None:
     module = model.get_submodule(path)
     if isinstance(module, nn.Identity) or hasattr(module, "activation_post_process"):
         raise QuantizationError(
-            f"The module {path} cannot stay in float by itself, because it was fused with another module or because "
+            f"The module {path} alone cannot stay in float, because it was fused with another module or because "
             "`forward` calls its methods directly.",
             hint='Add the preceding module or the enclosing block to `exclude`, or use graph = "fx".',
         )
