@@ -102,8 +102,8 @@ def _layout(table: str, run_id: str, published: datetime) -> Table:
     if not _RUN_ID.fullmatch(run_id) or run_id.startswith("compacted-"):
         raise StoreError(
             f"{run_id!r} is not a valid run id.",
-            hint="Use only letters, digits, dots, dashes and underscores, and begin with a letter or a digit. The prefix "
-            '"compacted-" is reserved.',
+            hint="Use only letters, digits, dots, dashes and underscores, and begin with a letter or a digit. The "
+            'prefix "compacted-" is reserved.',
         )
     if published.tzinfo is None:
         raise StoreError(f"The publication time {published} lacks a time zone.", hint="Pass datetime.now(UTC).")

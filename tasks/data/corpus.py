@@ -302,8 +302,8 @@ def _check_utf8(path: Path, text: bytes, offset: int) -> None:
 def _find_words(text: bytes) -> npt.NDArray[np.int64]:
     """Return the start position of each word, int64 [words]."""
     data = np.frombuffer(text, dtype=np.uint8)
-    # The ASCII whitespace characters have the codes 9 to 13 and 28 to 32. Subtracting 9 or 28 from a smaller uint8 code wraps around
-    # to a large number.
+    # The ASCII whitespace characters have the codes 9 to 13 and 28 to 32. Subtracting 9 or 28 from a smaller uint8 code
+    # wraps around to a large number.
     space = (data - np.uint8(9) < 5) | (data - np.uint8(28) < 5)
     return np.flatnonzero(space[:-1] > space[1:]) + 1
 

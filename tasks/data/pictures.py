@@ -62,7 +62,7 @@ class Preprocessing:
     interpolation: str = "bilinear"
 
     def pixels(self, image: Image.Image) -> Pixels:
-        """Convert an image of any mode and size to RGB, uint8 [3, crop, crop]; a grayscale image gets three equal channels.
+        """Convert an image of any mode and size to RGB, uint8 [3, crop, crop]; a grayscale image gets equal channels.
 
         Raises
         ------

@@ -8,7 +8,8 @@ from itertools import accumulate
 
 from tasks.search.trial import RankedLayer
 
-# Largest share of the float model's time that layers in float may take. If float layers take a larger share of the time, int8 saves little.
+# Largest share of the float model's time that layers in float may take. If float layers take a larger share of the
+# time, int8 saves little.
 MOST_FLOAT = 0.6
 
 

@@ -196,7 +196,8 @@ def _functionals(traced: Traced) -> set[fx.Node]:
 def find_chains(traced: Traced, *, is_qat: bool) -> tuple[Chain, ...]:
     """Find fusable chains: Conv-BN, Conv-BN-ReLU, Conv-ReLU, Linear-BN, Linear-ReLU, BN-ReLU and transposed Conv-BN.
 
-    In a chain, each output has one consumer. Each module must be called only once, because fusing a module affects all its callers. Quantization-aware training omits transposed Conv-BN, because torch cannot train such a fused chain.
+    In a chain, each output has one consumer. Each module must be called only once, because fusing a module affects all
+    its callers. Quantization-aware training omits transposed Conv-BN, because torch cannot train such a fused chain.
     """
     taken: set[str] = set()
     chains = []
