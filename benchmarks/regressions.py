@@ -230,7 +230,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     print(f"False alerts in {arguments.quiet * arguments.nights:,} candidate-nights without a change:\n")
-    print("| noise | nights of history | candidate-nights with false alerts, per 1,000 | false alerts, per 1,000 |")
+    print(
+        "| noise | nights of history | candidate-nights with a false alert, per 1,000 candidate-nights "
+        "| false alerts, per 1,000 candidate-nights |"
+    )
     print("| ---: | ---: | ---: | ---: |")
     for noise, history in ((0.01, HISTORY), (0.025, HISTORY), (0.05, HISTORY), (0.01, 8), (0.025, 8)):
         nights, alarms = false_alarms(noise, arguments.quiet, arguments.nights, history, arguments.seed)

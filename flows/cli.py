@@ -72,7 +72,7 @@ class LazyGroup(click.Group):
 @click.option("--debug", is_flag=True, help="Show tracebacks and Prefect's own log.")
 @click.pass_context
 def nightquant(context: click.Context, debug: bool) -> None:
-    """Quantize PyTorch models to int8 every night, measure the candidates, and publish the best one.
+    """Quantize PyTorch models to int8 every night, measure the candidates, and publish the best one for each workload.
 
     \b
     Exit codes: 0 (success), 1 (some work failed), 2 (the request or the configuration is invalid), 3 (a regression

@@ -43,7 +43,7 @@ class Settings(BaseSettings):
     retry_wait_s: NonNegativeFloat = Field(
         default=10.0,
         description="pause before the first retry after a network or server failure, in seconds; "
-        "later pauses are longer",
+        "the pause grows with each retry",
     )
     server_startup_timeout_s: PositiveFloat = Field(
         default=90.0, description="maximum time to wait for the command's own Prefect server to start, in seconds"
@@ -71,7 +71,8 @@ class Settings(BaseSettings):
     )
     cache: str = Field(
         default="",
-        description="folder for cached files of a remote store; if empty, the folder `nightquant` in `XDG_CACHE_HOME`",
+        description="folder for cached files of a remote store; if empty, nightquant uses the folder `nightquant` in "
+        "`XDG_CACHE_HOME`",
     )
 
     def signer(self) -> Signer | None:

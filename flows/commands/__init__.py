@@ -99,15 +99,6 @@ store_option = click.option(
     callback=_store,
     help="Use this store (default: from NIGHTQUANT_STORE or nightquant.toml, otherwise ./nightquant-store).",
 )
-# The command receives ``--workload`` as ``workload: tuple[str, ...]``; an empty tuple means every built-in workload.
-workload_option = click.option(
-    "--workload",
-    "-w",
-    multiple=True,
-    metavar="NAME|FILE.toml",
-    shell_complete=complete_workload,
-    help="Use this workload, given by name or as a TOML file; repeatable.",
-)
 # The command receives the ``WORKLOAD`` argument as ``workload: str``.
 workload_argument = click.argument("workload", shell_complete=complete_workload)
 # The command receives ``--profile`` as ``profile: str | None``.
@@ -123,12 +114,23 @@ by_option = click.option(
 )
 
 
+def workloads_option(help: str, metavar: str = "NAME|FILE.toml") -> Callable[[Function], Function]:  # noqa: A002
+    """Add ``--workload``, which the command receives as ``workload: tuple[str, ...]``."""
+    return click.option("--workload", "-w", multiple=True, metavar=metavar, shell_complete=complete_workload, help=help)
+
+
+# If the option is absent, the command receives an empty tuple, which means every built-in workload.
+workload_option = workloads_option("Use this workload, given by name or as a TOML file; repeatable.")
+one_workload_option = workloads_option("Use this workload, given by name or as a TOML file; required.")
+
+
 def recipes_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
     """Add ``--recipe``, which the command receives as ``recipe: tuple[str, ...]``; an empty tuple means all recipes."""
     return click.option("--recipe", "-r", multiple=True, metavar="NAME", shell_complete=complete_recipe, help=help)
 
 
 recipe_option = recipes_option("Use only this recipe; repeatable.")
+one_recipe_option = recipes_option("Use this recipe.")
 
 
 def night_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word

@@ -62,13 +62,13 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 )  # fmt: skip
 @click.option(
     "--argument", "arguments", multiple=True, metavar="NAME=VALUE", callback=_arguments,
-    help="Pass this argument (a JSON or text value) to the model's callable; repeatable.",
+    help="Pass this argument to the model's callable, with VALUE as JSON or text; repeatable.",
 )  # fmt: skip
 @click.option(
     "--data", default="", metavar="MODULE:CALLABLE|FILE|FOLDER", shell_complete=click.File().shell_complete,
-    help="Read the data from this source: a callable, a .csv, .jsonl or .parquet file, or a folder with one subfolder "
-    "of images per class. If --model is a Hugging Face directory, you can omit --data; init then writes texts.csv for "
-    "you to fill in.",
+    help="Read the data from this source: a callable, a file (.csv, .jsonl or .parquet), or a folder with one "
+    "subfolder of images per class. If --model is a Hugging Face directory, you can omit --data; init then writes "
+    "texts.csv for you to fill in.",
 )  # fmt: skip
 @click.option(
     "--target", default="", metavar="COLUMN", help="Predict this column (default for text classifiers: label)."
@@ -113,8 +113,8 @@ def command(model: str, all_keys: bool, output: Path | None, format: str, store:
 
     The command looks for modules in the workload file's folder, then in the current folder. The workload file omits
     recipes and runtimes that the model does not support, and explains why. If you pass weights, the command lists the
-    candidates that lose quality. The command does not train the model or overwrite files. If the model, the data or the
-    weights fail a check, the command writes nothing and exits with code 2.
+    candidates with a noticeable quality loss. The command does not train the model or overwrite files. If the model,
+    the data or the weights fail a check, the command writes nothing and exits with code 2.
 
     \b
     Example:

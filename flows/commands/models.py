@@ -14,7 +14,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from flows.commands import FILE, format_option, print_json, progress_of, recipe_option, store_option, workload_option
+from flows.commands import (
+    FILE,
+    format_option,
+    one_recipe_option,
+    one_workload_option,
+    print_json,
+    progress_of,
+    store_option,
+)
 from flows.console import new_table
 from flows.request import NightlyRequest
 from storage.artifacts import ArtifactStore
@@ -32,8 +40,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@workload_option
-@recipe_option
+@one_workload_option
+@one_recipe_option
 @click.option("--words", default=1000, show_default=True, metavar="N", help="Sample this many words.")
 @click.option("--temperature", default=1.0, show_default=True, metavar="T", help="Sample at this temperature.")
 @click.option("--seed", default=0, show_default=True, metavar="N", help="Sample the words with this random seed.")
@@ -92,8 +100,8 @@ def generate(
 
 
 @click.command()
-@workload_option
-@recipe_option
+@one_workload_option
+@one_recipe_option
 @click.option(
     "--keep",
     default="0,1,2,4",
@@ -105,7 +113,7 @@ def generate(
 @format_option("table", "json")
 @store_option
 def sensitivity(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, format: str, store: str) -> None:
-    """Rank the quantized layers by the noise that each layer adds; build missing artifacts first.
+    """Rank the quantized layers by the noise that each layer adds to its output; build missing artifacts first.
 
     \b
     Example:

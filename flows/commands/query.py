@@ -37,9 +37,9 @@ _MEANINGS = "select column_name, comment from duckdb_columns() where table_name 
 def query(sql: str | None, list_: bool, output: Path | None, format: str, store: str) -> None:
     """Run a read-only DuckDB SQL query over the store's tables and views.
 
-    In a terminal, tables are fitted to its width. Long text is cut off with "…", and the leaderboard shows only its
-    main columns. If a table other than the leaderboard is too wide, each row becomes a record. Output is never
-    truncated if it goes to a file or a pipe, or if --format is given.
+    In a terminal, tables are fitted to the terminal's width. Long text is cut off with "…", and the leaderboard shows
+    only its main columns. If a table other than the leaderboard is still too wide, each row is printed as a record,
+    with one column per line. Output is never truncated if it goes to a file or a pipe, or if --format is given.
     """
     if list_:
         items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]

@@ -12,7 +12,7 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from flows.commands import format_option, store_option, toml, workload_option
+from flows.commands import format_option, one_workload_option, store_option, toml
 from flows.commands.flow_runs import exit_code_of, outcome_of, stopped_by
 from flows.console import WIDTH, new_console, plain_table, ratio_within, shortened, wrapped
 from flows.request import SearchRequest, SearchResult
@@ -32,7 +32,7 @@ _NAMES = 3  # maximum number of trials to name per reason
 
 
 @click.command()
-@workload_option
+@one_workload_option
 @store_option
 @click.option(
     "--budget",
@@ -46,7 +46,8 @@ def command(debug: bool, workload: tuple[str, ...], store: str, budget: float | 
     """Search for one workload's best recipes within a time budget, and keep all results in the store.
 
     Press Control-C to stop and see the best recipes so far. To continue a stopped search with the rest of its budget,
-    repeat the command. Without a [search] section, the search uses the bounds and the objective in the [gate] section.
+    run the same command again. Without a [search] section, the search uses the bounds and the objective in the [gate]
+    section.
 
     \b
     Exit codes: 0 (success), 1 (some work failed), 2 (the request or the configuration is invalid), 4 (another run

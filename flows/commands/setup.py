@@ -37,7 +37,8 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
     With --check, the command tests the data, model, weights and candidates without training or timing the model. The
     check uses small samples of the calibration data and the test split. Later runs reuse the prepared data. The check
     reports compatible methods and runtimes, and the modules that would stay in float. If the workload provides trained
-    weights, the check also lists candidates that lose quality. The exit code is 2 if the check finds a problem.
+    weights, the check also lists candidates with a noticeable quality loss. The exit code is 2 if the check finds a
+    problem.
 
     \b
     Example:

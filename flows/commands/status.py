@@ -28,7 +28,7 @@ from flows.commands import (
     recipes_option,
     store_flag,
     store_option,
-    workload_option,
+    workloads_option,
 )
 from flows.console import age, marked_lines, plain_table, shown_path
 from flows.overview import Concern, LastRun, Overview, overdue, overview, summary
@@ -58,10 +58,10 @@ _STORY = "the workload's bundle, nights and layers"
 @click.command()
 @age_option(
     "--max-age",
-    help="Check only the age of the last night without failures; exit with code 1 if the night is older than this, "
+    help="Check only the age of the last night without failures; exit with code 1 if the night is older than AGE, "
     "for instance 26h.",
 )
-@workload_option
+@workloads_option("Check only this workload (requires --max-age); repeatable.", metavar="NAME")
 @click.option(
     "--prometheus",
     type=FILE,
@@ -81,8 +81,8 @@ def command(
     """Show the state of the store: the latest night, current bundles, problems that need attention, and next steps.
 
     Without a subcommand, nightquant runs this command. The exit code is 0 even if problems need attention. With
-    --max-age, the exit code is 1 if the store's last night without failures is older than AGE. With --workload, the
-    command checks how long ago each named workload last had a night without failures.
+    --max-age, the exit code is 1 if the store's last night without failures is older than AGE. If you also pass
+    --workload, the command instead checks each named workload's last night without failures.
 
     \b
     Example:

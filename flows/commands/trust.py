@@ -52,9 +52,11 @@ def _min_version(context: click.Context, parameter: click.Parameter, value: str)
 @click.option(
     "--min-version", default="", callback=_min_version, help="Refuse bundles that are older than this version or date."
 )
-@age_option("--max-age", help="Refuse signatures that are older than this, for instance 26h.")
+@age_option("--max-age", help="Refuse signatures that are older than AGE, for instance 26h.")
 @click.option(
-    "--state", type=FILE, help="Record the highest serial number in this file, and refuse lower serial numbers."
+    "--state",
+    type=FILE,
+    help="Store each workload's highest serial number in this file, and refuse lower serial numbers.",
 )
 @format_option("text", "json")
 @click.pass_context
@@ -72,9 +74,9 @@ def verify(
 ) -> None:
     """Verify the files, signature, manifest and model outputs of the bundle in the folder PATH.
 
-    With --workload, PATH may also contain current.json and several bundles; the command then verifies the current
-    bundle. A separate process loads the model, but only after the checksums match. Exit code 1 means that the bundle
-    was refused.
+    With --workload, PATH can also be a folder that contains current.json and several bundles; the command then verifies
+    the current bundle. A separate process loads the model, but only after the checksums match. Exit code 1 means that
+    the bundle was refused.
 
     \b
     Example:

@@ -77,14 +77,14 @@ _WORKLOAD = _required("workload", TEXT, "name of the workload")
 _RECIPE = _required("recipe", TEXT, "name of the recipe")
 _RUNTIME = _required("runtime", TEXT, "runtime that executed the model")
 _PROFILE = _choice("profile", results.Profile, "length of the benchmarks")
-_FINGERPRINT = Column("fingerprint", TEXT, "SHA-256 of the host's constant properties and libraries")
+_FINGERPRINT = Column("fingerprint", TEXT, "SHA-256 of the host's constant properties and library versions")
 _MACHINE = Column("machine", TEXT, "SHA-256 of the host's constant properties, such as processor and memory")
 _ARTIFACT_DIGEST = Column("artifact_digest", TEXT, "digest of the candidate in the artifact store")
 _DROP_UNIT = "quality_unit"
 _UNKNOWN = Column(
     results.UNKNOWN,
     pa.map_(TEXT, TEXT),
-    "columns that the run could not measure or record, with the reasons",
+    "columns whose values the run could not measure or record, with the reasons",
 )
 
 RUNS = Table(
@@ -97,7 +97,7 @@ RUNS = Table(
         _NIGHT,
         _required("started_at", TIME, "time when the run started", "UTC"),
         _required("finished_at", TIME, "time when the run wrote its rows", "UTC"),
-        _choice("status", results.RunStatus, "outcome of the run; failed if any part of the run failed"),
+        _choice("status", results.RunStatus, "whether the run completed, failed in any part, or was cancelled"),
         _PROFILE,
         _required("workloads", INT, "number of workloads in the run", "workloads"),
         _required("candidates_ok", INT, "number of candidates that the run measured", "candidates"),
@@ -122,7 +122,7 @@ _CAPACITY = (
         choices=get_args(results.Scenario),
     ),
     Column("capacity_rps", REAL, "requests per second that the host serves with this candidate", "requests per second"),
-    Column("capacity_ratio", REAL, "candidate capacity / baseline capacity in the same rounds", "ratio"),
+    Column("capacity_ratio", REAL, "candidate capacity / baseline capacity, measured in the same rounds", "ratio"),
     Column("capacity_ratio_low", REAL, "lower bound of the 95% interval for capacity_ratio", "ratio"),
     Column("capacity_ratio_high", REAL, "upper bound of the 95% interval for capacity_ratio", "ratio"),
     Column("capacity_p50_s", REAL, "median latency at capacity_rps; NULL in the offline scenario", "seconds"),
@@ -144,7 +144,9 @@ _CAPACITY = (
         TEXT,
         "reason why the request generator limited capacity_rps; NULL if the generator was not the limit",
     ),
-    Column("cost_per_million", REAL, "cost of a million requests at price_per_hour, in the same currency"),
+    Column(
+        "cost_per_million", REAL, "cost of a million requests, in the currency of price_per_hour in the workload file"
+    ),
 )
 
 MEASUREMENTS = Table(
@@ -161,24 +163,28 @@ MEASUREMENTS = Table(
         _choice(
             "setting",
             results.Setting,
-            "subject of the row: the primary setting, another size or thread count, a copy of the baseline, or the "
-            "current bundle",
+            "subject of the row: the primary setting, a further setting (such as another batch size), a copy of the "
+            "baseline, or the current bundle",
         ),
         _required("threads", INT, "number of intra-op threads", "threads"),
         _required("batch_size", INT, "number of samples in a call", "samples"),
-        _choice("status", results.Status, "outcome of the candidate; skipped if the host does not meet a requirement"),
-        Column("stage", TEXT, "stage that failed; NULL if no stage failed"),
-        Column("error", TEXT, "reason for the failure; NULL if no stage failed"),
+        _choice(
+            "status",
+            results.Status,
+            "whether the candidate succeeded, failed, or was skipped because the host does not meet a requirement",
+        ),
+        Column("stage", TEXT, "stage in which the candidate failed or was skipped; NULL if the candidate succeeded"),
+        Column("error", TEXT, "reason why the candidate failed or was skipped; NULL if the candidate succeeded"),
         _required("measured_at", TIME, "time when the row was created", "UTC"),
         _PROFILE,
-        Column("method", TEXT, "quantization method; none for a float model"),
+        Column("method", TEXT, 'quantization method, or "none" for a float model'),
         Column("engine", TEXT, "torch's quantized engine; NULL if the candidate does not use an engine"),
         Column("baseline", TEXT, "candidate with which this candidate is compared, as recipe/runtime"),
-        Column("is_baseline", FLAG, "whether the row is the baseline itself"),
+        Column("is_baseline", FLAG, "whether the candidate is the baseline"),
         _FINGERPRINT,
         Column("size_bytes", INT, "size of the candidate's serialized state", "bytes"),
         Column("baseline_size_bytes", INT, "size of the baseline's serialized state", "bytes"),
-        Column("size_ratio", REAL, "baseline size / candidate size; above 1, the candidate is smaller", "ratio"),
+        Column("size_ratio", REAL, "baseline size / candidate size; above 1 if the candidate is smaller", "ratio"),
         Column("quality_metric", TEXT, "name of the quality metric"),
         Column("quality", REAL, "quality of the candidate", "quality_metric"),
         Column("baseline_quality", REAL, "quality of the baseline", "quality_metric"),
@@ -205,9 +211,14 @@ MEASUREMENTS = Table(
         Column(
             "evaluation_mode",
             TEXT,
-            'evaluation method (exact, segments or plain); ends in "rows apart" if each call had a single row',
+            'evaluation method: exact, segments, plain, or a name ending in "rows apart" if each call had a single row',
         ),
-        Column("evaluation_samples", INT, "number of samples that the run evaluated (tokens for text)", "samples"),
+        Column(
+            "evaluation_samples",
+            INT,
+            "number of samples that the run evaluated; for text, the number of tokens",
+            "samples",
+        ),
         Column(
             "metrics", pa.map_(TEXT, REAL), "values of all metrics that the evaluation computed, keyed by metric name"
         ),
@@ -228,7 +239,7 @@ MEASUREMENTS = Table(
             "seconds",
         ),
         Column("baseline_latency_s", REAL, "baseline's median seconds per call in the same launches", "seconds"),
-        Column("speedup", REAL, "baseline latency / candidate latency; above 1, the candidate is faster", "ratio"),
+        Column("speedup", REAL, "baseline latency / candidate latency; above 1 if the candidate is faster", "ratio"),
         Column("speedup_low", REAL, "lower bound of the 95% interval for speedup", "ratio"),
         Column("speedup_high", REAL, "upper bound of the 95% interval for speedup", "ratio"),
         Column("blocks", INT, "number of timed blocks", "blocks"),
@@ -236,11 +247,13 @@ MEASUREMENTS = Table(
         Column("load_s", REAL, "median time to load the model in a fresh process", "seconds"),
         Column("first_call_s", REAL, "median duration of the first call in a fresh process", "seconds"),
         Column("rss_loaded_bytes", INT, "increase in resident memory when the model is loaded", "bytes"),
-        Column("peak_rss_bytes", INT, "peak resident memory minus the resident memory before loading", "bytes"),
+        Column(
+            "peak_rss_bytes", INT, "peak resident memory minus the resident memory before the model was loaded", "bytes"
+        ),
         Column(
             "verdict",
             TEXT,
-            "whether the host can measure a 5% difference; inconclusive if the A/A interval is too wide or excludes 1",
+            "whether the A/A interval contains 1 and is narrow enough to measure a 5% difference",
             choices=get_args(results.Verdict),
         ),
         Column("aa_ratio", REAL, "latency of the baseline / latency of the baseline's copy", "ratio"),
@@ -267,7 +280,7 @@ MEASUREMENTS = Table(
         Column(
             "over_incumbent",
             REAL,
-            "latency of the current bundle / candidate latency; above 1, the candidate is faster",
+            "current bundle's latency / candidate latency; above 1 if the candidate is faster",
             "ratio",
         ),
         Column("over_incumbent_low", REAL, "lower bound that the gate uses for over_incumbent", "ratio"),
@@ -284,7 +297,7 @@ MEASUREMENTS = Table(
         Column(
             "caches",
             TEXT,
-            "state of the caches in the calls that the gate uses",
+            "state of the caches at the start of each call that the gate uses",
             choices=get_args(results.Caches),
         ),
         Column("cold_latency_s", REAL, "median seconds per call with cold caches", "seconds"),
@@ -292,19 +305,29 @@ MEASUREMENTS = Table(
         Column("cold_speedup", REAL, "baseline latency / candidate latency with cold caches", "ratio"),
         Column("cold_speedup_low", REAL, "lower bound of the 95% interval for cold_speedup", "ratio"),
         Column("cold_speedup_high", REAL, "upper bound of the 95% interval for cold_speedup", "ratio"),
-        Column("cold_speedup_bound_low", REAL, "lower bound for cold_speedup if the gate uses cold calls", "ratio"),
-        Column("cold_speedup_bound_high", REAL, "upper bound for cold_speedup if the gate uses cold calls", "ratio"),
+        Column(
+            "cold_speedup_bound_low",
+            REAL,
+            "lower bound that the gate uses for cold_speedup if the workload file selects cold calls",
+            "ratio",
+        ),
+        Column(
+            "cold_speedup_bound_high",
+            REAL,
+            "upper bound that the gate uses for cold_speedup if the workload file selects cold calls",
+            "ratio",
+        ),
         Column("cold_over_incumbent", REAL, "over_incumbent with cold caches", "ratio"),
         Column(
             "cold_over_incumbent_low",
             REAL,
-            "lower bound for cold_over_incumbent if the gate uses cold calls",
+            "lower bound that the gate uses for cold_over_incumbent if the workload file selects cold calls",
             "ratio",
         ),
         Column(
             "cold_over_incumbent_high",
             REAL,
-            "upper bound for cold_over_incumbent if the gate uses cold calls",
+            "upper bound that the gate uses for cold_over_incumbent if the workload file selects cold calls",
             "ratio",
         ),
         Column("cold_aa_ratio", REAL, "aa_ratio with cold caches", "ratio"),
@@ -322,7 +345,8 @@ MEASUREMENTS = Table(
         Column(
             "float_operators",
             TEXT,
-            "most expensive float operators, with their fractions of the operator time and the reasons, as JSON",
+            "most expensive float operators, with their fractions of the operators' time and, if known, the "
+            "reasons why they run in float, as JSON",
         ),
         Column("instructions", pa.map_(TEXT, REAL), "fraction of time spent in the loops of each instruction family"),
         Column(
@@ -335,11 +359,14 @@ MEASUREMENTS = Table(
         Column(
             "batch_difference",
             REAL,
-            "difference between outputs for batched and single rows, as a fraction of the output's range",
+            "largest difference between batched and separate outputs, as a fraction of the output's range",
             "ranges",
         ),
         Column(
-            "batch_changed", REAL, "fraction of rows whose predicted class changes when the rows are batched", "share"
+            "batch_changed",
+            REAL,
+            "fraction of samples whose top-1 prediction changes when the samples are evaluated in one batch",
+            "share",
         ),
         Column(
             "sequence_length",
@@ -387,7 +414,7 @@ LAYERS = Table(
 
 PROMOTIONS = Table(
     name="promotions",
-    meaning="One row per run, workload and candidate, with the gate's decision, rule by rule.",
+    meaning="One row per run, workload and candidate, with the gate's decision and the outcome of each rule.",
     key=("run_id", "workload", "recipe", "runtime"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
@@ -396,25 +423,33 @@ PROMOTIONS = Table(
         _WORKLOAD,
         _RECIPE,
         _RUNTIME,
-        _choice("decision", results.Decision, "decision of the gate; pass if the candidate passes but is not promoted"),
+        _choice(
+            "decision",
+            results.Decision,
+            "whether the gate promotes the candidate, passes it without promoting it, holds it, or rejects it",
+        ),
         _required("decided_at", TIME, "time when the gate made the decision", "UTC"),
         _required("objective", TEXT, "criterion by which the gate chose the best passing candidate"),
         _required("rules", TEXT, "name, bound, measured number and outcome of each rule, as JSON"),
         _required("reason", TEXT, "one-line reason for the decision"),
         Column("bundle_version", TEXT, "version of the published bundle; NULL if the run did not publish a bundle"),
         _ARTIFACT_DIGEST,
-        Column("incumbent_version", TEXT, "version of the previously current bundle; NULL if no bundle was current"),
+        Column(
+            "incumbent_version",
+            TEXT,
+            "version of the previously current bundle; NULL if no bundle was current or the version is unknown",
+        ),
         Column(
             "incumbent_stays",
             FLAG,
             "whether the previously current bundle stays current; "
-            "NULL if no bundle was current or the outcome is unknown",
+            "NULL if no bundle was current, or if the run could not look up the bundle's version",
         ),
         Column(
             "incumbent_reason",
             TEXT,
-            "reason why the previously current bundle stays current or is replaced, or why the outcome is unknown; "
-            "NULL if no bundle was current",
+            "reason why the previously current bundle stays current or is replaced, or why the run could not judge the "
+            "bundle; NULL if no bundle was current",
         ),
         _UNKNOWN,
     ),
@@ -435,17 +470,21 @@ FINDINGS = Table(
         _RUNTIME,
         _METRIC,
         _choice("kind", results.FindingKind, "kind of change"),
-        Column("tonight", REAL, "value of the metric on this night", "metric"),
+        Column("tonight", REAL, "value of the metric on the night of the run", "metric"),
         Column("tonight_low", REAL, "lower bound of the 95% interval for tonight", "metric"),
         Column("tonight_high", REAL, "upper bound of the 95% interval for tonight", "metric"),
         Column("reference", REAL, "value of the frozen reference", "metric"),
-        Column("change", REAL, "relative change: value since the change / reference - 1; NULL if the reference is 0"),
+        Column(
+            "change",
+            REAL,
+            "relative change: the value since the change divided by the reference, minus 1; NULL if the reference is 0",
+        ),
         Column("nights", INT, "number of nights in the reference", "nights"),
         Column("since", DATE, "first night of the change"),
         Column(
             "cause",
             TEXT,
-            "possible causes, separated by commas (machine, environment, data, ...); empty if the cause is unknown",
+            "possible causes (machine, environment, data, ...), separated by commas; empty if no cause is known",
         ),
         Column("changed", TEXT, "description of the cause, with the versions before and after the change"),
         _MACHINE,
@@ -485,31 +524,41 @@ TRIALS = Table(
         _required("trial", INT, "position of the trial in the search's order, starting at 1", "trials"),
         _RECIPE,
         _RUNTIME,
-        _required("method", TEXT, "quantization method; none for a float model"),
-        Column("settings", TEXT, "the recipe's settings, as JSON"),
-        _choice("origin", results.TrialOrigin, "source of the recipe: the workload file, the search space or a repair"),
+        _required("method", TEXT, 'quantization method, or "none" for a float model'),
+        Column("settings", TEXT, "settings of the recipe, as JSON"),
+        _choice(
+            "origin",
+            results.TrialOrigin,
+            "source of the recipe: the workload file, the search space, a repair that varies a recipe, or a repair "
+            "that keeps layers in float",
+        ),
         Column(
             "parent", TEXT, "candidate that the trial repairs, as recipe/runtime; NULL if the trial is not a repair"
         ),
         _choice(
             "outcome",
             results.TrialOutcome,
-            "outcome of the trial; dropped trials cannot win, and open trials are undecided",
+            "whether the trial was chosen, passes, failed, was dropped because it cannot work or win, or is undecided",
         ),
         Column("reason", TEXT, "one-line reason for the outcome"),
         Column("split", TEXT, "split on which the search measured quality"),
         Column("samples", INT, "number of samples on which the search measured quality", "samples"),
-        Column("quality_drop", REAL, "quality lost relative to the baseline; below 0, quality is better", _DROP_UNIT),
+        Column(
+            "quality_drop",
+            REAL,
+            "quality lost relative to the baseline; negative if the trial's quality is better",
+            _DROP_UNIT,
+        ),
         Column("quality_drop_low", REAL, "lower bound of the paired 95% interval for quality_drop", _DROP_UNIT),
         Column("quality_drop_high", REAL, "upper bound of the paired 95% interval for quality_drop", _DROP_UNIT),
         Column("quality_unit", TEXT, "unit of quality_drop, as in the gate", choices=get_args(results.QualityUnit)),
         Column("size_bytes", INT, "size of the trial's serialized state", "bytes"),
-        Column("speedup", REAL, "baseline latency / candidate latency in the search's short timing", "ratio"),
+        Column("speedup", REAL, "baseline latency / candidate latency, as timed by the search", "ratio"),
         Column("speedup_low", REAL, "lower bound of the 95% interval for speedup", "ratio"),
         Column("speedup_high", REAL, "upper bound of the 95% interval for speedup", "ratio"),
         Column("launches", INT, "number of fresh processes in which the search timed the trial", "launches"),
         Column("cost_s", REAL, "seconds that the run spent on the trial", "seconds"),
-        Column("is_known", FLAG, "whether an earlier run measured the trial"),
+        Column("is_known", FLAG, "whether all measurements of the trial come from earlier runs"),
         _FINGERPRINT,
         Column(
             "quality_bound",

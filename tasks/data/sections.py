@@ -184,7 +184,10 @@ class FactoryData(Kind):
     batch_size: PositiveInt = 32
     """Number of items that `collate` receives in one call."""
     files: tuple[str, ...] = ()
-    """Files that the callable reads, relative to the workload file; if a file changes, the data is prepared again."""
+    """Paths of the files that the callable reads, relative to the workload file's folder.
+
+    If a file changes, the data is prepared again.
+    """
     axes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Axis names for each input, with `""` for an axis of constant length; by default, axis 0 is `batch`."""
 

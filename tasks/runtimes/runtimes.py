@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXPORTING = ("onnx", "onnxscript", "onnx-ir")  # distributions needed to export a model to ONNX
 _OTHER_METHOD = 'it does not support the "{recipe.method}" method'
-_TORCHS_OWN = "memory formats and oneDNN are features of torch"
+_TORCHS_OWN = "it uses neither torch's memory formats nor torch's oneDNN kernels"
 _LIMITS = (
     limit("activations", "float", "dynamic-per-tensor", "static", reason=_OTHER_METHOD),
     limit("memory_format", "contiguous", reason=_TORCHS_OWN),
@@ -175,7 +175,7 @@ class OpenVino(Runtime):
     extra = "openvino"
     main_file = "model.xml"
     distributions = ("openvino", "nncf", *EXPORTING)
-    limits = (*_LIMITS, limit("weights", "int8", reason="NNCF compresses weights to int8 only"))
+    limits = (*_LIMITS, limit("weights", "int8", reason="it compresses weights only to int8"))
     rounds_per_call = False  # if only weights are int8, activations stay in float
     usage = """\
 import openvino

@@ -27,9 +27,9 @@ class Capacity(Section):
     batch_sizes: tuple[PositiveInt, ...] = ()
     """Batch sizes to try in the `offline` scenario; the defaults are 1, 4 and 16 times `benchmark.batch_size`."""
     budget_s: PositiveFloat = 90.0
-    """Total duration of the measurement, in seconds, for all candidates of the workload."""
+    """Time budget for the measurement, in seconds, shared by all candidates of the workload."""
     price_per_hour: PositiveFloat | None = None
-    """Price of the host per hour, in any currency; used for the cost per million requests."""
+    """Price of the host per hour, in any currency; used to calculate the cost per million requests."""
     in_quick: bool = False
     """Whether runs with the `quick` profile also measure capacity."""
 

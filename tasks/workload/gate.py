@@ -37,11 +37,17 @@ class Gate(Section):
     """
 
     objective: Objective = "fastest"
-    """Criterion for choosing among the candidates that pass; `cheapest` means the highest capacity."""
+    """Criterion for choosing among the candidates that pass.
+
+    `cheapest` selects the candidate with the highest capacity.
+    """
     quality_drop: Literal["absolute", "relative"] = "absolute"
     """Unit of `max_quality_drop`: the unit of the metric, or a fraction of the baseline's quality."""
     max_quality_drop: float | None = Field(default=None, ge=0)
-    """Maximum quality loss relative to the baseline. If lower values are better, an increase counts as a loss."""
+    """Maximum quality loss relative to the baseline.
+
+    If lower values of the metric are better, an increase counts as a loss.
+    """
     min_size_ratio: PositiveFloat | None = None
     """Minimum required ratio of the baseline's size to the candidate's size."""
     min_speedup: PositiveFloat | None = None
@@ -51,7 +57,7 @@ class Gate(Section):
     max_peak_rss_bytes: PositiveInt | None = None
     """Maximum allowed peak memory of the candidate's process, in bytes."""
     min_coverage: float | None = Field(default=None, ge=0, le=1)
-    """Minimum required fraction of parameters in quantized modules."""
+    """Minimum required fraction of the model's parameters that belong to quantized modules."""
     min_int8_time_share: float | None = Field(default=None, ge=0, le=1)
     """Minimum required fraction of operator time spent in int8, according to the runtime's own profiler."""
     max_saturation: float | None = Field(default=None, ge=0, le=1)
@@ -59,7 +65,8 @@ class Gate(Section):
     require_batch_invariance: bool = False
     """Whether a row must have the same output in a batch as in a separate call."""
     margin: float = Field(default=1.0, ge=1)
-    """Factor by which a candidate must surpass the current bundle in speed, size or cost, depending on `objective`."""
+    """Factor by which a candidate must improve on the current bundle's speed, size or cost, depending on `objective`.
+    """
 
     @property
     def needs_capacity(self) -> bool:

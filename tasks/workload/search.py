@@ -31,7 +31,7 @@ class Search(Section):
     """Settings for the recipe search; an omitted or empty list allows every value that the host supports."""
 
     budget_s: PositiveFloat = 1800
-    """Maximum duration of a search in seconds."""
+    """Maximum duration of a search, in seconds."""
     objective: Literal["fastest", "smallest"] | None = None
     """Criterion for choosing the best recipe; the default is the gate's `objective`."""
     max_quality_drop: float | None = Field(default=None, ge=0)

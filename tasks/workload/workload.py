@@ -43,7 +43,9 @@ class Benchmark(Section):
     thread_counts: tuple[PositiveInt, ...] = ()
     """Additional thread counts to time; the gate ignores these timings."""
     caches: Caches = "warm"
-    """Timed calls that the gate uses: `warm` if the model is called in a loop, `cold` if other work runs between calls.
+    """Timed calls that the gate uses.
+
+    Choose `warm` if your application calls the model in a loop, or `cold` if other work runs between calls.
     """
     capacity: Capacity | None = None
     """Settings for the capacity measurement."""
@@ -80,7 +82,7 @@ class Workload(Section):
     description: PlainText
     """Short description for tables and reports."""
     domain: str = Field(validation_alias=AliasChoices("domain", "purpose"))
-    """Domain of the model, which determines the other sections."""
+    """Domain of the model; determines the available sections and kinds."""
     licence: PlainText = ""
     """Licence of the model and the data, for the model card."""
     data: SerializeAsAny[Kind]
@@ -98,7 +100,7 @@ class Workload(Section):
     gate: Gate = Gate()
     """Rules for promotion."""
     search: Search | None = None
-    """Settings for the recipe search. Without this section, only the file's own recipes are tried."""
+    """Settings for the recipe search. Without this section, a nightly run measures only the recipes in this file."""
 
     @model_validator(mode="wrap")
     @classmethod

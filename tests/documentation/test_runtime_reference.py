@@ -53,7 +53,8 @@ def tables() -> Iterator[str]:
     """The tables of methods, of properties and of refused recipes."""
     runtimes = {name: RUNTIMES[name] for name in RUNTIMES}
     yield "## Methods\n"
-    yield "The table is for recipes with default values. [Refused recipes](#refused-recipes) lists the exceptions.\n"
+    exceptions = "[Refused recipes](#refused-recipes) lists the exceptions."
+    yield f"The table applies to recipes with default values. {exceptions}\n"
     yield f"| method | {' | '.join(f'`{name}`' for name in runtimes)} |"
     yield f"| --- |{' --- |' * len(runtimes)}"
     for method in METHODS:

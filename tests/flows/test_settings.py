@@ -75,9 +75,7 @@ def test_what_hides_nightquants_modules_is_refused_where_it_cannot_be_kept_out(n
     refuse_namesakes("Prefect")
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
-    with pytest.raises(
-        ConfigurationError, match=f"{tmp_path}.*Ray looks for modules in the working folder first.*rename"
-    ):
+    with pytest.raises(ConfigurationError, match=f"{tmp_path}.*Ray searches the working directory first.*rename"):
         make_task_runner(load_settings(task_runner="ray"))
 
 

@@ -1,7 +1,7 @@
--- Raw timed blocks, one row per block, from the list columns of the measurements table.
+-- Raw timings of blocks, one row per block, from the list columns of the measurements table.
 -- example: select night, median(seconds) from samples where workload = 'word-lm' and recipe = 'dynamic' group by night
--- column launch: number of the launch (a fresh process) that timed the block, starting at 0
--- column round: number of the round in the launch, starting at 0
+-- column launch: number of the launch (a fresh process) that timed the block, starting at 1
+-- column round: number of the round in the launch, starting at 1
 -- column seconds: mean seconds per call in the block
 create view samples as
 select

@@ -1,6 +1,6 @@
--- Raw timed calls with cold caches, one row per call, from the list columns of the measurements table.
+-- Raw timings of calls with cold caches, one row per call, from the list columns of the measurements table.
 -- example: select recipe, runtime, median(seconds) from cold_samples where workload = 'word-lm' group by recipe, runtime
--- column launch: number of the launch (a fresh process) that timed the call, starting at 0
+-- column launch: number of the launch (a fresh process) that timed the call, starting at 1
 -- column seconds: duration of the call in seconds
 create view cold_samples as
 select

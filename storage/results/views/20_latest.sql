@@ -1,5 +1,5 @@
--- Every row of each workload's latest night. If several runs measured a candidate on the latest night, only the
--- last run counts.
+-- Every measurement from each workload's latest night. If several runs measured a candidate on the latest night, only
+-- the last run counts.
 -- example: select workload, recipe, runtime, setting, latency_s, verdict from latest
 --
 -- A run may be limited to some recipes, so it replaces only the candidates that it measured.

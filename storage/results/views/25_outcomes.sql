@@ -1,18 +1,19 @@
--- The outcome, reason and last measurement of each candidate on each workload's latest night. If no candidate matches
--- the current bundle, an additional row describes the bundle. outcomes_on(date '2026-11-21') returns one night, outcomes_on(null,
--- nights := 30) returns the last 30 nights, and outcomes_of(['<run id>', ...]) returns the named runs.
+-- The outcome of each candidate on each workload's latest night, with the reason and the candidate's last measurement.
+-- If no candidate matches the current bundle, an additional row describes the bundle. outcomes_on(date '2026-11-21')
+-- returns the rows of one night, outcomes_on(null, nights := 30) returns the rows of the last 30 nights, and
+-- outcomes_of(['<run id>', ...]) returns the rows of the listed runs.
 -- example: select workload, candidate, became, why from outcomes where setting = 'primary' order by workload, rank
 -- column candidate: name of the candidate, as recipe/runtime
--- column became: one of promote, stays (current before and after), goes (no longer current), pass, hold, reject, failed, skipped or baseline
+-- column became: one of promote, stays (remains current), goes (no longer current), pass, hold, reject, failed, skipped or baseline
 -- column why: the gate's reason, or the stage and error of a failure
 -- column passes: whether the gate's decision is promote or pass
--- column rank: rank in the workload, 1 for the best candidate; failed candidates come last, and the current bundle's additional row has no rank
--- column deciding_speedup: speed-up in the calls (warm or cold) that the gate uses; 1 for the baseline
+-- column rank: rank in the workload, 1 for the best candidate, with failed candidates last; NULL in the current bundle's additional row
+-- column deciding_speedup: speed-up for the calls (warm or cold) that the gate uses; 1 for the baseline
 -- column deciding_speedup_low: lower bound of the 95% interval for deciding_speedup
 -- column deciding_speedup_high: upper bound of the 95% interval for deciding_speedup
 -- column deciding_latency_s: median seconds per call, for the calls that the gate uses
 -- column resolution: size of the noise, as the distance from 1 to the farther end of the A/A interval
--- column goodness: number by which the gate's objective ranks candidates: deciding_speedup, size_ratio or capacity_ratio
+-- column goodness: number by which the gate ranks candidates: deciding_speedup, size_ratio or capacity_ratio, depending on the objective
 -- column best_float: fastest float candidate on the same night and host
 -- column speedup_over_best_float: deciding_speedup of the candidate / deciding_speedup of best_float
 -- column unbeaten: whether the candidate is Pareto-optimal in size, deciding_speedup and quality

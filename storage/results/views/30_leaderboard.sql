@@ -1,23 +1,23 @@
 -- A summary of each workload's latest night, with the best passing candidate first. The latest view contains
--- all measurements. leaderboard_on(date '2026-11-21') returns every column for that night; leaderboard_on(null) returns the
--- latest night.
+-- all measurements of the latest night. leaderboard_on(date '2026-11-21') returns that night's rows with unrounded
+-- values and additional columns; leaderboard_on(null) returns the same columns for the latest night.
 -- example: from leaderboard where workload = 'word-lm'
 -- column rank: rank in the workload, 1 for the best candidate; passing candidates come first
 -- column candidate: name of the candidate, as recipe/runtime
--- column decision: one of promote, stays (current before and after), pass, hold, reject, baseline or failed
--- column quality_difference: candidate quality - baseline quality, in the workload's metric, rounded to three digits
--- column size_ratio: baseline size / candidate size, rounded to three digits; above 1, the candidate is smaller
--- column speedup: baseline latency / candidate latency over paired launches, rounded to three digits; above 1, the candidate is faster
--- column interval: 95% interval of speedup, formatted as text
--- column cold_speedup: speedup with cold caches; the workload file specifies whether the gate uses warm or cold calls
--- column latency_ms: milliseconds per call, computed as baseline latency / speedup; the latest view contains the candidate's own median
--- column memory_mb: peak resident memory minus the resident memory before loading, in millions of bytes
--- column capacity_rps: requests per second that the host serves; NULL if the run did not measure capacity
--- column capacity_ratio: candidate capacity / baseline capacity, rounded to three digits; above 1, the candidate serves more requests
+-- column decision: one of promote, stays (remains current), pass, hold, reject, failed, skipped or baseline
+-- column quality_difference: candidate quality minus baseline quality, in the workload's metric, rounded to three significant digits
+-- column size_ratio: baseline size / candidate size, rounded to three significant digits; above 1 if the candidate is smaller
+-- column speedup: baseline latency / candidate latency over paired launches, rounded to three significant digits; above 1 if the candidate is faster
+-- column interval: 95% interval for speedup, formatted as text
+-- column cold_speedup: speed-up with cold caches; the workload file specifies whether the gate uses warm or cold calls
+-- column latency_ms: milliseconds per call, computed as baseline latency / speedup; the latest view contains the candidate's own median latency
+-- column memory_mb: peak resident memory minus the resident memory before the model was loaded, in millions of bytes
+-- column capacity_rps: requests per second that the host serves with the candidate; NULL if the run did not measure capacity
+-- column capacity_ratio: candidate capacity / baseline capacity, rounded to three significant digits; above 1 if the candidate serves more requests per second
 -- column capacity_p50_ms: median latency at capacity_rps, in milliseconds; NULL in the offline scenario
 -- column capacity_p99_ms: 99th percentile of the latency at capacity_rps, in milliseconds
 -- column capacity_p999_ms: 99.9th percentile of the latency at capacity_rps, in milliseconds
--- column cost_per_million: cost of a million requests, in the currency of the workload file's price_per_hour
+-- column cost_per_million: cost of a million requests, in the currency of price_per_hour in the workload file
 -- column why: first line of the gate's reason or of the error; the outcomes view contains the full text
 --
 -- In leaderboard_on, speedup_over_best_float compares a candidate with the night's fastest float candidate on the host

@@ -1,14 +1,15 @@
 -- The outcome of each workload's latest night: whether a bundle was promoted or stays current, and why.
--- nights_on(date '2026-11-21') returns one night, and nights_on(null, nights := 30) returns the last 30 nights.
+-- nights_on(date '2026-11-21') returns the rows of one night, and nights_on(null, nights := 30) returns the rows of the
+-- last 30 nights.
 -- example: select workload, night, outcome, candidate, version, why from nights
--- column outcome: one of promoted, kept, held (the gate could not decide), nothing passed or not judged
+-- column outcome: one of "promoted", "kept", "held" (the gate could not decide), "nothing passed" or "not judged"
 -- column candidate: candidate whose bundle is current after the night, as recipe/runtime; NULL if no bundle is current
 -- column version: version of the bundle that is current after the night; NULL if no bundle is current or the version is unknown
 -- column since: night on which the current bundle was first promoted
 -- column replaced: version of the bundle that the promotion replaced; NULL if no bundle was replaced
 -- column why: the gate's reason
 -- column warning: reason why a person should check the decision; NULL if no check is needed
--- column run_id: id of the night's last run that made a decision
+-- column run_id: id of the night's last run in which the gate made a decision
 create macro nights_on(asked, nights := 1) as table
 with decided as (
     select * from promotions

@@ -1,6 +1,6 @@
 -- Measurements of each candidate by night and machine, with intervals.
 -- example: select night, speedup, speedup_low, speedup_high from trend where workload = 'resnet18' and runtime = 'eager'
--- column deciding_speedup: speed-up in the calls (warm or cold) that the gate uses
+-- column deciding_speedup: speed-up for the calls (warm or cold) that the gate uses
 -- column deciding_speedup_low: lower bound of the 95% interval for deciding_speedup
 -- column deciding_speedup_high: upper bound of the 95% interval for deciding_speedup
 create view trend as

@@ -1,10 +1,10 @@
--- The state of each run's host during each workload's benchmark; NULL means that a value was not recorded.
+-- The state of the host during the benchmark, one row per run and workload; NULL means that a value was not recorded.
 -- example: select night, workload, load, waiting, stolen, troubles from conditions where troubles <> []
 -- column load: load average over the last minute before the benchmark
--- column processors: number of processors of the host
--- column waiting: fraction of the benchmark's duration during which a task waited for a processor
--- column stolen: fraction of the processors' time that other virtual machines took
--- column troubles: names of the fractions (waiting, stolen) that are high enough to distort the measurements
+-- column processors: number of processors on the host
+-- column waiting: fraction of the benchmark's duration during which at least one task waited for a processor
+-- column stolen: fraction of CPU time that other virtual machines took
+-- column troubles: list that contains "waiting" or "stolen" if that fraction is high enough to distort the measurements
 create macro internal.conditions_in(evidence) as
 list_transform(
     from_json(coalesce(evidence, '[]'), '[{"workload":"VARCHAR","before":"VARCHAR","after":"VARCHAR"}]'),

@@ -1,4 +1,4 @@
--- The candidates of the latest night that no other candidate beats in size, deciding_speedup and quality at once.
+-- The candidates of the latest night that are Pareto-optimal in size, deciding_speedup and quality.
 -- example: select workload, recipe, runtime, size_bytes, speedup, quality from pareto
 -- column passes: whether the gate's decision is promote or pass
 create macro pareto_on(asked) as table

@@ -1,5 +1,5 @@
--- Every failed candidate, latest first, with the stage and the reason. If several candidates share a reason, only the
--- first row contains the full text; the other rows contain its first line.
+-- Every failed candidate, latest night first, with the failed stage and the reason for the failure. If several
+-- candidates share a reason, only the first row contains the full text; the other rows contain only the first line.
 -- example: select night, workload, recipe, stage, error from failures limit 20
 create view failures as
 select night, run_id, workload, recipe, runtime, setting, stage,

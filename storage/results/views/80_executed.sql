@@ -1,7 +1,7 @@
--- Operations that each candidate executed on the latest night, with the fraction of time spent in int8 and any
--- warnings. See docs/proof.md.
+-- Operations that each candidate executed on the latest night, with any warnings and the fraction of time spent in int8
+-- operators. See docs/proof.md.
 -- example: select workload, recipe, runtime, int8_time_share, instructions, doubts from executed where doubts <> ''
--- column instructions: kinds of arithmetic with their fractions of the run time, in descending order
+-- column instructions: instruction families with their percentages of the sampled time, in descending order
 -- column dearest_float: most expensive float operator and, if known, the reason why the operator runs in float
 -- column doubts: warnings as sentences, one per line; empty if there are no warnings
 -- column unknown: reason why expected numbers are missing; NULL if no numbers are missing

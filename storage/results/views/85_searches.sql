@@ -1,11 +1,11 @@
--- The searches for recipes: one row per workload and night, with the best of the chosen trials. If several runs searched
--- on one night, only the last run counts.
+-- The searches for recipes: one row per workload and night, with the best of the chosen trials. If several runs
+-- searched on one night, only the last run counts.
 -- example: select night, workload, trials, passing, spent_s, recipe, runtime, speedup, quality_drop from searches
 -- column trials: number of trials that the search considered
 -- column passing: number of passing trials, including the chosen trials
 -- column spent_s: seconds that the run spent on the search's trials
--- column recipe: recipe of the best chosen trial; NULL if the search did not choose a trial
--- column runtime: runtime of the best chosen trial
+-- column recipe: recipe of the best trial that the search chose; NULL if the search did not choose a trial
+-- column runtime: runtime of the best trial that the search chose
 create view searches as
 select workload, night, run_id, trials, passing, spent_s, best.*
 from (

@@ -97,7 +97,7 @@ def test_comments_and_views_are_there_in_the_command_line_client(tmp_path: Path)
     assert asked("select candidate from leaderboard") == ["dynamic/eager", "float/eager"]
     assert asked(
         "select comment from duckdb_columns() where table_name = 'leaderboard' and column_name = 'interval'"
-    ) == ['"95% interval of speedup, formatted as text"']
+    ) == ['"95% interval for speedup, formatted as text"']
     assert set(asked("show tables")) == {item.name for item in described()}
 
 

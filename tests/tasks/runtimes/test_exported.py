@@ -323,7 +323,7 @@ def test_a_model_that_cannot_be_exported_is_one_message(images: MakeJob, store: 
         ("onnxruntime", {"method": "dynamic", "embedding_bits": 4}, "4-bit"),
         ("onnxruntime", {"method": "none", "memory_format": "channels-last"}, "memory formats"),
         ("openvino", {"method": "none", "onednn": False}, "oneDNN"),
-        ("openvino", {"method": "dynamic", "embedding_bits": 4}, "int8 only"),
+        ("openvino", {"method": "dynamic", "embedding_bits": 4}, "only to int8"),
         ("openvino", {"method": "dynamic-per-row"}, 'does not support the "dynamic-per-row" method'),
     ],
 )
