@@ -81,7 +81,7 @@ class Pointers:
                 time.sleep(random.uniform(0, _PAUSE_S))
         raise ConflictError(
             f"The file {self._root.uri(name)} changed during each of {_TRIES} attempts to replace it.",
-            hint="Check which bundle is current. If the change is still needed, run the command again.",
+            hint="Check which bundle is current. If your change is still needed, run the command again.",
         )
 
     def last(self, pointer: Pointer | None, workload: str, *, by_hand: bool = False) -> Statement | None:

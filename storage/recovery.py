@@ -49,7 +49,7 @@ class Unrecorded:
 
 
 def unrecorded_switches(place: StoreRoot | Path | str) -> list[Unrecorded]:
-    """Return the runs' switches that ``promotions`` does not contain; omit switches by runs without measurements.
+    """Return the switches that runs made but ``promotions`` lacks; omit runs without measurements.
 
     An unreadable pointer is skipped, because other commands report the problem.
     """

@@ -1,4 +1,4 @@
-"""The machine's constant properties, environment and current state; this module does not import torch."""
+"""The host's constant properties, environment and current state. This module does not import torch."""
 
 from __future__ import annotations
 

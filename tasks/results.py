@@ -18,7 +18,7 @@ from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage
 from tasks.workload.workload import Workload
 
-# Ways to compute a quality from samples. An independent sample contributes one number. A right answer contributes
+# Ways to compute a quality score from samples. An independent sample contributes one number. A right answer contributes
 # 100, and a wrong answer contributes 0. In a series, neighbouring values are dependent. If a quality is not a mean, one
 # quality is computed for each resample; all candidates use the same resamples.
 Contributions = Literal["independent", "right-or-wrong", "serial", "resampled"]

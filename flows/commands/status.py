@@ -58,7 +58,7 @@ _STORY = "the workload's bundle, nights and layers"
 @click.command()
 @age_option(
     "--max-age",
-    help="Check only the age of the last night without failures; exit with code 1 if the night is older than AGE, "
+    help="Check only the age of the latest night without failures; exit with code 1 if that night is older than AGE, "
     "for instance 26h.",
 )
 @workloads_option("Check only this workload (requires --max-age); repeatable.", metavar="NAME")

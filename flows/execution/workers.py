@@ -145,8 +145,8 @@ class Workers:
             ) from error
         except BrokenProcessPool as error:
             raise MeasurementError(
-                f"{label}: the worker processes died in both attempts.",
-                hint="If memory is short, lower NIGHTQUANT_WORKERS.",
+                f"{label}: the worker processes died on both attempts.",
+                hint="If the host is running out of memory, lower NIGHTQUANT_WORKERS.",
             ) from error
         except ProcessExpired as error:
             how = f"died with exit code {error.exitcode}."

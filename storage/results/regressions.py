@@ -233,8 +233,8 @@ def _presence(history: History) -> Iterator[Regression]:
         tonight, *before = [nights[night] for night in sorted(nights, reverse=True)][: 1 + KNOWN_NIGHTS]
         ages = {key: age for age, keys in reversed(list(enumerate(before))) for key in keys}
         # Because a run can be limited to some recipes, tonight's candidates may have been absent for several nights.
-        # Look back as far as the longest absence among tonight's candidates, and report every candidate that vanished
-        # in the meantime.
+        # Look back over the longest absence of any of tonight's candidates, and report all candidates that vanished
+        # since.
         reach = max((ages[key] for key in tonight if key in ages), default=0)
         for key in sorted(tonight - ages.keys()) if before else ():
             yield Regression(*key, "appeared", "candidate")

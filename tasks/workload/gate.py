@@ -160,7 +160,7 @@ class Rule:
         sign = 1 if self.direction == "at least" else -1
         worse, better = (low, high) if self.direction == "at least" else (-high, -low)
         outcome: Outcome = "passed" if worse >= sign * bound else "failed" if better < sign * bound else "held"
-        # The end of the interval that decided the rule, or the worse end if the rule is undecided.
+        # The interval's end that determined the outcome, or the worse end if the outcome is undecided.
         decides = sign * (better if outcome == "failed" else worse)
         return RuleOutcome(name=self.name, bound=float(bound), seen=decides, outcome=outcome, note=seen.note)
 

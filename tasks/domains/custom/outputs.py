@@ -102,7 +102,7 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     else:
         raise QuantizationError(
             f'The model\'s output "{path}" has the type {type(value).__name__}, but only tensors can be saved.',
-            hint="Remove this output from forward, or let the factory wrap the model so that forward returns only "
+            hint="Remove this output from forward, or wrap the model in the factory so that forward returns only "
             "tensors.",
         )
 
