@@ -155,7 +155,7 @@ def test_a_bundle_whose_manifest_names_a_file_that_it_lacks_is_a_failure(made: M
     (folder / MANIFEST).write_text(json.dumps(manifest))
     write_sums(folder)
     incumbent = found(made)
-    assert "names 'other.ts', which is not in the bundle" in incumbent.fault
+    assert "names the file 'other.ts', which is not in the bundle" in incumbent.fault
 
 
 def test_a_damaged_pointer_is_an_error_of_the_store(made: Made) -> None:
