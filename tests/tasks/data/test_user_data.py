@@ -148,7 +148,7 @@ def test_examples_have_as_many_steps_as_are_asked_for(
         ('return {"test": [(torch.ones(3), 1)]}', InputError, "these splits: calibration"),
         ('return {"calibration": [], "test": [(torch.ones(3), 1)]}', InputError, "these splits: calibration"),
         ('return {"calibration": iter("a"), "test": "a"}', ConfigurationError, "not a map-style data set"),
-        ('return dict.fromkeys(("calibration", "test"), [torch.ones(3)])', ConfigurationError, "not a pair"),
+        ('return dict.fromkeys(("calibration", "test"), [torch.ones(3)])', ConfigurationError, "expected a pair"),
         (
             'return dict.fromkeys(("calibration", "test"), [(torch.ones(3), 1), (torch.ones(4), 1)])',
             ConfigurationError,
