@@ -131,10 +131,9 @@ class Search:
                     # Prefect finds the flow run in the context, and two threads cannot enter the same context.
                     running[threads.submit(copy_context().run, self.find, step.request, trials)] = step
                 else:
+                    self.journal.ask(max(step.expected_s for step in running.values()))
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         self._save(running.pop(future), future.result())
-                if running:
-                    self.journal.ask(max(step.expected_s for step in running.values()))
         finally:
             # If the search is interrupted, the caller stops the workers, which ends the steps.
             threads.shutdown(wait=False, cancel_futures=True)

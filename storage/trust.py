@@ -31,6 +31,7 @@ VARIABLE = "NIGHTQUANT_SIGNING_KEY"
 VERSION = re.compile(r"\d{4}-\d{2}-\d{2}-[0-9a-f]{12}")
 PAYLOAD_TYPE: Final = "application/vnd.nightquant.current+json"
 _PEM = re.compile(rb"-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----\r?\n?", re.DOTALL)
+_EXPECTED = "Pass the PEM file of an Ed25519 public key."
 _SEEN = TypeAdapter(dict[str, tuple[int, str]])
 
 
@@ -84,13 +85,10 @@ def public_keys(paths: Sequence[Path]) -> tuple[Ed25519PublicKey, ...]:
             key = load_pem_public_key(path.read_bytes())
         except (OSError, ValueError) as error:
             raise ConfigurationError(
-                f"The file {path} cannot be read as a public key in PEM format.",
-                hint="Pass the PEM file of an Ed25519 public key.",
+                f"The file {path} cannot be read as a public key in PEM format.", hint=_EXPECTED
             ) from error
         if not isinstance(key, Ed25519PublicKey):
-            raise ConfigurationError(
-                f"The public key in {path} is not an Ed25519 key.", hint="Pass the PEM file of an Ed25519 public key."
-            )
+            raise ConfigurationError(f"The public key in {path} is not an Ed25519 key.", hint=_EXPECTED)
         keys.append(key)
     return tuple(keys)
 

@@ -91,8 +91,9 @@ def read_state(path: Path, shown: str = "") -> StateDict:
     if state is None:
         if classes:
             raise _refusal(shown, classes)
-        keys = f"a dict with the keys {list(loaded)[:5]}" if isinstance(loaded, Mapping) else ""
-        content = keys or f"an object of type {type(loaded).__name__}"
+        content = f"an object of type {type(loaded).__name__}"
+        if isinstance(loaded, Mapping):
+            content = f"a dict with the keys {list(loaded)[:5]}"
         raise InputError(
             f"{shown} contains {content}, not a state dict.",
             hint="Save a dict that maps parameter names to tensors.",
