@@ -10,6 +10,8 @@ PROCESSORS := $(shell nproc)
 MORE := $(shell expr $(PROCESSORS) + 1)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export DO_NOT_TRACK := 1
+# The tests start many processes, which would all compile the modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help nightly test test-all tests tests-all unit lint format docs clean
 

@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import tasks
@@ -27,17 +28,20 @@ from flows.settings import Settings
 from storage.digest import digest_of, file_digest
 from storage.humanize import ratio
 from storage.journal import Answer, Journal, answers_of_others
+from tasks.extensions import RUNTIMES
 from tasks.job import Job
 from tasks.machine import fingerprint, this_machine
 from tasks.search.race import Race
 from tasks.search.selection import Selection
 from tasks.search.space import space, variants
-from tasks.search.trial import Request, Screen, Time, Trial
+from tasks.search.trial import Build, Request, Screen, Time, Trial
 from tasks.sources import user_digest
 from tasks.workload.base import REFERENCE
 from tasks.workload.search import Goal
 from tasks.workload.search import Search as SearchSection
 from tasks.workload.workload import Workload
+
+_COMPILING_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,7 @@ class Search:
         finally:
             # If the search is interrupted, the caller stops the workers, which ends the steps.
             threads.shutdown(wait=False, cancel_futures=True)
-        reason = "no other trial can win" if self.race.ask() is None else "the budget is spent"
+        reason = "no other trial can win" if self.race.is_decided() else "the budget is spent"
         result = self.result(reason)
         self.journal.end(reason)
         return result
@@ -163,34 +167,52 @@ class Search:
         """Return a step that can begin now and fits into the budget, or None if no step can begin.
 
         Each step measures one trial, so that no worker is idle while another worker compiles. Only timing steps measure
-        several trials, and each timing step runs alone. The longest steps begin first.
+        several trials, and each timing step runs alone. The longest steps begin first, but timing steps begin last.
         """
-        while (request := self.race.ask()) is not None:
-            known = [(number, self.journal.find(self._question(request, number))) for number in request.numbers]
-            if any(answer for _, answer in known):
+        while requests := self.race.requests():
+            known = [
+                (number, answer)
+                for request in requests
+                for number in request.numbers
+                if (answer := self.journal.find(self._question(request, number)))
+            ]
+            if known:
                 # Pass the known answers to the race first, because the race may then need fewer new answers.
                 for number, answer in known:
-                    if answer is not None:
-                        self._tell(number, answer)
+                    self._tell(number, answer)
                 continue
             left_s = self.budget_s - self.journal.spent_s - (time.monotonic() - self._since)
-            steps = [step for step in self._steps(request, running) if step.expected_s <= left_s]
-            return max(steps, key=lambda step: step.expected_s, default=None) if left_s > 0 else None
+            if left_s <= 0:
+                return None
+            if steps := [step for request in requests for step in self._steps(request, running, left_s)]:
+                return max(steps, key=lambda step: (not isinstance(step.request, Time), step.expected_s))
+            if running:
+                return None
+            self.race.set_aside(number for request in requests for number in request.numbers)
         return None
 
-    def _steps(self, request: Request, running: Collection[Step]) -> list[Step]:
-        """Split a request into steps; return the steps that can begin alongside the `running` steps."""
+    def _steps(self, request: Request, running: Collection[Step], left_s: float) -> list[Step]:
+        """Split a request into steps; return the steps that fit into `left_s` and can begin beside `running` steps."""
+        expected_s = {number: self._expected_s(request, number) for number in request.numbers}
         if isinstance(request, Time):
-            expected_s = sum(self._expected_s(request, number) for number in request.numbers)
-            return [] if running else [Step(request, request.numbers, expected_s)]
+            ends = zip(request.numbers, accumulate(expected_s.values()), strict=True)
+            numbers = tuple(number for number, end_s in ends if end_s <= left_s)
+            total_s = sum(expected_s[number] for number in numbers)
+            return [Step(request, numbers, total_s)] if numbers and not running else []
+        if len(running) >= self.at_once:
+            return []
         busy = {number for step in running for number in step.numbers}
-        numbers = [number for number in request.numbers if number not in busy and len(running) < self.at_once]
-        return [Step(request, (number,), self._expected_s(request, number)) for number in numbers]
+        return [
+            Step(request, (number,), cost_s)
+            for number, cost_s in expected_s.items()
+            if number not in busy and cost_s <= left_s
+        ]
 
     def _expected_s(self, request: Request, number: int) -> float:
         """Estimate an answer's cost in seconds.
 
-        The estimate is based on the highest cost of similar answers, preferably of answers for the same runtime.
+        The estimate is based on the highest cost of similar answers, preferably of answers for the same runtime. For
+        the first build with a runtime that compiles, the estimate is `_COMPILING_S`.
         """
         (kind, samples), costs = _kind(request), dict[str, list[float]]()
         for answer in self.journal.answers():
@@ -198,6 +220,8 @@ class Search:
             if known_kind == kind:
                 costs.setdefault(name.partition("/")[2], []).append(answer.cost_s / int(known_samples))
         runtime = self.race.trials[number - 1].runtime
+        if runtime not in costs and isinstance(request, Build) and RUNTIMES[runtime].compiles:
+            return _COMPILING_S
         similar = costs.get(runtime) or [cost for group in costs.values() for cost in group]
         return samples * max(similar, default=0.0)
 

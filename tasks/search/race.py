@@ -56,23 +56,44 @@ class Race:
     # Results for decided trials, keyed by trial number: True if the trial satisfies the bound on quality.
     _decided: dict[int, bool] = field(default_factory=dict)
     _broken: set[int] = field(default_factory=set)
+    _aside: set[int] = field(default_factory=set)  # trials that no request contains anymore
     _layers: dict[str, tuple[RankedLayer, ...]] = field(default_factory=dict)  # ranked layers, keyed by recipe content
     _repairs: list[Repair] = field(default_factory=list)  # all repairs so far; only the last repair can be in progress
 
     def ask(self) -> Request | None:
         """Return the next request, or None if no undecided trial can win; an unanswered request is returned again."""
+        return next(iter(self.requests()), None)
+
+    def requests(self) -> list[Request]:
+        """Return the requests that can be answered now, most urgent first, or [] if no undecided trial can win.
+
+        Trials that are built can be screened while other trials are being built, and can be timed without trials whose
+        builds would take too long.
+        """
         while True:
-            if request := self._advance() or self._decide():
-                return request
-            waiting = _numbers(trial for trial in self._open() if trial.size_bytes is None)
+            if requests := self._advance() or self._decide():
+                return requests
+            waiting = _numbers(trial for trial in self._wanted() if trial.size_bytes is None)
             if repair := self._next_repair(is_due=not waiting or len(self._repairs) < self._batches):
                 if rank := self._continue(repair):
-                    return rank
+                    return [rank]
             elif waiting:
                 self._batches += 1
                 self._started = self._next_batch(waiting)
             else:
-                return None
+                return []
+
+    def set_aside(self, numbers: Iterable[int]) -> None:
+        """Request nothing more about these trials, because the rest of the budget is too small for the next step.
+
+        The trials keep their outcomes. The race continues with other trials.
+        """
+        self._aside |= set(numbers)
+
+    def is_decided(self) -> bool:
+        """Return whether no undecided trial can win."""
+        aside = [self.trials[number - 1] for number in self._aside]
+        return self.ask() is None and not any(one.outcome == "open" or self._is_repairable(one) for one in aside)
 
     def tell(
         self,
@@ -122,16 +143,18 @@ class Race:
         chosen = {trial.number: trial for trial in self.finalists(count)}
         return [chosen.get(trial.number, trial) for trial in self.trials]
 
-    def _advance(self) -> Request | None:
-        """Return a request to build, screen or time the batch in progress, or None if the batch is complete."""
-        started = [self.trials[number - 1] for number in self._started]
+    def _advance(self) -> list[Request]:
+        """Return requests to build, screen and time the batch in progress, or [] if the batch is complete."""
+        started = [self.trials[number - 1] for number in self._started if number not in self._aside]
         alive = [trial for trial in started if trial.outcome == "open"]
-        if numbers := _numbers(trial for trial in alive if trial.size_bytes is None):
-            return Build(numbers=numbers)
-        if numbers := _numbers(trial for trial in alive if trial.drop is None):
-            return Screen(numbers=numbers, samples=self.samples[0])
-        numbers = _numbers(trial for trial in started if self._needs_time(trial))
-        return Time(numbers=numbers) if numbers else None
+        built = [trial for trial in alive if trial.size_bytes is not None]
+        screened = [trial for trial in started if trial.drop is not None and self._needs_time(trial)]
+        requests: list[Request] = [
+            Build(numbers=_numbers(trial for trial in alive if trial.size_bytes is None)),
+            Screen(numbers=_numbers(trial for trial in built if trial.drop is None), samples=self.samples[0]),
+            Time(numbers=_numbers(screened)),
+        ]
+        return [request for request in requests if request.numbers]
 
     def _next_batch(self, waiting: Sequence[int]) -> list[int]:
         """Choose at most ``batch`` trials; prefer trials with the method and the runtime of the best passing trial."""
@@ -139,16 +162,16 @@ class Race:
         related = [number for number in waiting if best and _pair(self.trials[number - 1]) == _pair(best)]
         return list((related or waiting)[: self.batch])
 
-    def _decide(self) -> Request | None:
+    def _decide(self) -> list[Request]:
         """Request a screening of undecided trials on more samples; skip trials that are certainly not the best."""
-        undecided = [trial for trial in self._open() if trial.drop]
+        undecided = [trial for trial in self._wanted() if trial.drop]
         if not undecided:
-            return None
+            return []
         leads = max(self._ends(trial)[0] for trial in undecided)
         undecided = [trial for trial in undecided if self._ends(trial)[1] >= leads]
         step = min(self._screened[trial.number] for trial in undecided)
         numbers = _numbers(trial for trial in undecided if self._screened[trial.number] == step)
-        return Screen(numbers=numbers, samples=self.samples[step])
+        return [Screen(numbers=numbers, samples=self.samples[step])]
 
     def _next_repair(self, *, is_due: bool) -> Repair | None:
         """Return the repair in progress or, if a repair is due, begin to repair the best trial that failed."""
@@ -172,7 +195,8 @@ class Race:
             return None
         members = [self.trials[number - 1] for number in repair.members]
         bases = [trial for trial in members if self._is_repairable(trial) and self._keeps_float(trial)]
-        if not bases or any(trial.outcome == "passing" for trial in members):
+        is_aside = not self._aside.isdisjoint({*repair.members, repair.tried})
+        if is_aside or not bases or any(trial.outcome == "passing" for trial in members):
             repair.is_done = True
             return None
         base = min(bases, key=lambda trial: (trial.drop.value if trial.drop else math.inf, trial.number))
@@ -240,6 +264,9 @@ class Race:
 
     def _open(self) -> list[Trial]:
         return [trial for trial in self.trials if trial.outcome == "open"]
+
+    def _wanted(self) -> list[Trial]:
+        return [trial for trial in self._open() if trial.number not in self._aside]
 
     def _end(self, number: int, outcome: Outcome, reason: str) -> None:
         trial = self.trials[number - 1]

@@ -162,9 +162,19 @@ def test_a_search_begins_nothing_that_would_exceed_the_rest_of_its_budget(
     assert search(world, str(tmp_path), budget_s).journal.spent_s == 0.0
 
 
+def test_a_build_that_is_expected_to_exceed_the_budget_keeps_no_other_trial_from_being_timed(tmp_path: Path) -> None:
+    world = World([Truth(0.1, 9.0, False), Truth(0.1, 2.0, False)])
+    running = search(world, str(tmp_path), budget_s=20.0)
+    running.race.trials[0] = running.race.trials[0].model_copy(update={"runtime": "aot-inductor"})
+    result = running.run()
+    assert {name for _, _, name in world.asked} == {"r1/torchscript"}
+    assert (names(result), result.ended) == (["r1/torchscript"], "the budget is spent")
+    assert [trial.outcome for trial in result.trials] == ["open", "chosen"]
+
+
 @dataclass
 class SlowWorld(World):
-    """A world in which the build of ``r0`` ends after all other builds, and which counts requests in progress."""
+    """A world in which the build of ``r0`` ends after all other builds and screenings; counts requests in progress."""
 
     others: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     running: list[Request] = field(default_factory=list)
@@ -174,22 +184,23 @@ class SlowWorld(World):
         self.running.append(request)
         self.most = max(self.most, len(self.running))
         assert not any(isinstance(other, Time) for other in self.running) or len(self.running) == 1
-        if isinstance(request, Build):
-            for _ in range(len(self.truths) - 1) if trials[0].recipe.name == "r0" else ():
+        if isinstance(request, Build) and trials[0].recipe.name == "r0":
+            for _ in range(2 * (len(self.truths) - 1)):
                 assert self.others.acquire(timeout=60)
-            self.others.release()
+        self.others.release()
         found = super().find(request, trials)
         self.running.remove(request)
         return found
 
 
-def test_other_trials_are_built_while_one_compiles_and_timings_run_alone(tmp_path: Path) -> None:
+def test_other_trials_are_built_and_screened_while_one_compiles_and_timings_run_alone(tmp_path: Path) -> None:
     world = SlowWorld([Truth(0.1, 2.0, False)] * 4)
     result = search(world, str(tmp_path), at_once=2).run()
     assert world.most == 2
     builds = [name for kind, _, name in world.asked if kind == "Build"]
     assert sorted(builds) == [f"r{number}/torchscript" for number in range(4)]
     assert builds[-1] == "r0/torchscript"
+    assert [name for kind, _, name in world.asked[: 2 * len(builds) - 2]].count("r0/torchscript") == 0
     assert names(result) == ["r0/torchscript", "r1/torchscript"]
 
 

@@ -78,6 +78,24 @@ def test_a_race_ends_and_asks_nothing_twice(
     assert len(set(names)) == len(names)
 
 
+@given(world=worlds, objective=objectives, data=st.data())
+def test_a_race_whose_trials_are_set_aside_at_any_time_ends_and_asks_nothing_more_about_them(
+    world: World, objective: Objective, data: st.DataObject
+) -> None:
+    race, aside = race_of(world, objective), set[int]()
+    while requests := race.requests():
+        numbers = [number for request in requests for number in request.numbers]
+        assert aside.isdisjoint(numbers)
+        if data.draw(st.booleans()):
+            aside |= set(chosen := data.draw(st.lists(st.sampled_from(numbers), min_size=1)))
+            race.set_aside(chosen)
+        else:
+            world.answer(race, data.draw(st.sampled_from(requests)))
+    assert len(set(world.asked)) == len(world.asked)
+    assert {trial.number for trial in race.trials if trial.outcome == "open"} <= aside
+    assert race.is_decided() or aside
+
+
 @given(
     world=worlds, objective=objectives, slowest=st.none() | st.floats(0.5, 2), largest=st.none() | st.integers(1, 999)
 )
