@@ -3,6 +3,7 @@
 Run it where nothing else runs::
 
     python -m benchmarks.search --peers --exhaustive --data FOLDER
+    python -m benchmarks.search --share 0.33 --data FOLDER
     python -m benchmarks.search --only planted --seeds 40
     python -m benchmarks.search --only planted --kills 10
 
@@ -11,9 +12,10 @@ and a network with outlier channels, planted by rescaling that preserves its fun
 
 Each search gets a store that contains the data and the weights only. The exhaustive measurement evaluates every recipe
 of the search's space and its variants on the complete selection split, and for each recipe that fails, the same recipe
-with 1, 2, 3, … layers in float; two launches time each. All results are judged together: quality on `test`, and speed
-in the benchmark's own launches. The hypervolume is the area under speed-ups (log2) and unspent quality (1 at no loss, 0
-at the bound) that the measured trials dominate.
+with 1, 2, 3, … layers in float; two launches time each. With --share, the exhaustive measurement runs first, and the
+budget of each search is this share of its time. All results are judged together: quality on `test`, and speed in the
+benchmark's own launches. The hypervolume is the area under speed-ups (log2) and unspent quality (1 at no loss, 0 at the
+bound) that the measured trials dominate.
 
 NNCF is one of nightquant's own extras. For the other peers, install neural-compressor 3.10, olive-ai 0.13.0,
 lightning-utilities, torchmetrics, optuna, pandas, colorlog, prompt-toolkit, questionary, wcwidth, py-cpuinfo,
@@ -349,6 +351,7 @@ def main() -> None:
     parser.add_argument("--only", choices=MODELS, action="append", help="search this model; repeatable (default: all)")
     parser.add_argument("--data", type=Path, help="read cifar10-small.tar from this folder")
     parser.add_argument("--budget", type=float, default=300, help="seconds for each search (default: %(default)s)")
+    parser.add_argument("--share", type=float, help="budget of each search, as a share of the exhaustive time")
     parser.add_argument("--peers", action="store_true", help="run the searches of the other libraries")
     parser.add_argument("--exhaustive", action="store_true", help="measure the complete space")
     parser.add_argument("--seeds", type=int, default=0, help="repeat with this many data sets and initial weights")
@@ -366,9 +369,13 @@ def main() -> None:
             if options.kills:
                 print_kills(bench, options.kills)
             if not options.seeds and not options.kills:
-                searches = [searched, *[exhausted] * options.exhaustive]
-                searches += [partial(peer_finding, peer=peer) for peer in PEERS] if options.peers else []
-                print_comparison(bench, [search(bench) for search in searches])
+                reference = [exhausted(bench)] if options.share else []
+                for exhaustive in reference:
+                    bench.budget_s = options.share * exhaustive.wall_s
+                own = searched(bench)
+                reference += [exhausted(bench)] if options.exhaustive and not reference else []
+                others = [peer_finding(bench, peer) for peer in PEERS] if options.peers else []
+                print_comparison(bench, [own, *reference, *others])
 
 
 if __name__ == "__main__":
