@@ -23,8 +23,16 @@ PACKAGES = ("flows", "tasks", "storage")
 # Coverage slows tests down, and a test that pytest-timeout stops by thread takes its process with it.
 PYTEST = (
     "-m", "pytest", "-q", "--dist", "loadfile", "--no-loadscope-reorder", "-p", "no:cacheprovider",
-    "-o", "timeout=2400", "--timeout-method=signal",
+    "-o", "timeout=2400", "--timeout-method=signal", "-p", "benchmarks.covered",
 )  # fmt: skip
+
+
+def pytest_sessionfinish() -> None:
+    """Save a worker's data before the worker exits, because xdist kills a worker that takes 10 s to exit."""
+    from coverage import Coverage
+
+    if current := Coverage.current():
+        current.save()
 
 
 @dataclass(frozen=True)
