@@ -13,6 +13,7 @@ import ast
 import hashlib
 import inspect
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec, resolve_name
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from tasks.workload.base import Kind
 
 _OURS = ("flows", "tasks", "storage")
+# Python 3.11 counts the parser's depth per process. If garbage collection switches threads while two threads parse,
+# `ast.parse` raises a `SystemError`.
+_PARSING = threading.Lock()
 Root = Callable[..., object] | type | ModuleType | str
 
 
@@ -177,7 +181,8 @@ def _relevant_tree(source: str | bytes) -> ast.Module:
 
     Registries are left out so that a new entry, such as a new domain, does not invalidate other artifacts.
     """
-    tree = ast.parse(source)
+    with _PARSING:
+        tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [statement for statement in node.body if not _is_ignored(statement)]

@@ -81,9 +81,10 @@ def offer(fleet: Fleet, gaps: Array, rate: float) -> Probe:
 def highest_rate(attempt: Callable[[float], Probe], bound_s: float, guess: float, ceiling: float) -> Probe | None:
     """Find the highest rate at which the latency's 99th percentile is at most `bound_s`.
 
-    Return None if even the lowest rate fails. The search takes growing steps from `guess` until it has a rate that
-    passes and a rate that fails, and then bisects. Rates above `ceiling`, the highest throughput, are not tried,
-    because a short test at such a rate may pass by chance.
+    Return None if even the lowest rate fails, or if even the fastest answer in a test takes longer than `bound_s`. In
+    the latter case, a request takes too long without any queueing. The search takes growing steps from `guess` until it
+    has a rate that passes and a rate that fails, and then bisects. Rates above `ceiling`, the highest throughput, are
+    not tried, because a short test at such a rate may pass by chance.
     """
     passed: Probe | None = None
     lowest = ceiling * _LOWEST
@@ -99,7 +100,7 @@ def highest_rate(attempt: Callable[[float], Probe], bound_s: float, guess: float
             continue
         if passed is not None and passed.rate >= ceiling:
             break
-        if passed is None and rate <= lowest:
+        if passed is None and (rate <= lowest or probe.latency_s.min() > bound_s):
             return None
         rate = min(max(rate * step if passed else rate / step, lowest), ceiling)
         step **= 2

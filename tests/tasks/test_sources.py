@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import gc
 import importlib
 import json
 import os
@@ -9,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -186,6 +189,34 @@ def test_what_the_users_module_imports_of_its_folder_is_noticed_and_libraries_ar
         (tmp_path / "own_steps.py").write_text(text)
         digests.append(sources.user_digest(str(tmp_path), "own_trainer:train"))
     assert digests[0] != digests[1] == digests[2]
+
+
+def test_threads_parse_code_at_once_although_garbage_is_collected_meanwhile() -> None:
+    # Two trainings side by side failed once: a collection called Python code, and the threads took turns.
+    code, failed, threads = Path(sources.__file__).read_bytes(), list[BaseException](), list[threading.Thread]()
+
+    def parse() -> None:
+        try:
+            sources._relevant_tree(code)
+        except SystemError as error:
+            failed.append(error)
+
+    def switch(phase: str, info: dict[str, int]) -> None:
+        if not threads and sys._getframe(1).f_code is ast.parse.__code__:
+            threads.append(threading.Thread(target=parse))
+            threads[0].start()
+            threads[0].join(0.5)  # it waits for this thread, or parses within this thread's parsing
+
+    before = gc.get_threshold()
+    gc.callbacks.append(switch)
+    gc.set_threshold(100)
+    try:
+        parse()
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(switch)
+    threads[0].join()
+    assert failed == []
 
 
 @pytest.fixture(scope="module")

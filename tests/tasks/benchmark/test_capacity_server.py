@@ -14,8 +14,9 @@ from tasks.benchmark.capacity_fleet import Fleet
 from tasks.benchmark.capacity_server import Probe, generator_limit, highest_rate, offer
 
 
-def probe(rate: float, latency_s: float) -> Probe:
-    return Probe(rate, np.full(100, latency_s), np.zeros(100), 0.0)
+def probe(rate: float, slowest_s: float, fastest_s: float = 1.0) -> Probe:
+    """A queue that grows from the first request, which waits for no other, to the last."""
+    return Probe(rate, np.linspace(fastest_s, slowest_s, 100), np.zeros(100), 0.0)
 
 
 @given(st.floats(0.02, 1.0), st.floats(0.02, 1.0), st.floats(10, 1e6))
@@ -33,8 +34,18 @@ def test_the_highest_rate_that_passes_is_found_from_any_guess(true: float, guess
     assert len(tried) <= 16
 
 
-def test_a_subject_that_is_never_fast_enough_has_no_rate() -> None:
-    assert highest_rate(lambda rate: probe(rate, 3.0), 2.0, 50.0, 100.0) is None
+@pytest.mark.parametrize(("fastest_s", "most"), [(1.0, 9), (2.5, 1)], ids=["some answers", "no answer"])
+def test_a_subject_that_is_never_fast_enough_has_no_rate_and_is_left_at_once_if_no_answer_is_in_time(
+    fastest_s: float, most: int
+) -> None:
+    tried: list[float] = []
+
+    def attempt(rate: float) -> Probe:
+        tried.append(rate)
+        return probe(rate, 3.0, fastest_s)
+
+    assert highest_rate(attempt, 2.0, 50.0, 100.0) is None
+    assert len(tried) <= most
 
 
 def test_a_rate_passes_if_one_request_in_a_hundred_is_late() -> None:
