@@ -7,7 +7,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder $(if $(REPORT),--junitxml=$(REPORT)) --numprocesses
 PROCESSORS := $(shell nproc)
 # Nights wait much, unit tests do not.
-MORE := $(shell expr $(PROCESSORS) + 1)
+MORE := $(shell expr $(PROCESSORS) + 2)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export DO_NOT_TRACK := 1
 # The tests start many processes, which would all compile the modules again.
