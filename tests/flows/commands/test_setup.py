@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -69,31 +70,30 @@ def build(**arguments):
 
 
 @pytest.mark.slow
-def test_checking_workloads_tells_every_problem_and_ends_what_hangs(
+def test_a_good_workload_is_described_and_beside_one_that_hangs_it_is_checked_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "hanging_code.py").write_text(HANGING, encoding="utf-8")
-    text = (ROOT / "docs" / "examples" / "classifier.toml").read_text(encoding="utf-8")
-    (tmp_path / "hanging.toml").write_text(text.replace("classifier:build", "hanging_code:build"), encoding="utf-8")
-    monkeypatch.setenv("NIGHTQUANT_STAGE_TIMEOUT_S", "15")
-    options = ["--check", "--store", str(tmp_path / "store"), "-w", str(tmp_path / "hanging.toml"), "-w", "lstm-demo"]
-    done = CliRunner().invoke(workloads, [*options, "--format", "json"], standalone_mode=False)
-    hung, good = json.loads(done.stdout)
-    assert done.return_value == 2
-    assert hung["problems"] == [
-        "classifier: check: the stage was stopped after 15 s. To allow more time, raise NIGHTQUANT_STAGE_TIMEOUT_S."
-    ]
-    assert good["problems"] == []
-
-
-@pytest.mark.slow
-def test_checking_a_good_workload_says_what_stays_float(tmp_path: Path) -> None:
-    options = ["--check", "--store", str(tmp_path), "-w", "lstm-demo"]
-    done = CliRunner().invoke(workloads, options, standalone_mode=False)
+    options, began = ["--check", "--store", str(tmp_path / "store")], time.monotonic()
+    done = CliRunner().invoke(workloads, [*options, "-w", "lstm-demo"], standalone_mode=False)
     assert done.return_value == 0, done.output
     assert "lstm-demo: fits" in done.stdout
     assert "✓ dynamic-int8/torchscript: 1 of 1 module quantized" in done.stdout
     assert 'not static: domain "sequence" does not provide calibration inputs' in done.stdout
+    # The limit holds for both, and on a busy machine a good check takes long, too.
+    limit_s = round(10 + 3 * (time.monotonic() - began))
+    (tmp_path / "hanging_code.py").write_text(HANGING, encoding="utf-8")
+    text = (ROOT / "docs" / "examples" / "classifier.toml").read_text(encoding="utf-8")
+    (tmp_path / "hanging.toml").write_text(text.replace("classifier:build", "hanging_code:build"), encoding="utf-8")
+    monkeypatch.setenv("NIGHTQUANT_STAGE_TIMEOUT_S", str(limit_s))
+    options += ["-w", str(tmp_path / "hanging.toml"), "-w", "lstm-demo", "--format", "json"]
+    done = CliRunner().invoke(workloads, options, standalone_mode=False)
+    hung, good = json.loads(done.stdout)
+    assert done.return_value == 2
+    assert hung["problems"] == [
+        f"classifier: check: the stage was stopped after {limit_s} s. To allow more time, raise "
+        "NIGHTQUANT_STAGE_TIMEOUT_S."
+    ]
+    assert good["problems"] == []
 
 
 @pytest.mark.slow
