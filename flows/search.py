@@ -41,7 +41,7 @@ from tasks.workload.search import Goal
 from tasks.workload.search import Search as SearchSection
 from tasks.workload.workload import Workload
 
-_COMPILING_S = 30.0
+_COMPILING_S = 30.0  # expected duration of the first build with a runtime that compiles
 
 
 @dataclass(frozen=True)

@@ -369,11 +369,13 @@ def main() -> None:
             if options.kills:
                 print_kills(bench, options.kills)
             if not options.seeds and not options.kills:
-                reference = [exhausted(bench)] if options.share else []
-                for exhaustive in reference:
-                    bench.budget_s = options.share * exhaustive.wall_s
+                reference = []
+                if options.share:
+                    reference = [exhausted(bench)]
+                    bench.budget_s = options.share * reference[0].wall_s
                 own = searched(bench)
-                reference += [exhausted(bench)] if options.exhaustive and not reference else []
+                if options.exhaustive and not reference:
+                    reference = [exhausted(bench)]
                 others = [peer_finding(bench, peer) for peer in PEERS] if options.peers else []
                 print_comparison(bench, [own, *reference, *others])
 
