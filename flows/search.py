@@ -32,6 +32,7 @@ from tasks.extensions import RUNTIMES
 from tasks.job import Job
 from tasks.machine import fingerprint, this_machine
 from tasks.search.race import Race
+from tasks.search.scoreboard import Scoreboard
 from tasks.search.selection import Selection
 from tasks.search.space import space, variants
 from tasks.search.trial import Build, Request, Screen, Time, Trial
@@ -100,16 +101,15 @@ class Search:
         answers = Answers(job, selection, goal.quality_unit, settings, store)
         types = {module.type for module in answers.baseline.coverage}
         speeds = _speeds(answers_of_others(journal, workload.name, host))
-        race = Race(
+        board = Scoreboard(
             objective=goal.objective,
             bound=goal.max_quality_drop,
             samples=selection.samples,
             trials=space(workload, types, this_machine(), speeds),
-            variants=partial(variants, workload),
-            keep_float=section.keep_float,
             min_speedup=goal.min_speedup,
             max_size_bytes=answers.baseline.size_bytes / goal.min_size_ratio if goal.min_size_ratio else None,
         )
+        race = Race(board, partial(variants, workload), section.keep_float)
         return cls(
             workload=workload,
             race=race,
@@ -131,7 +131,7 @@ class Search:
         try:
             while (step := self._next(running.values())) or running:
                 if step:
-                    trials = [self.race.trials[number - 1] for number in step.numbers]
+                    trials = self.race.board.numbered(step.numbers)
                     # Prefect finds the flow run in the context, and two threads cannot enter the same context.
                     running[threads.submit(copy_context().run, self.find, step.request, trials)] = step
                 else:
@@ -154,8 +154,8 @@ class Search:
             goal=section.goal(self.workload.gate),
             split=self.split,
             fingerprint=self.fingerprint,
-            trials=tuple(self.race.results(section.finalists)),
-            finalists=tuple(self.race.finalists(section.finalists)),
+            trials=tuple(self.race.board.results(section.finalists)),
+            finalists=tuple(self.race.board.finalists(section.finalists)),
             budget_s=self.budget_s,
             spent_s=self.journal.spent_s,
             total_s=sum(answer.cost_s for answer in self.journal.answers()),
@@ -219,7 +219,7 @@ class Search:
             known_kind, known_samples, name, _ = answer.question.split()
             if known_kind == kind:
                 costs.setdefault(name.partition("/")[2], []).append(answer.cost_s / int(known_samples))
-        runtime = self.race.trials[number - 1].runtime
+        runtime = self.race.board.trials[number - 1].runtime
         if runtime not in costs and isinstance(request, Build) and RUNTIMES[runtime].compiles:
             return _COMPILING_S
         similar = costs.get(runtime) or [cost for group in costs.values() for cost in group]
@@ -240,10 +240,10 @@ class Search:
         ]
         self.journal.add(*answers)
         self._own |= {answer.question for answer in answers}
-        before = self.race.best()
+        before = self.race.board.best()
         for number, answer in zip(numbers, answers, strict=True):
             self._tell(number, answer)
-        best = self.race.best()
+        best = self.race.board.best()
         if best is not None and (before is None or best.name != before.name):
             self._report(best)
 
@@ -258,7 +258,7 @@ class Search:
         self.report(text)
 
     def _question(self, request: Request, number: int) -> str:
-        trial, (kind, samples) = self.race.trials[number - 1], _kind(request)
+        trial, (kind, samples) = self.race.board.trials[number - 1], _kind(request)
         # Include the recipe's digest, because a user may change a recipe but keep its name.
         return f"{kind} {samples} {trial.name} {digest_of(trial.recipe.content())[:16]}"
 

@@ -199,16 +199,18 @@ def exhausted(bench: Bench) -> Finding:
             recipes = [kept_float(trial.recipe, layers, count) for count in range(1, len(layers))]
             repairs += [trial.model_copy(update={"recipe": recipe}) for recipe in recipes]
     measured += measure(bench, store, repairs)
-    passing = [trial for trial in measured if trial.speed and passes(trial, job.workload)]
+    passing = [trial for trial in measured if trial.speed and passes(trial, job.workload, reference.size_bytes)]
     best = max(passing, key=lambda trial: trial.speed.value if trial.speed else 0.0, default=None)
     return bench.found(EXHAUSTIVE, store, best, measured, time.monotonic() - began)
 
 
-def passes(trial: Trial, workload: Workload) -> bool:
-    """Return whether a trial's measurements satisfy the bounds, as a search decides."""
-    least = workload.gate.min_speedup
+def passes(trial: Trial, workload: Workload, baseline_bytes: int) -> bool:
+    """Return whether a trial's measurements satisfy the bounds on quality, speed and size."""
+    least, smaller = workload.gate.min_speedup, workload.gate.min_size_ratio
     is_fast = least is None or trial.speed is None or trial.speed.low >= least
-    return bool(trial.drop and trial.drop.high <= (workload.gate.max_quality_drop or 0.0) and is_fast)
+    is_small = smaller is None or trial.size_bytes is None or trial.size_bytes * smaller <= baseline_bytes
+    is_good = trial.drop is not None and trial.drop.high <= (workload.gate.max_quality_drop or 0.0)
+    return is_good and is_fast and is_small
 
 
 def measure(bench: Bench, store: Path, trials: Sequence[Trial]) -> list[Trial]:

@@ -6,7 +6,6 @@ import re
 import signal
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import RenderableType
@@ -24,9 +23,6 @@ from tasks.search.space import adopt
 from tasks.search.trial import Trial
 from tasks.workload import Workload
 from tasks.workload.recipe import Recipe
-
-if TYPE_CHECKING:
-    pass
 
 _NAMES = 3  # maximum number of trials to name per reason
 

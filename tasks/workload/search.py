@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, WithJsonSchema, field_va
 
 from tasks.extensions import METHODS, RUNTIMES
 from tasks.workload.base import Section
-from tasks.workload.gate import Gate
+from tasks.workload.gate import Gate, Objective
 from tasks.workload.recipe import Engine, RuntimeName
 
 MethodName = Annotated[str, WithJsonSchema({"type": "string", "enum": list(METHODS)})]
@@ -20,7 +20,7 @@ QualityUnit = Literal["absolute", "relative"]
 class Goal:
     """The objective of a search, and the bounds on its results; a bound that is not set is None."""
 
-    objective: Literal["fastest", "smallest"]
+    objective: Objective
     max_quality_drop: float
     quality_unit: QualityUnit
     min_speedup: float | None = None
@@ -32,8 +32,9 @@ class Search(Section):
 
     budget_s: PositiveFloat = 1800
     """Maximum duration of a search, in seconds."""
-    objective: Literal["fastest", "smallest"] | None = None
-    """Criterion for choosing the best recipe; the default is the gate's `objective`."""
+    objective: Objective | None = None
+    """Criterion for choosing the best recipe; the default is the gate's `objective`. With `cheapest`, the search ranks
+    recipes by speed, because only a run measures capacity."""
     max_quality_drop: float | None = Field(default=None, ge=0)
     """Maximum allowed quality loss on the selection split; the default is the gate's `max_quality_drop`."""
     quality_drop: QualityUnit | None = None
@@ -82,12 +83,12 @@ class Search(Section):
         bound = gate.max_quality_drop if self.max_quality_drop is None else self.max_quality_drop
         if bound is None:
             raise ValueError("[search] needs a limit for the quality loss; set max_quality_drop in [search] or [gate]")
-        fastest = (self.objective or gate.objective) != "smallest"
+        objective = self.objective or gate.objective
         return Goal(
-            objective="fastest" if fastest else "smallest",
+            objective=objective,
             max_quality_drop=bound,
             quality_unit=self.quality_drop or gate.quality_drop,
-            # By default, a recipe must not be slower than the baseline if the objective is "fastest".
-            min_speedup=1.0 if fastest and gate.min_speedup is None else gate.min_speedup,
+            # By default, a recipe must not be slower than the baseline, except if the objective is "smallest".
+            min_speedup=1.0 if objective != "smallest" and gate.min_speedup is None else gate.min_speedup,
             min_size_ratio=gate.min_size_ratio,
         )

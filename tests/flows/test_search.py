@@ -21,6 +21,7 @@ from flows.request import SearchResult
 from flows.search import Search, _speeds
 from storage.journal import Answer, Journal
 from tasks.search.race import Race
+from tasks.search.scoreboard import Scoreboard
 from tasks.search.trial import Build, Drop, Rank, RankedLayer, Request, Screen, Speed, Time, Trial
 from tasks.workload.recipe import Recipe
 from tasks.workload.search import Search as SearchSection
@@ -82,7 +83,7 @@ def search(world: World, store: str, budget_s: float = 1e9, at_once: int = 1) ->
         Trial(number=number, recipe=recipe, runtime="torchscript", origin="space")
         for number, recipe in enumerate(recipes, start=1)
     ]
-    race = Race(objective="fastest", bound=1.0, samples=(4, 64), trials=trials, batch=4)
+    race = Race(Scoreboard("fastest", 1.0, (4, 64), trials), batch=4)
     section = SearchSection(finalists=2)
     return Search(
         workload=workload_of(max_quality_drop=1.0).model_copy(update={"search": section}),
@@ -165,7 +166,7 @@ def test_a_search_begins_nothing_that_would_exceed_the_rest_of_its_budget(
 def test_a_build_that_is_expected_to_exceed_the_budget_keeps_no_other_trial_from_being_timed(tmp_path: Path) -> None:
     world = World([Truth(0.1, 9.0, False), Truth(0.1, 2.0, False)])
     running = search(world, str(tmp_path), budget_s=20.0)
-    running.race.trials[0] = running.race.trials[0].model_copy(update={"runtime": "aot-inductor"})
+    running.race.board.trials[0] = running.race.board.trials[0].model_copy(update={"runtime": "aot-inductor"})
     result = running.run()
     assert {name for _, _, name in world.asked} == {"r1/torchscript"}
     assert (names(result), result.ended) == (["r1/torchscript"], "the budget is spent")
@@ -231,8 +232,10 @@ def test_a_recipe_that_changed_but_kept_its_name_is_measured_again(tmp_path: Pat
     world = World([Truth(0.1, 2.0, False)])
     search(world, str(tmp_path)).run()
     changed, asked = search(world, str(tmp_path)), list(world.asked)
-    (trial,) = changed.race.trials
-    changed.race.trials[0] = trial.model_copy(update={"recipe": trial.recipe.model_copy(update={"engine": "onednn"})})
+    (trial,) = changed.race.board.trials
+    changed.race.board.trials[0] = trial.model_copy(
+        update={"recipe": trial.recipe.model_copy(update={"engine": "onednn"})}
+    )
     changed.run()
     assert world.asked == asked * 2
 

@@ -77,7 +77,7 @@ class World:
 
     def answer_one(self, race: Race, request: Request, number: int) -> None:
         """Answer a request for one trial, with numbers that depend on the seed and on the question only."""
-        trial = race.trials[number - 1]
+        trial = race.board.trials[number - 1]
         samples = request.samples if isinstance(request, Screen) else 0
         question = (type(request).__name__, trial.name, samples)
         self.asked.append(question)

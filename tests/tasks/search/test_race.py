@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -11,22 +11,30 @@ from hypothesis import strategies as st
 
 from tasks.quantize.methods import FloatRecipe
 from tasks.search.race import Race
+from tasks.search.scoreboard import Scoreboard
 from tasks.search.trial import Build, Drop, Rank, Screen, Speed, Time, Trial
+from tasks.workload.gate import Objective
 from tests.tasks.search.simulated import RUNTIME, SAMPLES, Truth, World, truths
 
 BOUND = 1.0
-Objective = Literal["fastest", "smallest"]
-objectives = st.sampled_from(["fastest", "smallest"])
+objectives = st.sampled_from(["fastest", "smallest", "cheapest"])
 worlds = st.builds(World, st.lists(truths, min_size=1, max_size=12), st.floats(0, 1), st.integers(0, 99))
 
 
-def race_of(world: World, objective: Objective = "fastest", **settings: Any) -> Race:
-    return Race(objective, BOUND, SAMPLES, world.trials(), **{"variants": world.variants, **settings})
+def race_of(
+    world: World,
+    objective: Objective = "fastest",
+    min_speedup: float | None = None,
+    max_size_bytes: float | None = None,
+    **settings: Any,
+) -> Race:
+    board = Scoreboard(objective, BOUND, SAMPLES, world.trials(), min_speedup, max_size_bytes)
+    return Race(board, **{"variants": world.variants, **settings})
 
 
 def objective_of(world: World, trial: Trial, objective: Objective) -> float:
     _, speed, size = world.truth(trial)
-    return speed if objective == "fastest" else -size
+    return -size if objective == "smallest" else speed
 
 
 def best_possible(world: World, objective: Objective, repairs: bool) -> float | None:
@@ -57,7 +65,7 @@ def test_without_noise_the_best_of_all_trials_and_repairs_wins(
     world = replace(world, noise=0.0)
     race = race_of(world, objective, **({} if repairs else {"keep_float": False, "variants": lambda trial: []}))
     world.run(race)
-    best = race.best()
+    best = race.board.best()
     expected = best_possible(world, objective, repairs)
     assert (None if best is None else objective_of(world, best, objective)) == pytest.approx(expected)
 
@@ -72,9 +80,9 @@ def test_a_race_ends_and_asks_nothing_twice(
     world.run(race)
     assert race.ask() is None
     assert len(set(world.asked)) == len(world.asked)
-    assert all(trial.outcome != "open" for trial in race.trials)
-    assert [trial.number for trial in race.trials] == list(range(1, len(race.trials) + 1))
-    names = [trial.name for trial in race.trials]
+    assert all(trial.outcome != "open" for trial in race.board.trials)
+    assert [trial.number for trial in race.board.trials] == list(range(1, len(race.board.trials) + 1))
+    names = [trial.name for trial in race.board.trials]
     assert len(set(names)) == len(names)
 
 
@@ -92,7 +100,7 @@ def test_a_race_whose_trials_are_set_aside_at_any_time_ends_and_asks_nothing_mor
         else:
             world.answer(race, data.draw(st.sampled_from(requests)))
     assert len(set(world.asked)) == len(world.asked)
-    assert {trial.number for trial in race.trials if trial.outcome == "open"} <= aside
+    assert {trial.number for trial in race.board.trials if trial.outcome == "open"} <= aside
     assert race.is_decided() or aside
 
 
@@ -104,9 +112,9 @@ def test_finalists_satisfy_every_bound_and_nothing_that_was_dropped_is_truly_bet
 ) -> None:
     race = race_of(world, objective, min_speedup=slowest, max_size_bytes=largest)
     world.run(race)
-    finalists = race.finalists(3)
+    finalists = race.board.finalists(3)
     assert [trial.outcome for trial in finalists] == ["chosen"] * len(finalists)
-    assert [trial.outcome for trial in race.results(3)].count("chosen") == len(finalists)
+    assert [trial.outcome for trial in race.board.results(3)].count("chosen") == len(finalists)
     for trial in finalists:
         loss, speed, size = world.truth(trial)
         assert trial.drop
@@ -114,8 +122,8 @@ def test_finalists_satisfy_every_bound_and_nothing_that_was_dropped_is_truly_bet
         assert trial.drop.low <= loss + 1e-9
         assert largest is None or size <= largest
         assert slowest is None or trial.speed is None or trial.speed.high >= slowest
-    passing = [trial for trial in race.results(0) if trial.outcome == "passing"]
-    for trial in race.trials:
+    passing = [trial for trial in race.board.results(0) if trial.outcome == "passing"]
+    for trial in race.board.trials:
         loss, speed, size = world.truth(trial)
         is_possible = (largest is None or size <= largest) and (slowest is None or speed >= slowest)
         if trial.outcome == "dropped" and is_possible and loss <= BOUND:
@@ -131,11 +139,11 @@ def test_a_repair_finds_the_fewest_layers_in_float_with_which_a_trial_passes(
 ) -> None:
     world = World([replace(truth, loss=loss, variant_loss=5.0)])
     race = race_of(world)
-    race.bound = bound
+    race.board.bound = bound
     world.run(race)
     left = [loss * (1 - sum(truth.relief[:kept]) / sum(truth.relief)) for kept in range(truth.most + 1)]
     fewest = next((kept for kept, lost in enumerate(left) if lost <= bound), None)
-    best = race.best()
+    best = race.board.best()
     assert (best and len(best.recipe.exclude) - 1) == fewest
     assert best is None or (best.origin, best.parent) == ("kept-float", f"r1/{RUNTIME}")
 
@@ -150,7 +158,7 @@ def test_a_race_that_is_played_again_goes_on_where_it_stopped(world: World, obje
     while request := resumed.ask():
         for number in request.numbers:
             again.answer_one(resumed, request, number)
-    assert resumed.trials == uninterrupted.trials
+    assert resumed.board.trials == uninterrupted.board.trials
     assert again.asked[: len(stopped.asked)] == stopped.asked
 
 
@@ -158,16 +166,16 @@ def test_a_race_that_is_played_again_goes_on_where_it_stopped(world: World, obje
 def test_whatever_is_answered_so_far_the_best_is_a_passing_trial(world: World, answers: int) -> None:
     race = race_of(world)
     world.run(race, most=answers)
-    best = race.best()
-    assert best is None or race.trials[best.number - 1].outcome == "passing"
-    assert (best is None) == all(trial.outcome != "passing" for trial in race.trials)
+    best = race.board.best()
+    assert best is None or race.board.trials[best.number - 1].outcome == "passing"
+    assert (best is None) == all(trial.outcome != "passing" for trial in race.board.trials)
 
 
 @given(world=worlds)
 def test_only_a_decided_loss_or_the_last_samples_fail_a_trial(world: World) -> None:
     race = race_of(world)
     world.run(race)
-    for trial in race.trials:
+    for trial in race.board.trials:
         if trial.drop and trial.outcome in ("failed", "passing"):
             is_last = trial.drop.samples == SAMPLES[-1]
             passes = (trial.drop.value if is_last else trial.drop.high) <= BOUND
@@ -196,10 +204,35 @@ def test_after_a_batch_the_best_trials_method_and_runtime_come_first() -> None:
     world = _world((0.5, 1.0), (0.5, 2.0), (0.5, 1.0), (0.5, 1.0), (0.5, 1.0))
     race = race_of(world, batch=2)
     for number in (2, 4, 5):
-        race.trials[number - 1] = race.trials[number - 1].model_copy(update={"runtime": "onnxruntime"})
+        race.board.trials[number - 1] = race.board.trials[number - 1].model_copy(update={"runtime": "onnxruntime"})
     world.run(race)
     built = [name for request, name, _ in world.asked if request == "Build"]
     assert built == ["r1/torchscript", "r2/onnxruntime", "r4/onnxruntime", "r5/onnxruntime", "r3/torchscript"]
+
+
+def test_other_settings_of_trials_that_were_too_large_to_be_timed_come_first() -> None:
+    world = World(
+        [Truth(0.5, 0.5, speed, size, (1.0,), (0.1,)) for speed, size in ((1, 50), (2, 99), (1, 50), (3, 50))]
+    )
+    race = race_of(world, max_size_bytes=60, batch=2, variants=lambda trial: [])
+    for number in (2, 4):
+        race.board.trials[number - 1] = race.board.trials[number - 1].model_copy(update={"runtime": "onnxruntime"})
+    race.board.trials[2] = race.board.trials[2].model_copy(update={"runtime": "openvino"})
+    built: list[int] = []
+    while request := race.ask():
+        built += [*request.numbers] if isinstance(request, Build) else []
+        world.answer(race, request)
+    assert built == [1, 2, 4, 3]
+
+
+def test_a_failed_trial_that_is_slower_than_the_best_is_repaired_after_all_other_trials() -> None:
+    world = _world((2.0, 1.5), (0.5, 1.6), (0.5, 1.0), noise=0.4)
+    race, kinds = race_of(world, batch=2, variants=lambda trial: []), []
+    while request := race.ask():
+        kinds.append((type(request).__name__, request.numbers))
+        world.answer(race, request)
+    assert ("Rank", (1,)) in kinds
+    assert kinds.index(("Build", (3,))) < kinds.index(("Rank", (1,)))
 
 
 def test_the_fastest_failed_trial_of_a_batch_is_repaired_before_the_next_batch() -> None:
@@ -224,7 +257,7 @@ def test_a_trial_that_breaks_is_not_asked_for_again() -> None:
     race = race_of(world)
     race.tell(1, failed="build: no kernel")
     world.run(race)
-    broken, other = race.trials
+    broken, other = race.board.trials
     assert (broken.outcome, broken.reason, other.outcome) == ("failed", "build: no kernel", "passing")
     assert {name for _, name, _ in world.asked} == {other.name}
 
@@ -244,44 +277,22 @@ def test_a_loss_is_screened_on_more_samples_only_while_it_is_undecided_and_can_w
         race.tell(number, drop=Drop(value=(low + high) / 2, low=low, high=high, samples=16))
     for number, speed in ((1, 1.5), (2, 2.0), (3, 1.2)):
         race.tell(number, speed=Speed(value=speed, low=speed - 0.1, high=speed + 0.1, launches=2))
-    assert [trial.outcome for trial in race.trials] == ["passing", "open", "dropped"]
-    assert race.trials[2].reason == f"cannot be better than r1/{RUNTIME}"
+    assert [trial.outcome for trial in race.board.trials] == ["passing", "open", "dropped"]
+    assert race.board.trials[2].reason == f"cannot be better than r1/{RUNTIME}"
     assert race.ask() == Screen(numbers=(2,), samples=64)
     race.tell(2, drop=Drop(value=1.0, low=0.9, high=1.1, samples=64))
     assert race.ask() == Screen(numbers=(2,), samples=256)
     race.tell(2, drop=Drop(value=1.01, low=0.95, high=1.05, samples=256))
-    assert race.trials[1].outcome == "failed"
-    assert race.trials[1].reason == "loses 1.01 (0.95 to 1.05) on 256 samples, and at most 1 is allowed"
+    assert race.board.trials[1].outcome == "failed"
+    assert race.board.trials[1].reason == "loses 1.01 (0.95 to 1.05) on 256 samples, and at most 1 is allowed"
     assert race.ask() is None
-
-
-def test_the_passing_trial_whose_speed_is_certain_bounds_the_others() -> None:
-    race = race_of(_world(*[(0, 1)] * 3))
-    for number in (1, 2, 3):
-        race.tell(number, size_bytes=1)
-        low, high = (0.5, 1.5) if number == 3 else (0.0, 0.0)
-        race.tell(number, drop=Drop(value=high / 2, low=low, high=high, samples=16))
-    for number, low, high in ((1, 1.0, 3.0), (2, 1.8, 2.0), (3, 1.2, 1.7)):
-        race.tell(number, speed=Speed(value=(low + high) / 2, low=low, high=high, launches=2))
-    assert race.trials[2].reason == f"cannot be better than r2/{RUNTIME}"
-
-
-@pytest.mark.parametrize(("loss", "outcome"), [(0.9, "passing"), (1.1, "failed")])
-def test_a_split_without_further_samples_decides_at_once_by_the_estimate(loss: float, outcome: str) -> None:
-    race = race_of(_world((0, 1)), keep_float=False, variants=lambda trial: [])
-    race.tell(1, size_bytes=1)
-    race.tell(1, drop=Drop(value=loss, low=0.5, high=1.5, samples=20))
-    race.tell(1, speed=Speed(value=1, low=1, high=1, launches=2))
-    assert race.ask() == Screen(numbers=(1,), samples=64)
-    race.tell(1, drop=Drop(value=loss, low=0.5, high=1.5, samples=20))
-    assert (race.trials[0].outcome, race.ask()) == (outcome, None)
 
 
 def test_layers_are_ranked_once_for_all_runtimes_of_a_recipe() -> None:
     world = _world((2.0, 1.0), (2.0, 2.0))
     first, second = world.trials()
     race = race_of(world, variants=lambda trial: [])
-    race.trials = [first, second.model_copy(update={"recipe": first.recipe, "runtime": "onnxruntime"})]
+    race.board.trials = [first, second.model_copy(update={"recipe": first.recipe, "runtime": "onnxruntime"})]
     world.run(race)
     assert [kind for kind, _, _ in world.asked].count("Rank") == 1
 
@@ -294,21 +305,12 @@ def test_layers_that_cannot_be_ranked_end_the_repair() -> None:
         world.answer(race, request)
     race.tell(1, failed="rank: no graph")
     assert race.ask() is None
-    assert race.trials[0].reason.endswith("allowed; rank: no graph")
+    assert race.board.trials[0].reason.endswith("allowed; rank: no graph")
 
 
 def test_float_models_are_not_repaired() -> None:
     trial = Trial(number=1, recipe=FloatRecipe(name="float", method="none"), runtime=RUNTIME, origin="written")
-    race = Race("fastest", BOUND, SAMPLES, [trial])
+    race = Race(Scoreboard("fastest", BOUND, SAMPLES, [trial]))
     race.tell(1, size_bytes=1)
     race.tell(1, drop=Drop(value=2, low=2, high=2, samples=16))
-    assert (race.trials[0].outcome, race.ask()) == ("failed", None)
-
-
-def test_only_answers_of_this_run_cost_and_a_trial_is_known_if_all_its_answers_are() -> None:
-    race = race_of(_world((0, 1), (0, 1)))
-    race.tell(1, size_bytes=1, known=True)
-    race.tell(2, size_bytes=1, known=True)
-    assert [trial.known for trial in race.trials] == [True, True]
-    race.tell(2, drop=Drop(value=0, low=0, high=0, samples=16), cost_s=2.5)
-    assert [(trial.known, trial.cost_s) for trial in race.trials] == [(True, 0.0), (False, 2.5)]
+    assert (race.board.trials[0].outcome, race.ask()) == ("failed", None)

@@ -16,6 +16,7 @@ from tasks.refs import CandidateRef
 from tasks.results import Evaluation
 from tasks.search import speed
 from tasks.search.race import Race
+from tasks.search.scoreboard import Scoreboard
 from tasks.search.selection import Selection
 from tasks.search.space import space, variants
 from tasks.search.trial import Build, Drop, Screen, Time
@@ -62,7 +63,7 @@ class Here:
         assert job.workload.search
         self.goal = goal = job.workload.search.goal(job.workload.gate)
         trials, other = space(job.workload, types, this_machine()), partial(variants, job.workload)
-        self.race = Race(goal.objective, goal.max_quality_drop, self.selection.samples, trials, other)
+        self.race = Race(Scoreboard(goal.objective, goal.max_quality_drop, self.selection.samples, trials), other)
 
     def evaluation(self, candidate: CandidateRef, samples: int) -> Evaluation:
         key = (candidate.name, samples)
@@ -77,7 +78,7 @@ class Here:
 
     def run(self) -> None:
         while request := self.race.ask():
-            trials = [self.race.trials[number - 1] for number in request.numbers]
+            trials = [self.race.board.trials[number - 1] for number in request.numbers]
             if isinstance(request, Time):
                 candidates = [self.timed(self.built[trial.name]) for trial in trials]
                 found = stages.time_trials(self.workspace, self.job, self.timed(self.baseline), candidates)
@@ -116,12 +117,12 @@ def test_a_search_keeps_the_layer_in_float_that_outliers_spoil(tmp_path: Path, m
     search = Here(job_of(workload, store), store)
     assert search.selection.split == "calibration"
     search.run()
-    best = search.race.best()
+    best = search.race.board.best()
     assert best is not None
     assert best.origin == "kept-float"
     assert "third" in best.recipe.exclude
     assert best.drop is not None
     assert best.drop.high <= 3.0
-    failed = [trial for trial in search.race.trials if trial.origin in ("space", "variant")]
+    failed = [trial for trial in search.race.board.trials if trial.origin in ("space", "variant")]
     assert {trial.outcome for trial in failed} == {"failed"}
-    assert all("third" in trial.recipe.exclude for trial in search.race.finalists(3))
+    assert all("third" in trial.recipe.exclude for trial in search.race.board.finalists(3))
