@@ -14,7 +14,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 
 import tasks
@@ -24,34 +23,23 @@ from flows.execution.context import current_execution
 from flows.execution.task_runners import CLUSTERS
 from flows.fan_out import settle
 from flows.request import SearchResult
+from flows.search_steps import Step, fitting_steps, question_of
 from flows.settings import Settings
 from storage.digest import digest_of, file_digest
 from storage.humanize import ratio
 from storage.journal import Answer, Journal, answers_of_others
-from tasks.extensions import RUNTIMES
 from tasks.job import Job
 from tasks.machine import fingerprint, this_machine
 from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.selection import Selection
 from tasks.search.space import space, variants
-from tasks.search.trial import Build, Request, Screen, Time, Trial
+from tasks.search.trial import Request, Time, Trial
 from tasks.sources import user_digest
 from tasks.workload.base import REFERENCE
 from tasks.workload.search import Goal
 from tasks.workload.search import Search as SearchSection
 from tasks.workload.workload import Workload
-
-_COMPILING_S = 30.0  # expected duration of the first build with a runtime that compiles
-
-
-@dataclass(frozen=True)
-class Step:
-    """Trials to measure for a request; ``expected_s`` is the expected duration in seconds."""
-
-    request: Request
-    numbers: tuple[int, ...]
-    expected_s: float
 
 
 @dataclass
@@ -166,8 +154,7 @@ class Search:
     def _next(self, running: Collection[Step]) -> Step | None:
         """Return a step that can begin now and fits into the budget, or None if no step can begin.
 
-        Each step measures one trial, so that no worker is idle while another worker compiles. Only timing steps measure
-        several trials, and each timing step runs alone. The longest steps begin first, but timing steps begin last.
+        The longest steps begin first, but timing steps begin last.
         """
         while requests := self.race.requests():
             known = [
@@ -184,46 +171,17 @@ class Search:
             left_s = self.budget_s - self.journal.spent_s - (time.monotonic() - self._since)
             if left_s <= 0:
                 return None
-            if steps := [step for request in requests for step in self._steps(request, running, left_s)]:
-                return max(steps, key=lambda step: (not isinstance(step.request, Time), step.expected_s))
+            possible = [step for request in requests for step in self._steps(request, running, left_s)]
+            if possible:
+                return max(possible, key=lambda step: (not isinstance(step.request, Time), step.expected_s))
             if running:
                 return None
             self.race.set_aside(number for request in requests for number in request.numbers)
         return None
 
     def _steps(self, request: Request, running: Collection[Step], left_s: float) -> list[Step]:
-        """Split a request into steps; return the steps that fit into `left_s` and can begin beside `running` steps."""
-        expected_s = {number: self._expected_s(request, number) for number in request.numbers}
-        if isinstance(request, Time):
-            ends = zip(request.numbers, accumulate(expected_s.values()), strict=True)
-            numbers = tuple(number for number, end_s in ends if end_s <= left_s)
-            total_s = sum(expected_s[number] for number in numbers)
-            return [Step(request, numbers, total_s)] if numbers and not running else []
-        if len(running) >= self.at_once:
-            return []
-        busy = {number for step in running for number in step.numbers}
-        return [
-            Step(request, (number,), cost_s)
-            for number, cost_s in expected_s.items()
-            if number not in busy and cost_s <= left_s
-        ]
-
-    def _expected_s(self, request: Request, number: int) -> float:
-        """Estimate an answer's cost in seconds.
-
-        The estimate is based on the highest cost of similar answers, preferably of answers for the same runtime. For
-        the first build with a runtime that compiles, the estimate is `_COMPILING_S`.
-        """
-        (kind, samples), costs = _kind(request), dict[str, list[float]]()
-        for answer in self.journal.answers():
-            known_kind, known_samples, name, _ = answer.question.split()
-            if known_kind == kind:
-                costs.setdefault(name.partition("/")[2], []).append(answer.cost_s / int(known_samples))
-        runtime = self.race.board.trials[number - 1].runtime
-        if runtime not in costs and isinstance(request, Build) and RUNTIMES[runtime].compiles:
-            return _COMPILING_S
-        similar = costs.get(runtime) or [cost for group in costs.values() for cost in group]
-        return samples * max(similar, default=0.0)
+        trials, answers = self.race.board.numbered(request.numbers), self.journal.answers()
+        return fitting_steps(request, trials, answers, running, at_once=self.at_once, left_s=left_s)
 
     def _save(self, step: Step, found: Sequence[Found]) -> None:
         """Save the answers of a finished step, and pass them to the race."""
@@ -258,20 +216,13 @@ class Search:
         self.report(text)
 
     def _question(self, request: Request, number: int) -> str:
-        trial, (kind, samples) = self.race.board.trials[number - 1], _kind(request)
-        # Include the recipe's digest, because a user may change a recipe but keep its name.
-        return f"{kind} {samples} {trial.name} {digest_of(trial.recipe.content())[:16]}"
+        return question_of(request, self.race.board.trials[number - 1])
 
 
 def _section(workload: Workload) -> SearchSection:
     if workload.search is None:
         raise ValueError(f"the workload {workload.name} has no [search] section; add this section to the workload file")
     return workload.search
-
-
-def _kind(request: Request) -> tuple[str, int]:
-    """Return a request's kind and number of samples; the request's cost is proportional to this number."""
-    return type(request).__name__.lower(), request.samples if isinstance(request, Screen) else 1
 
 
 def _speeds(answers: Sequence[Answer]) -> dict[str, float]:

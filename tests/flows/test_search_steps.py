@@ -1,0 +1,67 @@
+"""The steps of a search: which can begin, how long they take, and how the journal names them."""
+
+from __future__ import annotations
+
+import pytest
+
+from flows.search_steps import Step, expected_s, fitting_steps, question_of
+from storage.journal import Answer
+from tasks.search.trial import Build, Rank, Request, Screen, Time, Trial
+from tasks.workload.recipe import Recipe
+
+BUILD, TIME = Build(numbers=(1, 2)), Time(numbers=(1, 2))
+
+
+def trial(number: int, runtime: str = "torchscript") -> Trial:
+    recipe = Recipe.model_validate({"name": f"r{number}", "method": "dynamic"})
+    return Trial(number=number, recipe=recipe, runtime=runtime, origin="space")
+
+
+def answer(request: Request, cost_s: float, runtime: str = "torchscript") -> Answer:
+    return Answer(question=question_of(request, trial(9, runtime)), value={}, cost_s=cost_s)
+
+
+def numbers(request: Request, *answers: Answer, running: tuple[Step, ...] = (), left_s: float = 10.0) -> list[object]:
+    trials = [trial(number) for number in request.numbers]
+    steps = fitting_steps(request, trials, answers, running, at_once=2, left_s=left_s)
+    return [step.numbers for step in steps]
+
+
+def test_a_step_builds_one_trial_and_times_as_many_as_fit() -> None:
+    assert numbers(BUILD) == [(1,), (2,)]
+    assert numbers(TIME) == [(1, 2)]
+    assert numbers(TIME, answer(TIME, 6.0)) == [(1,)]
+    assert numbers(TIME, answer(TIME, 11.0)) == []
+    assert numbers(BUILD, answer(BUILD, 11.0)) == []
+
+
+def test_timing_runs_alone_and_no_trial_is_in_two_steps() -> None:
+    first, third = Step(Build(numbers=(1,)), (1,), 1.0), Step(Build(numbers=(3,)), (3,), 1.0)
+    assert numbers(TIME, running=(third,)) == []
+    assert numbers(BUILD, running=(first,)) == [(2,)]
+    assert numbers(BUILD, running=(first, third)) == []
+
+
+@pytest.mark.parametrize("runtime", ["torchscript", "aot-inductor"])
+def test_the_highest_cost_in_the_same_runtime_is_expected(runtime: str) -> None:
+    known = [answer(BUILD, 2.0), answer(BUILD, 3.0), answer(BUILD, 90.0, "aot-inductor"), answer(TIME, 500.0)]
+    assert expected_s(BUILD, trial(1, runtime), known) == (90.0 if runtime == "aot-inductor" else 3.0)
+    assert expected_s(BUILD, trial(1, "openvino"), known[:2]) == 3.0
+    assert expected_s(Rank(numbers=(1,)), trial(1), known) == 0.0
+
+
+def test_a_first_compilation_is_expected_to_take_long() -> None:
+    assert expected_s(BUILD, trial(1, "aot-inductor"), [answer(BUILD, 2.0)]) == 30.0
+    assert expected_s(TIME, trial(1, "aot-inductor"), [answer(TIME, 2.0)]) == 2.0
+
+
+def test_a_screening_costs_in_proportion_to_its_samples() -> None:
+    few, many = (Screen(numbers=(1,), samples=samples) for samples in (10, 40))
+    assert expected_s(many, trial(1), [answer(few, 2.0)]) == 8.0
+
+
+def test_a_question_changes_with_the_recipe_and_the_samples() -> None:
+    renamed = trial(2).model_copy(update={"recipe": trial(2).recipe.model_copy(update={"engine": "onednn"})})
+    few, many = (Screen(numbers=(1,), samples=samples) for samples in (10, 40))
+    questions = {question_of(one, other) for one in (few, many, BUILD) for other in (trial(2), renamed)}
+    assert len(questions) == 6
