@@ -33,6 +33,7 @@ from tasks.machine import fingerprint, this_machine
 from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.selection import Selection
+from tasks.search.sizes import without_too_large
 from tasks.search.space import space, variants
 from tasks.search.trial import Request, Time, Trial
 from tasks.sources import user_digest
@@ -89,13 +90,17 @@ class Search:
         answers = Answers(job, selection, goal.quality_unit, settings, store)
         types = {module.type for module in answers.baseline.coverage}
         speeds = _speeds(answers_of_others(journal, workload.name, host))
+        trials, largest = space(workload, types, this_machine(), speeds), None
+        if goal.min_size_ratio:
+            largest = answers.baseline.size_bytes / goal.min_size_ratio
+            trials = without_too_large(trials, answers.baseline.size_bytes, largest)
         board = Scoreboard(
             objective=goal.objective,
             bound=goal.max_quality_drop,
             samples=selection.samples,
-            trials=space(workload, types, this_machine(), speeds),
+            trials=trials,
             min_speedup=goal.min_speedup,
-            max_size_bytes=answers.baseline.size_bytes / goal.min_size_ratio if goal.min_size_ratio else None,
+            max_size_bytes=largest,
         )
         race = Race(board, partial(variants, workload), section.keep_float)
         return cls(

@@ -86,11 +86,11 @@ class Finding:
     trials: Sequence[Trial] = ()
     subject: Subject | None = None
     opened: Opened | None = None
-    spent_s: float = 0.0  # without the start of the command, and without the preparation of data and weights
     apart: bool = True  # whether to evaluate each row in a separate call, because rows may affect each other
     size_bytes: int = 0
     loss: tuple[float, float, float] | None = None
     speed: Ratio | None = None
+    spent_s: float = 0.0  # without the start of the command, and without the preparation of data and weights
 
 
 class Bench:
