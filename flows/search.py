@@ -198,6 +198,7 @@ class Search:
                 question=self._question(request, number),
                 value=one.model_dump(mode="json", exclude_defaults=True),
                 cost_s=cost_s,
+                together=len(numbers),
             )
             for number, one in zip(numbers, found, strict=True)
         ]

@@ -12,6 +12,7 @@ from tasks.extensions import RUNTIMES
 from tasks.search.trial import Build, Request, Screen, Time, Trial
 
 _COMPILING_S = 30.0  # expected duration of the first build with a runtime that compiles
+_BESIDES = 4  # starting the launches, and timing the baseline and its copy, takes as long as timing about four trials
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,9 @@ def fitting_steps(
     """
     costs = {trial.number: expected_s(request, trial, answers) for trial in trials}
     if isinstance(request, Time):
-        ends = zip(costs, accumulate(costs.values()), strict=True)
-        numbers = tuple(number for number, end_s in ends if end_s <= left_s)
-        total_s = sum(costs[number] for number in numbers)
-        return [Step(request, numbers, total_s)] if numbers and not running else []
+        ends = list(accumulate(costs.values(), initial=_BESIDES * max(costs.values())))[1:]
+        fitting = sum(end_s <= left_s for end_s in ends)
+        return [Step(request, tuple(costs)[:fitting], ends[fitting - 1])] if fitting and not running else []
     if len(running) >= at_once:
         return []
     busy = {number for step in running for number in step.numbers}
@@ -52,7 +52,7 @@ def fitting_steps(
 
 
 def expected_s(request: Request, trial: Trial, answers: Iterable[Answer]) -> float:
-    """Estimate the cost in seconds of answering a request about one trial.
+    """Estimate the cost in seconds of answering a request about one trial, or of timing one more trial.
 
     The estimate is based on the highest cost of similar answers, preferably of answers for the same runtime. For the
     first build with a runtime that compiles, the estimate is `_COMPILING_S`.
@@ -61,7 +61,9 @@ def expected_s(request: Request, trial: Trial, answers: Iterable[Answer]) -> flo
     for answer in answers:
         known_kind, known_samples, name, _ = answer.question.split()
         if known_kind == kind:
-            costs.setdefault(name.partition("/")[2], []).append(answer.cost_s / int(known_samples))
+            besides = _BESIDES if isinstance(request, Time) else 0
+            cost_s = answer.cost_s * answer.together / (answer.together + besides)
+            costs.setdefault(name.partition("/")[2], []).append(cost_s / int(known_samples))
     if trial.runtime not in costs and isinstance(request, Build) and RUNTIMES[trial.runtime].compiles:
         return _COMPILING_S
     similar = costs.get(trial.runtime) or [cost for group in costs.values() for cost in group]

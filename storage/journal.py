@@ -36,12 +36,16 @@ class Began(_Line):
 
 
 class Answer(_Line):
-    """The answer to a question, and the wall time in seconds that the search spent on the answer."""
+    """The answer to a question, and the wall time in seconds that the search spent on the answer.
+
+    ``together`` is the number of answers from the same measurement, which share the measurement's cost equally.
+    """
 
     event: Literal["answer"] = "answer"
     question: str
     value: dict[str, JsonValue]
     cost_s: float
+    together: int = 1
 
 
 class Asked(_Line):

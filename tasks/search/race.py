@@ -207,9 +207,7 @@ class Race:
         """Return whether the speed of a trial is needed to decide whether the trial or its repair can win."""
         if self.board.objective == "smallest" and self.board.min_speedup is None:
             return False
-        repaired = self._repairs[-1] if self._repairs else None
-        grows = bool(repaired and repaired.tried == trial.number and repaired.passes is None)
-        deserves = trial.outcome == "open" or self._is_root(trial) or (grows and self.board.is_repairable(trial))
+        deserves = trial.outcome == "open" or self._is_root(trial)
         return deserves and trial.speed is None and not self.board.is_broken(trial)
 
     def _is_root(self, trial: Trial) -> bool:

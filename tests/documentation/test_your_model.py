@@ -25,9 +25,9 @@ EXAMPLES = {"gestures": "your-model", "power": "tabular", "encoder": "text-encod
 
 def commands(name: str, page: str) -> list[list[str]]:
     """Return the commands of an example's page, in order."""
-    (block,) = [block for block in Document.read(ROOT / "docs" / f"{page}.md").shell if not block.not_run]
-    assert f"--workload {name}.toml --profile" in block.text
-    return [shlex.split(line) for line in block.text.replace("\\\n", " ").splitlines()]
+    blocks = [block.text for block in Document.read(ROOT / "docs" / f"{page}.md").shell if not block.not_run]
+    assert f"--workload {name}.toml --profile" in blocks[0]
+    return [shlex.split(line) for line in "\n".join(blocks).replace("\\\n", " ").splitlines()]
 
 
 @pytest.mark.parametrize(("name", "page"), EXAMPLES.items())

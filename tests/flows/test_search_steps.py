@@ -17,8 +17,8 @@ def trial(number: int, runtime: str = "torchscript") -> Trial:
     return Trial(number=number, recipe=recipe, runtime=runtime, origin="space")
 
 
-def answer(request: Request, cost_s: float, runtime: str = "torchscript") -> Answer:
-    return Answer(question=question_of(request, trial(9, runtime)), value={}, cost_s=cost_s)
+def answer(request: Request, cost_s: float, runtime: str = "torchscript", together: int = 1) -> Answer:
+    return Answer(question=question_of(request, trial(9, runtime)), value={}, cost_s=cost_s, together=together)
 
 
 def numbers(request: Request, *answers: Answer, running: tuple[Step, ...] = (), left_s: float = 10.0) -> list[object]:
@@ -30,7 +30,7 @@ def numbers(request: Request, *answers: Answer, running: tuple[Step, ...] = (), 
 def test_a_step_builds_one_trial_and_times_as_many_as_fit() -> None:
     assert numbers(BUILD) == [(1,), (2,)]
     assert numbers(TIME) == [(1, 2)]
-    assert numbers(TIME, answer(TIME, 6.0)) == [(1,)]
+    assert numbers(TIME, answer(TIME, 8.4)) == [(1,)]
     assert numbers(TIME, answer(TIME, 11.0)) == []
     assert numbers(BUILD, answer(BUILD, 11.0)) == []
 
@@ -52,7 +52,14 @@ def test_the_highest_cost_in_the_same_runtime_is_expected(runtime: str) -> None:
 
 def test_a_first_compilation_is_expected_to_take_long() -> None:
     assert expected_s(BUILD, trial(1, "aot-inductor"), [answer(BUILD, 2.0)]) == 30.0
-    assert expected_s(TIME, trial(1, "aot-inductor"), [answer(TIME, 2.0)]) == 2.0
+    assert expected_s(TIME, trial(1, "aot-inductor"), [answer(TIME, 2.0)]) == 0.4
+
+
+def test_timing_one_more_trial_costs_a_part_of_what_timing_one_alone_costs() -> None:
+    alone, eight = answer(TIME, 10.0), answer(TIME, 3.0, together=8)
+    assert expected_s(TIME, trial(1), [alone]) == expected_s(TIME, trial(1), [eight]) == 2.0
+    (step,) = fitting_steps(TIME, [trial(1), trial(2)], [eight], (), at_once=1, left_s=99.0)
+    assert step.expected_s == 12.0
 
 
 def test_a_screening_costs_in_proportion_to_its_samples() -> None:
