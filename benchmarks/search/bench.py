@@ -64,10 +64,12 @@ class Finding:
 class Bench:
     """One model with its workload file, and a store that contains its data and weights."""
 
-    def __init__(self, model: str, data: Path | None, folder: Path, budget_s: float, seed: int = 0) -> None:
+    def __init__(
+        self, model: str, data: Path | None, folder: Path, budget_s: float, keys: Sequence[str] = (), seed: int = 0
+    ) -> None:
         folder.mkdir(parents=True)
-        self.model, self.data, self.folder, self.budget_s = model, data, folder, budget_s
-        self.workload = write_workload(model, data, folder, folder / "store", seed)
+        self.model, self.data, self.folder, self.budget_s, self.keys = model, data, folder, budget_s, keys
+        self.workload = write_workload(model, data, folder, folder / "store", seed, keys)
         self.job, self.workspace = obtained(self.workload, folder / "store")
         self.bound: float = self.job.workload.gate.max_quality_drop or 0.0
         recipe, runtime = self.job.workload.baseline()

@@ -78,8 +78,12 @@ def plant(model: nn.Module) -> None:
         following.weight.data[:, :OUTLIERS] /= OUTLIER
 
 
-def write_workload(name: str, data: Path | None, folder: Path, store: Path, seed: int = 0) -> Path:
-    """Write a model's workload file; train the network whose channels are rescaled.
+def write_workload(
+    name: str, data: Path | None, folder: Path, store: Path, seed: int = 0, keys: Sequence[str] = ()
+) -> Path:
+    """Write a model's workload file with `keys` in its ``[search]`` section; train the network with planted outliers.
+
+    With `keys`, the file has no recipe in bfloat16, so that the keys decide on the recipes that quantize or cast.
 
     Other models than the built-in ones differ from the built-in ResNet-18 in the network and the pictures.
     """
@@ -108,8 +112,10 @@ def write_workload(name: str, data: Path | None, folder: Path, store: Path, seed
         )
     for pattern, replacement in changes.items():
         text = re.sub(f"(?m)^{pattern}", replacement, text)
+    if keys:
+        text = re.sub(r'\[\[recipe\]\]\nname = "bfloat16"\n(.+\n)+\n', "", text)
     path = folder / f"{name}.toml"
-    path.write_text(f"{text}\n[search]\n", encoding="utf-8")
+    path.write_text("\n".join([text, "[search]", *keys, ""]), encoding="utf-8")
     if name == "planted":
         job, workspace = obtained(path, store)
         model, examples = planted(12).eval(), model_source(job, workspace).example_inputs
