@@ -120,8 +120,8 @@ class Race:
     def _next_batch(self, waiting: Sequence[int]) -> list[int]:
         """Choose at most ``batch`` trials; related trials come first.
 
-        A trial is related if its method and its runtime are those of the best passing trial, or those of trials that
-        are too large and therefore were not timed. Other settings may make such a trial small enough.
+        Related trials have the method and the runtime of the best passing trial, or of a trial that was too large to be
+        timed. With other settings, a candidate may be small enough.
         """
         best, timed = self.board.best(), {_pair(trial) for trial in self.board.trials if trial.speed}
         too_large = [_pair(trial) for trial in self.board.of("dropped") if self.board.excess(trial)]
