@@ -16,7 +16,7 @@ with 1, 2, 3, … layers in float; two launches time each. With --share, the exh
 budget of each search is this share of its time. Neither time includes the start of a process or the preparation of data
 and weights. All results are judged together: quality on `test`, and speed in the benchmark's own launches. The
 hypervolume is the area under speed-ups (log2) and unspent quality (1 at no loss, 0 at the bound) that the measured
-trials dominate. Seeds are not timed again. They need repairs if only `static` is allowed, because bfloat16 passes.
+trials dominate. Seeds are not timed again. With --keys, the workload file lists only the baseline's recipe.
 
 NNCF is one of nightquant's own extras. For the other peers, install neural-compressor 3.10, olive-ai 0.13.0,
 lightning-utilities, torchmetrics, optuna, pandas, colorlog, prompt-toolkit, questionary, wcwidth, py-cpuinfo,

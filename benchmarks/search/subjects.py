@@ -83,7 +83,7 @@ def write_workload(
 ) -> Path:
     """Write a model's workload file with `keys` in its ``[search]`` section; train the network with planted outliers.
 
-    With `keys`, the file has no recipe in bfloat16, so that the keys decide on the recipes that quantize or cast.
+    With `keys`, the file lists only the baseline's recipe, so that the keys determine the recipes that are tried.
 
     Other models than the built-in ones differ from the built-in ResNet-18 in the network and the pictures.
     """
@@ -113,7 +113,9 @@ def write_workload(
     for pattern, replacement in changes.items():
         text = re.sub(f"(?m)^{pattern}", replacement, text)
     if keys:
-        text = re.sub(r'\[\[recipe\]\]\nname = "bfloat16"\n(.+\n)+\n', "", text)
+        (baseline,) = re.findall(r'^baseline = "(.+)/', text, re.M)
+        is_kept = re.compile(rf'name = "{baseline}"$', re.M).search
+        text = re.sub(r"\[\[recipe\]\]\n(.+\n)+\n", lambda recipe: recipe[0] if is_kept(recipe[0]) else "", text)
     path = folder / f"{name}.toml"
     path.write_text("\n".join([text, "[search]", *keys, ""]), encoding="utf-8")
     if name == "planted":
