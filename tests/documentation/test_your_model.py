@@ -27,7 +27,8 @@ def commands(name: str, page: str) -> list[list[str]]:
     """Return the commands of an example's page, in order."""
     blocks = [block.text for block in Document.read(ROOT / "docs" / f"{page}.md").shell if not block.not_run]
     assert f"--workload {name}.toml --profile" in blocks[0]
-    return [shlex.split(line) for line in "\n".join(blocks).replace("\\\n", " ").splitlines()]
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [shlex.split(line) for line in lines if line]
 
 
 @pytest.mark.parametrize(("name", "page"), EXAMPLES.items())
