@@ -58,10 +58,10 @@ def expected_s(request: Request, trial: Trial, answers: Iterable[Answer]) -> flo
     first build with a runtime that compiles, the estimate is `_COMPILING_S`.
     """
     (kind, samples), costs = _kind(request), dict[str, list[float]]()
+    besides = _BESIDES if isinstance(request, Time) else 0
     for answer in answers:
         known_kind, known_samples, name, _ = answer.question.split()
         if known_kind == kind:
-            besides = _BESIDES if isinstance(request, Time) else 0
             cost_s = answer.cost_s * answer.together / (answer.together + besides)
             costs.setdefault(name.partition("/")[2], []).append(cost_s / int(known_samples))
     if trial.runtime not in costs and isinstance(request, Build) and RUNTIMES[trial.runtime].compiles:

@@ -566,7 +566,7 @@ TRIALS = Table(
             "largest allowed quality_drop; NULL if the search does not limit the drop",
             _DROP_UNIT,
         ),
-        Column("objective", TEXT, "criterion by which the search ranks the trials that pass"),
+        Column("objective", TEXT, "criterion for the best trial; `cheapest` ranks the trials that pass by speed"),
         _UNKNOWN,
     ),
 )
