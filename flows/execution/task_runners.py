@@ -174,6 +174,8 @@ def _ray(settings: Settings) -> AnyTaskRunner:
         "include_dashboard": False,
         "logging_level": logging.WARNING,
         "log_to_driver": False,  # only the reporter writes to the terminal; Prefect's log contains the stages' messages
+        # By default, Ray runs workers at nice 15, so that other programs slow down benchmarks and may starve builds.
+        "_system_config": {"worker_niceness": 0},
     }
 
     class InterruptibleRay(RayTaskRunner):  # type: ignore[misc]  # the module lacks type hints
