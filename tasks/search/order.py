@@ -1,7 +1,9 @@
 """The order in which to keep layers in float: layers that lose the most quality per unit of time saved come first.
 
 The noise of a layer, as a share of its signal (`tasks.sensitivity`), approximates the quality that the layer loses. The
-layer's share of the float model's time approximates the time that int8 saves.
+layer's share of the float model's time approximates the time that int8 saves. The order therefore ignores differences
+of less than a factor of two: otherwise, noise in the timings would decide the order of similar layers, and a repeated
+search could find another recipe.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from tasks.sensitivity import sensitivity
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
-_CALLS = 8  # the first call is not timed
+# The model is called until both limits are reached.
+_CALLS = 8
+_TIMED_S = 0.5
+_STEP_DB = 3.0  # a factor of two
 _LEAST_SHARE = 1e-4  # smaller shares of the model's time cannot be distinguished from noise
 
 
@@ -46,7 +51,12 @@ def float_order(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
         RankedLayer(module=layer.module, type=layer.type, sqnr_db=layer.sqnr_db, time_share=shares[layer.module])
         for layer in ranking
     ]
-    return tuple(sorted(layers, key=_decibels_per_share, reverse=True))
+    return in_order(layers)
+
+
+def in_order(layers: Sequence[RankedLayer]) -> tuple[RankedLayer, ...]:
+    """Sort layers by quality lost per unit of time saved, in steps of a factor of two; noisier layers come first."""
+    return tuple(sorted(layers, key=lambda layer: (-round(_decibels_per_share(layer) / _STEP_DB), layer.sqnr_db)))
 
 
 @torch.inference_mode()
@@ -58,10 +68,12 @@ def time_shares(model: nn.Module, inputs: Sequence[Tensor], modules: Sequence[st
             module = model.get_submodule(path)
             hooks.callback(module.register_forward_pre_hook(stopwatch.start).remove)
             hooks.callback(module.register_forward_hook(stopwatch.stop).remove)
-        for call in range(_CALLS):
+        began, call = time.perf_counter(), 0
+        while call < _CALLS or time.perf_counter() - began < _TIMED_S:
             model(*inputs)
             for stopwatch in stopwatches.values():
-                stopwatch.end_call(counts=call > 0)
+                stopwatch.end_call(counts=call > 0)  # the first call is slower
+            call += 1
     total = stopwatches[""].shortest_s
     return {path: min(1.0, stopwatches[path].shortest_s / total) for path in modules}
 

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
@@ -13,7 +15,8 @@ from storage.errors import ConfigurationError
 from tasks import stages
 from tasks.job import Job, Workspace
 from tasks.search import order
-from tasks.search.order import time_shares
+from tasks.search.order import in_order, time_shares
+from tasks.search.trial import RankedLayer
 from tasks.workload import Workload
 from tests.tasks.domains.custom.own import own
 from tests.tasks.outliers import write_networks
@@ -41,6 +44,21 @@ def test_a_layers_share_counts_every_call_of_it_and_no_first_call(monkeypatch: p
     shares = time_shares(model, (torch.zeros(1),), ["0", "1"])
     assert shares == pytest.approx({"0": 0.4, "1": 0.1})
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@given(noise=st.floats(0.9, 1.1), others=st.floats(0.9, 1.1))
+def test_noise_in_the_timings_does_not_change_the_order_of_similar_layers(noise: float, others: float) -> None:
+    layers = [
+        RankedLayer(module=module, type="Linear", sqnr_db=sqnr_db, time_share=share * factor)
+        for module, sqnr_db, share, factor in (
+            ("harmless", 40.0, 0.05, others),
+            ("long", 15.0, 0.12, noise),
+            ("middle", 17.7, 0.07, others),
+            ("short", 22.8, 0.02, 1.0),
+            ("noisy", 5.0, 0.06, noise),
+        )
+    ]
+    assert [layer.module for layer in in_order(layers)] == ["noisy", "long", "middle", "short", "harmless"]
 
 
 @pytest.fixture(scope="module")
