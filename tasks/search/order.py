@@ -1,8 +1,8 @@
 """The order in which to keep layers in float: layers that lose the most quality per unit of time saved come first.
 
 The noise of a layer, as a share of its signal (`tasks.sensitivity`), approximates the quality that the layer loses. The
-layer's share of the float model's time approximates the time that int8 saves. The order therefore ignores differences
-of less than a factor of two: otherwise, noise in the timings would decide the order of similar layers, and a repeated
+layer's share of the float model's time approximates the time that int8 saves. The order ignores differences of less
+than about a factor of two. Otherwise, noise in the timings would decide the order of similar layers, and a repeated
 search could find another recipe.
 """
 
