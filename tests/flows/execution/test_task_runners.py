@@ -61,7 +61,7 @@ def test_a_stopped_night_ends_its_other_processes_as_well(runner, number, home, 
         assert time.monotonic() < deadline
         assert command.process.poll() is None
         time.sleep(0.2)
-    # Where other programs ran first, builds would wait for minutes on a busy host.
+    # At a lower priority, builds would wait for minutes on a busy host.
     niceness = {os.getpriority(os.PRIO_PROCESS, pid) for pid in processes_of_stages(home)["benchmark"]}
     assert niceness == {os.getpriority(os.PRIO_PROCESS, 0)}
     command.process.send_signal(number)
