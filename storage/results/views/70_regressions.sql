@@ -2,15 +2,22 @@
 -- example: select workload, recipe, runtime, kind, metric, tonight, reference, change, since, changed from regressions
 --
 -- A reference restarts after the night on which a new bundle of the candidate was promoted. A reference also restarts
--- on a night whose finding was acknowledged. The night of a promotion is still compared with the old reference.
+-- on a night whose finding was acknowledged. The night of a promotion is still compared with the old reference. The
+-- reference of a speed-up needs several nights, so it restarts only if the promoted bundle has a new recipe. Otherwise,
+-- a model that is trained every night would never be compared.
 create macro internal.resets_on(asked) as table
 select hash(workload, recipe, runtime) as candidate, metric, max(resets.night) as since
 from (
-    select workload, recipe, runtime, unnest(['speedup', 'size_bytes', 'quality_difference', 'quality']) as metric,
+    select workload, recipe, runtime, unnest(['size_bytes', 'quality_difference', 'quality']) as metric,
         min(night) as night, 1 as holds_after
     from promotions
     where decision = 'promote' and bundle_version is not null
     group by workload, recipe, runtime, bundle_version
+    union all
+    select workload, recipe, runtime, 'speedup', min(promotions.night), 1
+    from promotions join measurements using (workload, recipe, runtime, run_id)
+    where decision = 'promote' and bundle_version is not null and setting = 'primary'
+    group by workload, recipe, runtime, recipe_digest
     union all
     select workload, recipe, runtime, metric, night, 0 from acknowledgements
 ) as resets

@@ -290,20 +290,34 @@ def test_the_incumbents_same_bytes_tell_the_environment_from_what_was_built(
 
 
 def promote(store: Path, index: int, version: str) -> None:
-    night, run = FIRST + dt.timedelta(days=index), f"promoted-{index}"
+    night, run = FIRST + dt.timedelta(days=index), f"run-{index:02}"
     ResultsStore(store).append("promotions", [promotion(run, night, bundle_version=version)], run, at(night))
     refresh(store)
 
 
 @pytest.mark.slow
-def test_the_promotion_of_a_new_bundle_is_a_new_reference_from_the_night_after_on(tmp_path: Path) -> None:
-    nights(tmp_path, 16, from_night(12, speedup=1.8, size_bytes=440))
+@pytest.mark.parametrize(
+    ("recipe_digest", "still"), [("1", [("slower", "speedup")]), ("2", [])], ids=["same recipe", "new recipe"]
+)
+def test_a_promotion_is_a_new_reference_from_the_night_after_on_but_for_speed_only_with_a_new_recipe(
+    tmp_path: Path, recipe_digest: str, still: list[tuple[str, str]]
+) -> None:
+    slower = {"speedup": 1.8, "size_bytes": 440, "recipe_digest": recipe_digest}
+    nights(tmp_path, 16, lambda index: slower if index >= 12 else {"recipe_digest": "1"})
     promote(tmp_path, 3, "first")
-    promote(tmp_path, 13, "first")  # the same bundle again accepts nothing
+    promote(tmp_path, 11, "first")  # promoting the same bundle again accepts nothing
     assert len(listed(tmp_path)) == 2
     promote(tmp_path, 14, "second")
     assert len(listed(tmp_path, 14)) == 2
-    assert listed(tmp_path, 15) == []
+    assert kinds(tmp_path, FIRST + dt.timedelta(days=15)) == still
+
+
+@pytest.mark.slow
+def test_the_speed_of_a_model_that_is_promoted_every_night_is_compared(tmp_path: Path) -> None:
+    nights(tmp_path, 14, from_night(12, speedup=1.8))
+    for index in range(14):
+        promote(tmp_path, index, f"bundle-{index}")
+    assert kinds(tmp_path) == [("slower", "speedup")]
 
 
 @pytest.mark.slow
