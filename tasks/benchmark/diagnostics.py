@@ -78,8 +78,10 @@ def timings_of(
 def _ratios(measured: Measured, name: str, prefix: str, *, is_decided: bool) -> dict[str, float | None]:
     ratio, over = measured.ratio(name), measured.over_incumbent(name)
     bounds = measured.bounds(name) if is_decided else None
+    # Use only the launches that timed the subject, because the host's speed may have changed since.
+    launches = len(measured.of(name))
     columns: dict[str, float | None] = {
-        "baseline_latency_s": float(np.median(measured.round_s(measured.baseline))),
+        "baseline_latency_s": float(np.median(measured.round_s(measured.baseline)[:launches])),
         "speedup": ratio.value,
         "speedup_low": ratio.low,
         "speedup_high": ratio.high,

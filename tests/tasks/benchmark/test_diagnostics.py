@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tasks.benchmark.child import Limit, run_child
-from tasks.benchmark.diagnostics import Diagnosis, diagnose
-from tasks.benchmark.messages import ChildSpec, Memory, Subject
-from tasks.benchmark.protocol import Session
+from tasks.benchmark.diagnostics import Diagnosis, diagnose, timings_of
+from tasks.benchmark.messages import COPY_SUFFIX, ChildSpec, LaunchReport, Memory, Subject, SubjectReport
+from tasks.benchmark.protocol import Contest, Measured, Session
 from tasks.proofs import Proof, ProofReport
 from tests.tasks.benchmark.planted import LOADER, TINY, plan
 
@@ -79,3 +79,28 @@ def test_a_known_proof_is_not_made_again(tmp_path: Path) -> None:
     assert found.proofs["float/eager"] == known["float/eager"]
     assert set(found.proofs) == set(found.memory) == {"float/eager", "int8/eager"}
     assert set(found.unknown) == {"int8/eager"}
+
+
+def launch(block_s: dict[str, float]) -> LaunchReport:
+    """Return the report of a launch whose blocks of each subject took this long."""
+    subjects = {
+        name: SubjectReport(
+            load_s=1, first_call_s=1, calls_per_block=1, round_s=(seconds,) * 3, single_s=(seconds,),
+            cold_s=(seconds,) * 3, threads_used=1,
+        )
+        for name, seconds in block_s.items()
+    }  # fmt: skip
+    return LaunchReport(
+        subjects=subjects, refused={}, start_s=1, first_block_s=1, end_s=1, cold_wall_s=1, timed_s=1, affinity=(0,),
+        capability="", engines=(), voluntary_switches=0, involuntary_switches=0, modules=(),
+    )  # fmt: skip
+
+
+def test_a_candidates_baseline_latency_comes_from_the_launches_that_timed_the_candidate() -> None:
+    both = {"float": 0.002, "float" + COPY_SUFFIX: 0.002, "int8": 0.001}
+    slower = {"float": 0.006, "float" + COPY_SUFFIX: 0.006}  # the host became slower after the candidate had left
+    launches = (launch(both), launch(both), *[launch(slower)] * 3)
+    baseline, _, candidate = timings_of(Measured("float", 1, launches, {}, Contest()), 1, "primary", {})
+    assert (baseline.latency_s, baseline.baseline_latency_s) == (0.006, 0.006)
+    assert (candidate.baseline_latency_s, candidate.cold_baseline_latency_s) == (0.002, 0.002)
+    assert candidate.baseline_latency_s / candidate.speedup == pytest.approx(candidate.latency_s)
