@@ -129,19 +129,24 @@ class ArtifactStore:
         except FileNotFoundError as error:
             raise self._damaged(location, f"{MANIFEST} is missing") from error
 
+    def digests(self, kind: str, digest: str, *, only: str = "", without: str = "") -> dict[str, str]:
+        """Check an artifact; return the SHA-256 of each file, keyed by name; `only` and `without` select files."""
+        location, folder = _location(kind, digest), self.path(kind, digest)
+        files = self._manifest(location, (folder / MANIFEST).read_bytes()).files
+        return {name: facts.sha256 for name, facts in files.items() if name != without and only in ("", name)}
+
     def copy(self, kind: str, digest: str, target: Path, *, only: str = "", without: str = "") -> list[str]:
         """Copy an artifact's files, check the copies, and return their names; `only` and `without` select files."""
         location, folder = _location(kind, digest), self.path(kind, digest)
-        files = self._manifest(location, (folder / MANIFEST).read_bytes()).files
-        names = [name for name in files if name != without and only in ("", name)]
-        for name in names:
+        digests = self.digests(kind, digest, only=only, without=without)
+        for name, sha256 in digests.items():
             try:
                 shutil.copyfile(folder / name, target / name)
             except OSError as error:
                 raise unwritable(target, error) from error
-            if file_digest(target / name) != files[name].sha256:
+            if file_digest(target / name) != sha256:
                 raise self._damaged(location, f"{name} was changed")
-        return names
+        return list(digests)
 
     @contextmanager
     def create(self, kind: str, digest: str, made_from: Mapping[str, object]) -> Iterator[Path]:

@@ -17,7 +17,7 @@ from storage.errors import BundleError, ConfigurationError
 from storage.pointer import WORKLOAD, Action, Pointer, Switch, location_of, signed, switched
 from storage.pointers import Pointers, conflict, how_to_sign
 from storage.root import StoreRoot
-from storage.seal import SIGNATURE, SUMS, check_sums, signed_sums
+from storage.seal import SIGNATURE, SUMS, check_sums, parse_sums, signed_sums
 from storage.trust import VERSION, Signer, Statement
 
 
@@ -199,6 +199,11 @@ class BundleStore:
         with self.opened(location) as copy:
             self._check(location, copy)
             return copies.keep_copy(self.root, copy, f"{workload}/{version}")
+
+    def digests(self, workload: str, version: str) -> dict[str, str]:
+        """Return the SHA-256 of each of a bundle's files, keyed by name, as the bundle's file list states them."""
+        location = location_of(workload, version)
+        return parse_sums(self.root.uri(location), self.root.read(f"{location}/{SUMS}"))
 
     def _switch(
         self, action: Action, workload: str, version: str | None, *, by: str, reason: str, replacing: str | None

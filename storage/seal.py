@@ -54,7 +54,7 @@ def check_sums(folder: Path) -> str:
             hint="Do not use the bundle; fetch it again.",
         )
     content = (folder / SUMS).read_bytes()
-    listed = _parse(folder, content)
+    listed = parse_sums(folder, content)
     problems = [f"{name} is missing" for name in sorted(listed.keys() - present)]
     problems += [f"{name} is not listed in {SUMS}" for name in sorted(present - listed.keys() - {SUMS, SIGNATURE})]
     problems += [
@@ -100,7 +100,8 @@ def signed_sums(place: object, content: bytes, signature: bytes, keys: Sequence[
     return hashlib.sha256(content).hexdigest()
 
 
-def _parse(folder: Path, content: bytes) -> dict[str, str]:
+def parse_sums(folder: object, content: bytes) -> dict[str, str]:
+    """Return the digests in `content`, the ``SHA256SUMS`` of the bundle in `folder`, keyed by file name."""
     *lines, last = content.decode("latin-1").split("\n")
     matches = [match for line in lines if (match := _LINE.fullmatch(line))]
     if last or not lines or len(matches) < len(lines):
@@ -154,7 +155,7 @@ def listed(folder: Path, sha256sums: str) -> dict[str, str]:
     content = _read(folder, SUMS)
     if hashlib.sha256(content).hexdigest() != sha256sums:
         raise changed(folder, SUMS)
-    return _parse(folder, content)
+    return parse_sums(folder, content)
 
 
 def read_file(folder: Path, name: str, sha256sums: str) -> bytes:

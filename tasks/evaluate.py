@@ -64,7 +64,7 @@ def _fact(job: Job[Workload], candidate: CandidateRef) -> Fact[Evaluation] | Non
         "host": host_conditions(*workload.distributions),
         "threads": torch.get_num_threads(),
     }
-    return Fact(FACT, Evaluation, candidate.digest, conditions)
+    return Fact(FACT, Evaluation, candidate, conditions)
 
 
 def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> Evaluation:

@@ -122,8 +122,8 @@ def _is_same(candidate: CandidateRef, digests: Mapping[str, str], manifest: Json
     """Return whether the candidate's files equal the bundle's files. Not every runtime builds reproducible files."""
     if candidate.digest != manifest["sources"]["quantized"]:
         return False
-    folder = workspace.store.path(candidate.kind, candidate.digest)
-    return all(file_digest(folder / name) == digests[name] for name in manifest["model"]["files"])
+    built = workspace.store.digests(candidate.kind, candidate.digest)
+    return all(built.get(name) == digests[name] for name in manifest["model"]["files"])
 
 
 def _recorded(manifest: JsonObject, column: str) -> float | None:

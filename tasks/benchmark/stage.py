@@ -231,7 +231,7 @@ def _proof_fact(candidate: BenchmarkCandidate, threads: int) -> Fact[Proof]:
         "golden": candidate.outputs.digest,  # contains the inputs
         "threads": threads,
     }
-    return Fact("proof", Proof, candidate.candidate.digest, conditions)
+    return Fact("proof", Proof, candidate.candidate, conditions)
 
 
 def _keep(proofs: Mapping[str, Proof], facts: Mapping[str, Fact[Proof]], store: ArtifactStore) -> None:

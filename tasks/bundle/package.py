@@ -61,7 +61,8 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
     """Publish the promoted candidate; return the bundle that is current afterwards.
 
     A version's name consists of the night and twelve digits of the content's digest. Content that has been published
-    with the required signature is not packaged again, even on another night.
+    with the required signature is not packaged again, even on another night. If the candidate was built again and its
+    files differ from the published files, the candidate is packaged as a new version.
 
     Parameters
     ----------
@@ -74,7 +75,7 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
     ------
     BundleError
         The candidate was not promoted, its runtime cannot be deployed, or its files do not reproduce the golden
-        outputs. No bundle is published.
+        outputs. Or the night already has a bundle of this candidate with other files. No bundle is published.
     ConflictError
         Another bundle became current in the meantime, and stays current. The new bundle is published, but does not
         become current.
@@ -91,21 +92,32 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
     content = content_of(provenance.job, candidate)
     before = bundles.pointer(workload.name)
     withdrawn = before.withdrawn if before else ()
-    # Check signatures, because another writer may have stored an unsigned bundle under the same version name.
-    existing = next(
-        (
-            version
-            for version in bundles.versions(workload.name)
-            if version.endswith(content) and (version in withdrawn or bundles.is_signed(workload.name, version))
-        ),
-        None,
-    )
+    measured = workspace.store.digests(candidate.kind, candidate.digest, without=DOCUMENT)
+
+    def is_published(version: str) -> bool:
+        # Check signatures, because another writer may have stored an unsigned bundle under the same version name. Check
+        # the files, because not every runtime builds reproducible files, and only the measured files may be published.
+        if version in withdrawn:
+            return True
+        return (
+            bundles.is_signed(workload.name, version)
+            and measured.items() <= bundles.digests(workload.name, version).items()
+        )
+
+    versions = bundles.versions(workload.name)
+    existing = next((version for version in versions if version.endswith(content) and is_published(version)), None)
     version = existing or f"{provenance.night.isoformat()}-{content}"
     if existing is None:
         with bundles.draft() as folder:
             _fill(folder, version, provenance, workspace, bundles.signer)
             workspace.progress(1, 2, "steps")
-            bundles.publish(folder, workload.name, version)
+            is_new = bundles.publish(folder, workload.name, version)
+        if not is_new and not is_published(version):
+            raise BundleError(
+                f"The bundle {version} of {workload.name} was published before, and {candidate.name} has been built "
+                "again with other files since.",
+                hint="The next night publishes the new files under a name of its own.",
+            )
     by = by_run(provenance.run_id)
     current = bundles.promote(workload.name, version, by=by, reason=decision.reason, replacing=replacing)
     workspace.progress(2, 2, "steps")

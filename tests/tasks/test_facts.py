@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,26 @@ from storage.artifacts import ArtifactStore
 from storage.errors import StoreError
 from tasks.facts import Fact, host_conditions
 from tasks.proofs import Proof
+from tasks.refs import CandidateRef
 
-CANDIDATE = "1" * 64
+CANDIDATE, OTHER = (
+    CandidateRef(kind="candidate", digest=digit * 64, recipe="int8", runtime="torchscript", size_bytes=1)
+    for digit in "12"
+)
 FACT = Fact("proof", Proof, CANDIDATE, {"threads": 1})
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> ArtifactStore:
-    return ArtifactStore(tmp_path)
+    store = ArtifactStore(tmp_path)
+    for candidate in (CANDIDATE, OTHER):
+        write(store, candidate, b"model")
+    return store
+
+
+def write(store: ArtifactStore, candidate: CandidateRef, content: bytes) -> None:
+    with store.create(candidate.kind, candidate.digest, {}) as folder:
+        (folder / "model.ts").write_bytes(content)
 
 
 def test_a_kept_value_is_found_with_all_its_numbers(store: ArtifactStore) -> None:
@@ -34,7 +47,7 @@ def test_a_kept_value_is_found_with_all_its_numbers(store: ArtifactStore) -> Non
 @pytest.mark.parametrize(
     "other",
     [
-        Fact("proof", Proof, "2" * 64, {"threads": 1}),
+        Fact("proof", Proof, OTHER, {"threads": 1}),
         Fact("proof", Proof, CANDIDATE, {"threads": 2}),
         Fact("evaluation", Proof, CANDIDATE, {"threads": 1}),
     ],
@@ -44,6 +57,13 @@ def test_another_candidate_condition_or_kind_has_its_own_value(store: ArtifactSt
     assert other.find(store) is None
     other.keep(Proof(int8_time_share=0.5), store)
     assert FACT.find(store) == Proof(int8_time_share=0.25)
+
+
+def test_a_candidate_that_was_built_again_with_other_files_has_its_own_value(store: ArtifactStore) -> None:
+    FACT.keep(Proof(int8_time_share=0.25), store)
+    shutil.rmtree(store.path(CANDIDATE.kind, CANDIDATE.digest))
+    write(store, CANDIDATE, b"other bytes")
+    assert FACT.find(store) is None
 
 
 def test_a_changed_file_is_refused(store: ArtifactStore, tmp_path: Path) -> None:

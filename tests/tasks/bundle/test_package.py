@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from dataclasses import asdict, replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -78,6 +79,26 @@ def test_the_same_content_on_another_night_is_kept(made: Made, tmp_path: Path):
     current = bundles.pointer("tiny")
     assert current is not None
     assert len(current.history) == 1
+
+
+def test_files_that_were_built_again_and_differ_are_published_as_measured(made: Made, tmp_path: Path):
+    bundles = BundleStore(tmp_path / "handoff")
+    first = made.package(bundles)
+    rebuilt = replace(made, store=ArtifactStore(shutil.copytree(made.store.root, tmp_path / "store")))
+    folder = rebuilt.store.path(made.candidate.kind, made.candidate.digest)
+    made_from = json.loads((folder / "artifact.json").read_text())["made_from"]
+    shutil.copytree(folder, tmp_path / "files", ignore=shutil.ignore_patterns("artifact.json"))
+    shutil.rmtree(folder)
+    with rebuilt.store.create(made.candidate.kind, made.candidate.digest, made_from) as again:
+        shutil.copytree(tmp_path / "files", again, dirs_exist_ok=True)
+        with zipfile.ZipFile(again / "model.ts", "a") as archive:  # the same model in another archive
+            archive.comment = b"built again"
+    with pytest.raises(BundleError, match="built again with other files"):
+        rebuilt.package(bundles)
+    second = rebuilt.package(bundles, night=NIGHT + timedelta(days=1))
+    assert (second.outcome, second.version[10:]) == ("published", first.version[10:])
+    assert b"built again" in (bundles.local_folder("tiny", second.version) / "model.ts").read_bytes()
+    assert made.package(bundles, night=NIGHT + timedelta(days=2)).version == first.version
 
 
 def test_content_that_comes_back_is_restored_and_content_that_was_withdrawn_is_not(
