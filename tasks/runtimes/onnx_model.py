@@ -27,6 +27,7 @@ from tasks.quantize.base import Trained, converter_of
 from tasks.quantize.export import open_shapes, opened
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
+from tasks.runtimes.onnx_biases import quantize_biases
 from tasks.runtimes.runtimes import EXPORTING
 from tasks.sources import code_digest
 
@@ -44,8 +45,9 @@ op: Any = opset20
 def find_or_export(source: ModelSource, spec: Spec) -> Path:
     """Export the float model, or reuse an earlier export. The name of the returned folder is the artifact's digest.
 
-    If the spec includes training, export the fine-tuned model, including its int8 weights and its QuantizeLinear and
-    DequantizeLinear nodes. The domain declares the dynamic axes; all other axes have the lengths of the example inputs.
+    If the spec includes training, export the fine-tuned model, including its int8 weights, int32 biases, and its
+    QuantizeLinear and DequantizeLinear nodes. The domain declares the dynamic axes; all other axes have the lengths of
+    the example inputs.
 
     Raises
     ------
@@ -75,6 +77,8 @@ def _export(source: ModelSource, spec: Spec, folder: Path) -> None:
     if spec.training is not None:
         trained = converter_of(spec).train(spec, source)
     exported, norms = export(trained.model, source.example_inputs, source.axes, trained.paths)
+    if spec.training is not None:
+        quantize_biases(exported)
     (folder / MODEL).write_bytes(exported.SerializeToString())
     (folder / FOLDED).write_text(json.dumps({**norms, **trained.folded}), encoding="utf-8")
 

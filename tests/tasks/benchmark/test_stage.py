@@ -309,7 +309,7 @@ def test_a_proof_depends_on_its_candidate_and_inputs() -> None:
         for one in digests
         for other in digests
     ]
-    assert len({(fact.candidate, digest_of(fact.conditions)) for fact in facts}) == len(facts)
+    assert len({(fact.candidate.digest, digest_of(fact.conditions)) for fact in facts}) == len(facts)
 
 
 _MORTAL = """
