@@ -15,6 +15,7 @@ from typing import TypeVar
 from flows.execution.signals import attempt, reason
 from flows.handover import Handover
 from flows.request import NightlyRequest, SearchResult
+from flows.schedule import night_of_this_run
 from flows.settings import Settings
 from storage.humanize import percent, plural
 from storage.results import Row, RunStatus
@@ -58,7 +59,7 @@ class Night:
         run id.
         """
         now = datetime.now(UTC)
-        night = request.night or now.astimezone().date()
+        night = request.night or night_of_this_run()
         # Use the last digits, because the first digits encode the time, and flow runs may start in the same
         # millisecond.
         run_id = f"{night:%Y%m%d}-{(flow_run_id or uuid.uuid4().hex).replace('-', '')[-12:]}"

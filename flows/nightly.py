@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from flows.handover import hand_over
 from flows.night import Night
 from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
+from flows.schedule import night_of_this_run
 from flows.search import Search
 from flows.settings import Settings, load_settings
 from storage.bundles import BundleStore
@@ -48,7 +48,7 @@ GOOD, WORK_FAILED, REGRESSED = 0, 1, 3
 def _run_name() -> str:
     """Return the flow run's name in Prefect's UI, for example ``night 2026-11-21: lstm-demo, resnet18``."""
     request: NightlyRequest = this_flow_run.parameters["request"]
-    night = request.night or datetime.now().astimezone().date()
+    night = request.night or night_of_this_run()
     return f"night {night}: {', '.join(Path(name).stem for name in request.workloads) or 'every workload'}"
 
 

@@ -29,7 +29,9 @@ class NightlyRequest(Frozen):
     profile: Profile | None = Field(
         default=None, title="Profile", description="How long to measure; empty: as in the settings"
     )
-    night: date | None = Field(default=None, title="Night", description="Date of the night; empty: today")
+    night: date | None = Field(
+        default=None, title="Night", description="Date of the night; empty: the scheduled date, or today"
+    )
     store: str | None = Field(default=None, title="Store", description="Root of the store; empty: as in the settings")
 
     def load_workloads(self) -> list[Workload]:
