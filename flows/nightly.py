@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from prefect import flow, task
+from prefect import serve as prefect_serve
 from prefect.client.schemas.objects import State
+from prefect.deployments.runner import RunnerDeployment
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run as this_flow_run
 from prefect.schedules import Cron
 from prefect.states import Cancelled, Completed, Failed
+from prefect.types.entrypoint import EntrypointType
 
 from flows import steps
 from flows.alarm import publish_leaderboard, raise_alarm
@@ -97,18 +100,24 @@ def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
     """Serve the deployment ``nightly-quantization/served`` from this process until the process is stopped."""
     refuse_namesakes("Prefect")
     try:
-        schedule = Cron(cron, timezone=timezone)
+        schedule = Cron(cron, timezone=timezone, slug="served")
     except ValueError as error:
         raise ConfigurationError(
             f"The schedule {cron!r} in the time zone {timezone!r} is invalid: {error}.",
             hint="Correct --cron or --timezone.",
         ) from error
-    nightly_quantization.serve(
+    deployment = RunnerDeployment.from_flow(
+        nightly_quantization,
         name="served",
         schedule=schedule,
         parameters={"request": request.model_dump(mode="json", exclude_none=True)},
         tags=["nightquant", "nightly"],
+        # A path would be relative to the working folder.
+        entrypoint_type=EntrypointType.MODULE_PATH,
     )
+    # Unlike ``flow.serve``, which pickles the flow's function without the types of its parameters, import the flow in
+    # each run's process.
+    prefect_serve(deployment)
 
 
 def _record_dead_runs(night: Night, held: HeldStore) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date
-from typing import get_args
+from typing import TypeVar, get_args
 
 import click
 from rich.console import Console
@@ -23,23 +24,29 @@ from flows.commands.flow_runs import exit_code_of, outcome_of
 from flows.console import new_console, night_lines, outcomes_of_run, shown_path
 from flows.execution.server import require_api
 from flows.request import NightlyRequest, NightSummary
-from flows.settings import Settings, TaskRunnerName, load_settings
+from flows.settings import Settings, TaskRunnerName, children_inherit, load_settings
 from storage.results.query import open_catalog, rows_of
 from storage.root import check_writable
 
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def run_options(command: Command) -> Command:
+    """Add the options for the contents of runs and for how runs execute their stages."""
+    task_runner = click.option(
+        "--task-runner",
+        type=click.Choice(get_args(TaskRunnerName)),
+        help="Run the stages with this task runner (default: threads).",
+    )
+    workers = click.option("--workers", type=click.IntRange(min=1), help="Run up to this many stages at once.")
+    for option in (workers, task_runner, profile_option, store_option, recipe_option, workload_option):
+        command = option(command)
+    return command
+
 
 @click.command()
-@workload_option
-@recipe_option
-@store_option
-@profile_option
+@run_options
 @night_option("Record the run under this date (default: today).")
-@click.option(
-    "--task-runner",
-    type=click.Choice(get_args(TaskRunnerName)),
-    help="Run the stages with this task runner (default: threads).",
-)
-@click.option("--workers", type=click.IntRange(min=1), help="Run up to this many stages at once.")
 @click.option("--timings", is_flag=True, help="Show how much time the stages and the benchmarks took.")
 @format_option("text", "json")
 @click.pass_obj
@@ -49,9 +56,9 @@ def nightly(
     recipe: tuple[str, ...],
     store: str,
     profile: str | None,
-    night: date | None,
     task_runner: str | None,
     workers: int | None,
+    night: date | None,
     timings: bool,
     format: str,
 ) -> int:
@@ -67,12 +74,20 @@ def nightly(
       nightquant nightly --workload word-lm --recipe dynamic-int8 --profile quick --timings
     """
     settings = load_settings(store=store, profile=profile, task_runner=task_runner, workers=workers)
-    request = NightlyRequest.model_validate(
-        {"workloads": workload, "recipes": recipe, "profile": settings.profile, "night": night, "store": store}
+    request = _request(workload, recipe, settings, night)
+    return exit_code_of(lambda: _run(request, settings, timings, as_json=format == "json"), debug=debug)
+
+
+def _request(
+    workload: tuple[str, ...], recipe: tuple[str, ...], settings: Settings, night: date | None = None
+) -> NightlyRequest:
+    """Return a request after checking the workload files and the store."""
+    request = NightlyRequest(
+        workloads=workload, recipes=recipe, profile=settings.profile, night=night, store=settings.store
     )
     request.load_workloads()
-    check_writable(store)
-    return exit_code_of(lambda: _run(request, settings, timings, as_json=format == "json"), debug=debug)
+    check_writable(settings.store)
+    return request
 
 
 def _run(request: NightlyRequest, settings: Settings, timings: bool, *, as_json: bool) -> int:
@@ -120,11 +135,19 @@ def _show_timings(console: Console, summary: NightSummary, server_s: float) -> N
 
 
 @click.command()
-@store_option
-@profile_option
+@run_options
 @click.option("--cron", default="0 2 * * *", show_default=True, help="Start runs on this cron schedule.")
 @click.option("--timezone", default="Etc/UTC", show_default=True, help="Interpret --cron in this time zone.")
-def serve(store: str, profile: str | None, cron: str, timezone: str) -> None:
+def serve(
+    workload: tuple[str, ...],
+    recipe: tuple[str, ...],
+    store: str,
+    profile: str | None,
+    task_runner: str | None,
+    workers: int | None,
+    cron: str,
+    timezone: str,
+) -> None:
     """Serve the nightly-quantization/served deployment from this process until you stop the command.
 
     You do not need a Prefect work pool or a worker. The command requires a running Prefect server (PREFECT_API_URL),
@@ -135,9 +158,11 @@ def serve(store: str, profile: str | None, cron: str, timezone: str) -> None:
       prefect server start &
       PREFECT_API_URL=http://127.0.0.1:4200/api nightquant serve --cron "30 1 * * *" --timezone Europe/Berlin
     """
+    settings = load_settings(store=store, profile=profile, task_runner=task_runner, workers=workers)
+    request = _request(workload, recipe, settings)
     require_api("a server must store the schedule")
-    check_writable(store)
     from flows.nightly import serve as serve_flow  # imports Prefect
 
-    request = NightlyRequest.model_validate({"store": store, "profile": load_settings(profile=profile).profile})
-    serve_flow(request, cron, timezone)
+    # A request does not contain these settings, and each run reads its settings from its environment.
+    with children_inherit(NIGHTQUANT_TASK_RUNNER=settings.task_runner, NIGHTQUANT_WORKERS=str(settings.workers)):
+        serve_flow(request, cron, timezone)

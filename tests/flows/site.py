@@ -94,9 +94,9 @@ class Site:
             self.variables["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = database.url
         self.running = []
 
-    def command(self, *arguments, program=PREFECT, log=None):
+    def command(self, *arguments, program=PREFECT, log=None, cwd=ROOT):
         home = self.folder / "prefect"
-        return Command(*arguments, home=home, cwd=ROOT, program=program, log=log, **self.variables)
+        return Command(*arguments, home=home, cwd=cwd, program=program, log=log, **self.variables)
 
     def done(self, *arguments):
         command = self.command(*arguments)
@@ -118,9 +118,9 @@ class Site:
         self.start_server()
         self.start_worker()
 
-    def start_worker(self):
+    def start_worker(self, cwd=ROOT):
         worker = ("worker", "start", "--pool", "nightquant", "--type", "process")
-        self.running.append(self.command(*worker, log=self.folder / "worker.log"))
+        self.running.append(self.command(*worker, log=self.folder / "worker.log", cwd=cwd))
 
     def cut_power(self):
         if self.database is not None:
