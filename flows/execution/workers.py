@@ -113,6 +113,10 @@ class Workers:
 
     def _clean_up(self) -> None:
         self._pool.join()
+        if self._socket.fileno() != -1:
+            # Closing a socket does not wake the listening thread. Do not wait for that thread, because the listener may
+            # be waiting for Prefect's server.
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._folder.cleanup()
 
@@ -176,9 +180,11 @@ class Workers:
         while True:
             try:
                 message = self._socket.recv(_DATAGRAM)
-            except OSError:  # the pool has been closed
+            except OSError:  # the socket was closed while this thread called the listener
                 return
-            if self._listener is not None and message:
+            if not message:  # the pool has been closed
+                return
+            if self._listener is not None:
                 self._listener(*json.loads(message))
 
 

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -194,3 +195,14 @@ def _alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+@pytest.mark.parametrize("end", [Workers.close, Workers.stop])
+def test_a_pool_leaves_no_thread(end):
+    before = set(threading.enumerate())
+    pool = Workers(count=1, threads=1)
+    end(pool)
+    end(pool)  # a stopped night ends its pool twice
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive(), thread
