@@ -5,6 +5,7 @@ The runs of most tests find the store locked, so that they end as soon as they h
 
 import datetime as dt
 import shutil
+import uuid
 from importlib.resources import files
 
 import pytest
@@ -45,19 +46,25 @@ class Starts:
         return found and found["id"]
 
     def by_hand(self, name, parameters):
-        return self.site.asked(f"/deployments/{self.deployment(name)}/create_flow_run", {"parameters": parameters})[
-            "id"
-        ]
+        """Start a run, even if SQLite is locked for a moment; the key keeps a second answer from being a second run."""
+        body = {"parameters": parameters, "idempotency_key": uuid.uuid4().hex}
+        path = f"/deployments/{self.deployment(name)}/create_flow_run"
+        return self.site.wait_for(lambda: self.site.asked(path, body), 60)["id"]
 
     def by_schedule(self, name):
         """Let the server schedule one run for a night that is long past, and give the run."""
         deployment = self.deployment(name)
         noon = dt.datetime.combine(DAY, dt.time(), dt.UTC) - dt.timedelta(hours=12)
         span = {"start_time": noon.isoformat(), "end_time": (noon + dt.timedelta(1)).isoformat(), "max_runs": 1}
-        self.site.asked(f"/deployments/{deployment}/schedule", span)
         chosen = {"deployments": {"id": {"any_": [deployment]}}}
-        (run,) = (run for run in self.site.asked("/flow_runs/filter", chosen) if run["auto_scheduled"])
-        return run["id"]
+
+        def scheduled():
+            self.site.asked(f"/deployments/{deployment}/schedule", span)
+            runs = self.site.asked("/flow_runs/filter", chosen) or ()
+            return [run["id"] for run in runs if run["auto_scheduled"]]
+
+        (run,) = self.site.wait_for(scheduled, 60)
+        return run
 
     def ended(self, run):
         """Name, type and message of a run that has come to its end."""
