@@ -120,10 +120,7 @@ def promote(workload: str, version: str, reason: str, by: str, format: str, stor
     """
     bundles = BundleStore(store, load_settings().signer())
     before = bundles.pointer(workload)
-    pointer = bundles.promote_by_hand(workload, version, by=by, reason=reason)
-    if before is not None and pointer.history == before.history:
-        click.echo(f"The bundle {version} is already current; nothing was changed.", err=True)
-    _show_switch(pointer, format)
+    _show_switch(before, bundles.promote_by_hand(workload, version, by=by, reason=reason), format)
 
 
 @command.command()
@@ -141,7 +138,7 @@ def rollback(
 
     The command withdraws the replaced bundle, and later runs do not promote a withdrawn bundle. To make a withdrawn
     bundle current again, use `rollback --to` or `promote`. If the bundle specified with --from is not the current
-    bundle, the command changes nothing.
+    bundle, or the bundle specified with --to is already current, the command changes nothing.
 
     \b
     Example:
@@ -149,10 +146,14 @@ def rollback(
       nightquant handoff rollback word-lm --from 2026-11-21-0123456789ab --reason "worse on our traffic"
     """
     bundles = BundleStore(store, load_settings().signer())
-    _show_switch(bundles.roll_back(workload, version, by=by, reason=reason, replacing=replacing), format)
+    before = bundles.pointer(workload)
+    _show_switch(before, bundles.roll_back(workload, version, by=by, reason=reason, replacing=replacing), format)
 
 
-def _show_switch(pointer: Pointer, format: str) -> None:
+def _show_switch(before: Pointer | None, pointer: Pointer, format: str) -> None:
+    if before is not None and pointer.history == before.history:
+        change = "nothing was changed" if pointer == before else "only its signature was renewed"
+        click.echo(f"The bundle {pointer.version} is already current; {change}.", err=True)
     lines = [f"{pointer.workload}: the current version is {pointer.version}."]
     lines += [f"Withdrawn: {', '.join(pointer.withdrawn)}."] if pointer.withdrawn else []
     print_result(format, pointer.model_dump(mode="json", by_alias=True, exclude_none=True), lines)

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from flows.commands.handoff import command
 from storage.bundles import BundleStore
 from storage.errors import BundleError, ConfigurationError, ConflictError
 from storage.seal import check_sums
-from tests.storage.bundle_files import publish, version
+from tests.storage.bundle_files import pem, publish, signer_of, version
 
 
 @pytest.fixture
@@ -62,6 +63,28 @@ def test_rollback_leaves_another_bundle_than_the_one_that_is_named(store: Path):
         invoke(*asked, store=store).output
         == f"word-lm: the current version is {version(1)}.\nWithdrawn: {version(2)}, {version(3)}.\n"
     )
+
+
+@pytest.mark.parametrize(
+    "switch", [("rollback", "word-lm", "--to"), ("promote", "word-lm")], ids=lambda words: words[0]
+)
+@pytest.mark.parametrize(
+    ("is_signed", "changed"), [(False, "nothing was changed"), (True, "only its signature was renewed")]
+)
+def test_a_switch_to_the_current_bundle_says_what_it_changes(
+    switch: tuple[str, ...], is_signed: bool, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    key = Ed25519PrivateKey.generate()
+    if is_signed:
+        monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", pem(key))
+    bundles = BundleStore(tmp_path, signer_of(key) if is_signed else None)
+    current = publish(bundles, 1)
+    before = bundles.pointer("word-lm")
+    result = invoke(*switch, current, "--reason", "worse", store=tmp_path)
+    assert result.exit_code == 0
+    assert result.stderr == f"The bundle {current} is already current; {changed}.\n"
+    assert result.stdout == f"word-lm: the current version is {current}.\n"
+    assert (bundles.pointer("word-lm") == before) is not is_signed
 
 
 def test_promoting_by_hand_switches_and_keeps_who_and_why(store: Path):
