@@ -18,8 +18,9 @@ from storage.artifacts import MANIFEST, Artifact, artifacts_in
 from storage.errors import StoreError, unwritable
 from storage.holder import Holder, hold
 from storage.journal import superseded
+from storage.local_root import LocalRoot
 from storage.results.catalog import CATALOG, build
-from storage.root import Entry, StoreRoot, fsync
+from storage.root import Entry, StoreRoot, cache_folder, fsync
 
 # Rows refer to a run's artifacts only after the run has ended, and every run ends within a day.
 YOUNG_S = 24 * 3600.0
@@ -31,20 +32,25 @@ _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 # Match only names that nightquant writes, so that `store gc` on the wrong folder does not remove other files.
 _TEMPORARY = re.compile(
     r"artifacts/\.tmp/([0-9a-f]{12}-)?[0-9a-f]{32}/.|\.probe/[0-9a-f]{32}$"
-    r"|((results/.*|handoff/[^/]+|reports|searches/[^/]+|\.locks|\.probe)/)?\.[^/]*-[0-9a-f]{32}\.tmp$"
+    r"|((results/.*|handoff/[^/]+|reports|searches/[^/]+|\.?locks|\.probe)/)?\.[^/]*-[0-9a-f]{32}\.tmp$"
 )
 _UNFINISHED = re.compile(
     r"work/[0-9a-f]{64}(/.|\.lock$)|downloads/([0-9a-f]{64}(\.part|\.lock)?$|extracted-[a-z0-9_]{8}/.)"
 )
+_BUNDLE_COPY = re.compile(r"bundles/[0-9a-f]{16}/.")
 
 
 @dataclass(frozen=True)
 class Collected:
-    """Artifacts and files that were removed (or, in a dry run, selected), and the number of remaining artifacts."""
+    """Artifacts and files that were removed (or, in a dry run, selected), and the number of remaining artifacts.
+
+    ``cached`` lists files in this host's cache of an object store; ``bytes_freed`` does not include them.
+    """
 
     removed: tuple[Artifact, ...]
     leftovers: tuple[Entry, ...]
     kept: int
+    cached: tuple[Entry, ...] = ()
 
     @property
     def bytes_freed(self) -> int:
@@ -60,6 +66,9 @@ def collect(
     Artifacts are referenced by bundles and by the rows of each workload's latest `keep_nights` nights. The inputs, the
     evaluation and the proof of a referenced artifact are also kept. Artifacts that are less than a day old at `now`
     (Unix time) are never removed.
+
+    If `root` is an object store, the function also cleans this host's cache. It removes copies of artifacts that the
+    store no longer contains, and copies of bundles that are at least a month old.
 
     Raises
     ------
@@ -90,13 +99,31 @@ def _collect(root: StoreRoot, keep_nights: int, now: float, *, dry_run: bool) ->
     reachable = _reachable(artifacts, _row_digests(root, keep_nights) | bundled)
     removed = [item for item in artifacts if item.digest not in reachable and item.modified < now - YOUNG_S]
     files = leftovers(root, now - YOUNG_S) + superseded(root, now - _UNFINISHED_S)
+    cached: list[Entry] = []
     if not dry_run:
-        for artifact in removed:
-            _remove(root, artifact)
-        for entry in files:
-            root.delete(entry.name)
-        _remove_emptied_folders(root, files)
-    return Collected(tuple(removed), tuple(files), len(artifacts) - len(removed))
+        _remove_all(root, removed, files)
+    if root.local is None:
+        cache = LocalRoot(cache_folder(root.url))
+        copies, loose = _unneeded_copies(cache, artifacts, removed, now)
+        cached = [entry for copy in copies for entry in copy.files] + loose
+        if not dry_run:
+            _remove_all(cache, copies, loose)
+    return Collected(tuple(removed), tuple(files), len(artifacts) - len(removed), tuple(cached))
+
+
+def _unneeded_copies(
+    cache: LocalRoot, stored: Iterable[Artifact], removed: Iterable[Artifact], now: float
+) -> tuple[list[Artifact], list[Entry]]:
+    """List a cache's copies of artifacts that the store does not keep, and the cache's old files."""
+    kept = {item.location for item in stored} - {item.location for item in removed}
+    copies = [item for item in artifacts_in(cache) if item.location not in kept and item.modified < now - YOUNG_S]
+    # A copy of a bundle that is still in use is downloaded again.
+    bundles = [
+        entry
+        for entry in cache.list("bundles")
+        if _BUNDLE_COPY.match(entry.name) and entry.modified < now - _UNFINISHED_S
+    ]
+    return copies, leftovers(cache, now - YOUNG_S) + bundles
 
 
 def leftovers(root: StoreRoot, before: float) -> list[Entry]:
@@ -148,12 +175,20 @@ def _reachable(artifacts: list[Artifact], roots: set[str]) -> set[str]:
     return reachable | {digest for digest in about & names.keys() if names[digest] & reachable}
 
 
+def _remove_all(root: StoreRoot, artifacts: Iterable[Artifact], files: Iterable[Entry]) -> None:
+    for artifact in artifacts:
+        _remove(root, artifact)
+    for entry in files:
+        root.delete(entry.name)
+    _remove_emptied_folders(root, files)
+
+
 def _remove_emptied_folders(root: StoreRoot, removed: Iterable[Entry]) -> None:
     if root.local is None:
         return
     for entry in removed:
         # Remove only a killed writer's own folders, because other writers may be about to use shared folders.
-        if entry.name.startswith(("artifacts/", "work/", "downloads/")):
+        if entry.name.startswith(("artifacts/", "work/", "downloads/", "bundles/")):
             own = 3 if entry.name.startswith("artifacts/") else 2  # artifacts/.tmp/<name>, work/<digest>
             with suppress(OSError):  # the folder still contains a newer file
                 for folder in list(PurePosixPath(entry.name).parents)[:-own]:

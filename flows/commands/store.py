@@ -94,6 +94,8 @@ def compact(format: str, store: str) -> None:
 def gc(keep_nights: int, dry_run: bool, format: str, store: str) -> None:
     """Remove artifacts that are not used by any bundle or by the latest N nights.
 
+    If the store is on an object store, the command also cleans this host's cache. Run the command on each host.
+
     If a run is active, the command removes nothing and exits with code 4. --dry-run works even during a run.
 
     \b
@@ -106,6 +108,14 @@ def gc(keep_nights: int, dry_run: bool, format: str, store: str) -> None:
         f"{len(result.removed)} artifacts and {len(result.leftovers)} left-over files {'would be ' * dry_run}removed "
         f"({result.bytes_freed / 1e6:.1f} MB); {result.kept} artifacts kept."
     )
+    if StoreRoot.of(store).local is None:
+        size = sum(entry.size for entry in result.cached)
+        count = plural(len(result.cached), "file")
+        lines.append(f"In this host's cache: {count} {'would be ' * dry_run}removed ({size / 1e6:.1f} MB).")
     removed = [{"kind": entry.kind, "digest": entry.digest, "size_bytes": entry.size} for entry in result.removed]
-    left = [{"name": entry.name, "size_bytes": entry.size} for entry in result.leftovers]
-    print_result(format, {"dry_run": dry_run, "removed": removed, "leftovers": left, "kept": result.kept}, lines)
+    left, cached = (
+        [{"name": entry.name, "size_bytes": entry.size} for entry in entries]
+        for entries in (result.leftovers, result.cached)
+    )
+    document = {"dry_run": dry_run, "removed": removed, "leftovers": left, "kept": result.kept, "cached": cached}
+    print_result(format, document, lines)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from storage.artifacts import ArtifactStore, artifact_digest
+from storage.bundles import BundleStore
 from storage.check import check
 from storage.errors import NightRunningError, StoreError
 from storage.gc import YOUNG_S, collect
@@ -18,6 +19,7 @@ from storage.holder import Holder, hold
 from storage.journal import Journal
 from storage.results.catalog import refresh
 from storage.root import StoreRoot
+from tests.storage.bundle_files import publish, version
 from tests.storage.results.rows import measurement, write_night
 
 NIGHTS = [dt.date(2026, 3, day) for day in range(1, 5)]
@@ -223,6 +225,43 @@ def test_the_same_on_an_object_store(s3_store: str) -> None:
     collect(s3_store, 1, now=TOMORROW)
     assert left(s3_store) == {digest for name, digest in digests.items() if name[-1] == "3"}
     assert check(s3_store).problems == ()
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_this_hosts_cache_of_an_object_store_is_cleaned_with_the_store(s3_store: str) -> None:
+    kept, dropped, of_another_host = (make(s3_store, "quantized", seed=seed) for seed in range(3))
+    write_night(s3_store, NIGHTS[0], [measurement("run", NIGHTS[0], artifact_digest=kept)], "run")
+    store, cache = StoreRoot.of(s3_store), ArtifactStore(s3_store).root
+    for entry in store.list(f"artifacts/quantized/{of_another_host[:2]}"):
+        store.delete(entry.name)  # a collection on another host, which has a cache of its own
+    publish(BundleStore(store), 1)
+    bundle = BundleStore(store).local_folder("word-lm", version(1))
+    temporary = cache / "artifacts/.tmp" / f"{'a' * 12}-{'b' * 32}" / "half"
+    month_old = [cache / f"downloads/{'b' * 64}", cache / f"work/{'a' * 64}/state.pt", bundle / "model.ts"]
+    for path in (temporary, *month_old, cache / "locks/signed.json"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    copies = {"kept": kept, "dropped": dropped, "of another host": of_another_host}
+
+    def present() -> set[str]:
+        found = {path.parent.name for path in cache.glob("artifacts/quantized/*/*/artifact.json")}
+        return {name for name, digest in copies.items() if digest in found}
+
+    assert collect(s3_store, 1, dry_run=True).cached == ()
+    dry = collect(s3_store, 1, dry_run=True, now=TOMORROW)
+    assert present() == copies.keys()
+    wet = collect(s3_store, 1, now=TOMORROW)
+    assert wet.cached == dry.cached
+    assert present() == {"kept"}
+    assert not temporary.parent.exists()
+    assert all(path.exists() for path in month_old)
+    collect(s3_store, 1, now=TOMORROW + 30 * YOUNG_S)
+    assert [path for path in month_old if path.parent.exists() and any(path.parent.iterdir())] == []
+    assert (cache / "locks/signed.json").exists()
+    # Whatever is still in use is fetched again.
+    assert ArtifactStore(s3_store).find("quantized", kept)
+    assert BundleStore(store).local_folder("word-lm", version(1)) == bundle
 
 
 @pytest.mark.slow
