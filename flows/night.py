@@ -109,11 +109,16 @@ class Night:
         )
         return self.promotions[workload]
 
-    def measured(self) -> dict[str, list[Row]]:
-        """Return the measured rows, keyed by table."""
-        layers = [row for result in self.results for row in layer_rows(self.info, result)]
-        trials = [row for search in self.searches.values() for row in search.rows(self.info)]
-        return {"measurements": self.rows, "layers": layers, "trials": trials}
+    def rows_of(self, workload: str) -> list[Row]:
+        """Return a workload's rows of the ``measurements`` table."""
+        return [row for row in self.rows if row["workload"] == workload]
+
+    def measured(self, workload: str) -> dict[str, list[Row]]:
+        """Return a workload's measured rows, keyed by table."""
+        results = (result for result in self.results if result.workload.name == workload)
+        layers = [row for result in results for row in layer_rows(self.info, result)]
+        trials = self.searches[workload].rows(self.info) if workload in self.searches else []
+        return {"measurements": self.rows_of(workload), "layers": layers, "trials": trials}
 
     def candidates(self) -> tuple[int, int]:
         """Count the measured and the failed candidates; ignore skipped candidates."""

@@ -135,7 +135,6 @@ def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSum
         try:
             with sigterm_as_interrupt():
                 _measure(night)
-                steps.record(night.info, night.measured(), night.store)
                 # Send the alert before publishing, because the remaining steps may fail or be killed.
                 findings, alarm = _alert(night)
                 _hand_over(night)
@@ -185,6 +184,9 @@ def _measure(night: Night) -> None:
         night.remarks += [remark for _, remarks in studied for remark in remarks]
     for result in benchmark_all(gathered, night.settings, night.store):
         night.add(result)
+        # Record each workload at once, because a run that is killed later must not lose its timings.
+        name = result.workload.name
+        steps.record(night.info, night.measured(name), night.store, name)
 
 
 def _with_finalists(night: Night, workload: Workload) -> Workload:
@@ -230,7 +232,7 @@ def _hand_over_one(night: Night, result: WorkloadResult) -> None:
     name = result.workload.name
     outcome = hand_over(
         result,
-        [row for row in night.rows if row["workload"] == name],
+        night.rows_of(name),
         night.info,
         BundleStore(night.store),
         package=lambda provenance, replacing: steps.package(provenance, night.store, replacing),
@@ -272,7 +274,7 @@ def _save_finished(night: Night, stop: BaseException, execution: Execution) -> N
         record = partial(steps.record.fn, night.info, store=night.store)
         # Rows that are already recorded stay unchanged. If one step fails, the other steps still run.
         recordings: list[Callable[[], object]] = [
-            partial(record, night.measured()),
+            *(partial(record, night.measured(workload.name), part=workload.name) for workload in night.workloads),
             *(partial(record, {"promotions": rows}, part=name) for name, rows in night.promotions.items()),
             partial(_record_own_switches, night),
             partial(record, run),

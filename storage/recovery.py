@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from storage.bundles import BundleStore
 from storage.digest import canonical_json
@@ -62,7 +63,9 @@ def unrecorded_switches(place: StoreRoot | Path | str) -> list[Unrecorded]:
     return [
         switch
         for switch in switches
-        if switch.run_id in measured and part_name(switch.run_id, switch.workload) not in recorded
+        # Earlier versions recorded the measurements of all workloads in one file.
+        if not measured.isdisjoint({switch.run_id, part_name(switch.run_id, switch.workload)})
+        and part_name(switch.run_id, switch.workload) not in recorded
     ]
 
 
@@ -101,16 +104,12 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
                 hint="Do not use the bundle; restore it from a backup.",
             )
         manifest = read_manifest(folder, sums)
-    entry = find_files(root, MEASUREMENTS).file_of(missing.run_id)
-    if entry is None:
+    rows, _ = _measured(root, missing.run_id)
+    if not rows:
         raise StoreError(
             f"The measurements of run {missing.run_id} are missing.", hint="Restore the results from a backup."
         )
-    measured = [
-        row
-        for row in read_rows(root, entry.name).to_pylist()
-        if row["run_id"] == missing.run_id and row["workload"] == missing.workload
-    ]
+    measured = [row for row in rows if row["workload"] == missing.workload]
     switch, digest, gate = missing.switch, manifest["sources"]["quantized"], manifest["gate"]
     packaged = {"recipe": manifest["recipe"]["name"], "runtime": manifest["model"]["runtime"]}
     # An earlier run may have packaged the same candidate under a different recipe name.
@@ -143,11 +142,8 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
 def record_dead_run(place: StoreRoot | Path | str, dead: Holder) -> bool:
     """Add a row to ``runs`` for a run that measured candidates and then died; return whether a row was added."""
     root = StoreRoot.of(place)
-    entry = find_files(root, MEASUREMENTS).file_of(dead.run_id)
-    if entry is None or dead.run_id in find_files(root, RUNS).names:
-        return False
-    measured = [row for row in read_rows(root, entry.name).to_pylist() if row["run_id"] == dead.run_id]
-    if not measured:
+    measured, published = _measured(root, dead.run_id)
+    if not measured or dead.run_id in find_files(root, RUNS).names:
         return False
     tonight = [row for row in measured if row["setting"] != "incumbent"]
     status = {(row["workload"], row["recipe"], row["runtime"]): row["status"] for row in tonight}
@@ -155,8 +151,8 @@ def record_dead_run(place: StoreRoot | Path | str, dead: Holder) -> bool:
         "run_id": dead.run_id,
         "night": measured[0]["night"],
         "started_at": dead.since,
-        # The run's end is unknown, so use the time when the run published its measurements.
-        "finished_at": datetime.fromtimestamp(entry.modified, UTC),
+        # The run's end is unknown, so use the time when the run last published measurements.
+        "finished_at": datetime.fromtimestamp(published, UTC),
         "status": "failed",
         "profile": measured[0]["profile"],
         "workloads": len({row["workload"] for row in measured}),
@@ -167,3 +163,10 @@ def record_dead_run(place: StoreRoot | Path | str, dead: Holder) -> bool:
     }
     ResultsStore(root).append("runs", [row], dead.run_id, datetime.now(UTC))
     return True
+
+
+def _measured(root: StoreRoot, run_id: str) -> tuple[list[dict[str, Any]], float]:
+    """Return a run's rows of ``measurements``, and the POSIX time at which the last of these rows was published."""
+    entries = find_files(root, MEASUREMENTS).files_of(run_id)
+    rows = [row for entry in entries for row in read_rows(root, entry.name).to_pylist() if row["run_id"] == run_id]
+    return rows, max((entry.modified for entry in entries), default=0.0)

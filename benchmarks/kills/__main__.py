@@ -6,8 +6,9 @@ Each time SIGKILL goes to the flow's process alone, to one of its stage workers,
 once; with ``--deployed``, where a Prefect server on PostgreSQL and a worker run the nights, also to that worker. Prints
 one line per kill, and ends with an error at the first thing that is wrong: a process that is left 10 s later, a store
 that is not whole, an artifact that has changed, a last night that does not complete, or a row that is there twice.
-Nights of the command also hand two workloads over, and must have raised their alarm before; in the end each switch has
-its row, each such row its switch, and each run its end.
+Nights of the command also hand two workloads over, and must have raised their alarm before. They must have recorded a
+workload's measurements before the next one's benchmark began. In the end each switch has its row, each such row its
+switch, and each run its end.
 """
 
 from __future__ import annotations

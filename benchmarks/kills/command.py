@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.kills.nights import ask, hearing, require_heard, require_true
+from benchmarks.kills.nights import ask, hearing, require_heard, require_kept, require_true
 from benchmarks.kills.store import Files, require_each_row_once, require_whole
 
 # After which line of the night, and up to how many seconds later.
@@ -26,7 +26,8 @@ MOMENTS = {
     "build …": 1.0,
     "evaluate …": 1.0,
     "benchmark …": 20.0,
-    "benchmark: done": 4.0,
+    "first: benchmark: done": 4.0,
+    "second: benchmark: done": 4.0,
     "package …": 15.0,
     "package: done": 4.0,
 }
@@ -67,6 +68,7 @@ def kill_commands(folder: Path, times: int, seed: int) -> Iterator[Kill]:
             said = _carry_out(kill, _Night(folder, number, url), chance)
         if "package …" in said:
             require_heard(store, number, heard)
+        require_kept(store, number, said)
         before = require_whole(store, before, killed=True)
         yield kill
     with hearing() as (url, heard), _Night(folder, times, url) as night:

@@ -98,6 +98,16 @@ def require_heard(store: Path, number: int, heard: list[dict[str, object]]) -> N
         raise RuntimeError(f"Nobody was told: {[finding.describe() for finding in found.comparison.findings]}")
 
 
+def require_kept(store: Path, number: int, said: str) -> None:
+    """`RuntimeError` if a night, whose output is `said`, began a benchmark before it had recorded the one before."""
+    begun = [name for name in WORKLOADS if f"{name}: benchmark …" in said]
+    with open_fresh(store) as results:
+        night = FIRST_NIGHT + dt.timedelta(number)
+        kept = {row["workload"] for row in rows_of(results, "from measurements where night = $night", night=night)}
+    if lost := set(begun[:-1]) - kept:
+        raise RuntimeError(f"Measured and not recorded: {lost}")
+
+
 def require_true(store: Path) -> None:
     """`RuntimeError` if promotions has a switch that did not happen, or lacks one that did, or a run lacks its end."""
     switches = {

@@ -2,8 +2,9 @@
 
 ``results/<table>/month=YYYY-MM/<run-id>.parquet``
     Rows of one run, in the month of publication.
-``results/promotions/month=YYYY-MM/<run-id>.<workload>.parquet``
-    Rows of one run and one workload; each workload's decisions are recorded as soon as they take effect.
+``results/<table>/month=YYYY-MM/<run-id>.<workload>.parquet``
+    Rows of one run and one workload; a run records each workload's measurements as soon as they are finished, and each
+    workload's decisions as soon as they take effect.
 ``results/<table>/compacted/YYYY-MM-NNNN.pq``
     All rows of a finished month; the file with the highest NNNN supersedes the others. The footer names the runs in the
     file.
@@ -128,6 +129,12 @@ class Files:
         loose = (file.entry for file in self.runs if file.run_id == run_id)
         compacted = (file.entry for file in self.newest.values() if run_id in file.runs)
         return next(loose, None) or next(compacted, None)
+
+    def files_of(self, run_id: str) -> list[Entry]:
+        """Return the files that together contain the rows of the run and its parts; they may contain other rows."""
+        names = (name for name in self.names if name == run_id or name.startswith(f"{run_id}."))
+        found = (self.file_of(name) for name in sorted(names))
+        return list({entry.name: entry for entry in found if entry is not None}.values())
 
 
 def find_files(root: StoreRoot, table: Table) -> Files:

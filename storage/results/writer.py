@@ -1,4 +1,4 @@
-"""Append results: check a run's rows, and write one Parquet file per run and table."""
+"""Append results: check a run's rows, and write one Parquet file per run, table and part."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from storage.holder import Holder, hold
 from storage.recovery import unrecorded_switches
 from storage.results.query import open_fresh, rows_of
 from tasks.judgement import GateDecision, Judgement
-from tasks.results import WorkloadResult
+from tasks.results import CandidateResult, Failure, WorkloadResult
 from tests.flows.commands import filled_store
 from tests.storage.bundle_files import pem, publish, signer_of
 from tests.storage.results.rows import baseline, measurement, write_night
@@ -55,6 +55,12 @@ def blocked(name: str) -> Callable[[Path], None]:
     return lambda store: (store / name).mkdir(parents=True)
 
 
+def record_rows(night: Night, *measured: dict[str, Any]) -> None:
+    """Add and record rows as `_measure` does."""
+    night.rows += measured
+    nightly.steps.record(night.info, night.measured("word-lm"), night.store, "word-lm")
+
+
 @pytest.mark.filterwarnings("ignore:.*outside of a flow")
 @pytest.mark.parametrize(
     ("fault", "what"),
@@ -79,7 +85,7 @@ def test_the_alarm_is_raised_and_the_status_recorded_whatever_else_fails(
     fault(Path(night.store))
 
     def measure(night: Night) -> None:
-        night.rows.append(baseline(night.info.run_id, DAY))  # and the candidate has vanished
+        record_rows(night, baseline(night.info.run_id, DAY))  # and the candidate has vanished
 
     monkeypatch.setattr(nightly, "_measure", measure)
     state = nightly._carry_out(night, Reporter(), time.perf_counter())
@@ -104,7 +110,7 @@ def test_an_alarm_that_reaches_nobody_costs_the_exit_code_so_that_the_server_rep
     night = begin(webhook_url=f"{hook[0]}/broken")
     for day in range(1, 5):
         write_night(night.store, DAY - dt.timedelta(day))
-    monkeypatch.setattr(nightly, "_measure", lambda night: night.rows.append(baseline(night.info.run_id, DAY)))
+    monkeypatch.setattr(nightly, "_measure", lambda night: record_rows(night, baseline(night.info.run_id, DAY)))
     state = nightly._carry_out(night, Reporter(), time.perf_counter())
     assert state.name == "Failed"
     assert "webhook failed: answered 500" in (state.message or "")
@@ -127,6 +133,25 @@ def handed_over(version: str) -> Handover:
 
 class Killed(BaseException):
     """The process is dead from here on."""
+
+
+def test_a_kill_in_a_workloads_benchmark_costs_no_measured_ones_rows(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night = begin()
+    night.workloads = []
+    failed = CandidateResult(recipe="float", runtime="eager", failure=Failure(stage="quantize", error="it is"))
+
+    def first_then_die(*_: object) -> Iterator[WorkloadResult]:
+        yield WorkloadResult(workload=workload().model_copy(update={"name": "first"}), candidates=(failed,))
+        raise Killed
+
+    monkeypatch.setattr(nightly, "benchmark_all", first_then_die)
+    with executing(night.settings, Reporter()), pytest.raises(Killed):
+        nightly._measure(night)
+    assert rows(night.store, "select workload, run_id from measurements") == [
+        {"workload": "first", "run_id": night.info.run_id}
+    ]
 
 
 def test_a_kill_in_a_workloads_hand_over_costs_no_other_ones_row(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ DAY = dt.date(2026, 3, 1)
 def begin(tmp_path):
     def make(flow_run_id="", attempt=1, **request):
         store = str(tmp_path / "store")
-        asked = NightlyRequest(workloads=("lstm-demo",), store=store, profile="quick", night=DAY, **request)
+        asked = NightlyRequest(workloads=("word-lm",), store=store, profile="quick", night=DAY, **request)
         return Night.begin(asked, load_settings(store=store, profile="quick"), flow_run_id, attempt)
 
     return make
@@ -53,7 +53,7 @@ def test_the_runs_message_says_what_is_odd_about_the_data(begin):
     night = begin()
     dataset = DatasetRef(kind="images", digest="d" * 64, splits={}, notes=("the median image is enlarged 7 times",))
     night.add(WorkloadResult(workload=night.workloads[0], dataset=dataset, candidates=()))
-    assert night.message().endswith(", lstm-demo: the median image is enlarged 7 times")
+    assert night.message().endswith(", word-lm: the median image is enlarged 7 times")
 
 
 @pytest.mark.slow
@@ -72,7 +72,7 @@ def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):
     assert run_query(store, "select bundle_version from promotions").to_pylist() == [{"bundle_version": "v"}]
     assert run_query(store, "select status from runs").to_pylist() == [{"status": "cancelled"}]
     assert run_query(store, "from measurements").num_rows == 2
-    assert said == ["stopped (Terminated); not measured: lstm-demo"]
+    assert said == ["stopped (Terminated); not measured: word-lm"]
 
 
 def test_a_run_that_is_stopped_between_a_switch_and_its_row_records_what_the_history_says(begin, tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_host_and_processor_of_a_run_are_those_of_the_host_that_benchmarked(begi
     seen = observe("before", 1, ())
     elsewhere = seen.model_copy(update={"host": "far", "machine": seen.machine.model_copy(update={"cpu": "Z80"})})
     benchmark = BenchmarkResult(
-        workload="lstm-demo", baseline="float/eager", profile="quick", verdict="valid", aa_ratio=1, aa_low=1, aa_high=1,
+        workload="word-lm", baseline="float/eager", profile="quick", verdict="valid", aa_ratio=1, aa_low=1, aa_high=1,
     cold_aa_ratio=1, cold_aa_low=1, cold_aa_high=1,
         fingerprint="f" * 64, timings=(), evidence_before=elsewhere.model_dump_json(), evidence_after="", wall_s=1,
         timed_s=1,

@@ -27,12 +27,12 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> StoreRoot:
     return StoreRoot.of(tmp_path / "store" if request.param == "local" else request.getfixturevalue("s3_store"))
 
 
-def measure(root: StoreRoot, night: int) -> None:
-    """Record what a night measures before it hands anything over."""
+def measure(root: StoreRoot, night: int, part: str = "word-lm") -> None:
+    """Record what a night measures before it hands anything over; an empty `part` is as earlier versions did."""
     run, day = RUNS[night], NIGHTS[night]
     winner = measurement(run, day, runtime="torchscript", artifact_digest=GOOD["sources"]["quantized"])
     failed = measurement(run, day, recipe="half", status="failed")
-    ResultsStore(root).append("measurements", [baseline(run, day), winner, failed], run, at(day))
+    ResultsStore(root).append("measurements", [baseline(run, day), winner, failed], run, at(day), part)
 
 
 def rows(root: StoreRoot, query: str) -> list[dict[str, object]]:
@@ -46,8 +46,8 @@ def recover(root: StoreRoot) -> None:
 
 
 def test_a_switch_that_a_night_did_not_live_to_record_is_found_and_recorded(root: StoreRoot) -> None:
-    for night in (0, 1):
-        measure(root, night)
+    for night, part in enumerate(("", "word-lm")):
+        measure(root, night, part)
         hand_over(root, night)
     assert [(each.run_id, each.before) for each in unrecorded_switches(root)] == [
         (RUNS[0], ""), (RUNS[1], VERSIONS[0])
@@ -134,11 +134,12 @@ def test_a_bundle_that_is_not_what_was_handed_over_says_nothing(root: StoreRoot)
     assert rows(root, "from promotions") == []
 
 
-def test_a_run_that_died_after_it_had_measured_gets_its_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", ["", "word-lm"])
+def test_a_run_that_died_after_it_had_measured_gets_its_row(tmp_path: Path, part: str) -> None:
     root, since = StoreRoot.of(tmp_path), at(NIGHTS[0], 2)
     dead = Holder(RUNS[0], "", host="bench", pid=7, since=since, store=root.url)
     assert not record_dead_run(root, dead)
-    measure(root, 0)
+    measure(root, 0, part)
     assert record_dead_run(root, dead)
     assert not record_dead_run(root, dead)
     (row,) = rows(root, "from runs")
@@ -146,6 +147,21 @@ def test_a_run_that_died_after_it_had_measured_gets_its_row(tmp_path: Path) -> N
     assert (row["workloads"], row["candidates_ok"], row["candidates_failed"]) == (1, 2, 1)
     assert row["started_at"] == since
     assert "process 7 on bench" in str(row["message"])
+
+
+@pytest.mark.slow
+def test_the_row_of_a_run_that_died_counts_every_workload_that_it_had_measured(tmp_path: Path) -> None:
+    root = StoreRoot.of(tmp_path)
+    measure(root, 0)
+    others = [measurement(RUNS[0], NIGHTS[0], workload="second"), measurement(f"{RUNS[0]}-2", NIGHTS[0])]
+    for row, part in zip(others, ("second", "word-lm"), strict=True):
+        ResultsStore(root).append("measurements", [row], str(row["run_id"]), at(NIGHTS[0]), part)
+    # One part is in a compacted file, and its own file is still there; the other is only in the compacted file.
+    compact(root, now=dt.datetime.now(dt.UTC) + dt.timedelta(days=60))
+    root.delete(next(entry.name for entry in root.list("results/measurements") if ".second." in entry.name))
+    assert record_dead_run(root, Holder(RUNS[0], "", store=root.url))
+    (row,) = rows(root, "from runs")
+    assert (row["workloads"], row["candidates_ok"], row["candidates_failed"]) == (2, 3, 1)
 
 
 def test_a_run_that_recorded_its_end_keeps_its_row(tmp_path: Path) -> None:
