@@ -8,6 +8,7 @@ with one worker process.
 from __future__ import annotations
 
 import contextvars
+import itertools
 import logging
 import math
 import multiprocessing
@@ -79,10 +80,10 @@ class Execution:
         self, stage: Callable[[Workspace, *Ts], R], label: str, timeout_s: float | None, store: str, *args: *Ts
     ) -> R:
         """Run a stage in a worker and report its progress; see `Workers.run` for parameters and exceptions."""
-        progress = self._awaited[label] = _StageProgress(label)
-        with self._logged(label, time.monotonic()):
-            finished = self.workers.run(stage, label, timeout_s, store, *args)
-        self._ended(label, finished.began, finished.ended)
+        progress = self._awaiting(label)
+        with self._logged(progress, time.monotonic()):
+            finished = self.workers.run(stage, progress.label, timeout_s, store, *args)
+        self._ended(progress, finished.began, finished.ended)
         progress.finished()
         return finished.value
 
@@ -97,22 +98,31 @@ class Execution:
     @contextmanager
     def here(self, label: str) -> Iterator[Progress]:
         """Report the ``with`` block as a stage that runs in this process; yield a function that reports progress."""
-        self.reporter.started(label)
+        progress = self._awaiting(label)
+        self._receive(progress.label, 0, 0, STARTED)
         began = time.monotonic()
-        with self._logged(label, began):
-            yield lambda done, total, unit="": self.reporter.progressed(label, done, total, unit)
-        self._ended(label, began, time.monotonic())
+        with self._logged(progress, began):
+            yield lambda done, total, unit="": self.reporter.progressed(progress.label, done, total, unit)
+        self._ended(progress, began, time.monotonic())
+
+    def _awaiting(self, label: str) -> _StageProgress:
+        """Give a stage a label of its own: add a number while other stages with this label are running."""
+        with self._order:
+            labels = (label if number == 1 else f"{label} ({number})" for number in itertools.count(1))
+            progress = _StageProgress(next(free for free in labels if free not in self._awaited))
+            self._awaited[progress.label] = progress
+            return progress
 
     @contextmanager
-    def _logged(self, label: str, began: float) -> Iterator[None]:
-        logger = get_run_logger()
+    def _logged(self, progress: _StageProgress, began: float) -> Iterator[None]:
+        logger, label = get_run_logger(), progress.label
         logger.info("%s: started on %s, process %d", label, platform.node(), os.getpid())
         try:
             yield
         except BaseException as failure:
-            if isinstance(failure, StoppedError) and not self._awaited[label].has_begun:
+            if isinstance(failure, StoppedError) and not progress.has_begun:
                 raise  # the stage never began, so there is nothing to report
-            self._ended(label, began, time.monotonic(), str(failure) or type(failure).__name__)
+            self._ended(progress, began, time.monotonic(), str(failure) or type(failure).__name__)
             raise
         logger.info("%s: done", label)
 
@@ -135,11 +145,11 @@ class Execution:
             self.reporter.progressed(label, done, total, unit)
         progress.progressed(done, total, unit)
 
-    def _ended(self, label: str, began: float, ended: float, error: str = "") -> None:
+    def _ended(self, progress: _StageProgress, began: float, ended: float, error: str = "") -> None:
         with self._order:
-            self._awaited.pop(label, None)
+            del self._awaited[progress.label]
             self._busy.append((began, ended))
-            self.reporter.finished(label, ended - began, error)
+            self.reporter.finished(progress.label, ended - began, error)
 
 
 _EXECUTION: ContextVar[Execution] = ContextVar("nightquant_execution")

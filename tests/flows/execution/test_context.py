@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from prefect.logging import disable_run_logger
 
 from flows.execution.context import Execution
-from flows.execution.workers import STARTED
+from flows.execution.workers import STARTED, StoppedError
 from flows.reporter import Reporter
 from flows.settings import Settings
 from tests.flows.execution import worker_stages
@@ -52,3 +54,19 @@ def test_a_beginning_that_is_heard_after_the_end_is_none(execution: Execution, t
     before = list(starts(execution))
     execution._receive("build", 0, 0, STARTED)
     assert starts(execution) == before
+
+
+@pytest.mark.slow
+def test_two_stages_with_one_label_are_reported_apart_and_stopped_apart(tmp_path: Path) -> None:
+    execution = Execution(Settings(workers=2), Starts(tmp_path))
+    with ThreadPoolExecutor() as threads, disable_run_logger():
+        stages = [
+            threads.submit(execution.run, worker_stages.hang, "lstm: compare", None, str(tmp_path)) for _ in range(2)
+        ]
+        while len(starts(execution)) < len(stages):
+            assert not any(stage.done() for stage in stages)
+            time.sleep(0.05)
+        execution.workers.stop()
+        assert [type(stage.exception()) for stage in stages] == [StoppedError, StoppedError]
+    assert sorted(starts(execution)) == ["lstm: compare", "lstm: compare (2)"]
+    assert execution._awaited == {}
