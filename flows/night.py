@@ -49,6 +49,7 @@ class Night:
     problems: dict[str, str] = field(default_factory=dict)  # failure reasons, by action; excludes failed candidates
     remarks: list[str] = field(default_factory=list)  # additional sentences for the run's message
     report: str = ""  # URL of the report, once it is written
+    stopped: str = "the run was stopped before it began"  # what a stopped run leaves undone
 
     @classmethod
     def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str, attempt: int = 1) -> Night:

@@ -12,7 +12,9 @@ from prefect import flow, task
 from prefect import serve as prefect_serve
 from prefect.client.schemas.objects import State
 from prefect.deployments.runner import RunnerDeployment
+from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
+from prefect.runtime import deployment as this_deployment
 from prefect.runtime import flow_run as this_flow_run
 from prefect.schedules import Cron
 from prefect.states import Cancelled, Completed, Failed
@@ -65,7 +67,7 @@ def _run_name() -> str:
 )
 def nightly_quantization(
     request: NightlyRequest = NightlyRequest(),  # noqa: B008 - it is frozen
-) -> State[NightSummary] | State[NightRunningError]:
+) -> State[NightSummary] | State[NightRunningError] | State[None]:
     """Quantize, evaluate and benchmark the models of the requested workloads, and publish the best candidates.
 
     If a workload fails, the other workloads continue. The failed workload's rows contain the error. After a
@@ -87,6 +89,10 @@ def nightly_quantization(
             return _carry_out(night, invocation.reporter, began)
     except NightRunningError as error:
         return Cancelled(message=str(error), data=error)
+    except (KeyboardInterrupt, TerminationSignal):
+        if this_deployment.id is None:
+            raise  # the command reports the signal
+        return Cancelled(message=night.stopped)  # Prefect would report a crash
 
 
 def run_here(request: NightlyRequest, settings: Settings, reporter: Reporter) -> State[Any]:
@@ -267,6 +273,7 @@ def _save_finished(night: Night, stop: BaseException, execution: Execution) -> N
     message = f"stopped ({why}); not measured: {', '.join(missing) or 'nothing'}"
     with ignoring_interruptions():
         if not failed:  # the error of a failed run is shown at the end
+            night.stopped = message
             execution.reporter.noted(message)
         # Stop the stages first, because running stages would use up the time that is left for recording.
         execution.workers.stop()

@@ -92,9 +92,9 @@ def _carry_out(kill: Kill, night: _Night, chance: random.Random) -> str:
             if night.process.returncode not in (1, *_WELL):
                 raise RuntimeError(f"{kill}: the night ended with {night.process.returncode}:\n{night.said()}")
         elif kill.target == "flow":
-            kill_processes([psutil.Process(night.process.pid)])
+            kill_processes(night.own())
         else:
-            kill_processes([*night.others(), psutil.Process(night.process.pid)])
+            kill_processes([*night.others(), *night.own()])
     return night.said()
 
 
@@ -119,7 +119,7 @@ class _Night:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            kill_processes([*self.others(), psutil.Process(self.process.pid)])
+            kill_processes([*self.others(), *self.own()])
         self.process.wait()
         deadline = time.monotonic() + GONE_S
         while (left := self.others()) and time.monotonic() < deadline:
@@ -144,6 +144,12 @@ class _Night:
             self.process.wait(NIGHT_S)
         except subprocess.TimeoutExpired as error:
             raise RuntimeError(f"The night has not ended:\n{self.said()}") from error
+
+    def own(self) -> list[psutil.Process]:
+        """Its own process, [] if it has ended."""
+        with suppress(psutil.NoSuchProcess):
+            return [psutil.Process(self.process.pid)]
+        return []
 
     def others(self) -> list[psutil.Process]:
         """Its living processes, but for its own."""

@@ -38,7 +38,7 @@ def kill_deployed(folder: Path, times: int, seed: int) -> Iterator[Kill]:
         site = Site(folder, database)
         try:
             site.start()
-            site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "process", "--overwrite")
+            site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "nightquant", "--overwrite")
             site.done("--no-prompt", "deploy", "--name", "nightly", "--pool", "nightquant")
             for number in range(times):
                 moment = chance.choice(list(MOMENTS))

@@ -127,10 +127,10 @@ def workers(scratch: Path, stage: str) -> bool:
     """Two Prefect workers, the one at work killed: the other takes the next night."""
     with _ground(scratch) as ground:
         site = ground.site
-        site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "process", "--overwrite")
+        site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "nightquant", "--overwrite")
         site.done("--no-prompt", "deploy", "--name", "nightly", "--pool", "nightquant")
         for machine in ground.network.machines:
-            machine.start("-m", "prefect", "worker", "start", "--pool", "nightquant", "--type", "process")
+            machine.start("-m", "prefect", "worker", "start", "--pool", "nightquant", "--type", "nightquant")
         begin = ("deployment", "run", "nightly-quantization/nightly", "--param", _REQUEST)
         site.done(*begin)
         killed = ground.wait_for_stage(stage, lambda: _state(site, 0) in FINAL)

@@ -76,7 +76,8 @@ def _handling(handler: Handler, *signals: signal.Signals) -> Iterator[None]:
         yield
     finally:
         for number, previous in before.items():
-            signal.signal(number, previous)
+            if signal.getsignal(number) is handler:  # the handler may have replaced itself
+                signal.signal(number, previous)
 
 
 def unwinding_on_sigterm() -> AbstractContextManager[None]:
@@ -101,12 +102,16 @@ def ignoring_interruptions() -> AbstractContextManager[None]:
 def sigterm_as_interrupt() -> Iterator[None]:
     """Raise `KeyboardInterrupt` on SIGTERM; after the block, convert the exception to Prefect's `TerminationSignal`.
 
+    After the first SIGTERM, ignore SIGTERM: a service manager signals the worker and the run, and the worker also
+    signals the run. A second signal would interrupt the recording of the results or the report of the run's state.
+
     While Ray's native code waits, it propagates `KeyboardInterrupt` but drops other exceptions. If SIGTERM raised a
     different exception, a run on a cluster would ignore SIGTERM until the benchmark ended.
     """
     received: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
         received.append(number)
         raise KeyboardInterrupt
 

@@ -24,7 +24,7 @@ def site(tmp_path):
 
 def test_the_night_after_a_power_cut_runs_and_outlives_its_server_and_the_dead_one_is_crashed(site):
     site.start()
-    site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "process", "--overwrite")
+    site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "nightquant", "--overwrite")
     site.done("--no-prompt", "deploy", "--name", "nightly", "--pool", "nightquant")
     begin = ("deployment", "run", "nightly-quantization/nightly", "--param", QUICK)
     site.done(*begin[:-1], LONG)

@@ -1,0 +1,72 @@
+"""A night of a deployment is stopped with its worker: what was measured is recorded, and the next night runs."""
+
+import contextlib
+import os
+import shutil
+import signal
+from functools import partial
+
+import psutil
+import pytest
+
+from benchmarks.kills.nights import ask
+from storage.check import check
+from storage.results.query import run_query
+from tests.flows.site import FINAL, Site
+
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def site(migrated_home, tmp_path):
+    shutil.copytree(migrated_home, tmp_path / "prefect")
+    site = Site(tmp_path)
+    try:
+        site.start_server()
+        site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "nightquant")
+        site.done("--no-prompt", "deploy", "--name", "nightly", "--pool", "nightquant")
+        yield site
+    finally:
+        site.cut_power()
+
+
+def test_a_night_that_is_stopped_with_its_worker_keeps_what_it_measured_and_the_next_one_runs(site):
+    # SIGTERM to the worker alone, then to each of its processes, as a service manager sends it.
+    for number, whole_group in enumerate((False, True)):
+        site.start_worker()
+        _begin(site, number)
+        site.wait_for(partial(_has_begun, site, number, "second: benchmark"), 400)
+        _stop(site, whole_group)
+        assert site.states()[number] == ("CANCELLED", "stopped (TerminationSignal); not measured: second")
+    runs = run_query(site.store, "SELECT status FROM runs").to_pylist()
+    assert runs == [{"status": "cancelled"}] * 2
+    kept = run_query(site.store, "SELECT DISTINCT run_id, workload FROM measurements").to_pylist()
+    assert [row["workload"] for row in kept] == ["first"] * 2
+    assert check(site.store).problems == ()
+
+
+def _begin(site, number):
+    """Ask for a night over two workloads that are measured one after the other."""
+    _, _, *asked = ask(site.folder, number)
+    paths = ", ".join(f'"{path}"' for path in asked if path != "--workload")
+    request = f'request={{"workloads": [{paths}], "profile": "quick"}}'
+    site.done("deployment", "run", "nightly-quantization/nightly", "--param", request)
+
+
+def _has_begun(site, number, stage):
+    run = sorted(site.asked("/flow_runs/filter", {}), key=lambda run: run["created"])[number]
+    assert run["state_type"] not in FINAL, run["state"]
+    logs = site.asked("/logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}, "limit": 200}) or []
+    return any(f"{stage}: started on" in log["message"] for log in logs)
+
+
+def _stop(site, whole_group):
+    """Stop what runs the nights, and wait until it and all that it started are gone."""
+    worker = site.running.pop().process
+    night = psutil.Process(worker.pid).children(recursive=True)
+    assert night
+    for pid in [worker.pid, *(process.pid for process in night if whole_group)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    assert worker.wait(120) == 0
+    assert psutil.wait_procs(night, timeout=30)[1] == []
