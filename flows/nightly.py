@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from prefect import flow, task
-from prefect import serve as prefect_serve
 from prefect.client.schemas.objects import State
 from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import TerminationSignal
@@ -26,8 +25,9 @@ from flows.console import outcomes_of_run
 from flows.execution.context import INVOCATION, Execution, Invocation, current_invocation, executing
 from flows.execution.signals import attempt, ignoring_interruptions, interruption_behind, reason, sigterm_as_interrupt
 from flows.execution.task_runners import CONFIGURED, make_task_runner, refuse_namesakes
+from flows.execution.worker import serve_in_order
 from flows.fan_out import benchmark_all, gather, study_layers, submit
-from flows.findings import end_dead_runs, look_back, reported
+from flows.findings import end_dead_runs, end_unreported_runs, look_back, reported
 from flows.handover import hand_over
 from flows.night import Night
 from flows.reporter import Reporter
@@ -86,6 +86,10 @@ def nightly_quantization(
         with hold(night.store, Holder(night.info.run_id, night.flow_run_id)) as held:
             _record_dead_runs(night, held)
             end_dead_runs(held, night.flow_run_id)
+            night.attempt(
+                "looking for runs that could not report their end",
+                partial(end_unreported_runs, night.store, night.flow_run_id),
+            )
             return _carry_out(night, invocation.reporter, began)
     except NightRunningError as error:
         return Cancelled(message=str(error), data=error)
@@ -123,7 +127,7 @@ def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
     )
     # Unlike ``flow.serve``, which pickles the flow's function without the types of its parameters, import the flow in
     # each run's process.
-    prefect_serve(deployment)
+    serve_in_order(deployment)
 
 
 def _record_dead_runs(night: Night, held: HeldStore) -> None:

@@ -1,11 +1,11 @@
-"""Prefect worker that stops its runs in order.
+"""Prefect worker and Prefect runner that stop their runs in order.
 
-When Prefect's process worker is stopped, it cancels its tasks. If a task is cancelled, asyncio kills the task's
-process with SIGKILL. The run then cannot record its results, and its state stays ``Running``. `NightWorker` sends
-SIGTERM instead, and waits for the run's process to end.
+When Prefect's process worker or runner is stopped, it cancels its tasks. If a task is cancelled, asyncio kills the
+task's process with SIGKILL. The run then cannot record its results, and its state stays ``Running``. The classes in
+this module send SIGTERM instead, and wait for the run's process to end.
 
 Prefect finds the worker through the entry point ``prefect.collections`` in ``pyproject.toml``. The worker's type is the
-type of the work pool.
+type of the work pool. The runner serves deployments in ``nightquant serve``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
+import psutil
 from anyio.abc import TaskStatus
+from prefect.runner import Runner
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
+    from prefect.deployments.runner import RunnerDeployment
 
 
 class NightWorker(ProcessWorker):
@@ -65,3 +68,31 @@ class _Started(TaskStatus[int]):
         """Keep the id of the process, and pass it on."""
         self.pid = value
         self._status.started(value)
+
+
+class NightRunner(Runner):
+    """Runner that lets the processes of its runs end before it ends."""
+
+    def handle_sigterm(self, *_: object, **__: object) -> None:
+        """Stop like Control-C; Prefect's handler cancels all tasks at once, and so kills the runs."""
+        signal.raise_signal(signal.SIGINT)
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Stop the processes of all runs with SIGTERM and wait for them, then stop the runner."""
+        this = psutil.Process()
+        for run in this.children():
+            with suppress(psutil.NoSuchProcess):
+                run.terminate()
+        with anyio.CancelScope(shield=True):
+            while this.children():
+                await anyio.sleep(0.1)
+        await super().__aexit__(*exc_info)
+
+
+def serve_in_order(deployment: RunnerDeployment) -> None:
+    """Serve a deployment from this process until Control-C or SIGTERM, and then stop its runs in order."""
+    # Prefect would pause the schedule. The server reports the nights of an active schedule as late if nobody runs them.
+    runner = NightRunner(pause_on_shutdown=False)
+    runner.add_deployment(deployment)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(runner.start())

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.documentation.pages import ROOT
-from tests.flows.processes import Command, free_port
+from tests.flows.processes import NIGHTQUANT, Command, free_port
 
 PREFECT = (sys.executable, "-m", "prefect")
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")  # states that a run does not leave
@@ -121,6 +121,11 @@ class Site:
     def start_worker(self, cwd=ROOT):
         worker = ("worker", "start", "--pool", "nightquant")
         self.running.append(self.command(*worker, log=self.folder / "worker.log", cwd=cwd))
+
+    def start_serving(self):
+        """Start ``nightquant serve``, and wait until its deployment can be run."""
+        self.running.append(self.command("serve", program=NIGHTQUANT, log=self.folder / "serve.log"))
+        self.wait_for(lambda: self.asked("/deployments/name/nightly-quantization/served"), 120)
 
     def cut_power(self):
         if self.database is not None:

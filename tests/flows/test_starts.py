@@ -83,7 +83,7 @@ def ended(migrated_home, tmp_path_factory):
     site, dates = starts.site, {dt.datetime.now(HOST).date()}
     with hold(site.store, Holder("another", "")):
         starts.serve()
-        site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "process")
+        site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "nightquant")
         site.done("--no-prompt", "deploy", "--all")
         site.start_worker(cwd=starts.folder)
         own = {"request": {"workloads": ["lstm-demo"], "recipes": ["dynamic-int8"], "profile": "quick"}}

@@ -30,27 +30,33 @@ def site(migrated_home, tmp_path):
         site.cut_power()
 
 
-def test_a_night_that_is_stopped_with_its_worker_keeps_what_it_measured_and_the_next_one_runs(site):
-    # SIGTERM to the worker alone, then to each of its processes, as a service manager sends it.
-    for number, whole_group in enumerate((False, True)):
-        site.start_worker()
-        _begin(site, number)
+def test_a_night_that_is_stopped_with_what_runs_it_keeps_what_it_measured_and_the_next_one_runs(site):
+    # SIGTERM to `serve` and to the worker alone, and to each of the worker's processes, as a service manager sends it.
+    ways = (
+        ("served", site.start_serving, False),
+        ("nightly", site.start_worker, False),
+        ("nightly", site.start_worker, True),
+    )
+    for number, (deployment, start, whole_group) in enumerate(ways):
+        start()
+        _begin(site, deployment, number)
         site.wait_for(partial(_has_begun, site, number, "second: benchmark"), 400)
         _stop(site, whole_group)
         assert site.states()[number] == ("CANCELLED", "stopped (TerminationSignal); not measured: second")
     runs = run_query(site.store, "SELECT status FROM runs").to_pylist()
-    assert runs == [{"status": "cancelled"}] * 2
+    assert runs == [{"status": "cancelled"}] * 3
     kept = run_query(site.store, "SELECT DISTINCT run_id, workload FROM measurements").to_pylist()
-    assert [row["workload"] for row in kept] == ["first"] * 2
+    assert [row["workload"] for row in kept] == ["first"] * 3
     assert check(site.store).problems == ()
+    assert not site.asked("/deployments/name/nightly-quantization/served")["paused"]
 
 
-def _begin(site, number):
+def _begin(site, deployment, number):
     """Ask for a night over two workloads that are measured one after the other."""
     _, _, *asked = ask(site.folder, number)
     paths = ", ".join(f'"{path}"' for path in asked if path != "--workload")
     request = f'request={{"workloads": [{paths}], "profile": "quick"}}'
-    site.done("deployment", "run", "nightly-quantization/nightly", "--param", request)
+    site.done("deployment", "run", f"nightly-quantization/{deployment}", "--param", request)
 
 
 def _has_begun(site, number, stage):
