@@ -14,10 +14,9 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import anyio
-import psutil
 from anyio.abc import TaskStatus
 from prefect.runner import Runner
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
@@ -73,18 +72,24 @@ class _Started(TaskStatus[int]):
 class NightRunner(Runner):
     """Runner that lets the processes of its runs end before it ends."""
 
+    async def __aenter__(self) -> Self:
+        """Start the runner; SIGTERM will cancel the current task."""
+        self._serving = asyncio.current_task()
+        return await super().__aenter__()
+
     def handle_sigterm(self, *_: object, **__: object) -> None:
-        """Stop like Control-C; Prefect's handler cancels all tasks at once, and so kills the runs."""
-        signal.raise_signal(signal.SIGINT)
+        """Stop serving, like Control-C; Prefect's handler would cancel all tasks at once, and so kill the runs."""
+        if self._loop is not None and self._serving is not None:
+            self._loop.call_soon_threadsafe(self._serving.cancel)
 
     async def __aexit__(self, *exc_info: object) -> None:
         """Stop the processes of all runs with SIGTERM and wait for them, then stop the runner."""
-        this = psutil.Process()
-        for run in this.children():
-            with suppress(psutil.NoSuchProcess):
-                run.terminate()
+        runs = self._process_manager
+        for process in filter(None, map(runs.get, runs.flow_run_ids())):
+            with suppress(ProcessLookupError):
+                process.graceful_kill()
         with anyio.CancelScope(shield=True):
-            while this.children():
+            while runs.flow_run_ids():
                 await anyio.sleep(0.1)
         await super().__aexit__(*exc_info)
 
@@ -94,5 +99,5 @@ def serve_in_order(deployment: RunnerDeployment) -> None:
     # Prefect would pause the schedule. The server reports the nights of an active schedule as late if nobody runs them.
     runner = NightRunner(pause_on_shutdown=False)
     runner.add_deployment(deployment)
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt, asyncio.CancelledError):
         asyncio.run(runner.start())

@@ -30,19 +30,31 @@ def _signal_all(command, number):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("number", "stage", "send"),
+    ("number", "stage", "send", "kept", "missing"),
     [
-        (signal.SIGTERM, "dynamic-int8/eager: build …", lambda command, number: command.process.send_signal(number)),
-        (signal.SIGINT, "lstm-demo: benchmark …", _signal_all),
+        (
+            signal.SIGTERM,
+            "dynamic-int8/eager: build …",
+            lambda command, number: command.process.send_signal(number),
+            0,
+            "lstm-demo, later",
+        ),
+        (signal.SIGINT, "later: benchmark …", _signal_all, 4, "later"),
     ],
     ids=["SIGTERM", "SIGINT to all"],
 )
-def test_a_stopped_night_reports_what_was_left_and_leaves_no_process(number, stage, send, home, tmp_path):
+def test_a_stopped_night_keeps_what_it_measured_reports_what_was_left_and_leaves_no_process(
+    number, stage, send, kept, missing, home, tmp_path
+):
+    demo = (files("flows.workloads") / "lstm-demo.toml").read_text()
+    (tmp_path / "later.toml").write_text(demo.replace('name = "lstm-demo"', 'name = "later"'))
     store = tmp_path / "store"
-    command = quick_night(store, "lstm-demo", home=home, cwd=tmp_path)
+    command = quick_night(store, "lstm-demo", "later.toml", home=home, cwd=tmp_path)
     command.wait_for(stage)
     send(command, number)
-    _require_stopped(command, number, "lstm-demo", store)
+    _require_stopped(command, number, missing, store)
+    rows = run_query(store, "SELECT workload, status FROM measurements WHERE setting = 'primary'").to_pylist()
+    assert rows == [{"workload": "lstm-demo", "status": "ok"}] * kept
 
 
 def _require_stopped(command, number, missing, store):
@@ -69,19 +81,6 @@ def test_a_night_that_is_stopped_while_its_server_starts_ends_with_it(home, tmp_
     assert command.process.returncode == 128 + signal.SIGTERM, output
     assert "Stopped by SIGTERM" in output
     assert command.wait_until_gone() == []
-
-
-@pytest.mark.long
-def test_a_stopped_night_keeps_the_rows_of_the_workloads_that_were_through(home, tmp_path):
-    demo = (files("flows.workloads") / "lstm-demo.toml").read_text()
-    (tmp_path / "later.toml").write_text(demo.replace('name = "lstm-demo"', 'name = "later"'))
-    store = tmp_path / "store"
-    command = quick_night(store, "lstm-demo", "later.toml", home=home, cwd=tmp_path)
-    command.wait_for("later: benchmark …")
-    _signal_all(command, signal.SIGTERM)
-    _require_stopped(command, signal.SIGTERM, "later", store)
-    rows = run_query(store, "SELECT workload, status FROM measurements WHERE setting = 'primary'").to_pylist()
-    assert [(row["workload"], row["status"]) for row in rows] == [("lstm-demo", "ok")] * 4
 
 
 @pytest.mark.long

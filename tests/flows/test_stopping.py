@@ -9,7 +9,7 @@ from functools import partial
 import psutil
 import pytest
 
-from benchmarks.kills.nights import ask
+from benchmarks.kills.nights import WORKLOADS, ask
 from storage.check import check
 from storage.results.query import run_query
 from tests.flows.site import FINAL, Site
@@ -33,28 +33,28 @@ def site(migrated_home, tmp_path):
 def test_a_night_that_is_stopped_with_what_runs_it_keeps_what_it_measured_and_the_next_one_runs(site):
     # SIGTERM to `serve` and to the worker alone, and to each of the worker's processes, as a service manager sends it.
     ways = (
-        ("served", site.start_serving, False),
-        ("nightly", site.start_worker, False),
-        ("nightly", site.start_worker, True),
+        ("served", site.start_serving, False, WORKLOADS[:1]),
+        ("nightly", site.start_worker, False, WORKLOADS[:1]),
+        ("nightly", site.start_worker, True, WORKLOADS),
     )
-    for number, (deployment, start, whole_group) in enumerate(ways):
+    for number, (deployment, start, whole_group, workloads) in enumerate(ways):
         start()
-        _begin(site, deployment, number)
-        site.wait_for(partial(_has_begun, site, number, "second: benchmark"), 400)
+        _begin(site, deployment, number, workloads)
+        site.wait_for(partial(_has_begun, site, number, f"{workloads[-1]}: benchmark"), 400)
         _stop(site, whole_group)
-        assert site.states()[number] == ("CANCELLED", "stopped (TerminationSignal); not measured: second")
+        assert site.states()[number] == ("CANCELLED", f"stopped (TerminationSignal); not measured: {workloads[-1]}")
     runs = run_query(site.store, "SELECT status FROM runs").to_pylist()
     assert runs == [{"status": "cancelled"}] * 3
-    kept = run_query(site.store, "SELECT DISTINCT run_id, workload FROM measurements").to_pylist()
-    assert [row["workload"] for row in kept] == ["first"] * 3
+    kept = run_query(site.store, "SELECT DISTINCT workload FROM measurements").to_pylist()
+    assert kept == [{"workload": WORKLOADS[0]}]
     assert check(site.store).problems == ()
     assert not site.asked("/deployments/name/nightly-quantization/served")["paused"]
 
 
-def _begin(site, deployment, number):
-    """Ask for a night over two workloads that are measured one after the other."""
-    _, _, *asked = ask(site.folder, number)
-    paths = ", ".join(f'"{path}"' for path in asked if path != "--workload")
+def _begin(site, deployment, number, workloads):
+    """Ask for a night over workloads that are measured one after the other."""
+    ask(site.folder, number)
+    paths = ", ".join(f'"{site.folder / name}.toml"' for name in workloads)
     request = f'request={{"workloads": [{paths}], "profile": "quick"}}'
     site.done("deployment", "run", f"nightly-quantization/{deployment}", "--param", request)
 
