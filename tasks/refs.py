@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ class ArtifactRef(Frozen):
 class DatasetRef(ArtifactRef):
     """A prepared data set: samples (or tokens) per split, number of classes, vocabulary size, and sample shape.
 
+    ``tokens_per_sample`` is the number of tokens that count as one sample if the splits are streams of tokens, else 1.
     ``calibration_digest`` is the SHA-256 of the calibration split's files, or ``""`` if the split is missing. ``notes``
     describes how the samples were prepared, for readers of the report. ``judged_on`` is the split that is read instead
     of the test split while a search selects recipes. ``at_most`` is the maximum size of a random sample of the
@@ -43,8 +45,13 @@ class DatasetRef(ArtifactRef):
     calibration_digest: str = ""
     skipped: int = 0
     notes: tuple[str, ...] = ()
+    tokens_per_sample: int = Field(default=1, exclude=True)
     at_most: int = Field(default=0, exclude=True)
     judged_on: str = Field(default="test", exclude=True)
+
+    def samples(self, split: str) -> int:
+        """Return a split's number of samples, or 0 if the split does not exist; round up if the split is a stream."""
+        return math.ceil(self.splits.get(split, 0) / self.tokens_per_sample)
 
     def as_prepared(self) -> DatasetRef:
         """Return the data set with ``judged_on`` and ``at_most`` reset, so that the complete test split is read."""

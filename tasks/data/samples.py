@@ -32,6 +32,7 @@ KIND = "samples"
 DESCRIPTION = "samples.json"
 TARGET = "row-target"  # name of the target column; the hyphen prevents a clash with input names, which are identifiers
 SINGLE = "test-rows"  # name of the split that contains the test samples as collated batches of one row
+_STREAM = {"tokens"}  # columns of a stream of tokens
 _TOKENS_PER_SAMPLE = 16  # number of stream tokens that count as one sample
 _STORED_TYPES = {1: torch.uint8, 2: torch.int16}  # substitutes for types that NumPy lacks, keyed by size in bytes
 
@@ -105,7 +106,15 @@ def find_or_write(
             (folder / DESCRIPTION).write_text(description.model_dump_json(indent=1), encoding="utf-8")
     stored = read_description(DatasetRef(kind=KIND, digest=digest, splits={}), store)
     shared = stored.model_dump(include={"splits", "vocabulary", "sample_shape", "calibration_digest", "notes"})
-    return DatasetRef(kind=KIND, digest=digest, classes=len(stored.classes), skipped=len(stored.skipped), **shared)
+    columns = {path.name.split(".")[1] for path in store.path(KIND, digest).glob("*.npy")}
+    return DatasetRef(
+        kind=KIND,
+        digest=digest,
+        classes=len(stored.classes),
+        skipped=len(stored.skipped),
+        tokens_per_sample=_TOKENS_PER_SAMPLE if columns == _STREAM else 1,
+        **shared,
+    )
 
 
 def read_description(dataset: DatasetRef, store: ArtifactStore) -> Description:
@@ -231,7 +240,7 @@ class Samples:
         Take the first `_TOKENS_PER_SAMPLE` × `count` tokens if the split is a stream of tokens. Batches from a collate
         function are not divided, so the result can have more than `count` rows.
         """
-        records, is_stream = len(next(iter(self.columns.values()))), self.columns.keys() == {"tokens"}
+        records, is_stream = len(next(iter(self.columns.values()))), self.columns.keys() == _STREAM
         size = math.ceil(records * count * (_TOKENS_PER_SAMPLE if is_stream else 1) / self.size)
         if size >= records:
             return self

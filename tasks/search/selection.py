@@ -29,7 +29,7 @@ class Selection:
         InputError
             The data set has only a test split.
         """
-        available = [split for split in _SPLITS if dataset.splits.get(split)]
+        available = [split for split in _SPLITS if dataset.samples(split)]
         if not available:
             raise InputError(
                 f'A search needs a "valid", "train" or "calibration" split, but the data set has only these splits: '
@@ -37,8 +37,8 @@ class Selection:
                 hint='Add a "valid" split to [data], or remove [search].',
             )
         split = available[0]
-        size = dataset.splits[split]
-        size = min(size, dataset.splits["test"]) if split == "train" else size
+        size = dataset.samples(split)
+        size = min(size, dataset.samples("test")) if split == "train" else size
         return cls(split, (*(smaller for smaller in _SIZES if smaller < size), size))
 
     def job(self, job: Job[Workload], samples: int) -> Job[Workload]:
