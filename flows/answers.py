@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -18,7 +19,7 @@ from tasks.job import Job
 from tasks.refs import CandidateRef, Frozen
 from tasks.results import Evaluation, Failure
 from tasks.search.selection import Selection
-from tasks.search.trial import Build, Drop, Rank, RankedLayer, Request, Screen, Speed, Time, Trial
+from tasks.search.trial import Build, Drop, Rank, RankedLayer, Request, Screen, Speed, Time, Timed, Trial
 from tasks.workload.recipe import Recipe
 from tasks.workload.search import QualityUnit
 from tasks.workload.workload import Workload
@@ -36,8 +37,15 @@ class Found(Frozen):
     failed: str = ""
 
 
+class TimeUpError(Exception):
+    """The search's budget ended before a stage ended, so the stage has no outcome."""
+
+
 class Answers:
     """Object that answers requests about the trials of one job; ``baseline`` is the built baseline candidate.
+
+    Stages that have not ended at `deadline` (Unix time) are stopped. The baseline's build has no deadline, because a
+    search cannot begin without a baseline.
 
     Raises
     ------
@@ -46,29 +54,43 @@ class Answers:
     """
 
     def __init__(
-        self, job: Job[Workload], selection: Selection, unit: QualityUnit, settings: Settings, store: str
+        self,
+        job: Job[Workload],
+        selection: Selection,
+        unit: QualityUnit,
+        settings: Settings,
+        store: str,
+        deadline: float,
     ) -> None:
         self._job, self._selection, self._unit = job, selection, unit
-        self._settings, self._store = settings, store
+        self._settings, self._store, self._deadline = settings, store, deadline
         recipe, runtime = job.workload.baseline()
         self._reference = job.workload.recipe_named(recipe), runtime
         # `_built` (built candidates) and `_subjects` (candidates that can be timed) are keyed by candidate name.
         # `_qualities` contains the baseline's evaluations, keyed by sample size.
-        self._built: dict[str, CandidateRef] = {}
         self._subjects: dict[str, BenchmarkCandidate] = {}
         self._qualities: dict[int, Evaluation] = {}
         self._lock = threading.Lock()  # held while one of the calling threads evaluates the baseline
-        (built,) = self._build([self._reference])
+        built = settle(steps.build.submit(job, *self._reference, store), "build")
         self.baseline = required(built, "the baseline could not be built")
+        self._built = {self.baseline.name: self.baseline}
 
-    def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
+    def find(self, request: Request, trials: Sequence[Trial]) -> list[Found | None]:
         """Answer a request about `trials`; return one answer per trial, in the order of `trials`.
+
+        An answer is None if the search's budget ended before the answer was found.
 
         Raises
         ------
         MeasurementError
-            The baseline cannot be evaluated.
+            The baseline cannot be evaluated or timed, or Prefect's server did not answer.
         """
+        try:
+            return [*self._find(request, trials)]
+        except TimeUpError:
+            return [None] * len(trials)
+
+    def _find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
         match request:
             case Build():
                 built = self._build([(trial.recipe, trial.runtime) for trial in trials])
@@ -83,8 +105,10 @@ class Answers:
     def _build(self, candidates: Sequence[tuple[Recipe, str]]) -> list[CandidateRef | Failure]:
         """Build candidates; reuse artifacts that an earlier process built."""
         new = [one for one in candidates if _name(one) not in self._built]
-        futures = [steps.build.submit(self._job, recipe, runtime, self._store) for recipe, runtime in new]
-        built = _settled(futures, "build")
+        futures = [
+            steps.build.submit(self._job, recipe, runtime, self._store, self._deadline) for recipe, runtime in new
+        ]
+        built = self._settled(futures, "build")
         refs = dict(zip(map(_name, new), built, strict=True))
         self._built |= {name: ref for name, ref in refs.items() if not isinstance(ref, Failure)}
         return [(refs | self._built)[_name(one)] for one in candidates]
@@ -93,7 +117,8 @@ class Answers:
         baseline = self._baseline(samples)
         outcomes = self._evaluate([(trial.recipe, trial.runtime) for trial in trials], samples)
         good = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
-        compared = settle(steps.compare.submit(self._job.workload, baseline, good, self._store), "compare")
+        future = steps.compare.submit(self._job.workload, baseline, good, self._store, deadline=self._deadline)
+        (compared,) = self._settled([future], "compare")
         if isinstance(compared, Failure):
             return [_failed(outcome if isinstance(outcome, Failure) else compared) for outcome in outcomes]
         drops = iter([Drop.of(comparison, baseline, self._unit) for comparison in compared])
@@ -110,7 +135,8 @@ class Answers:
         """Evaluate candidates on samples of the selection split."""
         job, built = self._selection.job(self._job, samples), self._build(candidates)
         good = [ref for ref in built if not isinstance(ref, Failure)]
-        qualities = _settled([steps.evaluate.submit(job, ref, self._store) for ref in good], "evaluate")
+        futures = [steps.evaluate.submit(job, ref, self._store, self._deadline) for ref in good]
+        qualities = self._settled(futures, "evaluate")
         outcomes = dict(zip((ref.name for ref in good), qualities, strict=True))
         for ref in good:
             if not isinstance(quality := outcomes[ref.name], Failure):
@@ -118,35 +144,66 @@ class Answers:
         return [ref if isinstance(ref, Failure) else outcomes[ref.name] for ref in built]
 
     def _time(self, trials: Sequence[Trial]) -> list[Found]:
-        candidates = [self._reference, *((trial.recipe, trial.runtime) for trial in trials)]
         # An earlier process may have evaluated some of the candidates.
-        missing = [one for one in candidates if _name(one) not in self._subjects]
+        self._baseline(self._selection.samples[0])
+        missing = [(trial.recipe, trial.runtime) for trial in trials if trial.name not in self._subjects]
         outcomes = zip(missing, self._evaluate(missing, self._selection.samples[0]), strict=True)
         broken = {_name(one): _failed(outcome) for one, outcome in outcomes if isinstance(outcome, Failure)}
-        found = broken | self._speeds([trial.name for trial in trials if trial.name not in broken])
+        names = [trial.name for trial in trials if trial.name not in broken]
+        timed = self._timed(names) if names else Timed(speeds={}, refused={})
+        if isinstance(timed, Failure):
+            # If the baseline alone cannot be timed either, no trial has caused the failure.
+            required(self._timed([]), "the baseline could not be timed")
+        found = broken | self._speeds(names, timed)
         return [found[trial.name] for trial in trials]
 
-    def _speeds(self, names: Sequence[str]) -> dict[str, Found]:
-        """Time candidates; if timing fails, time each half of `names` separately to find the broken candidates."""
-        if not names:
-            return {}
-        baseline = self._subjects[self._job.workload.benchmark.baseline]
-        subjects = [self._subjects[name] for name in names]
-        with place_benchmarks(self._settings)():
-            future = steps.time_trials.submit(self._job, baseline, subjects, self._store, self._settings.fingerprint)
-        timed = settle(future, "benchmark")
+    def _speeds(self, names: Sequence[str], timed: Timed | Failure) -> dict[str, Found]:
+        """Return the speeds in `timed`; if timing failed, time each half of `names` to find the broken candidates."""
         if not isinstance(timed, Failure):
             speeds = {name: Found(speed=speed) for name, speed in timed.speeds.items()}
             return speeds | {name: Found(failed=f"benchmark: {reason}") for name, reason in timed.refused.items()}
         if len(names) == 1:
             return {names[0]: _failed(timed)}
         middle = len(names) // 2
-        return self._speeds(names[:middle]) | self._speeds(names[middle:])
+        halves = names[:middle], names[middle:]
+        return {name: found for half in halves for name, found in self._speeds(half, self._timed(half)).items()}
+
+    def _timed(self, names: Sequence[str]) -> Timed | Failure:
+        baseline = self._subjects[self._job.workload.benchmark.baseline]
+        subjects = [self._subjects[name] for name in names]
+        with place_benchmarks(self._settings)():
+            future = steps.time_trials.submit(
+                self._job, baseline, subjects, self._store, self._settings.fingerprint, self._deadline
+            )
+        (timed,) = self._settled([future], "benchmark")
+        return timed
 
     def _rank(self, trials: Sequence[Trial]) -> list[Found]:
-        futures = [steps.rank_layers.submit(self._job, trial.recipe, self._store) for trial in trials]
-        ranked = _settled(futures, "study")
+        futures = [steps.rank_layers.submit(self._job, trial.recipe, self._store, self._deadline) for trial in trials]
+        ranked = self._settled(futures, "study")
         return [_failed(layers) if isinstance(layers, Failure) else Found(layers=layers) for layers in ranked]
+
+    def _settled(self, futures: Sequence[PrefectFuture[R]], stage: str) -> list[R | Failure]:
+        """Wait for all stages; return each stage's result or failure.
+
+        Raises
+        ------
+        TimeUpError
+            A stage failed after the deadline.
+        MeasurementError
+            Prefect's server did not answer, so the outcome of a stage is unknown.
+        """
+        outcomes: list[R | Failure] = []
+        for future in futures:
+            outcome = settle(future, stage)
+            outcomes.append(outcome)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+        if failures and time.time() >= self._deadline:
+            raise TimeUpError
+        for failure in failures:
+            if failure.unheard:
+                required(failure, "a stage's outcome is unknown")
+        return outcomes
 
 
 def required(outcome: R | Failure, what: str) -> R:
@@ -154,14 +211,6 @@ def required(outcome: R | Failure, what: str) -> R:
     if isinstance(outcome, Failure):
         raise MeasurementError(f"The search cannot continue, because {what}: {outcome.error}")
     return outcome
-
-
-def _settled(futures: Sequence[PrefectFuture[R]], stage: str) -> list[R | Failure]:
-    outcomes: list[R | Failure] = []
-    for future in futures:
-        outcome = settle(future, stage)
-        outcomes.append(outcome)
-    return outcomes
 
 
 def _failed(failure: Failure) -> Found:

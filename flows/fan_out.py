@@ -276,7 +276,7 @@ def settle(future: PrefectFuture[R], stage: str) -> R | Failure:
         # Prefect's type annotations do not show that a failed task's result is an exception.
         outcome: R | BaseException = future.result(raise_on_failure=False)
     except httpx.HTTPError as unheard:
-        return Failure(stage=stage, error=f"Prefect's server did not answer: {unheard or type(unheard).__name__}")
+        return _unheard(stage, unheard)
     except Exception as lost:  # noqa: BLE001 - each task runner raises its own errors for a lost worker
         if (interruption := interruption_behind(lost)) is not None:
             raise interruption from None
@@ -286,6 +286,13 @@ def settle(future: PrefectFuture[R], stage: str) -> R | Failure:
     # If an exception interrupts the wait for a Dask or Ray future, the future returns a crashed state.
     if isinstance(outcome, BaseException) and (interruption := interruption_behind(outcome)) is not None:
         raise interruption from None
+    if isinstance(outcome, httpx.HTTPError):
+        return _unheard(stage, outcome)
     text = str(outcome) if isinstance(outcome, BaseException) else (future.state.message or future.state.name)
     skipped = isinstance(outcome, UnavailableError)
     return Failure(stage=stage, error=text or type(outcome).__name__, skipped=skipped)
+
+
+def _unheard(stage: str, error: httpx.HTTPError) -> Failure:
+    text = f"Prefect's server did not answer: {error or type(error).__name__}"
+    return Failure(stage=stage, error=text, unheard=True)

@@ -93,8 +93,9 @@ class SearchResult(Frozen):
 
     ``split`` is the name of the split on which the search measured quality. ``finalists`` are the best passing trials,
     best first. ``spent_s`` is the wall time of the search, including time before an interruption. ``total_s`` is the
-    total time for this search and all earlier searches with the same inputs. ``ended`` is the reason why the search
-    ended. If a signal stopped the search, ``stopped_by`` is the signal's number.
+    total time for this search and all earlier searches with the same inputs. ``undecided`` is the number of trials that
+    could still win, alone or after a repair. ``ended`` is the reason why the search ended. If a signal stopped the
+    search, ``stopped_by`` is the signal's number.
     """
 
     workload: str
@@ -106,6 +107,7 @@ class SearchResult(Frozen):
     budget_s: float
     spent_s: float
     total_s: float
+    undecided: int = 0
     ended: str
     stopped_by: int = 0
 

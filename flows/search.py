@@ -23,10 +23,10 @@ from flows.execution.context import current_execution
 from flows.execution.task_runners import CLUSTERS
 from flows.fan_out import settle
 from flows.request import SearchResult
-from flows.search_steps import Step, fitting_steps, question_of
+from flows.search_steps import Step, can_begin, fitting_steps, question_of
 from flows.settings import Settings
 from storage.digest import digest_of, file_digest
-from storage.humanize import ratio
+from storage.humanize import plural, ratio
 from storage.journal import Answer, Journal, answers_of_others
 from tasks.job import Job
 from tasks.machine import fingerprint, this_machine
@@ -35,7 +35,7 @@ from tasks.search.scoreboard import Scoreboard
 from tasks.search.selection import Selection
 from tasks.search.sizes import without_too_large
 from tasks.search.space import space, variants
-from tasks.search.trial import Request, Time, Trial
+from tasks.search.trial import Build, Request, Time, Trial
 from tasks.sources import user_digest
 from tasks.workload.base import REFERENCE
 from tasks.workload.search import Goal
@@ -48,21 +48,24 @@ class Search:
     """A search in progress.
 
     ``find`` measures trials to answer a request; at most ``at_once`` threads call ``find`` at the same time.
-    ``budget_s`` is the wall time that the search may spend, including time before an interruption. ``report`` receives
-    a line about each new best trial.
+    ``budget_s`` is the wall time that the search may spend, including time before an interruption. The budget ends at
+    ``deadline`` (Unix time), when ``find`` stops its measurements and returns None as their answers. ``earlier``
+    contains the answers of an earlier search with other inputs. ``report`` receives a line about each new best trial.
     """
 
     workload: Workload
     race: Race
     journal: Journal
-    find: Callable[[Request, Sequence[Trial]], list[Found]]
+    find: Callable[[Request, Sequence[Trial]], list[Found | None]]
     split: str
     fingerprint: str
     budget_s: float
+    deadline: float
     at_once: int
     report: Callable[[str], None]
+    earlier: Sequence[Answer] = ()
     _own: set[str] = field(default_factory=set)  # questions that this process has answered
-    _since: float = field(default_factory=time.monotonic)
+    _since: float = field(default_factory=time.monotonic)  # end of the time that the journal's answers cover
 
     @classmethod
     def begin(cls, workload: Workload, store: str, settings: Settings, budget_s: float | None = None) -> Search:
@@ -86,11 +89,12 @@ class Search:
         selection = Selection.of(dataset)
         host = settings.fingerprint or fingerprint()
         journal = Journal.read(store, workload.name, digest_of(_inputs(job, selection.split, goal, host)))
-        began = time.monotonic()
-        answers = Answers(job, selection, goal.quality_unit, settings, store)
+        began, budget_s = time.monotonic(), budget_s or section.budget_s
+        deadline = time.time() + budget_s - journal.spent_s
+        answers = Answers(job, selection, goal.quality_unit, settings, store, deadline)
         types = {module.type for module in answers.baseline.coverage}
-        speeds = _speeds(answers_of_others(journal, workload.name, host))
-        trials, largest = space(workload, types, this_machine(), speeds), None
+        earlier = answers_of_others(journal, workload.name, host)
+        trials, largest = space(workload, types, this_machine(), _speeds(earlier)), None
         if goal.min_size_ratio:
             largest = answers.baseline.size_bytes / goal.min_size_ratio
             trials = without_too_large(trials, answers.baseline.size_bytes, largest)
@@ -110,38 +114,56 @@ class Search:
             find=answers.find,
             split=selection.split,
             fingerprint=host,
-            budget_s=budget_s or section.budget_s,
+            budget_s=budget_s,
+            deadline=deadline,
             at_once=race.batch if settings.task_runner in CLUSTERS else settings.workers,
             report=current_execution().reporter.noted,
+            earlier=earlier,
             _since=began,
         )
 
     def run(self) -> SearchResult:
-        """Measure until no undecided trial can win, or until every possible step would exceed the budget."""
+        """Measure until no undecided trial can win, or until every possible step would exceed the budget.
+
+        If a step raises an exception, the steps in progress end and their answers are saved before the search fails.
+        """
         self.journal.begin(self.budget_s, self.fingerprint)
-        running: dict[Future[list[Found]], Step] = {}
+        running: dict[Future[list[Found | None]], tuple[Step, float]] = {}  # steps, and when the steps began
+        errors: list[Exception] = []
         threads = ThreadPoolExecutor(self.at_once)
         try:
-            while (step := self._next(running.values())) or running:
+            while (step := None if errors else self._next([step for step, _ in running.values()])) or running:
                 if step:
                     trials = self.race.board.numbered(step.numbers)
                     # Prefect finds the flow run in the context, and two threads cannot enter the same context.
-                    running[threads.submit(copy_context().run, self.find, step.request, trials)] = step
-                else:
-                    self.journal.ask(max(step.expected_s for step in running.values()))
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        self._save(running.pop(future), future.result())
+                    future = threads.submit(copy_context().run, self.find, step.request, trials)
+                    running[future] = step, time.monotonic()
+                    continue
+                self.journal.ask(max(step.expected_s for step, _ in running.values()))
+                done = wait(running, return_when=FIRST_COMPLETED).done
+                # Begin with the answers, because an interruption in a step ends this loop.
+                for future in sorted(done, key=lambda future: future.exception() is not None):
+                    step, began = running.pop(future)
+                    try:
+                        self._save(step, future.result(), time.monotonic() - began)
+                    except Exception as error:  # noqa: BLE001 - raised after the other steps
+                        errors.append(error)
         finally:
             # If the search is interrupted, the caller stops the workers, which ends the steps.
             threads.shutdown(wait=False, cancel_futures=True)
-        reason = "no other trial can win" if self.race.is_decided() else "the budget is spent"
-        result = self.result(reason)
-        self.journal.end(reason)
+        if errors:
+            raise errors[0]
+        undecided = len(self.race.undecided())
+        ended = f"the budget ended with {plural(undecided, 'trial')} undecided"
+        result = self.result(ended if undecided else "no other trial can win")
+        self.journal.end(result.ended)
         return result
 
     def result(self, ended: str, stopped_by: int = 0) -> SearchResult:
         """Return the outcome so far."""
-        section = _section(self.workload)
+        section, undecided = _section(self.workload), len(self.race.undecided())
+        # If the search is cut short, also count the time since the last answer.
+        rest_s = time.monotonic() - self._since if undecided else 0.0
         return SearchResult(
             workload=self.workload.name,
             goal=section.goal(self.workload.gate),
@@ -150,8 +172,9 @@ class Search:
             trials=tuple(self.race.board.results(section.finalists)),
             finalists=tuple(self.race.board.finalists(section.finalists)),
             budget_s=self.budget_s,
-            spent_s=self.journal.spent_s,
-            total_s=sum(answer.cost_s for answer in self.journal.answers()),
+            spent_s=self.journal.spent_s + rest_s,
+            total_s=sum(answer.cost_s for answer in self.journal.answers()) + rest_s,
+            undecided=undecided,
             ended=ended,
             stopped_by=stopped_by,
         )
@@ -159,7 +182,8 @@ class Search:
     def _next(self, running: Collection[Step]) -> Step | None:
         """Return a step that can begin now and fits into the budget, or None if no step can begin.
 
-        The longest steps begin first, but timing steps begin last.
+        Evaluations begin first, because an answer is worth more than another build. Other steps begin in the order of
+        their expected durations, so that a few slow builds cannot use up the budget.
         """
         while requests := self.race.requests():
             known = [
@@ -173,22 +197,23 @@ class Search:
                 for number, answer in known:
                     self._tell(number, answer)
                 continue
-            left_s = self.budget_s - self.journal.spent_s - (time.monotonic() - self._since)
+            left_s = self.deadline - time.time()
             if left_s <= 0:
                 return None
             possible = [step for request in requests for step in self._steps(request, running, left_s)]
             if possible:
-                return max(possible, key=lambda step: (not isinstance(step.request, Time), step.expected_s))
+                step = min(possible, key=_order)
+                return step if can_begin(step, running, self.at_once) else None
             if running:
                 return None
             self.race.set_aside(number for request in requests for number in request.numbers)
         return None
 
     def _steps(self, request: Request, running: Collection[Step], left_s: float) -> list[Step]:
-        trials, answers = self.race.board.numbered(request.numbers), self.journal.answers()
-        return fitting_steps(request, trials, answers, running, at_once=self.at_once, left_s=left_s)
+        trials, answers = self.race.board.numbered(request.numbers), [*self.earlier, *self.journal.answers()]
+        return fitting_steps(request, trials, answers, running, left_s=left_s, follow_ups=self.race.follow_ups(request))
 
-    def _save(self, step: Step, found: Sequence[Found]) -> None:
+    def _save(self, step: Step, found: Sequence[Found | None], duration_s: float) -> None:
         """Save the answers of a finished step, and pass them to the race."""
         request, numbers = step.request, step.numbers
         now = time.monotonic()
@@ -196,8 +221,9 @@ class Search:
         answers = [
             Answer(
                 question=self._question(request, number),
-                value=one.model_dump(mode="json", exclude_defaults=True),
+                value=None if one is None else one.model_dump(mode="json", exclude_defaults=True),
                 cost_s=cost_s,
+                duration_s=duration_s,
                 together=len(numbers),
             )
             for number, one in zip(numbers, found, strict=True)
@@ -212,8 +238,9 @@ class Search:
             self._report(best)
 
     def _tell(self, number: int, answer: Answer) -> None:
-        found, is_own = Found.model_validate(answer.value), answer.question in self._own
-        self.race.tell(number, **dict(found), cost_s=answer.cost_s if is_own else 0.0, known=not is_own)
+        if answer.value is not None:
+            found, is_own = Found.model_validate(answer.value), answer.question in self._own
+            self.race.tell(number, **dict(found), cost_s=answer.cost_s if is_own else 0.0, known=not is_own)
 
     def _report(self, best: Trial) -> None:
         faster = f"{ratio(best.speed.value)} as fast as the baseline, " if best.speed else ""
@@ -231,9 +258,15 @@ def _section(workload: Workload) -> SearchSection:
     return workload.search
 
 
+def _order(step: Step) -> tuple[bool, float, bool]:
+    """Return a sort key: evaluations first, then shorter steps; timing precedes a build of the same duration."""
+    is_build = isinstance(step.request, Build)
+    return is_build or isinstance(step.request, Time), step.expected_s, is_build
+
+
 def _speeds(answers: Sequence[Answer]) -> dict[str, float]:
     """Return the speed-ups in a search's answers, keyed by trial name."""
-    found = {answer.question.split()[2]: Found.model_validate(answer.value).speed for answer in answers}
+    found = {answer.question.split()[2]: Found.model_validate(answer.value).speed for answer in answers if answer.value}
     return {name: speed.value for name, speed in found.items() if speed is not None}
 
 

@@ -12,6 +12,7 @@ from tasks.extensions import RUNTIMES
 from tasks.search.trial import Build, Request, Screen, Time, Trial
 
 _COMPILING_S = 30.0  # expected duration of the first build with a runtime that compiles
+_TIMING_S = 2.0  # expected duration of timing a trial for the first time
 _BESIDES = 4  # starting the launches, and timing the baseline and its copy, takes as long as timing about four trials
 
 
@@ -30,44 +31,58 @@ def fitting_steps(
     answers: Sequence[Answer],
     running: Collection[Step],
     *,
-    at_once: int,
     left_s: float,
+    follow_ups: Sequence[Request] = (),
 ) -> list[Step]:
-    """Split a request about `trials` into steps; return the steps that can begin and are expected to fit into `left_s`.
+    """Split a request about `trials` into steps; return the steps that are expected to fit into `left_s`.
 
     Each step measures one trial, so that no worker is idle while another worker compiles. Only timing steps measure
-    several trials, and each timing step runs alone. At most `at_once` steps run at the same time.
+    several trials. If the answer is useless without `follow_ups`, these requests must fit, too. Trials that are being
+    measured are omitted.
     """
     costs = {trial.number: expected_s(request, trial, answers) for trial in trials}
     if isinstance(request, Time):
         ends = list(accumulate(costs.values(), initial=_BESIDES * max(costs.values())))[1:]
         fitting = sum(end_s <= left_s for end_s in ends)
-        return [Step(request, tuple(costs)[:fitting], ends[fitting - 1])] if fitting and not running else []
-    if len(running) >= at_once:
-        return []
+        return [Step(request, tuple(costs)[:fitting], ends[fitting - 1])] if fitting else []
     busy = {number for step in running for number in step.numbers}
+    rest_s = {trial.number: sum(_alone_s(other, trial, answers) for other in follow_ups) for trial in trials}
     return [
-        Step(request, (number,), cost_s) for number, cost_s in costs.items() if number not in busy and cost_s <= left_s
+        Step(request, (number,), cost_s)
+        for number, cost_s in costs.items()
+        if number not in busy and cost_s + rest_s[number] <= left_s
     ]
 
 
-def expected_s(request: Request, trial: Trial, answers: Iterable[Answer]) -> float:
-    """Estimate the cost in seconds of answering a request about one trial, or of timing one more trial.
+def can_begin(step: Step, running: Collection[Step], at_once: int) -> bool:
+    """Return whether a step can begin beside the `running` steps, at most `at_once` in total; timing runs alone."""
+    if isinstance(step.request, Time):
+        return not running
+    return len(running) < at_once and not any(isinstance(other.request, Time) for other in running)
 
-    The estimate is based on the highest cost of similar answers, preferably of answers for the same runtime. For the
-    first build with a runtime that compiles, the estimate is `_COMPILING_S`.
+
+def _alone_s(request: Request, trial: Trial, answers: Sequence[Answer]) -> float:
+    """Estimate the duration in seconds of a request about one trial alone."""
+    return expected_s(request, trial, answers) * (1 + _BESIDES if isinstance(request, Time) else 1)
+
+
+def expected_s(request: Request, trial: Trial, answers: Iterable[Answer]) -> float:
+    """Estimate the duration in seconds of answering a request about one trial, or of timing one more trial.
+
+    The estimate is based on the longest duration of similar measurements, preferably for the same runtime. Before the
+    first timing, and before the first build with a runtime that compiles, the estimate is a constant.
     """
-    (kind, samples), costs = _kind(request), dict[str, list[float]]()
+    (kind, samples), durations = _kind(request), dict[str, list[float]]()
     besides = _BESIDES if isinstance(request, Time) else 0
     for answer in answers:
         known_kind, known_samples, name, _ = answer.question.split()
-        if known_kind == kind:
-            cost_s = answer.cost_s * answer.together / (answer.together + besides)
-            costs.setdefault(name.partition("/")[2], []).append(cost_s / int(known_samples))
-    if trial.runtime not in costs and isinstance(request, Build) and RUNTIMES[trial.runtime].compiles:
+        if known_kind == kind and answer.duration_s:  # unknown in journals of earlier versions
+            one_s = answer.duration_s / (answer.together + besides)
+            durations.setdefault(name.partition("/")[2], []).append(one_s / int(known_samples))
+    if trial.runtime not in durations and isinstance(request, Build) and RUNTIMES[trial.runtime].compiles:
         return _COMPILING_S
-    similar = costs.get(trial.runtime) or [cost for group in costs.values() for cost in group]
-    return samples * max(similar, default=0.0)
+    similar = durations.get(trial.runtime) or [one_s for group in durations.values() for one_s in group]
+    return samples * max(similar, default=_TIMING_S if isinstance(request, Time) else 0.0)
 
 
 def question_of(request: Request, trial: Trial) -> str:
@@ -80,5 +95,5 @@ def question_of(request: Request, trial: Trial) -> str:
 
 
 def _kind(request: Request) -> tuple[str, int]:
-    """Return a request's kind and number of samples; the request's cost is proportional to this number."""
+    """Return a request's kind and number of samples; the request's duration is proportional to this number."""
     return type(request).__name__.lower(), request.samples if isinstance(request, Screen) else 1

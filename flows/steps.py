@@ -6,6 +6,8 @@ cache is not needed, because nightquant looks up artifacts in the store by diges
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +23,7 @@ from flows.execution.context import current_execution, note
 from flows.execution.task_runners import require_fingerprint
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
-from storage.errors import NightquantError
+from storage.errors import MeasurementError, NightquantError
 from storage.report import write_report
 from storage.results import Row
 from storage.results.writer import ResultsStore
@@ -95,9 +97,24 @@ def _label(run: TaskRun | None = None) -> str:
     return run.name if run.run_count < 2 else f"{run.name} (attempt {run.run_count})"
 
 
-def _run(stage: Callable[[Workspace, *Ts], R], store: str, *args: *Ts) -> R:
+def _run(stage: Callable[[Workspace, *Ts], R], store: str, *args: *Ts, deadline: float = math.inf) -> R:
+    """Run a stage in a worker, which is stopped after the stage timeout or at `deadline` (Unix time).
+
+    Raises
+    ------
+    MeasurementError
+        `deadline` has passed, or the worker was stopped or died.
+    """
     execution = current_execution()
-    return execution.run(stage, _label(), execution.settings.stage_timeout_s, store, *args)
+    limit_s = min(execution.settings.stage_timeout_s, _left_s(deadline))
+    return execution.run(stage, _label(), limit_s, store, *args)
+
+
+def _left_s(deadline: float) -> float:
+    """Return the number of seconds until `deadline` (Unix time); if it has passed, raise `MeasurementError`."""
+    if (left_s := deadline - time.time()) <= 0:
+        raise MeasurementError(f"{_label()}: the stage was not started, because the search's budget is spent.")
+    return left_s
 
 
 @_stage("prepare data set", "{workload.name}")
@@ -123,13 +140,13 @@ def obtain(workload: Workload, dataset: DatasetRef, store: str) -> Job[Workload]
 
 
 @_stage("build", "{job.workload.name} · {recipe.name}/{runtime}")
-def build(job: Job[Workload], recipe: Recipe, runtime: str, store: str) -> CandidateRef:
+def build(job: Job[Workload], recipe: Recipe, runtime: str, store: str, deadline: float = math.inf) -> CandidateRef:
     """Build a recipe's candidate for a runtime, or reuse an existing artifact with the same digest."""
-    return _run(stages.build, store, job, recipe, runtime)
+    return _run(stages.build, store, job, recipe, runtime, deadline=deadline)
 
 
 @_stage("evaluate", "{job.workload.name} · {candidate.name}")
-def evaluate(job: Job[Workload], candidate: CandidateRef, store: str) -> Evaluation:
+def evaluate(job: Job[Workload], candidate: CandidateRef, store: str, deadline: float = math.inf) -> Evaluation:
     """Compute one candidate's quality, and store its golden outputs and per-sample results.
 
     Raises
@@ -137,7 +154,7 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, store: str) -> Evaluat
     MeasurementError
         The model's outputs contain NaN or infinities, or do not match the data.
     """
-    return _run(stages.evaluate, store, job, candidate)
+    return _run(stages.evaluate, store, job, candidate, deadline=deadline)
 
 
 @_stage("compare with the baseline", "{workload.name}")
@@ -147,6 +164,7 @@ def compare(
     candidates: list[Evaluation],
     store: str,
     comparisons: list[int] | None = None,
+    deadline: float = math.inf,
 ) -> list[Comparison]:
     """Compare each candidate's results with the baseline's results.
 
@@ -162,7 +180,7 @@ def compare(
     MeasurementError
         The evaluations used different samples or different metrics.
     """
-    return _run(stages.compare, store, baseline, candidates, comparisons)
+    return _run(stages.compare, store, baseline, candidates, comparisons, deadline=deadline)
 
 
 @_stage("find incumbent", "{job.workload.name}")
@@ -212,9 +230,9 @@ def benchmark(
 
 
 @_stage("rank layers", "{job.workload.name} · {recipe.name}")
-def rank_layers(job: Job[Workload], recipe: Recipe, store: str) -> tuple[RankedLayer, ...]:
+def rank_layers(job: Job[Workload], recipe: Recipe, store: str, deadline: float) -> tuple[RankedLayer, ...]:
     """Order a recipe's quantized layers by the quality lost per unit of time saved, largest first."""
-    return _run(stages.rank_layers, store, job, recipe)
+    return _run(stages.rank_layers, store, job, recipe, deadline=deadline)
 
 
 @_stage("time trials", "{job.workload.name}")
@@ -223,18 +241,20 @@ def time_trials(
     baseline: BenchmarkCandidate,
     trials: list[BenchmarkCandidate],
     store: str,
-    fingerprint: str = "",
+    fingerprint: str,
+    deadline: float,
 ) -> Timed:
     """Time a search's trials and the baseline in two launches.
 
     Only one measurement runs on a host at a time. If `fingerprint` is not empty, the task refuses to run on a host with
-    a different fingerprint.
+    a different fingerprint. The measurement is stopped at `deadline` (Unix time), even if it waits for another
+    benchmark.
     """
     require_fingerprint(fingerprint)
     execution = current_execution()
     # The measurement itself enforces the time limit, which excludes the time spent waiting for another benchmark.
     limit_s = execution.settings.stage_timeout_s
-    return execution.run(stages.time_trials, _label(), None, store, job, baseline, trials, limit_s)
+    return execution.run(stages.time_trials, _label(), _left_s(deadline), store, job, baseline, trials, limit_s)
 
 
 @_stage("package", "{provenance.job.workload.name} · {provenance.candidate.name}")

@@ -7,7 +7,7 @@ searches with the same inputs reuse all earlier answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,15 +36,18 @@ class Began(_Line):
 
 
 class Answer(_Line):
-    """The answer to a question, and the wall time in seconds that the search spent on the answer.
+    """The answer to a question, or None as ``value`` if the budget ended before the answer was found.
 
-    ``together`` is the number of answers from the same measurement, which share the measurement's cost equally.
+    ``cost_s`` is the answer's share of the search's wall time in seconds; the sum of all shares is the time spent.
+    ``duration_s`` is the duration of the measurement in seconds, during which the search may have measured other
+    trials. ``together`` is the number of answers from the same measurement.
     """
 
     event: Literal["answer"] = "answer"
     question: str
-    value: dict[str, JsonValue]
+    value: dict[str, JsonValue] | None
     cost_s: float
+    duration_s: float = 0.0
     together: int = 1
 
 
@@ -92,8 +95,7 @@ class Journal:
             lines = list(_parsed(root, name))
         except FileNotFoundError:
             lines = []
-        answers = {line.question: line for line in lines if isinstance(line, Answer)}
-        return cls(root, name, lines, answers)
+        return cls(root, name, lines, _found(line for line in lines if isinstance(line, Answer)))
 
     @property
     def in_progress(self) -> bool:
@@ -126,7 +128,7 @@ class Journal:
         return self._answers.get(question)
 
     def answers(self) -> list[Answer]:
-        """Return all answers, oldest first."""
+        """Return all answers, including those without a value, oldest first."""
         return [line for line in self.lines if isinstance(line, Answer)]
 
     def ask(self, cost_s: float) -> None:
@@ -137,7 +139,7 @@ class Journal:
     def add(self, *answers: Answer) -> None:
         """Write answers, and remove the line that `ask` wrote."""
         self._append(*answers)
-        self._answers |= {answer.question: answer for answer in answers}
+        self._answers |= _found(answers)
 
     def end(self, reason: str) -> None:
         """End the search in progress; a search without new answers is not recorded."""
@@ -151,6 +153,10 @@ class Journal:
         written = [*known, *begun, *lines]
         self.root.put(self.name, "".join(f"{line.model_dump_json()}\n" for line in written).encode())
         self.lines, self._unwritten, self._asked = written, None, False
+
+
+def _found(answers: Iterable[Answer]) -> dict[str, Answer]:
+    return {answer.question: answer for answer in answers if answer.value is not None}
 
 
 def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list[Answer]:

@@ -194,11 +194,15 @@ class BenchmarkResult(Frozen):
 
 
 class Failure(Frozen):
-    """The error that stopped a candidate in a stage; ``skipped`` is true if this host cannot run the candidate."""
+    """The error that stopped a candidate in a stage; ``skipped`` is true if this host cannot run the candidate.
+
+    ``unheard`` is true if Prefect's server did not answer, so that the outcome of the stage is unknown.
+    """
 
     stage: str
     error: str
     skipped: bool = False
+    unheard: bool = False
 
 
 class CandidateResult(Frozen):

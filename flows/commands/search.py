@@ -84,8 +84,10 @@ def _lines(result: SearchResult, workload: Workload) -> Iterator[RenderableType]
     yield from _reasons(result.trials)
     yield Text()
     yield from wrapped("→", f"{result.workload}: {result.describe()}; {result.ended}")
-    if not result.finalists:
-        yield from wrapped(" ", "No recipe satisfies the bounds. Relax the bounds, or increase the budget.")
+    if not result.finalists and result.undecided:
+        yield from wrapped(" ", "No recipe is known to satisfy the bounds yet. To go on, run the command again.")
+    elif not result.finalists:
+        yield from wrapped(" ", "No recipe satisfies the bounds. Relax the bounds.")
     if written := [trial.name for trial in result.finalists if trial.origin == "written"]:
         yield from wrapped(" ", f"Already in the workload file: {', '.join(written)}")
     recipes = [recipe for recipe in adopt(workload, result.finalists).recipe if recipe not in workload.recipe]

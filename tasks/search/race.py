@@ -79,10 +79,25 @@ class Race:
         """
         self._aside |= set(numbers)
 
-    def is_decided(self) -> bool:
-        """Return whether no undecided trial can win."""
-        aside = self.board.numbered(self._aside)
-        return self.ask() is None and not any(one.outcome == "open" or self.board.is_repairable(one) for one in aside)
+    def undecided(self) -> list[Trial]:
+        """Return the trials that could still win, alone or after a repair; unlike `requests`, this starts nothing."""
+        repaired = {
+            repair.root
+            for repair in self._repairs
+            if repair.is_done and self._aside.isdisjoint({*repair.members, repair.tried})
+        }
+        return [
+            trial
+            for trial in self.board.trials
+            if trial.outcome == "open" or (trial.number not in repaired and self._is_root(trial))
+        ]
+
+    def follow_ups(self, request: Request) -> list[Request]:
+        """Return the requests that must follow a request so that its answer can affect the search's outcome."""
+        if not isinstance(request, Build):
+            return []
+        screen = Screen(numbers=request.numbers, samples=self.board.samples[0])
+        return [screen, *([Time(numbers=request.numbers)] if self._is_timed else [])]
 
     def tell(
         self,
@@ -205,10 +220,12 @@ class Race:
 
     def _needs_time(self, trial: Trial) -> bool:
         """Return whether the speed of a trial is needed to decide whether the trial or its repair can win."""
-        if self.board.objective == "smallest" and self.board.min_speedup is None:
-            return False
         deserves = trial.outcome == "open" or self._is_root(trial)
-        return deserves and trial.speed is None and not self.board.is_broken(trial)
+        return self._is_timed and deserves and trial.speed is None and not self.board.is_broken(trial)
+
+    @property
+    def _is_timed(self) -> bool:
+        return self.board.objective != "smallest" or self.board.min_speedup is not None
 
     def _is_root(self, trial: Trial) -> bool:
         """Return whether a trial can be repaired with variants of its recipe or with layers in float."""

@@ -44,8 +44,9 @@ def space(
     """Return the trials of a workload with a ``[search]`` section, in the order in which to try them.
 
     Trials with known `speeds` come first, followed by trials of recipes from the workload file. The remaining trials
-    are sorted by the number of non-default settings, but float32 trials follow the quantized trials. Dropped trials,
-    which cannot work or cannot win, come last. The baseline is not a trial.
+    are sorted by the number of non-default settings, but float32 trials follow the quantized trials, and trials in
+    runtimes that compile follow all other trials. Dropped trials, which cannot work or cannot win, come last. The
+    baseline is not a trial.
 
     Parameters
     ----------
@@ -77,8 +78,12 @@ def space(
         )
         trials.setdefault(canonical_json([recipe.content(), runtime]), trial)
     found = [trial for trial in trials.values() if trial.name != workload.benchmark.baseline]
-    # Python's sort is stable, so trials without a known speed keep their order.
-    found.sort(key=lambda trial: (trial.outcome == "dropped", -known.get(trial.name, 0.0)))
+
+    def order(trial: Trial) -> tuple[bool, float, bool]:
+        compiles = trial.origin == "space" and RUNTIMES[trial.runtime].compiles
+        return trial.outcome == "dropped", -known.get(trial.name, 0.0), compiles
+
+    found.sort(key=order)  # Python's sort is stable, so trials with equal keys keep their order
     return [trial.model_copy(update={"number": number}) for number, trial in enumerate(found, start=1)]
 
 

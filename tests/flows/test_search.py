@@ -6,6 +6,7 @@ The race is the real one; only the measurements are simulated. `test_search_reci
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from flows.answers import Found
 from flows.request import SearchResult
 from flows.search import Search, _speeds
+from storage.errors import MeasurementError
 from storage.journal import Answer, Journal
 from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
@@ -84,15 +86,17 @@ def search(world: World, store: str, budget_s: float = 1e9, at_once: int = 1) ->
         for number, recipe in enumerate(recipes, start=1)
     ]
     race = Race(Scoreboard("fastest", 1.0, (4, 64), trials), batch=4)
+    journal = Journal.read(store, "demo", "a" * 64)
     section = SearchSection(finalists=2)
     return Search(
         workload=workload_of(max_quality_drop=1.0).model_copy(update={"search": section}),
         race=race,
-        journal=Journal.read(store, "demo", "a" * 64),
+        journal=journal,
         find=world.find,
         split="valid",
         fingerprint="f" * 64,
         budget_s=budget_s,
+        deadline=time.time() + budget_s - journal.spent_s,
         at_once=at_once,
         report=lambda line: None,
     )
@@ -145,7 +149,8 @@ def answered(store: str, *costs: float) -> None:
     """Leave the journal of a search that was killed after builds of these costs."""
     journal = Journal.read(store, "demo", "a" * 64)
     journal.begin(60, "f" * 64)
-    journal.add(*(Answer(question=f"build 1 other{n}/eager 0", value={}, cost_s=s) for n, s in enumerate(costs)))
+    for number, cost_s in enumerate(costs):
+        journal.add(Answer(question=f"build 1 other{number}/eager 0", value={}, cost_s=cost_s, duration_s=cost_s))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +163,7 @@ def test_a_search_begins_nothing_that_would_exceed_the_rest_of_its_budget(
     world = World([Truth(0.1, 2.0, False), Truth(0.1, 2.0, False)])
     result = search(world, str(tmp_path), budget_s).run()
     assert bool(world.asked) == asks
-    assert result.ended == ("no other trial can win" if asks else "the budget is spent")
+    assert result.ended == ("no other trial can win" if asks else "the budget ended with 2 trials undecided")
     # The search has ended, so the next search has a budget of its own.
     assert search(world, str(tmp_path), budget_s).journal.spent_s == 0.0
 
@@ -169,8 +174,90 @@ def test_a_build_that_is_expected_to_exceed_the_budget_keeps_no_other_trial_from
     running.race.board.trials[0] = running.race.board.trials[0].model_copy(update={"runtime": "aot-inductor"})
     result = running.run()
     assert {name for _, _, name in world.asked} == {"r1/torchscript"}
-    assert (names(result), result.ended) == (["r1/torchscript"], "the budget is spent")
+    assert (names(result), result.ended) == (["r1/torchscript"], "the budget ended with 1 trial undecided")
     assert [trial.outcome for trial in result.trials] == ["open", "chosen"]
+
+
+def test_cheap_trials_are_timed_before_a_trial_is_compiled(tmp_path: Path) -> None:
+    world = World([Truth(0.1, 2.0, False)] * 3)
+    running = search(world, str(tmp_path))
+    running.race.board.trials[0] = running.race.board.trials[0].model_copy(update={"runtime": "aot-inductor"})
+    running.run()
+    cheap, compiled = [f"r{number}/torchscript" for number in (1, 2)], "r0/aot-inductor"
+    first, last = [(kind, name) for kind, _, name in world.asked[:6]], world.asked[6:]
+    assert sorted(first[:4]) == [(kind, name) for kind in ("Build", "Screen") for name in cheap]
+    assert first[4:] == [("Time", name) for name in cheap]
+    assert [(kind, name) for kind, _, name in last] == [(kind, compiled) for kind in ("Build", "Screen", "Time")]
+
+
+@dataclass
+class CutWorld(World):
+    """A world whose builds last until the budget ends."""
+
+    deadline: float = 0.0
+
+    def find(self, request: Request, trials: Sequence[Trial]) -> list[Found | None]:
+        super().find(request, trials)
+        time.sleep(max(0.0, self.deadline - time.time()))
+        return [None] * len(trials)
+
+
+def test_a_step_that_the_end_of_the_budget_stopped_begins_again_only_with_more_time(tmp_path: Path) -> None:
+    for seconds, asked in ((0.5, [("Build", 0, "r0/torchscript")]), (0.1, [])):
+        world = CutWorld([Truth(0.1, 2.0, False)], deadline=time.time() + seconds)
+        running = search(world, str(tmp_path))
+        running.race.board.objective, running.deadline = "smallest", world.deadline
+        result = running.run()
+        assert world.asked == asked
+        assert (result.ended, result.undecided) == ("the budget ended with 1 trial undecided", 1)
+        assert (result.trials[0].outcome, result.trials[0].reason) == ("open", "")
+        assert result.spent_s > 0
+
+
+class Unequal(World):
+    """A world in which the build of ``r1`` begins before the build of ``r0`` ends, and ends after it."""
+
+    def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
+        if isinstance(request, Build):
+            time.sleep(0.1 if trials[0].recipe.name == "r0" else 0.2)
+        return super().find(request, trials)
+
+
+def test_the_duration_of_a_step_includes_the_time_that_it_shares_with_other_steps(tmp_path: Path) -> None:
+    running = search(Unequal([Truth(0.1, 2.0, False)] * 2), str(tmp_path), at_once=2)
+    result = running.run()
+    answers = running.journal.answers()
+    first, second = (answer for answer in answers if answer.question.startswith("build"))
+    assert (first.duration_s >= 0.1, second.duration_s >= 0.2) == (True, True)
+    # The shares of the wall time do not overlap.
+    assert second.cost_s < second.duration_s
+    assert sum(answer.cost_s for answer in answers) == pytest.approx(result.spent_s)
+
+
+class Failing(World):
+    """A world in which one of the steps in progress fails, and the others end at the same moment or later."""
+
+    def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
+        name = trials[0].recipe.name
+        self.all_run.wait(60)
+        if name == "r0":
+            raise MeasurementError("the baseline could not be evaluated")
+        if name == "r2":
+            self.others.wait(60)
+        found = super().find(request, trials)
+        if name == "r1":
+            self.others.set()
+        return found
+
+
+def test_a_step_that_fails_loses_no_answer_of_the_steps_beside_it(tmp_path: Path) -> None:
+    world = Failing([Truth(0.1, 2.0, False)] * 4)
+    world.all_run, world.others = threading.Barrier(3), threading.Event()
+    with pytest.raises(MeasurementError, match="the baseline could not be evaluated"):
+        search(world, str(tmp_path), at_once=3).run()
+    journal = Journal.read(tmp_path, "demo", "a" * 64)
+    assert {answer.question.split()[2] for answer in journal.answers()} == {"r1/torchscript", "r2/torchscript"}
+    assert journal.in_progress
 
 
 @dataclass

@@ -66,6 +66,16 @@ def test_the_expected_cost_of_what_a_kill_interrupted_counts_towards_the_budget(
     assert Journal.read(tmp_path, "demo", DIGEST).spent_s == 0.0
 
 
+def test_a_question_whose_answer_was_not_found_in_time_stays_open_but_its_cost_counts(tmp_path: Path) -> None:
+    journal = Journal.read(tmp_path, "demo", DIGEST)
+    journal.begin(60, HOST)
+    journal.add(Answer(question="build", value=None, cost_s=7.0, duration_s=9.0))
+    for known in (journal, Journal.read(tmp_path, "demo", DIGEST)):
+        assert (known.find("build"), known.spent_s, [one.duration_s for one in known.answers()]) == (None, 7.0, [9.0])
+    journal.add(answer("build"))
+    assert Journal.read(tmp_path, "demo", DIGEST).find("build") is not None
+
+
 def test_a_search_without_a_new_answer_leaves_no_trace(tmp_path: Path) -> None:
     journal = Journal.read(tmp_path, "demo", DIGEST)
     journal.begin(60, HOST)

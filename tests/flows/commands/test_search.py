@@ -37,7 +37,7 @@ def trial(number: int, name: str, **values: object) -> Trial:
     )
 
 
-def printed(trials: Sequence[Trial]) -> list[str]:
+def printed(trials: Sequence[Trial], undecided: int = 0) -> list[str]:
     result = SearchResult(
         workload="demo",
         goal=Goal("fastest", 0.5, "absolute"),
@@ -48,6 +48,7 @@ def printed(trials: Sequence[Trial]) -> list[str]:
         budget_s=100.0,
         spent_s=30.0,
         total_s=90.0,
+        undecided=undecided,
         ended="no other trial can win",
     )
     console = Console(width=80)
@@ -80,7 +81,9 @@ def test_trials_are_shown_within_80_columns_with_each_kind_of_reason_once() -> N
 
 def test_a_search_without_finalists_says_what_to_do() -> None:
     failed = trial(1, "int8", size_bytes=1000, drop=DROP, outcome="failed", reason="loses too much")
-    assert "  No recipe satisfies the bounds. Relax the bounds, or increase the budget." in printed([failed])
+    assert "  No recipe satisfies the bounds. Relax the bounds." in printed([failed])
+    undecided = "  No recipe is known to satisfy the bounds yet. To go on, run the command again."
+    assert undecided in printed([failed], undecided=3)
 
 
 def test_recipes_of_the_workload_file_are_named_and_not_repeated() -> None:

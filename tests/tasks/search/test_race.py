@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.quantize.methods import FloatRecipe
@@ -101,7 +102,7 @@ def test_a_race_whose_trials_are_set_aside_at_any_time_ends_and_asks_nothing_mor
             world.answer(race, data.draw(st.sampled_from(requests)))
     assert len(set(world.asked)) == len(world.asked)
     assert {trial.number for trial in race.board.trials if trial.outcome == "open"} <= aside
-    assert race.is_decided() or aside
+    assert not race.undecided() or aside
 
 
 @given(
@@ -286,6 +287,28 @@ def test_a_loss_is_screened_on_more_samples_only_while_it_is_undecided_and_can_w
     assert race.board.trials[1].outcome == "failed"
     assert race.board.trials[1].reason == "loses 1.01 (0.95 to 1.05) on 256 samples, and at most 1 is allowed"
     assert race.ask() is None
+
+
+@settings(max_examples=20)  # each example copies a race
+@given(world=worlds, objective=objectives, answers=st.integers(0, 60))
+def test_to_ask_what_is_undecided_starts_nothing(world: World, objective: Objective, answers: int) -> None:
+    race = race_of(world, objective)
+    world.run(race, most=answers)
+    before = copy.deepcopy(replace(race, variants=print))  # a copied method would not be equal
+    undecided = race.undecided()
+    assert replace(race, variants=print) == before
+    assert bool(undecided) == (race.ask() is not None)
+
+
+def test_a_trial_whose_repair_was_set_aside_is_undecided() -> None:
+    world = _world((2.0, 1.0))
+    race = race_of(world, variants=lambda trial: [])
+    while not isinstance(request := race.ask(), Rank):
+        assert request
+        world.answer(race, request)
+    race.set_aside(request.numbers)
+    assert race.ask() is None
+    assert [trial.name for trial in race.undecided()] == [f"r1/{RUNTIME}"]
 
 
 def test_layers_are_ranked_once_for_all_runtimes_of_a_recipe() -> None:

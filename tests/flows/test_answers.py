@@ -1,0 +1,126 @@
+"""Answers to a search's requests if stages fail: what a failure says about a trial, and what it does not say."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flows import answers
+from flows.answers import Answers, Found
+from flows.settings import Settings
+from storage.errors import MeasurementError
+from tasks.job import Job
+from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
+from tasks.results import Comparison, Evaluation, Failure
+from tasks.search.selection import Selection
+from tasks.search.trial import Build, Screen, Speed, Time, Timed, Trial
+from tasks.workload.recipe import Recipe
+from tests.tasks.test_gate import workload
+
+SPEED = Speed(value=2.0, low=1.9, high=2.1, launches=2)
+UNHEARD = Failure(stage="benchmark", error="Prefect's server did not answer: ConnectError", unheard=True)
+BROKEN = Failure(stage="benchmark", error="the launch died")
+
+
+def trial(number: int) -> Trial:
+    recipe = Recipe.model_validate({"name": f"r{number}", "method": "dynamic"})
+    return Trial(number=number, recipe=recipe, runtime="eager", origin="space")
+
+
+TRIALS = [trial(number) for number in range(1, 5)]
+TIME = Time(numbers=(1, 2, 3, 4))
+
+
+class Stages:
+    """Stages whose futures are their outcomes; ``time`` gives the outcome of timing candidates with these names."""
+
+    def __init__(self, time: Callable[[set[str]], Timed | Failure], build: Failure | None = None) -> None:
+        self.timed: list[set[str]] = []
+        self.build = self._stage(lambda job, recipe, runtime, *_: self._ref(recipe, runtime, build))
+        self.evaluate = self._stage(lambda job, ref, *_: self._evaluation(ref))
+        self.compare = self._stage(lambda workload, baseline, good, *_, **__: [Comparison(quality_difference=0.0)])
+        self.time_trials = self._stage(lambda job, baseline, subjects, *_: self._time(time, subjects))
+
+    @staticmethod
+    def _stage(outcome: Callable[..., object]) -> SimpleNamespace:
+        return SimpleNamespace(submit=outcome)
+
+    @staticmethod
+    def _ref(recipe: Recipe, runtime: str, failure: Failure | None) -> CandidateRef | Failure:
+        if failure and recipe.name != "float":
+            return failure
+        return CandidateRef(kind="quantized", digest="", recipe=recipe.name, runtime=runtime, size_bytes=1)
+
+    @staticmethod
+    def _evaluation(ref: CandidateRef) -> Evaluation:
+        return Evaluation(
+            recipe=ref.recipe, runtime=ref.runtime, quality_metric="loss", quality=1.0, higher_is_better=False,
+            metrics={}, quality_batched=1.0, samples=9, outputs=ArtifactRef(kind="outputs", digest=""),
+        )  # fmt: skip
+
+    def _time(self, time: Callable[[set[str]], Timed | Failure], subjects: list[Any]) -> Timed | Failure:
+        self.timed.append({subject.candidate.recipe for subject in subjects})
+        return time(self.timed[-1])
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, stages: Stages, deadline: float = math.inf) -> Answers:
+    monkeypatch.setattr(answers, "steps", stages)
+    monkeypatch.setattr(answers, "settle", lambda outcome, stage: outcome)
+    dataset = DatasetRef(kind="samples", digest="", splits={"valid": 9, "test": 9})
+    job = Job(workload(), dataset, CheckpointRef(kind="checkpoint", digest="", parameters=1))
+    return Answers(job, Selection.of(dataset), "absolute", Settings(), "store", deadline)
+
+
+def speeds(names: set[str]) -> Timed:
+    return Timed(speeds={f"{name}/eager": SPEED for name in names}, refused={})
+
+
+def test_timing_that_fails_is_repeated_in_halves_until_the_broken_trial_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stages = Stages(lambda names: BROKEN if "r3" in names else speeds(names))
+    found = answering(monkeypatch, stages).find(TIME, TRIALS)
+    good, broken = Found(speed=SPEED), Found(failed="benchmark: the launch died")
+    assert found == [good, good, broken, good]
+    assert stages.timed == [{"r1", "r2", "r3", "r4"}, set(), {"r1", "r2"}, {"r3", "r4"}, {"r3"}, {"r4"}]
+
+
+@pytest.mark.parametrize(
+    ("failure", "timed", "reason"),
+    [
+        (UNHEARD, [{"r1", "r2", "r3", "r4"}], "a stage's outcome is unknown: Prefect's server did not answer"),
+        (BROKEN, [{"r1", "r2", "r3", "r4"}, set()], "the baseline could not be timed: the launch died"),
+    ],
+    ids=["dead server", "broken baseline"],
+)
+def test_timing_that_no_trial_can_have_broken_ends_the_search_and_is_not_repeated_in_halves(
+    failure: Failure, timed: list[set[str]], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = Stages(lambda names: failure)
+    with pytest.raises(MeasurementError, match=reason):
+        answering(monkeypatch, stages).find(TIME, TRIALS)
+    assert stages.timed == timed
+
+
+def test_a_dead_server_says_nothing_about_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = TRIALS[:1]
+    for failure, request in ((UNHEARD, Build(numbers=(1,))), (UNHEARD, Screen(numbers=(1,), samples=9))):
+        found = answering(monkeypatch, Stages(speeds, build=failure))
+        with pytest.raises(MeasurementError, match="Prefect's server did not answer"):
+            found.find(request, one)
+    failed = answering(monkeypatch, Stages(speeds, build=Failure(stage="build", error="no kernel")))
+    assert failed.find(Build(numbers=(1,)), one) == [Found(failed="build: no kernel")]
+
+
+def test_a_stage_that_fails_after_the_deadline_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = Stages(lambda names: BROKEN, build=BROKEN)
+    late = answering(monkeypatch, stages, deadline=time.time() - 1)
+    assert late.find(Build(numbers=(1, 2)), TRIALS[:2]) == [None, None]
+    assert late.find(Screen(numbers=(1,), samples=9), TRIALS[:1]) == [None]
+    assert late.find(TIME, TRIALS) == [None] * 4
+    assert stages.timed == []
