@@ -28,13 +28,17 @@ R = TypeVar("R")
 
 
 class Found(Frozen):
-    """Answer to a request about one trial; if the trial failed, ``failed`` contains the reason."""
+    """Answer to a request about one trial; if the trial failed, ``failed`` contains the reason.
+
+    ``waited_s`` is the number of seconds for which a timing waited until other benchmarks on the host ended.
+    """
 
     size_bytes: int | None = None
     drop: Drop | None = None
     speed: Speed | None = None
     layers: tuple[RankedLayer, ...] | None = None
     failed: str = ""
+    waited_s: float = 0.0
 
 
 class TimeUpError(Exception):
@@ -160,7 +164,7 @@ class Answers:
     def _speeds(self, names: Sequence[str], timed: Timed | Failure) -> dict[str, Found]:
         """Return the speeds in `timed`; if timing failed, time each half of `names` to find the broken candidates."""
         if not isinstance(timed, Failure):
-            speeds = {name: Found(speed=speed) for name, speed in timed.speeds.items()}
+            speeds = {name: Found(speed=speed, waited_s=timed.waited_s) for name, speed in timed.speeds.items()}
             return speeds | {name: Found(failed=f"benchmark: {reason}") for name, reason in timed.refused.items()}
         if len(names) == 1:
             return {names[0]: _failed(timed)}

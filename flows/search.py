@@ -139,7 +139,8 @@ class Search:
                     future = threads.submit(copy_context().run, self.find, step.request, trials)
                     running[future] = step, time.monotonic()
                     continue
-                self.journal.ask(max(step.expected_s for step, _ in running.values()))
+                expected_end = max(began + step.expected_s for step, began in running.values())
+                self.journal.ask(max(0.0, expected_end - self._since))
                 done = wait(running, return_when=FIRST_COMPLETED).done
                 # Begin with the answers, because an interruption in a step ends this loop.
                 for future in sorted(done, key=lambda future: future.exception() is not None):
@@ -216,6 +217,8 @@ class Search:
     def _save(self, step: Step, found: Sequence[Found | None], duration_s: float) -> None:
         """Save the answers of a finished step, and pass them to the race."""
         request, numbers = step.request, step.numbers
+        if isinstance(request, Time):  # a timing that was stopped may only have waited for another benchmark
+            duration_s -= max((one.waited_s for one in found if one), default=duration_s)
         now = time.monotonic()
         cost_s, self._since = (now - self._since) / len(numbers), now
         answers = [
@@ -240,7 +243,8 @@ class Search:
     def _tell(self, number: int, answer: Answer) -> None:
         if answer.value is not None:
             found, is_own = Found.model_validate(answer.value), answer.question in self._own
-            self.race.tell(number, **dict(found), cost_s=answer.cost_s if is_own else 0.0, known=not is_own)
+            values = {name: value for name, value in found if name != "waited_s"}
+            self.race.tell(number, **values, cost_s=answer.cost_s if is_own else 0.0, known=not is_own)
 
     def _report(self, best: Trial) -> None:
         faster = f"{ratio(best.speed.value)} as fast as the baseline, " if best.speed else ""

@@ -40,7 +40,7 @@ class Answer(_Line):
 
     ``cost_s`` is the answer's share of the search's wall time in seconds; the sum of all shares is the time spent.
     ``duration_s`` is the duration of the measurement in seconds, during which the search may have measured other
-    trials. ``together`` is the number of answers from the same measurement.
+    trials; 0 means that the duration is unknown. ``together`` is the number of answers from the same measurement.
     """
 
     event: Literal["answer"] = "answer"
@@ -52,7 +52,10 @@ class Answer(_Line):
 
 
 class Asked(_Line):
-    """The expected cost, in seconds, of a question that a search is answering; the answer replaces this line."""
+    """The expected cost, in seconds since the last answer, of the questions that a search is answering.
+
+    The next answer replaces this line.
+    """
 
     event: Literal["asked"] = "asked"
     cost_s: float

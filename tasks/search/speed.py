@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from storage.locks import host_lock
@@ -47,7 +48,9 @@ def time_trials(
     settings = job.workload.benchmark
     profile = PROFILE.model_copy(update={"cold_rounds": _COLD_ROUNDS}) if settings.caches == "cold" else PROFILE
     subjects = [candidate.subject(workspace) for candidate in (baseline, *candidates)]
+    began = time.monotonic()
     with host_lock(LOCK, on_wait=lambda: workspace.progress(0, _LAUNCHES, "waiting for another benchmark")):
+        waited_s = time.monotonic() - began
         session = Session(
             baseline.name,
             profile,
@@ -64,4 +67,5 @@ def time_trials(
             for name, ratio in ratios.items()
         },
         refused=measured.refused,
+        waited_s=waited_s,
     )

@@ -72,11 +72,13 @@ class RankedLayer(Frozen):
 class Timed(Frozen):
     """Speeds from one measurement, keyed by trial name (``recipe/runtime``).
 
-    ``refused`` maps each excluded trial to the reason for the exclusion.
+    ``refused`` maps each excluded trial to the reason for the exclusion. ``waited_s`` is the number of seconds before
+    other benchmarks on the host ended.
     """
 
     speeds: dict[str, Speed]
     refused: dict[str, str]
+    waited_s: float = 0.0
 
 
 class Trial(Frozen):

@@ -190,6 +190,26 @@ def test_cheap_trials_are_timed_before_a_trial_is_compiled(tmp_path: Path) -> No
     assert [(kind, name) for kind, _, name in last] == [(kind, compiled) for kind in ("Build", "Screen", "Time")]
 
 
+class BusyHost(World):
+    """A world in which timing waits for another benchmark."""
+
+    def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
+        found = super().find(request, trials)
+        if not isinstance(request, Time):
+            return found
+        time.sleep(0.1)
+        return [one.model_copy(update={"waited_s": 0.1}) for one in found]
+
+
+def test_the_duration_of_timing_excludes_the_wait_for_other_benchmarks(tmp_path: Path) -> None:
+    running = search(BusyHost([Truth(0.1, 2.0, False)]), str(tmp_path))
+    running.run()
+    *_, timed = running.journal.answers()
+    assert timed.question.startswith("time")
+    # The share of the wall time begins with the last answer, which is before the step begins.
+    assert timed.duration_s <= timed.cost_s - 0.1
+
+
 @dataclass
 class CutWorld(World):
     """A world whose builds last until the budget ends."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -16,7 +17,7 @@ from flows.execution.context import Execution, executing
 from flows.execution.task_runners import make_task_runner
 from flows.reporter import Reporter
 from flows.settings import Settings
-from storage.errors import InputError, StoreError
+from storage.errors import InputError, MeasurementError, StoreError
 from storage.results.query import run_query
 from tasks.results import RunInfo
 from tests.flows.execution import worker_stages
@@ -59,6 +60,12 @@ def fetch(name: str, url: str, folder: str, store: str) -> bytes:
 def count(name: str, folder: str, refused: int, store: str) -> int:
     """Be refused for now as often as is asked for, in a worker."""
     return steps._run(worker_stages.count_attempts, store, folder, refused)
+
+
+@steps._stage("hang", "{name}")
+def hang(name: str, left_s: float, store: str) -> None:
+    """Hang in a worker until a deadline."""
+    steps._run(worker_stages.hang, store, deadline=time.time() + left_s)
 
 
 @pytest.fixture
@@ -104,6 +111,22 @@ def test_a_stage_whose_server_failed_is_tried_again_and_shows_its_progress(
         "demo: fetch (attempt 2): 2 of 9 attempts",
         "demo: fetch (attempt 2): done",
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("left_s", "reason"), [(1.0, "stopped after 1 s.*its budget"), (-1.0, "not started, because the search's budget")]
+)
+def test_a_stage_is_stopped_at_its_deadline_and_does_not_start_after_it(
+    left_s: float, reason: str, prefect_server: None, heard: Heard
+) -> None:
+    @flow(persist_result=False)
+    def one_stage() -> None:
+        with executed(heard):
+            hang("demo", left_s, str(heard.folder / "store"))
+
+    with pytest.raises(MeasurementError, match=reason):
+        one_stage()
 
 
 def test_a_failure_that_lasts_ends_the_stage_at_once(prefect_server: None, site: Site, heard: Heard) -> None:
