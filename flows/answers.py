@@ -16,29 +16,15 @@ from flows.settings import Settings
 from storage.errors import MeasurementError
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.job import Job
-from tasks.refs import CandidateRef, Frozen
+from tasks.refs import CandidateRef
 from tasks.results import Evaluation, Failure
 from tasks.search.selection import Selection
-from tasks.search.trial import Build, Drop, Rank, RankedLayer, Request, Screen, Speed, Time, Timed, Trial
+from tasks.search.trial import Build, Drop, Found, Rank, Request, Screen, Time, Timed, Trial
 from tasks.workload.recipe import Recipe
 from tasks.workload.search import QualityUnit
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")
-
-
-class Found(Frozen):
-    """Answer to a request about one trial; if the trial failed, ``failed`` contains the reason.
-
-    ``waited_s`` is the number of seconds for which a timing waited until other benchmarks on the host ended.
-    """
-
-    size_bytes: int | None = None
-    drop: Drop | None = None
-    speed: Speed | None = None
-    layers: tuple[RankedLayer, ...] | None = None
-    failed: str = ""
-    waited_s: float = 0.0
 
 
 class TimeUpError(Exception):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import tasks
 from flows import steps
-from flows.answers import Answers, Found, required
+from flows.answers import Answers, required
 from flows.execution.context import current_execution
 from flows.execution.task_runners import CLUSTERS
 from flows.fan_out import settle
@@ -35,7 +35,7 @@ from tasks.search.scoreboard import Scoreboard
 from tasks.search.selection import Selection
 from tasks.search.sizes import without_too_large
 from tasks.search.space import space, variants
-from tasks.search.trial import Build, Request, Time, Trial
+from tasks.search.trial import Build, Found, Request, Time, Trial
 from tasks.sources import user_digest
 from tasks.workload.base import REFERENCE
 from tasks.workload.search import Goal
@@ -243,8 +243,7 @@ class Search:
     def _tell(self, number: int, answer: Answer) -> None:
         if answer.value is not None:
             found, is_own = Found.model_validate(answer.value), answer.question in self._own
-            values = {name: value for name, value in found if name != "waited_s"}
-            self.race.tell(number, **values, cost_s=answer.cost_s if is_own else 0.0, known=not is_own)
+            self.race.tell(number, found, cost_s=answer.cost_s if is_own else 0.0, known=not is_own)
 
     def _report(self, best: Trial) -> None:
         faster = f"{ratio(best.speed.value)} as fast as the baseline, " if best.speed else ""

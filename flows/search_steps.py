@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,11 +19,15 @@ _BESIDES = 4  # starting the launches, and timing the baseline and its copy, tak
 
 @dataclass(frozen=True)
 class Step:
-    """Trials to measure for a request; ``expected_s`` is the expected duration in seconds."""
+    """Trials to measure for a request; ``expected_s`` is the expected duration in seconds.
+
+    ``timing_s`` is the expected duration of timing the trial afterwards; it is infinite if timing does not follow.
+    """
 
     request: Request
     numbers: tuple[int, ...]
     expected_s: float
+    timing_s: float = math.inf
 
 
 def fitting_steps(
@@ -46,17 +51,23 @@ def fitting_steps(
         fitting = sum(end_s <= left_s for end_s in ends)
         return [Step(request, tuple(costs)[:fitting], ends[fitting - 1])] if fitting else []
     busy = {number for step in running for number in step.numbers}
-    rest_s = {trial.number: sum(_alone_s(other, trial, answers) for other in follow_ups) for trial in trials}
-    return [
-        Step(request, (number,), cost_s)
-        for number, cost_s in costs.items()
-        if number not in busy and cost_s + rest_s[number] <= left_s
-    ]
+    found = []
+    for trial in trials:
+        after = {type(other): _alone_s(other, trial, answers) for other in follow_ups}
+        step = Step(request, (trial.number,), costs[trial.number], after.get(Time, math.inf))
+        if trial.number not in busy and step.expected_s + sum(after.values()) <= left_s:
+            found.append(step)
+    return found
 
 
 def can_begin(step: Step, running: Collection[Step], at_once: int) -> bool:
-    """Return whether a step can begin beside the `running` steps, at most `at_once` in total; timing runs alone."""
-    if isinstance(step.request, Time):
+    """Return whether a step can begin beside the `running` steps, at most `at_once` in total; timing runs alone.
+
+    A build waits for the running steps if it would delay the timing of their trials by more than that timing takes.
+    """
+    if isinstance(step.request, Time) or step.expected_s > step.timing_s + max(
+        (other.expected_s for other in running), default=math.inf
+    ):
         return not running
     return len(running) < at_once and not any(isinstance(other.request, Time) for other in running)
 

@@ -21,7 +21,7 @@ from tasks.extensions import METHODS
 from tasks.search.repair import Repair
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.space import kept_float
-from tasks.search.trial import Build, Drop, Origin, Rank, RankedLayer, Request, Screen, Speed, Time, Trial
+from tasks.search.trial import Build, Found, Origin, Rank, RankedLayer, Request, Screen, Time, Trial
 from tasks.workload.recipe import Recipe
 
 
@@ -49,13 +49,10 @@ class Race:
     _layers: dict[str, tuple[RankedLayer, ...]] = field(default_factory=dict)  # ranked layers, keyed by recipe content
     _repairs: list[Repair] = field(default_factory=list)  # all repairs so far; only the last repair can be in progress
 
-    def ask(self) -> Request | None:
-        """Return the next request, or None if no undecided trial can win; an unanswered request is returned again."""
-        return next(iter(self.requests()), None)
-
     def requests(self) -> list[Request]:
         """Return the requests that can be answered now, most urgent first, or [] if no undecided trial can win.
 
+        Unanswered requests are returned again.
         Trials that are built can be screened while other trials are being built, and can be timed without trials whose
         builds would take too long.
         """
@@ -81,15 +78,14 @@ class Race:
 
     def undecided(self) -> list[Trial]:
         """Return the trials that could still win, alone or after a repair; unlike `requests`, this starts nothing."""
-        repaired = {
-            repair.root
-            for repair in self._repairs
-            if repair.is_done and self._aside.isdisjoint({*repair.members, repair.tried})
-        }
+        repairing = {repair.root for repair in self._repairs if not repair.is_done}
+        repaired = {repair.root for repair in self._repairs if self._aside.isdisjoint({*repair.members, repair.tried})}
         return [
             trial
             for trial in self.board.trials
-            if trial.outcome == "open" or (trial.number not in repaired and self._is_root(trial))
+            if trial.outcome == "open"
+            or trial.number in repairing
+            or (trial.number not in repaired and self._is_root(trial))
         ]
 
     def follow_ups(self, request: Request) -> list[Request]:
@@ -99,24 +95,11 @@ class Race:
         screen = Screen(numbers=request.numbers, samples=self.board.samples[0])
         return [screen, *([Time(numbers=request.numbers)] if self._is_timed else [])]
 
-    def tell(
-        self,
-        number: int,
-        *,
-        size_bytes: int | None = None,
-        drop: Drop | None = None,
-        speed: Speed | None = None,
-        layers: Sequence[RankedLayer] | None = None,
-        failed: str = "",
-        cost_s: float = 0.0,
-        known: bool = False,
-    ) -> None:
+    def tell(self, number: int, found: Found, *, cost_s: float = 0.0, known: bool = False) -> None:
         """Record the answer for one trial of a request; `Scoreboard.record` describes the parameters."""
-        self.board.record(
-            number, size_bytes=size_bytes, drop=drop, speed=speed, failed=failed, cost_s=cost_s, known=known
-        )
-        if layers is not None:
-            self._layers[_content(self.board.trials[number - 1].recipe)] = tuple(layers)
+        self.board.record(number, found, cost_s=cost_s, known=known)
+        if found.layers is not None:
+            self._layers[_content(self.board.trials[number - 1].recipe)] = found.layers
         self.board.settle(self._needs_time)
 
     def _advance(self) -> list[Request]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from tasks.search.trial import Drop, Outcome, Speed, Trial
+from tasks.search.trial import Drop, Found, Outcome, Trial
 from tasks.workload.gate import Objective
 
 
@@ -31,35 +31,27 @@ class Scoreboard:
     _decided: dict[int, bool] = field(default_factory=dict)
     _broken: set[int] = field(default_factory=set)
 
-    def record(
-        self,
-        number: int,
-        *,
-        size_bytes: int | None = None,
-        drop: Drop | None = None,
-        speed: Speed | None = None,
-        failed: str = "",
-        cost_s: float = 0.0,
-        known: bool = False,
-    ) -> None:
-        """Record measurements of a trial, or the reason why the trial ``failed``.
+    def record(self, number: int, found: Found, *, cost_s: float = 0.0, known: bool = False) -> None:
+        """Record an answer about a trial.
 
         Parameters
         ----------
+        cost_s
+            The time, in seconds, that this run spent on the answer.
         known
-            Whether the measurements come from an earlier run.
+            Whether the answer comes from an earlier run.
         """
         trial = self.trials[number - 1]
         is_first = trial.size_bytes is None
         changes: dict[str, object] = {"cost_s": trial.cost_s + cost_s, "known": known and (is_first or trial.known)}
-        measured = {"size_bytes": size_bytes, "drop": drop, "speed": speed}
+        measured = {"size_bytes": found.size_bytes, "drop": found.drop, "speed": found.speed}
         changes |= {name: value for name, value in measured.items() if value is not None}
         self.trials[number - 1] = trial.model_copy(update=changes)
-        if drop:
-            self._judge(trial, drop)
-        if failed:
+        if found.drop:
+            self._judge(trial, found.drop)
+        if found.failed:
             self._broken.add(number)
-            self._end(number, "failed", "; ".join(filter(None, (trial.reason, failed))))
+            self._end(number, "failed", "; ".join(filter(None, (trial.reason, found.failed))))
 
     def settle(self, needs_time: Callable[[Trial], bool]) -> None:
         """Mark open trials as passing if they satisfy all bounds, and as dropped if they cannot pass or cannot win.

@@ -69,6 +69,20 @@ class RankedLayer(Frozen):
     time_share: float
 
 
+class Found(Frozen):
+    """Answer to a request about one trial; if the trial failed, ``failed`` contains the reason.
+
+    ``waited_s`` is the number of seconds for which a timing waited until other benchmarks on the host ended.
+    """
+
+    size_bytes: int | None = None
+    drop: Drop | None = None
+    speed: Speed | None = None
+    layers: tuple[RankedLayer, ...] | None = None
+    failed: str = ""
+    waited_s: float = 0.0
+
+
 class Timed(Frozen):
     """Speeds from one measurement, keyed by trial name (``recipe/runtime``).
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from flows import answers
-from flows.answers import Answers, Found
+from flows.answers import Answers
 from flows.settings import Settings
 from storage.errors import MeasurementError
 from tasks.job import Job
 from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
 from tasks.results import Comparison, Evaluation, Failure
 from tasks.search.selection import Selection
-from tasks.search.trial import Build, Screen, Speed, Time, Timed, Trial
+from tasks.search.trial import Build, Found, Screen, Speed, Time, Timed, Trial
 from tasks.workload.recipe import Recipe
 from tests.tasks.test_gate import workload
 

@@ -17,14 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.answers import Found
 from flows.request import SearchResult
 from flows.search import Search, _speeds
 from storage.errors import MeasurementError
 from storage.journal import Answer, Journal
 from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
-from tasks.search.trial import Build, Drop, Rank, RankedLayer, Request, Screen, Speed, Time, Trial
+from tasks.search.trial import Build, Drop, Found, Rank, RankedLayer, Request, Screen, Speed, Time, Trial
 from tasks.workload.recipe import Recipe
 from tasks.workload.search import Search as SearchSection
 from tests.tasks.test_gate import workload as workload_of
@@ -178,9 +177,10 @@ def test_a_build_that_is_expected_to_exceed_the_budget_keeps_no_other_trial_from
     assert [trial.outcome for trial in result.trials] == ["open", "chosen"]
 
 
-def test_cheap_trials_are_timed_before_a_trial_is_compiled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_cheap_trials_are_timed_before_a_trial_is_compiled(at_once: int, tmp_path: Path) -> None:
     world = World([Truth(0.1, 2.0, False)] * 3)
-    running = search(world, str(tmp_path))
+    running = search(world, str(tmp_path), at_once=at_once)
     running.race.board.trials[0] = running.race.board.trials[0].model_copy(update={"runtime": "aot-inductor"})
     running.run()
     cheap, compiled = [f"r{number}/torchscript" for number in (1, 2)], "r0/aot-inductor"

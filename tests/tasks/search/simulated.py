@@ -12,11 +12,16 @@ from hypothesis import strategies as st
 from tasks.quantize.methods import DynamicRecipe
 from tasks.search.race import Race
 from tasks.search.repair import MOST_FLOAT
-from tasks.search.trial import Build, Drop, Rank, RankedLayer, Request, Screen, Speed, Time, Trial
+from tasks.search.trial import Build, Drop, Found, Rank, RankedLayer, Request, Screen, Speed, Time, Trial
 from tasks.workload.recipe import Recipe
 
 SAMPLES = (16, 64, 256)
 RUNTIME = "torchscript"
+
+
+def ask(race: Race) -> Request | None:
+    """The most urgent request, or None if no undecided trial can win."""
+    return next(iter(race.requests()), None)
 
 
 @dataclass(frozen=True)
@@ -84,27 +89,27 @@ class World:
         noise, (loss, speed, size) = random.Random(f"{self.seed} {question}"), self.truth(trial)
         match request:
             case Build():
-                race.tell(number, size_bytes=size, cost_s=1.0)
+                race.tell(number, Found(size_bytes=size), cost_s=1.0)
             case Screen():
                 half = self.noise * (SAMPLES[0] / samples) ** 0.5
                 value = loss + noise.uniform(-half, half)
-                race.tell(number, drop=Drop(value=value, low=value - half, high=value + half, samples=samples))
+                race.tell(number, Found(drop=Drop(value=value, low=value - half, high=value + half, samples=samples)))
             case Time():
                 value = speed * (1 + self.noise * noise.uniform(-0.1, 0.1))
                 ends = value * (1 - 0.2 * self.noise), value * (1 + 0.2 * self.noise)
-                race.tell(number, speed=Speed(value=value, low=ends[0], high=ends[1], launches=2))
+                race.tell(number, Found(speed=Speed(value=value, low=ends[0], high=ends[1], launches=2)))
             case Rank():
                 shares = self.truths[int(trial.recipe.exclude[0]) - 1].shares
                 layers = [
                     RankedLayer(module=f"layer{index}", type="Linear", sqnr_db=30, time_share=share)
                     for index, share in enumerate(shares)
                 ]
-                race.tell(number, layers=layers)
+                race.tell(number, Found(layers=layers))
 
     def run(self, race: Race, most: int = 10_000) -> None:
         """Answer until the race ends, or until `most` answers."""
-        while len(self.asked) < most and (request := race.ask()):
-            assert race.ask() == request
+        while len(self.asked) < most and (request := ask(race)):
+            assert ask(race) == request
             self.answer(race, request)
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tasks.quantize.methods import FloatRecipe
 from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
-from tasks.search.trial import Build, Drop, Rank, Screen, Speed, Time, Trial
+from tasks.search.trial import Build, Drop, Found, Rank, Screen, Speed, Time, Trial
 from tasks.workload.gate import Objective
-from tests.tasks.search.simulated import RUNTIME, SAMPLES, Truth, World, truths
+from tests.tasks.search.simulated import RUNTIME, SAMPLES, Truth, World, ask, truths
 
 BOUND = 1.0
 objectives = st.sampled_from(["fastest", "smallest", "cheapest"])
@@ -79,7 +79,7 @@ def test_a_race_ends_and_asks_nothing_twice(
 ) -> None:
     race = race_of(world, objective, min_speedup=slowest, max_size_bytes=largest)
     world.run(race)
-    assert race.ask() is None
+    assert ask(race) is None
     assert len(set(world.asked)) == len(world.asked)
     assert all(trial.outcome != "open" for trial in race.board.trials)
     assert [trial.number for trial in race.board.trials] == list(range(1, len(race.board.trials) + 1))
@@ -156,7 +156,7 @@ def test_a_race_that_is_played_again_goes_on_where_it_stopped(world: World, obje
     stopped = replace(world, asked=[])
     stopped.run(race_of(stopped, objective), most=answers)
     resumed, again = race_of(world, objective), replace(world, asked=[])
-    while request := resumed.ask():
+    while request := ask(resumed):
         for number in request.numbers:
             again.answer_one(resumed, request, number)
     assert resumed.board.trials == uninterrupted.board.trials
@@ -191,7 +191,7 @@ def _world(*trials: tuple[float, float], noise: float = 0.0) -> World:
 def test_new_trials_are_built_screened_and_timed_in_batches() -> None:
     world = _world(*[(0.5, 1.0 + number / 10) for number in range(5)])
     race, requests = race_of(world, batch=3), []
-    while request := race.ask():
+    while request := ask(race):
         requests.append(request)
         world.answer(race, request)
     first, second = (1, 2, 3), (4, 5)
@@ -220,7 +220,7 @@ def test_other_settings_of_trials_that_were_too_large_to_be_timed_come_first() -
         race.board.trials[number - 1] = race.board.trials[number - 1].model_copy(update={"runtime": "onnxruntime"})
     race.board.trials[2] = race.board.trials[2].model_copy(update={"runtime": "openvino"})
     built: list[int] = []
-    while request := race.ask():
+    while request := ask(race):
         built += [*request.numbers] if isinstance(request, Build) else []
         world.answer(race, request)
     assert built == [1, 2, 4, 3]
@@ -229,7 +229,7 @@ def test_other_settings_of_trials_that_were_too_large_to_be_timed_come_first() -
 def test_a_failed_trial_that_is_slower_than_the_best_is_repaired_after_all_other_trials() -> None:
     world = _world((2.0, 1.5), (0.5, 1.6), (0.5, 1.0), noise=0.4)
     race, kinds = race_of(world, batch=2, variants=lambda trial: []), []
-    while request := race.ask():
+    while request := ask(race):
         kinds.append((type(request).__name__, request.numbers))
         world.answer(race, request)
     assert ("Rank", (1,)) in kinds
@@ -239,7 +239,7 @@ def test_a_failed_trial_that_is_slower_than_the_best_is_repaired_after_all_other
 def test_the_fastest_failed_trial_of_a_batch_is_repaired_before_the_next_batch() -> None:
     world = _world((2.0, 1.5), (2.0, 2.0), (0.5, 1.0), (0.5, 1.0))
     race, requests = race_of(world, batch=2, variants=lambda trial: []), []
-    while (request := race.ask()) and not isinstance(request, Rank):
+    while (request := ask(race)) and not isinstance(request, Rank):
         requests.append(request)
         world.answer(race, request)
     assert request == Rank(numbers=(2,))
@@ -248,15 +248,15 @@ def test_the_fastest_failed_trial_of_a_batch_is_repaired_before_the_next_batch()
 
 def test_a_partly_answered_request_is_asked_again_for_the_rest() -> None:
     race = race_of(_world((0, 1), (0, 2), (0, 3)))
-    assert race.ask() == Build(numbers=(1, 2, 3))
-    race.tell(2, size_bytes=10)
-    assert race.ask() == Build(numbers=(1, 3))
+    assert ask(race) == Build(numbers=(1, 2, 3))
+    race.tell(2, Found(size_bytes=10))
+    assert ask(race) == Build(numbers=(1, 3))
 
 
 def test_a_trial_that_breaks_is_not_asked_for_again() -> None:
     world = _world((0, 1), (0, 2))
     race = race_of(world)
-    race.tell(1, failed="build: no kernel")
+    race.tell(1, Found(failed="build: no kernel"))
     world.run(race)
     broken, other = race.board.trials
     assert (broken.outcome, broken.reason, other.outcome) == ("failed", "build: no kernel", "passing")
@@ -274,19 +274,19 @@ def test_a_loss_is_screened_on_more_samples_only_while_it_is_undecided_and_can_w
     race = race_of(_world((0, 1), (0, 1), (0, 1)), keep_float=False, variants=lambda trial: [])
     drops = {1: (0.2, 0.8), 2: (0.5, 1.5), 3: (0.5, 1.5)}
     for number, (low, high) in drops.items():
-        race.tell(number, size_bytes=1)
-        race.tell(number, drop=Drop(value=(low + high) / 2, low=low, high=high, samples=16))
+        race.tell(number, Found(size_bytes=1))
+        race.tell(number, Found(drop=Drop(value=(low + high) / 2, low=low, high=high, samples=16)))
     for number, speed in ((1, 1.5), (2, 2.0), (3, 1.2)):
-        race.tell(number, speed=Speed(value=speed, low=speed - 0.1, high=speed + 0.1, launches=2))
+        race.tell(number, Found(speed=Speed(value=speed, low=speed - 0.1, high=speed + 0.1, launches=2)))
     assert [trial.outcome for trial in race.board.trials] == ["passing", "open", "dropped"]
     assert race.board.trials[2].reason == f"cannot be better than r1/{RUNTIME}"
-    assert race.ask() == Screen(numbers=(2,), samples=64)
-    race.tell(2, drop=Drop(value=1.0, low=0.9, high=1.1, samples=64))
-    assert race.ask() == Screen(numbers=(2,), samples=256)
-    race.tell(2, drop=Drop(value=1.01, low=0.95, high=1.05, samples=256))
+    assert ask(race) == Screen(numbers=(2,), samples=64)
+    race.tell(2, Found(drop=Drop(value=1.0, low=0.9, high=1.1, samples=64)))
+    assert ask(race) == Screen(numbers=(2,), samples=256)
+    race.tell(2, Found(drop=Drop(value=1.01, low=0.95, high=1.05, samples=256)))
     assert race.board.trials[1].outcome == "failed"
     assert race.board.trials[1].reason == "loses 1.01 (0.95 to 1.05) on 256 samples, and at most 1 is allowed"
-    assert race.ask() is None
+    assert ask(race) is None
 
 
 @settings(max_examples=20)  # each example copies a race
@@ -295,19 +295,20 @@ def test_to_ask_what_is_undecided_starts_nothing(world: World, objective: Object
     race = race_of(world, objective)
     world.run(race, most=answers)
     before = copy.deepcopy(replace(race, variants=print))  # a copied method would not be equal
-    undecided = race.undecided()
+    race.undecided()
     assert replace(race, variants=print) == before
-    assert bool(undecided) == (race.ask() is not None)
+    request = ask(race)
+    assert bool(race.undecided()) == (request is not None)
 
 
 def test_a_trial_whose_repair_was_set_aside_is_undecided() -> None:
     world = _world((2.0, 1.0))
     race = race_of(world, variants=lambda trial: [])
-    while not isinstance(request := race.ask(), Rank):
+    while not isinstance(request := ask(race), Rank):
         assert request
         world.answer(race, request)
     race.set_aside(request.numbers)
-    assert race.ask() is None
+    assert ask(race) is None
     assert [trial.name for trial in race.undecided()] == [f"r1/{RUNTIME}"]
 
 
@@ -323,17 +324,17 @@ def test_layers_are_ranked_once_for_all_runtimes_of_a_recipe() -> None:
 def test_layers_that_cannot_be_ranked_end_the_repair() -> None:
     world = _world((2.0, 1.0))
     race = race_of(world, variants=lambda trial: [])
-    while not isinstance(request := race.ask(), Rank):
+    while not isinstance(request := ask(race), Rank):
         assert request
         world.answer(race, request)
-    race.tell(1, failed="rank: no graph")
-    assert race.ask() is None
+    race.tell(1, Found(failed="rank: no graph"))
+    assert ask(race) is None
     assert race.board.trials[0].reason.endswith("allowed; rank: no graph")
 
 
 def test_float_models_are_not_repaired() -> None:
     trial = Trial(number=1, recipe=FloatRecipe(name="float", method="none"), runtime=RUNTIME, origin="written")
     race = Race(Scoreboard("fastest", BOUND, SAMPLES, [trial]))
-    race.tell(1, size_bytes=1)
-    race.tell(1, drop=Drop(value=2, low=2, high=2, samples=16))
-    assert (race.board.trials[0].outcome, race.ask()) == ("failed", None)
+    race.tell(1, Found(size_bytes=1))
+    race.tell(1, Found(drop=Drop(value=2, low=2, high=2, samples=16)))
+    assert (race.board.trials[0].outcome, ask(race)) == ("failed", None)

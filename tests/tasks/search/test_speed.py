@@ -19,13 +19,14 @@ from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.selection import Selection
 from tasks.search.space import space, variants
-from tasks.search.trial import Build, Drop, Screen, Time
+from tasks.search.trial import Build, Drop, Found, Screen, Time
 from tasks.workload import Workload, read_workload
 from tests.tasks.benchmark.planted import TINY
 from tests.tasks.benchmark.test_stage import _with_other_outputs
 from tests.tasks.domains.custom.own import own
 from tests.tasks.outliers import write_networks
 from tests.tasks.pipeline import build, evaluate, job_of
+from tests.tasks.search.simulated import ask
 
 _WORKLOAD = Path(__file__).parents[3] / "flows" / "workloads" / "lstm-demo.toml"
 
@@ -77,27 +78,27 @@ class Here:
         return BenchmarkCandidate(candidate=candidate, outputs=outputs)
 
     def run(self) -> None:
-        while request := self.race.ask():
+        while request := ask(self.race):
             trials = [self.race.board.trials[number - 1] for number in request.numbers]
             if isinstance(request, Time):
                 candidates = [self.timed(self.built[trial.name]) for trial in trials]
                 found = stages.time_trials(self.workspace, self.job, self.timed(self.baseline), candidates)
                 for trial in trials:
-                    self.race.tell(trial.number, speed=found.speeds[trial.name])
+                    self.race.tell(trial.number, Found(speed=found.speeds[trial.name]))
                 continue
             for trial in trials:
                 if isinstance(request, Build):
                     made = stages.build(self.workspace, self.job, trial.recipe, trial.runtime)
                     self.built[trial.name] = made
-                    self.race.tell(trial.number, size_bytes=made.size_bytes)
+                    self.race.tell(trial.number, Found(size_bytes=made.size_bytes))
                 elif isinstance(request, Screen):
                     before = self.evaluation(self.baseline, request.samples)
                     after = self.evaluation(self.built[trial.name], request.samples)
                     [compared] = stages.compare(self.workspace, before, [after])
-                    self.race.tell(trial.number, drop=Drop.of(compared, before, self.goal.quality_unit))
+                    self.race.tell(trial.number, Found(drop=Drop.of(compared, before, self.goal.quality_unit)))
                 else:
                     layers = stages.rank_layers(self.workspace, self.job, trial.recipe)
-                    self.race.tell(trial.number, layers=layers)
+                    self.race.tell(trial.number, Found(layers=layers))
 
 
 @pytest.mark.long
