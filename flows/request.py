@@ -136,7 +136,8 @@ class SearchResult(Frozen):
         known = sum(trial.known for trial in measured)
         tried = plural(len(measured), "trial") + (f" ({known} known from an earlier search)" if known else "")
         spent = f"{self.spent_s:.0f} s of {self.budget_s:.0f} s"
-        return f"the search spent {spent} on {tried} and chose {plural(len(self.finalists), 'finalist')}"
+        chosen = plural(len(self.finalists), "finalist")
+        return f"the search spent {spent} on {tried} and chose {chosen}; {self.ended}"
 
 
 class NightSummary(Frozen):

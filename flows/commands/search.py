@@ -83,7 +83,7 @@ def _lines(result: SearchResult, workload: Workload) -> Iterator[RenderableType]
     yield _table(result.measured())
     yield from _reasons(result.trials)
     yield Text()
-    yield from wrapped("→", f"{result.workload}: {result.describe()}; {result.ended}")
+    yield from wrapped("→", f"{result.workload}: {result.describe()}")
     if not result.finalists and result.undecided:
         yield from wrapped(" ", "No recipe is known to satisfy the bounds yet. To go on, run the command again.")
     elif not result.finalists:
