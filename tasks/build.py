@@ -12,7 +12,8 @@ from storage.digest import digest_of
 from tasks.data.weights import load_checkpoint
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job, Workspace
-from tasks.libraries import hint_for, reported_as
+from tasks.libraries import reported_as
+from tasks.quantize.carried import settle
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 from tasks.refs import Architecture, CandidateRef
@@ -39,7 +40,7 @@ def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
     def float_model() -> nn.Module:
         model = domain.build(workload.model, dataset)
         load_checkpoint(model, job.checkpoint, store)
-        return model.eval()
+        return settle(model.eval())
 
     return ModelSource(
         name=workload.name,
@@ -74,7 +75,7 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
     LibraryError
         A library raised an unexpected error.
     """
-    with reported_as("The candidate cannot be built", hint_for(runtime)):
+    with reported_as(f"The candidate cannot be built for {runtime}"):
         return _find_or_build(job, recipe, runtime, workspace)
 
 

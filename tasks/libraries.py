@@ -15,6 +15,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
+from pathlib import Path
+from traceback import walk_tb
 from typing import IO, ClassVar, TextIO
 
 from storage.errors import NightquantError
@@ -45,9 +47,32 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def place_of(error: BaseException) -> str:
+    """Return the module and the line of the user's code that raised an error, or "" if neither is known.
+
+    The phrase begins with a space, for example ``" in module encoder.0 (Layer), net.py, line 7"``.
+    """
+    modules, line, places = [], "", []
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame, number in walk_tb(cause.__traceback__):
+            owner = frame.f_locals.get("self")
+            # Only models have this method; this module must not import torch.
+            if frame.f_code.co_name == "forward" and hasattr(owner, "named_modules"):
+                modules.append(owner)
+            if is_users_file(frame.f_code.co_filename):
+                line = f"{Path(frame.f_code.co_filename).name}, line {number}"
+        cause = cause.__cause__
+    for path, module in modules[0].named_modules() if modules else ():
+        if module is modules[-1] and path:
+            places.append(f"module {path} ({type(module).__name__})")
+    places += [line] if line else []
+    return f" in {', '.join(places)}" if places else ""
+
+
 @contextmanager
-def reported_as(action: str, hint: str = "") -> Iterator[None]:
-    """Convert an unexpected error in the block to a one-line error that gives the failed action, the reason and a hint.
+def reported_as(action: str) -> Iterator[None]:
+    """Convert an unexpected error in the block to a one-line error that gives the failed action, reason and place.
 
     Raises
     ------
@@ -59,21 +84,16 @@ def reported_as(action: str, hint: str = "") -> Iterator[None]:
     except NightquantError:
         raise
     except (Exception, SystemExit) as error:
-        raise library_error(action, error, hint) from error
+        raise library_error(action, error) from error
 
 
-def library_error(action: str, error: BaseException, hint: str = "") -> LibraryError:
+def library_error(action: str, error: BaseException) -> LibraryError:
     """Return the error that `reported_as` raises for `error`."""
     return LibraryError(
-        f"{action}: {in_one_line(error)}.",
-        hint=f"{hint} --debug shows the traceback.".lstrip(),
+        f"{action}: {in_one_line(error)}{place_of(error)}.",
+        hint="--debug shows the traceback.",
         transient=is_transient(error),
     )
-
-
-def hint_for(runtime: str) -> str:
-    """Return a hint about an error in a runtime's library."""
-    return f'Add the module in question to `exclude`, or remove the "{runtime}" runtime from the recipe.'
 
 
 @contextmanager

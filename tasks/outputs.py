@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from storage.errors import NightquantError, QuantizationError
-from tasks.libraries import in_one_line
+from tasks.libraries import in_one_line, place_of
 
 
 def training_device() -> torch.device:
@@ -80,15 +80,13 @@ def finite_outputs(model: Call, examples: Mapping[str, Tensor], recipe: str) -> 
         raise
     except Exception as error:
         raise QuantizationError(
-            f'The model from recipe "{recipe}" cannot run: {in_one_line(error)}.',
-            hint="Add the modules named in the error to the recipe's `exclude`.",
+            f'The model from recipe "{recipe}" cannot run: {in_one_line(error)}{place_of(error)}.'
         ) from error
     for index, output in enumerate(outputs):
         if not bool(torch.isfinite(output).all()):
             raise QuantizationError(
                 f'Output {index} of the model from recipe "{recipe}" contains NaN or infinities for real inputs.',
-                hint="Add the overflowing modules to the recipe's `exclude`, or check the checkpoint for invalid "
-                "values.",
+                hint="Check whether the float model's outputs are finite.",
             )
     return outputs
 

@@ -17,7 +17,7 @@ from tasks.checkpoint import obtain
 from tasks.data.weights import build_blank, read_fetched
 from tasks.extensions import DOMAINS, METHODS, RUNTIMES
 from tasks.job import Job, Workspace
-from tasks.libraries import LibraryError, contained, hint_for, reported_as
+from tasks.libraries import LibraryError, contained, reported_as
 from tasks.machine import require_domain
 from tasks.outputs import finite_outputs, outputs_of
 from tasks.quantize.coverage import excluded_modules
@@ -180,12 +180,12 @@ def _try_candidate(job: Job[Workload], recipe: Recipe, runtime: str, arrival: Ar
     implementation, name, source = RUNTIMES[runtime], f"{recipe.name}/{runtime}", arrival.source
     sketch = arrival.sketch(recipe)
     implementation.require_installed(runtime)
-    with reported_as("The candidate cannot be built", hint_for(runtime)), contained():
+    with reported_as(f"The candidate cannot be built for {runtime}"), contained():
         if implementation.compiles:
             export(source.float_model(), source.example_inputs, source.axes)
             return CandidatePreview(candidate=name, exported_only=True)
         candidate = build_candidate(job, sketch or recipe.sketch(), runtime, source.workspace)
-    with reported_as("The candidate cannot be evaluated", hint_for(runtime)), contained():
+    with reported_as(f"The candidate cannot be evaluated with {runtime}"), contained():
         loss = arrival.loss(sketch, candidate) if sketch else None
     return CandidatePreview(candidate=name, coverage=candidate.coverage, loss=loss)
 

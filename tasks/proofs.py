@@ -13,6 +13,7 @@ from tasks.refs import Frozen, ModuleCoverage
 from tasks.workload.gate import BATCH_TOLERANCE
 
 TOP = 5
+_ABSURD = 0.1  # a speed-up that no missing instruction explains
 # ``"convert"`` operators convert between int8 and float; ``"other"`` operators allocate memory or create views.
 Arithmetic = Literal["int8", "float", "convert", "other"]
 
@@ -109,6 +110,11 @@ def doubt_about_batches(difference: float | None) -> str:
     if difference is None or not BATCH_TOLERANCE < difference < math.inf:  # NaN: not comparable
         return ""
     return f"rows of a batch are not independent: outputs differ by up to {difference:.1%} of their range"
+
+
+def doubt_about_speed(speedup: float) -> str:
+    """Return a warning if a candidate is so slow that it probably runs without an optimized kernel, or ``""``."""
+    return f"a call takes {1 / speedup:,.0f} times as long as the baseline's" if 0 < speedup < _ABSURD else ""
 
 
 def owner(name: str, coverage: Sequence[ModuleCoverage]) -> ModuleCoverage | None:

@@ -11,7 +11,7 @@ from storage.results.values import known
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
 from tasks.extensions import RUNTIMES
 from tasks.machine import Evidence
-from tasks.proofs import doubt_about_batches
+from tasks.proofs import doubt_about_batches, doubt_about_speed
 from tasks.refs import Frozen
 from tasks.results import BenchmarkResult, CandidateResult, Incumbent, RunInfo, Timing, WorkloadResult
 
@@ -75,10 +75,11 @@ def _proof_columns(
     if timing.setting != "a/a" and (capacity := benchmark.capacities.get(name)):
         columns |= _recorded(capacity)
     proof = benchmark.proofs.get(name)
-    if proof is None:
-        return columns
-    doubts = [*proof.doubts, *filter(None, [doubt_about_batches(batch_difference)])]
-    return columns | _recorded(proof) | {"doubts": canonical_json(doubts)}
+    doubts = [*filter(None, [doubt_about_speed(timing.speedup)])]
+    if proof is not None:
+        columns |= _recorded(proof)
+        doubts = [*proof.doubts, *filter(None, [doubt_about_batches(batch_difference)]), *doubts]
+    return columns | ({"doubts": canonical_json(doubts)} if proof or doubts else {})
 
 
 def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:

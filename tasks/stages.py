@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
-from tasks.libraries import contained, hint_for, reported_as
+from tasks.libraries import contained, reported_as
 from tasks.machine import require_domain
 from tasks.refs import CandidateRef, DatasetRef
 from tasks.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity, Preview, Proposal
@@ -88,7 +88,7 @@ def evaluate(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) 
     from tasks.evaluate import find_or_evaluate
 
     # If the user's metric prints text, redirect the text to standard error.
-    with reported_as("The candidate cannot be evaluated", hint_for(candidate.runtime)), contained(passed_on=True):
+    with reported_as(f"The candidate cannot be evaluated with {candidate.runtime}"), contained(passed_on=True):
         return find_or_evaluate(job, candidate, workspace)
 
 

@@ -156,7 +156,7 @@ def checked_outputs(result: object, rows: int) -> Tensor:
     if outputs.is_floating_point() and not outputs.isfinite().all():
         raise MeasurementError(
             "the model returns NaN or infinities.",
-            hint="Add the overflowing module to `exclude`, or check the checkpoint for invalid values.",
+            hint="Check whether the float model's outputs are finite.",
         )
     return outputs
 

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from storage.errors import QuantizationError
 from tasks.outputs import finite_outputs, outputs_of
 from tasks.quantize.base import converter_of
-from tasks.quantize.engine import instruction_set, running, without_deprecations
+from tasks.quantize.carried import settle
+from tasks.quantize.engine import instruction_set, refusing_reference_loops, running, without_deprecations
 from tasks.quantize.operators import load_libraries
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, spec_of
@@ -98,7 +99,7 @@ def open_converted(folder: Path) -> nn.Module:
     """Rebuild a converted module for evaluation on the CPU, with weights packed for the current quantized engine."""
     structure = Structure.read(folder)
     load_libraries(folder)
-    spec, model = spec_of(structure.recipe), structure.architecture.build().eval()
+    spec, model = spec_of(structure.recipe), settle(structure.architecture.build().eval())
     examples = {
         name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
         for name, spec in structure.example_inputs.items()
@@ -118,7 +119,7 @@ def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], fraction: fl
     if len(before) != len(after) or not all(map(is_close, before, after, repeat(fraction))):
         raise QuantizationError(
             f'The outputs of the model changed after {step} with recipe "{spec.recipe.name}".',
-            hint="Add modules to `exclude`, make the model's code independent of input values, or use another runtime.",
+            hint="Check whether the model's code depends on input values, or on values that are not in its state dict.",
         )
 
 
@@ -149,10 +150,12 @@ def _convert(source: ModelSource, spec: Spec, library: Path | None, folder: Path
     with running(spec), _quietly(spec):
         converted = converter_of(spec).convert(source.float_model(), spec, source)
         try:
-            outputs = finite_outputs(converted.model, examples, spec.recipe.name)
+            with refusing_reference_loops(converted.model, spec):
+                outputs = finite_outputs(converted.model, examples, spec.recipe.name)
         except QuantizationError as error:
             quantized = [leaf.module for leaf in converted.coverage if leaf.quantized]
-            if bypassed := _uncalled(source.float_model(), quantized, examples):
+            bypassed = _uncalled(source.float_model(), quantized, examples)
+            if bypassed and _can_run(source, spec, bypassed):
                 hint = f"The model reads weights without calling their modules: set exclude = {json.dumps(bypassed)}."
                 raise QuantizationError(error.message, hint=hint) from error
             raise
@@ -172,7 +175,28 @@ def _convert(source: ModelSource, spec: Spec, library: Path | None, folder: Path
         )
         (folder / STRUCTURE).write_text(structure.model_dump_json(indent=1), encoding="utf-8")
         after = outputs_of(open_converted(folder), examples)
-    refuse_other(outputs, after, exactness(spec), spec, "saving as plain tensors")
+    try:
+        refuse_other(outputs, after, exactness(spec), spec, "saving as plain tensors")
+    except QuantizationError as error:
+        first, second = (dict(source.float_model().named_buffers()) for _ in range(2))
+        if changing := [name for name, buffer in first.items() if not torch.equal(buffer, second[name])]:
+            raise QuantizationError(
+                f"The buffer {changing[0]} has other values each time the model is built.",
+                hint="Register it as a persistent buffer.",
+            ) from error
+        raise
+
+
+def _can_run(source: ModelSource, spec: Spec, exclude: Sequence[str]) -> bool:
+    """Return whether a model that also keeps the modules in `exclude` in float can be converted and called."""
+    recipe = spec.recipe.model_copy(update={"exclude": (*spec.recipe.exclude, *exclude)})
+    spec = spec_of(recipe)
+    try:
+        model = converter_of(spec).convert(source.float_model(), spec, source).model
+        finite_outputs(model, source.example_inputs, recipe.name)
+    except QuantizationError:
+        return False
+    return True
 
 
 def _uncalled(model: nn.Module, paths: Sequence[str], examples: Mapping[str, Tensor]) -> list[str]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from storage.errors import QuantizationError, did_you_mean
 from tasks.quantize.base import Converted, Converter
+from tasks.quantize.carried import leave_fast_path, own_behavior
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
 from tasks.refs import ModuleCoverage, in_words
@@ -104,6 +105,7 @@ class ModuleConverter(Converter):
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
         """Replace the modules."""
         paths = [path for path, reason in self._why_float(model, spec).items() if not reason]
+        leave_fast_path(model, paths)
         return self.replace(model, paths, spec).eval()
 
     def _why_float(self, model: nn.Module, spec: Spec) -> dict[str, str]:
@@ -116,6 +118,10 @@ class ModuleConverter(Converter):
             if type(module) not in types:
                 kind = next((kind.__name__ for kind in types if isinstance(module, kind)), "")
                 return f"a subclass of {kind}, which {self.subclass}" if kind else unnamed(type(module).__name__)
-            return self.lack(module, spec) if path else "the model itself cannot be replaced"
+            if not path:
+                return "the model itself cannot be replaced"
+            if behavior := own_behavior(module):
+                return f"the module {behavior}"
+            return self.lack(module, spec)
 
         return {path: why(path, module) for path, module in model.named_modules()}

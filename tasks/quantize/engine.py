@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from storage.errors import QuantizationError, UnavailableError
 from tasks.machine import this_machine
@@ -86,6 +89,61 @@ def saturates(engine: str) -> bool:
         inputs, 1.0, 0, packed, scale, zero_point, None, 1.0, 0, torch.float32, "none", [], ""
     )
     return float(outputs) < terms * largest[0] * largest[1]
+
+
+@contextmanager
+def refusing_reference_loops(model: nn.Module, spec: Spec) -> Iterator[None]:
+    """Refuse static Linear layers that ``onednn`` computes in a reference loop, about a thousand times as slow.
+
+    oneDNN's fast kernels for these layers need inputs whose zero point is 0, for example the outputs of a ReLU. The
+    block must call `model`.
+
+    Raises
+    ------
+    QuantizationError
+        The block computed such a layer. The message names the layers.
+    """
+    if spec.engine != "onednn" or "static" not in spec.activations:
+        yield
+        return
+    shifted = _ShiftedInputs()
+    handles = [
+        module.register_forward_pre_hook(partial(shifted.enter, path)) for path, module in model.named_modules() if path
+    ]
+    try:
+        with shifted:
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+    if shifted.found:
+        raise QuantizationError(
+            f'The "onednn" engine computes {", ".join(shifted.found)} about a thousand times slower than "x86", '
+            "because the zero point of the inputs is not 0.",
+            hint='Set engine = "x86".',
+        )
+
+
+class _ShiftedInputs(TorchFunctionMode):
+    """A torch mode that collects the last module called before each Linear operator whose input has a zero point."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, None] = {}
+        self._path = "a Linear layer"
+
+    def enter(self, path: str, *_: object) -> None:
+        """Remember the module at `path`, which is being called."""
+        self._path = path.removeprefix("module.")  # the wrapper of eager mode
+
+    def __torch_function__(
+        self, func: Callable[..., object], types: object, args: tuple[object, ...] = (), kwargs: Any = None
+    ) -> object:
+        if str(func).startswith("quantized.linear"):
+            inputs = args[0]
+            if isinstance(inputs, torch.Tensor) and inputs.is_quantized and inputs.q_zero_point():
+                self.found[self._path] = None
+        return func(*args, **(kwargs or {}))
 
 
 def instruction_set() -> dict[str, object]:

@@ -136,7 +136,7 @@ class Int8Lstm(_Packable):
         """
         if not isinstance(inputs, Tensor):
             raise QuantizationError(
-                "An int8 LSTM does not support packed sequences.", hint="Add the LSTM to `exclude`."
+                "An int8 LSTM does not support packed sequences.", hint='Remove "LSTM" from the recipe\'s `modules`.'
             )
         batched = inputs.dim() == 3
         if not batched:

@@ -73,8 +73,7 @@ def _flatten(value: object, name: str, tensors: dict[str, Tensor]) -> None:
         case _ if not isinstance(value, _STRUCTURE):
             kind = _class_of(value) if isinstance(value, ScriptObject) else type(value).__name__
             raise QuantizationError(
-                f'The state dict entry "{name}" has the type {kind}, which nightquant cannot store.',
-                hint="Add the entry's module to the recipe's `exclude`.",
+                f'The state dict entry "{name}" has the type {kind}, which nightquant cannot store.'
             )
 
 

@@ -97,7 +97,7 @@ class Int8Weight(nn.Module):
         if not isinstance(layer, _ConvNd | nn.Linear):
             raise QuantizationError(
                 f"A trained {type(layer).__name__} cannot be exported with int8 weights.",
-                hint="Add the module to the recipe's `exclude`, or use the torchscript runtime.",
+                hint="Use the torchscript runtime.",
             )
         simulated = trained.weight_fake_quant
         assert isinstance(simulated, FakeQuantizeBase)

@@ -70,8 +70,7 @@ class AotMaker(Maker):
             raise QuantizationError(
                 f'The "{name}" recipe quantizes {quantized.products} matrix products, but Inductor computes only '
                 f"{count} of them in int8.",
-                hint="Add modules to `exclude` until Inductor computes all quantized matrix products in int8, or use "
-                "the torchscript or onnxruntime runtime.",
+                hint="Use the torchscript or onnxruntime runtime.",
             )
         # Fused operations round less often, which can move an int8 activation by one step. The tolerance is therefore
         # the difference that the spec allows between processors.

@@ -106,7 +106,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
         if not math.isfinite(loss):
             raise MeasurementError(
                 f"the model's loss is {loss}, not a finite number.",
-                hint="Add the overflowing module to `exclude`, or use another dtype.",
+                hint="Check whether the float model's outputs are finite.",
             )
         return Quality(
             metric="loss",

@@ -100,7 +100,7 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
         if not all(map(math.isfinite, metrics.values())):
             raise MeasurementError(
                 "the model's outputs contain NaN or infinities.",
-                hint="Add the overflowing module to `exclude`, or use another dtype.",
+                hint="Check whether the float model's outputs are finite.",
             )
         samples = {"difference": (expected - actual).abs().flatten().float()}
         return Quality(

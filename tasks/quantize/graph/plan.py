@@ -18,9 +18,9 @@ from torch.ao.quantization.quantization_mappings import get_default_static_quant
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from storage.errors import QuantizationError
-from tasks.quantize.coverage import excluded_modules
+from tasks.quantize.coverage import excluded_modules, is_within
 from tasks.quantize.graph.observers import UNSUPPORTED
-from tasks.quantize.graph.trace import Traced, operation_name, trace
+from tasks.quantize.graph.trace import Traced, beyond_kernel, operation_name, trace
 from tasks.quantize.spec import Spec
 
 # Types of modules that accept quantized tensors and have no parameters.
@@ -91,7 +91,8 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
         An excluded module does not exist, or the requested graph mode cannot express the model.
     """
     excluded = _stay_float(model, spec.recipe.exclude)
-    own_stubs = spec.graph != "fx" and any(isinstance(module, QuantStub) for module in model.modules())
+    behavior = _beyond_kernels(model, excluded)
+    own_stubs = spec.graph != "fx" and not behavior and any(isinstance(module, QuantStub) for module in model.modules())
     own_fusing = own_stubs and callable(getattr(model, "fuse_model", None))
     try:
         traced = trace(model, example_inputs, excluded)
@@ -108,7 +109,7 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
         return plan
     if own_fusing:
         return replace(plan, graph="eager", borders="own", own_fusing=True)
-    obstacle, _ = _follow_quantized(traced, plan.float_paths, around=True)
+    obstacle, _ = (behavior, ()) if behavior else _follow_quantized(traced, plan.float_paths, around=True)
     if own_stubs:
         own_obstacle, outside = _follow_quantized(traced, plan.float_paths, around=False)
         if not own_obstacle and (obstacle or not outside):
@@ -116,7 +117,7 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
     if obstacle and spec.graph == "eager":
         raise QuantizationError(
             f"Eager-mode quantization does not support {type(model).__name__}: {obstacle}.",
-            hint='Use graph = "fx" or "auto", or add the affected module to `exclude`.',
+            hint='Set graph = "auto", which uses FX graph mode where eager mode does not suffice.',
         )
     if obstacle or (spec.graph == "auto" and (has_functional_relu_to_fuse(traced) or _has_clamps(traced))):
         return plan
@@ -129,6 +130,25 @@ def _stay_float(model: nn.Module, exclude: tuple[str, ...]) -> tuple[str, ...]:
     outermost = (name for name in exclude if not any(name.startswith(f"{other}.") for other in exclude))
     unsupported = (path for path, module in model.named_modules() if type(module) in UNSUPPORTED)
     return (*outermost, *(path for path in unsupported if path not in excluded))
+
+
+def _beyond_kernels(model: nn.Module, excluded: Collection[str]) -> str:
+    """Return the first module outside `excluded` that does more than its kernel, or "" if there is none.
+
+    Raises
+    ------
+    QuantizationError
+        The module is the model itself, whose `forward` alone is traced.
+    """
+    for path, module in model.named_modules():
+        if (behavior := beyond_kernel(module)) and not is_within(path, excluded):
+            if path:
+                return f"{path} {behavior}"
+            raise QuantizationError(
+                f"{type(model).__name__} itself {behavior}, which static quantization would lose.",
+                hint="Move this code into the `forward` of the class.",
+            )
+    return ""
 
 
 def _follow_quantized(traced: Traced, float_paths: Collection[str], *, around: bool) -> tuple[str, tuple[str, ...]]:

@@ -22,7 +22,7 @@ from storage.errors import QuantizationError
 from tasks.quantize.coverage import is_within
 from tasks.quantize.graph.observers import mapping_for, qconfig_for
 from tasks.quantize.graph.plan import Plan, fuse_chains
-from tasks.quantize.graph.trace import is_leaf, refusing, traced_module
+from tasks.quantize.graph.trace import is_leaf, refusing, traced_module, without_floats
 from tasks.quantize.spec import Spec
 
 
@@ -141,7 +141,7 @@ def _keep_float(model: nn.Module, path: str) -> None:
         raise QuantizationError(
             f"The module {path} alone cannot stay in float, because it was fused with another module or because "
             "`forward` calls its methods directly.",
-            hint='Add the preceding module or the enclosing block to `exclude`, or use graph = "fx".',
+            hint='Set graph = "fx".',
         )
     for inner in module.modules():
         inner.qconfig = None  # type: ignore[assignment]
@@ -171,9 +171,24 @@ def _prepare_graph(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Map
         module.training = is_qat and is_leaf(module) and not any(True for _ in module.children())
     traced, _ = traced_module(model, plan.excluded, training=is_qat)
     _pad_by_numbers(traced, plan.float_paths)
+    masks = without_floats(traced, inputs)
     prepared = prepare_qat_fx(traced, mapping, inputs).train() if is_qat else prepare_fx(traced, mapping, inputs)
+    _observe_floats(prepared, masks)
     _observe_clamped(prepared)
     return prepared
+
+
+def _observe_floats(prepared: fx.GraphModule, others: Collection[str]) -> None:
+    """Remove the observers of nodes named in `others`, such as masks: torch observes operands whatever their type."""
+    for node in list(prepared.graph.nodes):
+        source = next(iter(node.all_input_nodes), None)
+        if node.op != "call_module" or source is None or source.name not in others:
+            continue
+        if isinstance(prepared.get_submodule(str(node.target)), ObserverBase | FakeQuantizeBase):
+            node.replace_all_uses_with(source)
+            prepared.graph.erase_node(node)
+    prepared.delete_all_unused_submodules()
+    prepared.recompile()
 
 
 def _observe_clamped(prepared: fx.GraphModule) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import operator
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from traceback import walk_tb
 
 import torch
 from torch import fx, nn
 from torch.ao.quantization import DeQuantStub, QuantStub
+from torch.nn.modules.conv import _ConvNd
 
 from storage.errors import NightquantError, QuantizationError, first_line
+from tasks.libraries import place_of
+from tasks.quantize.carried import own_behavior
 from tasks.quantize.graph.functional import with_plain_layers
 from tasks.quantize.source import refuse_non_finite
 
@@ -57,10 +59,8 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
     try:
         traced, plain = traced_module(model, leaves)
     except Exception as error:
-        failed = _failing_module(error)
-        where = f" (in {type(failed[0]).__name__}.forward, line {failed[1]})" if failed else ""
         raise QuantizationError(
-            f"{type(model).__name__} cannot be traced symbolically: {first_line(error)}{where}.",
+            f"{type(model).__name__} cannot be traced symbolically: {first_line(error)}{place_of(error)}.",
             hint="Make the control flow independent of tensor values, or add QuantStub, DeQuantStub and a "
             "fuse_model(is_qat) method, as in torchvision's quantizable models.",
         ) from error
@@ -89,6 +89,17 @@ def traced_module(
     return with_plain_layers(model, graph, training=training)
 
 
+def without_floats(traced: fx.GraphModule, inputs: Iterable[torch.Tensor]) -> frozenset[str]:
+    """Return the names of the nodes whose results are tensors, but not of a floating-point type."""
+    training = {module: module.training for module in traced.modules()}
+    recorder = _Interpreter(traced.eval())
+    with torch.no_grad():
+        recorder.run(*inputs)
+    for module, mode in training.items():
+        module.training = mode
+    return frozenset(node.name for node in recorder.others)
+
+
 def _remove_idle_nodes(graph: fx.Graph, model: nn.Module) -> None:
     """Remove assertions, the shape operations that only assertions use, and identity modules, in place.
 
@@ -104,6 +115,16 @@ def _remove_idle_nodes(graph: fx.Graph, model: nn.Module) -> None:
         elif type(model.get_submodule(path)) is nn.Identity:
             node.replace_all_uses_with(node.all_input_nodes[0])
             graph.erase_node(node)
+
+
+def beyond_kernel(module: nn.Module) -> str:
+    """Return what a module does that its int8 kernel does not, or "" if there is nothing.
+
+    The tracer makes such work an operation of the graph.
+    """
+    if isinstance(module, _ConvNd) and module.padding_mode != "zeros":
+        return f'has padding_mode="{module.padding_mode}"'
+    return own_behavior(module)
 
 
 def is_leaf(module: nn.Module) -> bool:
@@ -131,8 +152,7 @@ def refusing(step: str, model: str, graph: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise QuantizationError(
-            f"{model} cannot be {step} in {_MODES[graph]}: {_describe(error)}.",
-            hint="Add the failing module to `exclude`" + (', or use graph = "fx".' if graph == "eager" else "."),
+            f"{model} cannot be {step} in {_MODES[graph]}: {_describe(error)}{place_of(error)}."
         ) from error
 
 
@@ -150,12 +170,9 @@ def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Non
         with torch.no_grad():
             output = (run.run if run else model)(*example_inputs.values())
     except Exception as error:
-        hint = 'Add the module named in the error to `exclude`, or use graph = "fx", which keeps the module in float.'
-        place = run.place() if run else _failing_path(model, error)
-        raise QuantizationError(
-            f"The converted model cannot run: {_describe(error)} in {place}.",
-            hint="Add the module named in the error, or its parent module, to `exclude`." if run else hint,
-        ) from error
+        # The path of a module in a `QuantizedInside` wrapper begins with ``module.``.
+        place = f" in {run.place()}" if run else place_of(error).replace("module module.", "module ")
+        raise QuantizationError(f"The converted model cannot run: {_describe(error)}{place}.") from error
     refuse_non_finite(output, "the example inputs after conversion")
 
 
@@ -167,7 +184,8 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if isinstance(m, QuantStub | DeQuantStub) or module_qualified_name in self._leaves:
             return True
-        return super().is_leaf_module(m, module_qualified_name)
+        stays_float = isinstance(m, nn.RNNBase | nn.RNNCellBase) or bool(m._modules)
+        return super().is_leaf_module(m, module_qualified_name) and (stays_float or not beyond_kernel(m))
 
 
 class _Interpreter(fx.Interpreter):
@@ -176,14 +194,18 @@ class _Interpreter(fx.Interpreter):
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.ranks: dict[fx.Node, int] = {}
+        self.others: list[fx.Node] = []  # nodes whose first result is a tensor that is not of a floating-point type
         self.last = next(iter(module.graph.nodes))
 
     def run_node(self, n: fx.Node) -> object:
         self.last = n
         result = super().run_node(n)
         first = next(iter(result), None) if isinstance(result, tuple | list) else result
-        if isinstance(first, torch.Tensor) and first.is_floating_point():
-            self.ranks[n] = first.dim()
+        if isinstance(first, torch.Tensor):
+            if first.is_floating_point():
+                self.ranks[n] = first.dim()
+            else:
+                self.others.append(n)
         return result
 
     def place(self) -> str:
@@ -197,28 +219,6 @@ class _Interpreter(fx.Interpreter):
         return f"the operation {self.last.name}"
 
 
-def _failing_path(model: nn.Module, error: Exception) -> str:
-    failed = _failing_module(error)
-    for path, module in model.named_modules():
-        if failed and module is failed[0] and path:
-            # The path of a module in a `QuantizedInside` wrapper begins with ``module.``.
-            return f"module {path.removeprefix('module.')} ({type(module).__name__})"
-    return type(model).__name__
-
-
 def _describe(error: Exception) -> str:
     missing = _NO_KERNEL.search(str(error))
     return f"{missing[1]} has no kernel for {missing[2]} tensors" if missing else first_line(error)
-
-
-def _failing_module(error: Exception) -> tuple[nn.Module, int] | None:
-    """Return the innermost module whose ``forward`` raised an error, and the line that raised it.
-
-    Return None if the error was not raised in any module.
-    """
-    innermost = None
-    for frame, line in walk_tb(error.__traceback__):
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, nn.Module) and frame.f_code.co_name == "forward":
-            innermost = (owner, line)
-    return innermost

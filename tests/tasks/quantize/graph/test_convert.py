@@ -137,7 +137,7 @@ def test_where_both_graph_modes_fail_both_reasons_are_given(
 
     source = source_of("bicubic")
     monkeypatch.setattr("tasks.quantize.graph.prepare.prepare_fx", fail)
-    with pytest.raises(QuantizationError, match=r"bicubic.*FX graph mode also fails.*_OnePath.*no such kernel\."):
+    with pytest.raises(QuantizationError, match=r"bicubic.*FX graph mode also fails.*_OnePath.*no such kernel"):
         Static().converter().convert(source.float_model(), recipe(), source)
 
 
@@ -160,10 +160,9 @@ def test_what_torch_raises_becomes_a_refusal_that_names_model_and_graph_mode(
     source = source_of()
     monkeypatch.setattr(place, fail)
     mode = {"eager": "eager mode", "fx": "FX graph mode"}[graph]
-    with pytest.raises(QuantizationError, match=rf"_OnePath cannot be \w+ in {mode}: only works for Conv2d\.") as told:
+    said = rf"_OnePath cannot be \w+ in {mode}: only works for Conv2d in test_convert.py, line \d+\.$"
+    with pytest.raises(QuantizationError, match=said):
         Static().converter().convert(source.float_model(), recipe(graph=graph), source)
-    assert "exclude" in told.value.hint
-    assert ('graph = "fx"' in told.value.hint) is (graph == "eager")
 
 
 def test_a_model_that_fuses_itself_by_the_older_protocol_is_quantized(source_of: Sources, engine: str) -> None:

@@ -23,7 +23,7 @@ def graph_module() -> fx.GraphModule:
 def test_a_graph_that_fails_in_a_module_names_it(capfd: pytest.CaptureFixture[str]) -> None:
     graph = graph_module()
     graph.set_submodule("m3", nn.Conv2d(4, 8, 3))
-    with pytest.raises(QuantizationError, match=r"in module m3 \(Conv2d\)\. .*`exclude`") as caught:
+    with pytest.raises(QuantizationError, match=r"in module m3 \(Conv2d\)\.$") as caught:
         try_out(graph, IMAGES)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
