@@ -16,6 +16,7 @@ from tasks.runtimes.base import Runtime
 from tasks.workload.recipe import Recipe
 from tests.documentation.generated import rewritten
 from tests.documentation.pages import ROOT, Document
+from tests.tasks.quantize.carrying import CARRIED
 
 PAGE = ROOT / "docs" / "runtime-reference.md"
 MODULE = "tests.documentation.test_runtime_reference"
@@ -74,6 +75,11 @@ def tables() -> Iterator[str]:
         for (value, reason), methods in refusals(runtime).items():
             shown = f"`{value}`" if value else "every recipe"
             yield f"| `{name}` | {', '.join(f'`{method}`' for method in methods)} | {shown} | {_sentence(reason)} |"
+    yield "\n## What modules carry\n"
+    yield "In `eager` and `torchscript`, the methods treat a module that carries more than its weights as follows:\n"
+    yield "| a module carries | `dynamic` | `dynamic-per-row` | `static`, `qat` |\n| --- | --- | --- | --- |"
+    for case in CARRIED:
+        yield f"| {case.what} | {' | '.join((case.dynamic, case.per_row, case.static))} |"
 
 
 def _sentence(reason: str) -> str:

@@ -11,9 +11,10 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 from storage.errors import QuantizationError
-from tasks.libraries import LibraryError, contained, in_one_line, reported_as
+from tasks.libraries import LibraryError, contained, in_one_line, place_of, reported_as
 
 
 class TwoArgumentsError(Exception):
@@ -42,13 +43,41 @@ def test_an_error_in_one_line(error: BaseException, said: str) -> None:
 
 @pytest.mark.parametrize("error", [TwoArgumentsError("left", "right"), SystemExit(1), OSError(28, "no space")])
 @pytest.mark.slow
-def test_whatever_is_raised_says_what_failed_and_what_to_do_and_keeps_its_traceback(error: BaseException) -> None:
-    with pytest.raises(LibraryError) as caught, reported_as("It cannot be built", "Exclude a module."):
+def test_whatever_is_raised_says_what_failed_and_where_and_keeps_its_traceback(error: BaseException) -> None:
+    with pytest.raises(LibraryError) as caught, reported_as("It cannot be built"):
         raise error
-    assert str(caught.value).startswith(f"It cannot be built: {in_one_line(error)}. Exclude a module. ")
+    assert str(caught.value).startswith(f"It cannot be built: {in_one_line(error)} in test_libraries.py, line ")
     assert "\n" not in str(caught.value)
     assert "--debug" in caught.value.hint
     assert "raise error" in caught.value.in_full()
+
+
+class Layer(torch.nn.Module):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows @ rows
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_an_error_within_a_model_names_the_module_and_the_users_line(is_wrapped: bool) -> None:
+    def call() -> None:
+        try:
+            torch.nn.Sequential(torch.nn.Sequential(Layer()))(torch.zeros(2, 3))
+        except RuntimeError as error:
+            if is_wrapped:
+                raise ValueError("an exporter failed") from error
+            raise
+
+    with pytest.raises((RuntimeError, ValueError)) as caught:
+        call()
+    line = Layer.forward.__code__.co_firstlineno + 1
+    assert place_of(caught.value) == f" in module 0.0 (Layer), test_libraries.py, line {line}"
+
+
+def test_an_error_of_a_library_alone_has_no_place() -> None:
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        int("x")
+    caught.value.__traceback__ = None
+    assert place_of(caught.value) == ""
 
 
 def test_an_expected_error_and_an_interruption_pass_as_they_are() -> None:

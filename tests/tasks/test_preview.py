@@ -139,9 +139,9 @@ def test_what_a_library_raises_and_prints_is_one_line_of_its_candidate(
     (problem,) = found.problems
     name = kind.__name__ if kind else "TwoArgumentsError"
     assert problem == (
-        f"float/torchscript, static-int8/torchscript: The candidate cannot be built: {name}: left and right: "
-        'a line below. Add the module in question to `exclude`, or remove the "torchscript" runtime from the '
-        "recipe. --debug shows the traceback."
+        f"float/torchscript, static-int8/torchscript: The candidate cannot be built for torchscript: {name}: "
+        f"left and right: a line below in test_preview.py, line {fail.__code__.co_firstlineno + 3}. "
+        "--debug shows the traceback."
     )
     obstacles = {each.candidate: bool(each.obstacle) for each in found.candidates}
     assert obstacles == {"float/eager": False, "float/torchscript": True} | {
@@ -160,7 +160,7 @@ def test_what_fails_before_the_candidates_is_one_line_as_well(folder: Path, monk
     monkeypatch.setattr("tasks.preview.obtain", fail)
     found = previewed(folder)
     (problem,) = found.problems
-    assert problem.startswith("Trying out the workload failed: TwoArgumentsError: left and right: a line below. ")
+    assert problem.startswith("Trying out the workload failed: TwoArgumentsError: left and right: a line below in ")
     assert found.splits == {"calibration": 12, "test": 12}
     assert len(found.tracebacks) == 1
 

@@ -20,9 +20,7 @@ RECIPES = [
     {"name": "int8", "method": "dynamic", "modules": ["Linear"], "runtimes": ["eager"]},
 ]
 PRINTED = "Traceback (most recent call last): of the library's\n"
-WHAT_TO_DO = (
-    'Add the module in question to `exclude`, or remove the "{}" runtime from the recipe. --debug shows the traceback.'
-)
+REASON = "LookupError: no such kernel: for this in test_stages.py, line 28. --debug shows the traceback."
 
 
 def fail(*_: object, **__: object) -> None:
@@ -48,8 +46,7 @@ def test_building(
     monkeypatch.setattr("torch.jit.freeze", fail)
     with pytest.raises(LibraryError) as caught:
         build(job, "float", "torchscript", store)
-    said = "The candidate cannot be built: LookupError: no such kernel: for this. "
-    assert str(caught.value) == said + WHAT_TO_DO.format("torchscript")
+    assert str(caught.value) == f"The candidate cannot be built for torchscript: {REASON}"
     assert PRINTED in caught.value.in_full()
     assert capfd.readouterr() == ("", "")
     assert build(job, "float", "eager", store).runtime == "eager"
@@ -63,8 +60,8 @@ def test_evaluating(
     monkeypatch.setattr("torch.ao.nn.quantized.dynamic.Linear.forward", fail)
     with pytest.raises(LibraryError) as caught:
         stages.evaluate(Workspace(store), job, candidate)
-    said = "The candidate cannot be evaluated: LookupError: no such kernel: for this. "
-    assert str(caught.value) == said + WHAT_TO_DO.format("eager")
+    assert str(caught.value).startswith("The candidate cannot be evaluated with eager: LookupError: no such kernel: ")
+    assert "exclude" not in str(caught.value)
     assert PRINTED in caught.value.in_full()
     assert capfd.readouterr() == ("", "")
 
@@ -74,6 +71,6 @@ def test_studying(
     job: Job[Workload], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tasks.sensitivity.find_or_convert", fail)
-    with pytest.raises(LibraryError, match=r"^The layers cannot be studied: LookupError: no such kernel: for this\. "):
+    with pytest.raises(LibraryError, match=r"^The layers cannot be studied: LookupError: no such kernel: for this in "):
         stages.study(Workspace(store), job, job.workload.recipe_named("int8"))
     assert capfd.readouterr() == ("", "")

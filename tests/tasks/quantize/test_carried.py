@@ -127,9 +127,8 @@ def test_every_runtime_keeps_everything(images_store: ArtifactStore) -> None:
         expected = source.float_model()(*source.example_inputs.values())
     for recipe in workload.recipe:
         for runtime in recipe.runtimes:
-            found = opened(build(job, recipe.name, runtime, images_store), images_store)(
-                *source.example_inputs.values()
-            )
+            candidate = build(job, recipe.name, runtime, images_store)
+            found = opened(candidate, images_store)(*source.example_inputs.values())
             (outputs,) = found if isinstance(found, tuple | list) else (found,)
             apart = float((outputs - expected).std() / expected.std())
             assert apart < (1e-4 if recipe.name == "float" else 0.1), (recipe.name, runtime)

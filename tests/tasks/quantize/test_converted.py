@@ -14,7 +14,7 @@ from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
 from tasks.job import Job
 from tasks.quantize.converted import find_or_convert, refuse_other
-from tasks.quantize.methods import DynamicRecipe
+from tasks.quantize.methods import DynamicRecipe, StaticRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 from tasks.runtimes.base import CandidateFiles
@@ -94,6 +94,18 @@ def test_what_computes_something_else_is_refused(job: Job[Workload], changed: to
         refuse_other([before], [changed], spec.tolerance, spec, "saving")
     with pytest.raises(QuantizationError, match="changed after saving"):
         refuse_other([before], [], spec.tolerance, spec, "saving")
+
+
+@pytest.mark.slow
+def test_a_linear_layer_that_onednn_computes_in_a_reference_loop_is_refused_by_name(
+    source_of: Callable[..., ModelSource],
+) -> None:
+    recipe = StaticRecipe(name="static", engine="onednn", **STATIC)
+    with pytest.raises(QuantizationError, match=r"m1 about a thousand times slower.*x86"):
+        find_or_convert(source_of("perceptron"), spec_of(recipe))
+    # After a ReLU, the zero point is 0.
+    assert find_or_convert(source_of("plain"), spec_of(recipe)).is_dir()
+    assert find_or_convert(source_of("perceptron"), spec_of(recipe.model_copy(update={"engine": "x86"}))).is_dir()
 
 
 def test_a_module_whose_weight_is_read_without_a_call_is_named(source_of: Callable[..., ModelSource]) -> None:

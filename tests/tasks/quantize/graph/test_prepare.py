@@ -93,3 +93,48 @@ def test_a_function_that_counts_as_expressible_is_close_to_float(
     converted = converted_of(model)
     try_out(converted, IMAGES)
     assert (expected - converted(*IMAGES.values())).abs().max() < 0.05
+
+
+MASKINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mul": lambda x, mask: x * mask,
+    "to": lambda x, mask: x * mask.to(x.dtype),
+    "fill": lambda x, mask: x.masked_fill(~mask.bool(), 0.5),
+    "where": lambda x, mask: torch.where(mask.bool(), x, torch.zeros_like(x)),
+    "add": lambda x, mask: x + mask,
+    "positions": lambda x, mask: x * (mask.cumsum(2) > 2),
+}
+
+
+class Masked(nn.Module):
+    """A Linear layer, a mask, and a Linear layer."""
+
+    def __init__(self, masking: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.masking, self.first, self.last = masking, nn.Linear(6, 8), nn.Linear(8, 4)
+
+    def forward(self, rows: Tensor, mask: Tensor) -> Tensor:
+        kept: Tensor = self.masking(self.first(rows), mask)
+        return self.last(kept.sum(1) / mask.sum(1).clamp(min=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8])
+@pytest.mark.parametrize("masking", MASKINGS)
+def test_masks_are_not_observed(masking: str, dtype: torch.dtype, engine: str) -> None:
+    torch.manual_seed(0)
+    model = Masked(MASKINGS[masking]).eval()
+    inputs = {"rows": torch.randn(2, 5, 6), "mask": (torch.arange(5).view(1, 5, 1) < torch.tensor([[[3]], [[5]]]))}
+    inputs["mask"] = inputs["mask"].to(dtype)
+    with torch.no_grad():
+        expected = model(*inputs.values())
+    spec = spec_of(StaticRecipe(name="static", method="static", graph="auto"))
+    plan = make_plan(model, spec, inputs)
+    prepared = prepare(model, plan, spec, inputs)
+    with torch.no_grad():
+        prepared(*inputs.values())
+    converted = convert(prepared)
+    try_out(converted, inputs)
+    assert (converted(*inputs.values()) - expected).abs().max() < 0.1 * (expected.max() - expected.min())
+    zeros = {name: torch.zeros_like(value) for name, value in inputs.items()}
+    skeleton = StaticConverter().skeleton(Masked(MASKINGS[masking]).eval(), spec, plan.graph, zeros)
+    load_flat_state(skeleton, flatten_state(converted.state_dict()))
+    assert torch.equal(skeleton(*inputs.values()), converted(*inputs.values()))
