@@ -17,7 +17,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from traceback import walk_tb
-from typing import IO, ClassVar, TextIO
+from typing import IO, Any, ClassVar, TextIO
 
 from storage.errors import NightquantError
 from storage.transient import is_transient
@@ -52,7 +52,8 @@ def place_of(error: BaseException) -> str:
 
     The phrase begins with a space, for example ``" in module encoder.0 (Layer), net.py, line 7"``.
     """
-    modules, line, places = [], "", []
+    modules: list[Any] = []
+    line, places = "", []
     cause: BaseException | None = error
     while cause is not None:
         for frame, number in walk_tb(cause.__traceback__):

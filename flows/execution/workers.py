@@ -237,7 +237,7 @@ def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, addr
         except BaseException as error:
             if isinstance(error, NightquantError | OSError) and _can_be_pickled(error):
                 raise
-            raise library_error(f"The stage \"{label}\" failed", error) from error
+            raise library_error(f'The stage "{label}" failed', error) from error
         return Finished(value, began, time.monotonic())
 
 

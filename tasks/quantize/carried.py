@@ -1,4 +1,4 @@
-"""What a module carries besides its weights and its type's `forward`: computed weights, hooks, a replaced `forward`.
+"""Handle modules that carry computed weights, hooks or a replaced `forward`.
 
 Quantizing replaces modules, and reads only their weights. `settle` therefore stores computed weights in advance, which
 leaves the outputs of a model in evaluation mode unchanged. Converters ask `own_behavior` for the rest.

@@ -281,6 +281,17 @@ def test_one_odd_number_costs_neither_its_row_nor_another_and_the_gate_sees_what
     assert len(json.loads(row["doubts"])) == is_known
 
 
+@pytest.mark.parametrize("is_proven", [True, False])
+def test_a_candidate_that_is_absurdly_slow_is_noted(is_proven):
+    proofs = {"dynamic-int8/eager": Proof(int8_time_share=1.0)} if is_proven else {}
+    for speedup, noted in ((0.004, ["a call takes 250 times as long as the baseline's"]), (0.3, [])):
+        benchmark = _benchmark(_timing(), _timing("dynamic-int8", speedup=speedup)).model_copy(
+            update={"proofs": proofs}
+        )
+        rows = measurement_rows(RUN, _result(_candidate(), _candidate("dynamic-int8"), benchmark=benchmark), NOW)
+        assert json.loads(rows[1].get("doubts") or "[]") == noted
+
+
 def test_what_was_not_found_out_about_a_candidate_is_unknown_in_its_row():
     why = {
         "peak_rss_bytes": "The memory process was killed by SIGKILL.",

@@ -30,7 +30,12 @@ pytestmark = pytest.mark.usefixtures("operators_loaded")
 METHOD: dict[str, dict[str, Any]] = {
     "dynamic": {"method": "dynamic", "modules": ("LSTM", "Linear")},
     "per_row": {"method": "dynamic-per-row"},
-    "static": {"method": "static", "calibration_batches": 1, "calibration_batch_size": 8},
+    "static": {
+        "method": "static",
+        "activation_observer": "min-max",
+        "calibration_batches": 1,
+        "calibration_batch_size": 8,
+    },
 }
 CELLS = [
     pytest.param(case, net, method, id=f"{net}-{method}", marks=[pytest.mark.slow] if method == "static" else [])
