@@ -47,8 +47,7 @@ def quantize_biases(model: ModelProto) -> None:
                             numpy_helper.from_array(product.astype(np.float32), names[1]),
                         )
                     )
-                    axis = {"axis": 0} if product.ndim else {}
-                    yield helper.make_node("DequantizeLinear", names[:2], names[2:], f"{node.name}/bias", **axis)
+                    yield helper.make_node("DequantizeLinear", names[:2], names[2:], f"{node.name}/bias", axis=0)
                     node.input[2] = names[2]
             yield node
 
