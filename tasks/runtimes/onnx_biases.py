@@ -20,7 +20,7 @@ _LARGEST = np.iinfo(np.int32).max
 def quantize_biases(model: ModelProto) -> None:
     """Replace the float bias of each layer with int8 inputs and weights by an int32 constant and a DequantizeLinear.
 
-    The scale of a bias is the product of the scales of the layer's input and weights, and the zero point is 0, as in
+    The scale of a bias is the product of the scales of the layer's input and weights, and the zero point is 0. See
     Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference" (2018).
     A bias whose quantized value exceeds 32 bits stays float.
     """
