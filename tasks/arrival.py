@@ -154,7 +154,7 @@ def _loss_of(before: Quality, after: Quality) -> tuple[float, float]:
 
     Both values are 0 if the interval is unknown.
     """
-    samples = [quality.samples.get("quality") for quality in (before, after)]
+    samples = [quality.paired().get("quality") for quality in (before, after)]
     if not before.value or any(values is None or len(values) < 2 for values in samples):
         return 0.0, 0.0
     _, low, high = INTERVALS[before.contributions](*(values.numpy() for values in samples if values is not None))

@@ -125,7 +125,7 @@ def _store_outputs(candidate: CandidateRef, golden: Golden, quality: Quality, wo
     """Write golden tensors and per-sample results; the artifact's digest covers the written bytes."""
     files = {
         GOLDEN: golden.to_bytes(),
-        SAMPLES: save({name: tensor.contiguous() for name, tensor in quality.samples.items()}),
+        SAMPLES: save({name: tensor.contiguous() for name, tensor in quality.paired().items()}),
     }
     made_from = {
         "candidate": candidate.digest,

@@ -128,7 +128,7 @@ class Bench:
                     finding.name += f" (cannot be evaluated: {in_one_line(error)})"
                     finding.speed = None
                     continue
-                samples = (quality.samples["quality"].numpy() for quality in (before, after))
+                samples = (quality.paired()["quality"].numpy() for quality in (before, after))
                 low, high = sorted(sign * end for end in INTERVALS[before.contributions](*samples)[1:])
                 finding.loss = sign * (after.value - before.value), low, high
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +26,7 @@ class Quality:
     ``samples`` contains per-sample results for paired comparisons. The metric is the mean of the ``quality`` tensor,
     float32 [N], which contains each sample's contribution. The ``prediction`` tensor, int64 [N], contains predicted
     classes. ``contributions`` determines how the confidence interval of a quality difference is computed. If
-    ``contributions`` is ``resampled``, ``quality`` contains the metric for each of R resamples, float64 [R]. ``mode``
+    ``contributions`` is ``resampled``, ``resample`` returns the metric for each of R resamples, float64 [R]. ``mode``
     names the evaluation procedure, such as ``rows apart``.
     """
 
@@ -38,6 +38,11 @@ class Quality:
     count: int
     mode: str = "plain"
     contributions: Contributions = "independent"
+    resample: Callable[[], Tensor] | None = None
+
+    def paired(self) -> dict[str, Tensor]:
+        """Return `samples` with the numbers that paired comparisons need; this can take long for resampled metrics."""
+        return self.samples | ({"quality": self.resample()} if self.resample else {})
 
 
 def _with_outputs(
@@ -128,6 +133,7 @@ def as_quality(metric: Score, scored: Mapping[str, Scored], count: int, *, apart
         count,
         mode="rows apart" if apart else "plain",
         contributions=main.contributions,
+        resample=main.resample,
     )
 
 

@@ -3,6 +3,10 @@
 The metric functions in torchmetrics and scikit-learn usually return a single number for a data set. The confidence
 interval of a paired comparison requires each row's contribution to the metric, or the metric for a thousand resamples
 of the rows. Tests check each metric against its definition.
+
+Int8 outputs often tie, so every metric has a rule for ties. Among classes with equal logits, the class with the
+smallest number ranks first, as in ``argmax``. Two rows with equal scores, or two answers that are equally similar to a query,
+count as half ahead of each other.
 """
 
 from __future__ import annotations
@@ -17,12 +21,18 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 from storage.errors import MeasurementError
-from tasks.data.scores import RatioScore, RowScore, Score, SetScore, describe_target, require_classes
+from tasks.data.scores import RatioScore, RowScore, Score, SetScore, Weighted, describe_target, require_classes
 from tasks.paired import RIGHT
 from tasks.results import Contributions
 
+Labels = NDArray[np.generic]
+
 _LARGEST_LOSS = math.log(torch.finfo(torch.float64).max)
 _BLANK = 0
+# Largest difference between the cosine similarities of two answers that tie. The float32 vectors of identical texts can
+# differ by rounding errors.
+_EQUAL = 1e-6
+_SIMILARITIES = 1 << 22  # number of similarities to compute at once, 32 MB
 
 
 def predicted(outputs: Tensor) -> Tensor:
@@ -55,27 +65,36 @@ def scores(outputs: Tensor) -> Tensor:
     return outputs[:, 1].double() - outputs[:, 0].double()
 
 
-def macro_f1(prediction: NDArray[np.generic], target: NDArray[np.generic], weights: NDArray[np.int64]) -> float:
-    """Return the mean of 2 TP / (2 TP + FP + FN) over all classes that occur in the targets or predictions."""
+def macro_f1(prediction: Labels, target: Labels) -> Weighted:
+    """Return a function of row weights: the mean of 2 TP / (2 TP + FP + FN) over all classes with a non-zero weight."""
     guess, truth = prediction.astype(np.int64), target.astype(np.int64)
-    classes = int(max(guess.max(), truth.max())) + 1
-    confusion = np.bincount(truth * classes + guess, weights, classes * classes).reshape(classes, classes)
-    hits, sizes = np.diag(confusion), confusion.sum(0) + confusion.sum(1)
-    return float((2 * hits[sizes > 0] / sizes[sizes > 0]).mean())
+    right, classes = guess == truth, int(max(guess.max(), truth.max())) + 1
+
+    def value(weights: NDArray[np.int64]) -> float:
+        hits = np.bincount(truth, weights * right, classes)
+        sizes = np.bincount(truth, weights, classes) + np.bincount(guess, weights, classes)
+        return float((2 * hits[sizes > 0] / sizes[sizes > 0]).mean())
+
+    return value
 
 
-def area_under_roc(score: NDArray[np.generic], target: NDArray[np.generic], weights: NDArray[np.int64]) -> float:
-    """Return the probability that a row of class 1 scores higher than a row of class 0; ties count as half.
+def area_under_roc(score: Labels, target: Labels) -> Weighted:
+    """Return a function of row weights: the probability that a row of class 1 scores higher than a row of class 0.
 
-    The probability is the Mann-Whitney U statistic divided by the number of pairs. The result is NaN if all rows with
-    non-zero weights have the same class.
+    Ties count as half. The probability is the Mann-Whitney U statistic divided by the number of pairs. The result is
+    NaN if all rows with non-zero weights have the same class.
     """
-    values, place = np.unique(score, return_inverse=True)
-    positive = np.bincount(place, weights * (target == 1), len(values))
-    negative = np.bincount(place, weights * (target != 1), len(values))
-    pairs = positive.sum() * negative.sum()
-    below = np.cumsum(negative) - negative
-    return float((positive * (below + negative / 2)).sum() / pairs) if pairs else float("nan")
+    place, is_positive = np.unique(score, return_inverse=True)[1], target == 1
+    values = int(place.max()) + 1
+
+    def value(weights: NDArray[np.int64]) -> float:
+        positive = np.bincount(place, weights * is_positive, values)
+        negative = np.bincount(place, weights * ~is_positive, values)
+        pairs = positive.sum() * negative.sum()
+        below = np.cumsum(negative) - negative
+        return float((positive * (below + negative / 2)).sum() / pairs) if pairs else float("nan")
+
+    return value
 
 
 def _hits(outputs: Tensor, target: Tensor) -> Tensor:
@@ -92,36 +111,39 @@ def _strict_top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
             "classes.",
             hint='Set evaluate.metric to "accuracy" instead.',
         )
-    return (outputs.topk(5).indices == target[:, None]).any(1).double() * RIGHT
-
-
-def _top5(outputs: Tensor) -> Tensor:
-    """Return the classes of the five largest logits, int64 [B, 5], or all classes if there are fewer than five."""
-    return outputs.topk(min(5, outputs.shape[1]), dim=1).indices
+    return _top5_hits(outputs, target)
 
 
 def _top1(outputs: Tensor) -> Tensor:
-    return _top5(outputs)[:, 0]
+    return outputs.argmax(1)
 
 
 def _top1_hits(outputs: Tensor, target: Tensor) -> Tensor:
-    return (_top1(outputs) == target) * RIGHT
+    return (_top1(outputs) == target).double() * RIGHT
 
 
 def _top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
-    return (_top5(outputs) == target[:, None]).any(1) * RIGHT
+    # ``topk`` orders equal logits arbitrarily.
+    top5 = outputs.argsort(dim=1, descending=True, stable=True)[:, :5]
+    return (top5 == target[:, None]).any(1).double() * RIGHT
 
 
 def reciprocal_ranks(queries: Tensor, answers: Tensor) -> Tensor:
     """Return the reciprocal rank, float64 [N], of each query's answer among all answers.
 
-    Queries and answers are float vectors, [N, H]. Answers are ranked by cosine similarity. Another answer ranks above
-    the query's own answer only if it is strictly more similar to the query.
+    Queries and answers are float vectors, [N, H]. Answers are ranked by cosine similarity. Another answer that is as
+    similar to the query as the query's own answer adds one half to the rank. An encoder that returns the same vector
+    for every text therefore gets a low value.
     """
-    similarity = normalize(queries.double(), dim=1) @ normalize(answers.double(), dim=1).T
-    # Allow a small tolerance, because rounding errors can make the vectors of identical texts differ.
-    ahead = (similarity > similarity.diagonal().unsqueeze(1) + 1e-9).sum(1)
-    return 1.0 / (1 + ahead).double()
+    queries, answers = normalize(queries.double(), dim=1), normalize(answers.double(), dim=1)
+    ranks, step = [], max(1, _SIMILARITIES // len(answers))
+    # Compare a block of queries at a time, because N × N similarities may not fit in memory.
+    for start in range(0, len(queries), step):
+        lead = queries[start : start + step] @ answers.T
+        lead -= lead.diagonal(start).unsqueeze(1).clone()
+        ahead, not_behind = (lead > _EQUAL).sum(1), (lead >= -_EQUAL).sum(1)  # the own answer is not behind itself
+        ranks.append((1 + ahead + not_behind) / 2)
+    return 1 / torch.cat(ranks).double()
 
 
 def _losses(outputs: Tensor, target: Tensor) -> Tensor:

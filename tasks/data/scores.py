@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from tasks.user_code import opened
 RESAMPLES = 1000
 
 Rows = Callable[[Tensor, Tensor], Tensor]
-Weighted = Callable[[NDArray[np.generic], NDArray[np.generic], NDArray[np.int64]], float]
+Weighted = Callable[[NDArray[np.int64]], float]
 
 
 @dataclass
@@ -37,7 +39,10 @@ class BatchResults:
         parts = [batch[name] for batch in self.batches if name in batch]
         if len({tuple(part.shape[1:]) for part in parts}) != 1:
             return None
-        tensor = torch.cat(parts)
+        return self.in_order(torch.cat(parts))
+
+    def in_order(self, tensor: Tensor) -> Tensor:
+        """Put the rows of joined batches into sample order."""
         return tensor[torch.tensor(self.rows).argsort()] if self.rows else tensor
 
     def complete(self, name: str) -> Tensor:
@@ -51,12 +56,15 @@ class BatchResults:
 class Scored:
     """A metric's value, with per-sample results for paired comparisons.
 
-    ``contributions`` determines how the confidence interval of a quality difference is computed.
+    ``contributions`` determines how the confidence interval of a quality difference is computed. If the metric is not a
+    mean, ``resample`` computes the metric for each resample. The computation can take long, so callers call
+    ``resample`` only for an interval.
     """
 
     value: float
     samples: dict[str, Tensor]
     contributions: Contributions = "resampled"
+    resample: Callable[[], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -122,13 +130,13 @@ class RowScore(Score):
 class SetScore(Score):
     """A metric that needs all rows together, such as macro F1.
 
-    The ``reduce`` function maps the outputs for B rows to a tensor of shape [B]. The ``value`` function computes the
-    metric from the reduced outputs, the classes and the row weights, each of shape [N]. ``reduced_name`` is the key of
-    the reduced outputs in `Scored.samples`.
+    The ``reduce`` function maps the outputs for B rows to a tensor of shape [B]. The ``prepare`` function takes the
+    reduced outputs and the classes, and returns a function that computes the metric from the row weights. All arrays
+    have the shape [N]. ``reduced_name`` is the key of the reduced outputs in `Scored.samples`.
     """
 
     reduce: Callable[[Tensor], Tensor]
-    value: Weighted
+    prepare: Callable[[NDArray[np.generic], NDArray[np.generic]], Weighted]
     reduced_name: str
 
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -138,14 +146,14 @@ class SetScore(Score):
         return {self.reduced_name: reduced, "target": target}
 
     def conclude(self, results: BatchResults) -> Scored:
-        """Compute the metric for all rows and for each resample."""
+        """Compute the metric for all rows."""
         reduced, target = results.complete(self.reduced_name), results.complete("target").numpy()
+        value, size = self.prepare(reduced.numpy(), target), len(target)
 
-        def value(rows: NDArray[np.int64]) -> float:
-            return self.value(reduced.numpy(), target, np.bincount(rows, minlength=len(target)))
+        def resample() -> Tensor:
+            return resampled(lambda rows: value(np.bincount(rows, minlength=size)), size)
 
-        samples = {self.reduced_name: reduced, "quality": resampled(value, len(target))}
-        return Scored(value(np.arange(len(target))), samples)
+        return Scored(value(np.ones(size, dtype=np.int64)), {self.reduced_name: reduced}, resample=cache(resample))
 
 
 @dataclass(frozen=True)
@@ -163,9 +171,10 @@ class RatioScore(Score):
         return {"parts": self.parts(outputs, target)}
 
     def conclude(self, results: BatchResults) -> Scored:
-        """Compute the metric for all rows and for each resample."""
+        """Compute the metric for all rows."""
         parts = results.complete("parts").numpy()
-        return Scored(self.ratio(parts), {"quality": resampled(lambda rows: self.ratio(parts[rows]), len(parts))})
+        resample = partial(resampled, lambda rows: self.ratio(parts[rows]), len(parts))
+        return Scored(self.ratio(parts), {}, resample=cache(resample))
 
     def ratio(self, parts: NDArray[np.float64]) -> float:
         """Compute the metric from `parts`, float64 [N, 2]; return NaN if the denominators sum to 0."""
@@ -185,31 +194,38 @@ class OwnScore(Score):
         return {"output": outputs.clone(), "target": target}
 
     def conclude(self, results: BatchResults) -> Scored:
-        """Call the metric; if it returns one number for all rows, also compute the metric for each resample."""
+        """Call the metric; if it returns one number for all rows, `Scored.resample` calls it for each resample."""
+        outputs, target = results.joined("output"), results.joined("target")
+        if outputs is None or target is None:
+            return self._by_batch(results)
+        with self._opened() as metric:
+            result, samples = metric(outputs, target), {"output": outputs.float()}
+        if result.dim():
+            return Scored(result.mean().item(), samples | {"quality": result.float()}, "independent")
+
+        @torch.inference_mode()
+        def resample() -> Tensor:
+            with self._opened() as metric:
+                return resampled(lambda rows: metric(outputs[rows], target[rows]).item(), len(target))
+
+        return Scored(result.item(), samples, resample=cache(resample))
+
+    def _by_batch(self, results: BatchResults) -> Scored:
+        with self._opened() as metric:
+            parts = [metric(batch["output"], batch["target"]) for batch in results.batches]
+        if any(not part.dim() for part in parts):
+            raise MeasurementError(
+                f'evaluate.metric "{self.reference}" returned one number for all rows, which is not supported if the '
+                "rows differ in shape.",
+                hint="Return a tensor with one number for each row.",
+            )
+        rows = results.in_order(torch.cat(parts))
+        return Scored(rows.mean().item(), {"quality": rows.float()}, "independent")
+
+    @contextmanager
+    def _opened(self) -> Iterator[Rows]:
         with opened("evaluate.metric", self.reference, self.folder) as metric:
-
-            def values(outputs: Tensor, target: Tensor) -> Tensor:
-                return self._checked(metric(outputs, target), len(target))
-
-            outputs, target = results.joined("output"), results.joined("target")
-            if outputs is None or target is None:
-                parts = [values(batch["output"], batch["target"]) for batch in results.batches]
-                if any(not part.dim() for part in parts):
-                    raise MeasurementError(
-                        f'evaluate.metric "{self.reference}" returned one number for all rows, which is not supported '
-                        "if the batches differ in shape.",
-                        hint="Return a tensor with one number for each row.",
-                    )
-                rows = torch.cat(parts)
-                return Scored(rows.mean().item(), {"quality": rows.float()}, "independent")
-            result, samples = values(outputs, target), {"output": outputs.float()}
-            if result.dim():
-                return Scored(result.mean().item(), samples | {"quality": result.float()}, "independent")
-
-            def value(rows: NDArray[np.int64]) -> float:
-                return values(outputs[torch.from_numpy(rows)], target[torch.from_numpy(rows)]).item()
-
-            return Scored(result.item(), samples | {"quality": resampled(value, len(outputs))})
+            yield lambda outputs, target: self._checked(metric(outputs, target), len(target))
 
     def _checked(self, result: object, rows: int) -> Tensor:
         """Return the metric's result as float64: one number for all rows, or one number for each row."""

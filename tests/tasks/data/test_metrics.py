@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 from itertools import product
 
 import numpy as np
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import MeasurementError
-from tasks.data.metrics import METRICS, area_under_roc, edit_distance, macro_f1, word_errors
+from tasks.data import metrics, scores
+from tasks.data.metrics import METRICS, area_under_roc, edit_distance, macro_f1, reciprocal_ranks, word_errors
 from tasks.data.scores import BatchResults, OwnScore
 
 PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=30).filter(
@@ -27,7 +29,7 @@ def test_macro_f1_is_the_mean_of_the_harmonic_means_of_precision_and_recall(rows
         precision, recall = hits / max(guessed, 1), hits / max(there, 1)
         found.append(2 * precision * recall / (precision + recall) if hits else 0.0)
     guess, truth, weights = (np.array(column) for column in zip(*rows, strict=True))
-    assert macro_f1(guess, truth, weights) == pytest.approx(np.mean(found), abs=1e-12)
+    assert macro_f1(guess, truth)(weights) == pytest.approx(np.mean(found), abs=1e-12)
 
 
 @given(PAIRS)
@@ -36,11 +38,68 @@ def test_auroc_is_the_share_of_pairs_in_the_right_order(rows: list[tuple[int, in
     labelled = [(score, label % 2) for score, label, weight in rows for _ in range(weight)]
     pairs = list(product(*([score for score, label in labelled if label == side] for side in (1, 0))))
     score, label, weights = (np.array(column) for column in zip(*rows, strict=True))
-    found = area_under_roc(score / 3, label % 2, weights)
+    found = area_under_roc(score / 3, label % 2)(weights)
     if not pairs:
         assert np.isnan(found)
     else:
         assert found == pytest.approx(np.mean([(high > low) + (high == low) / 2 for high, low in pairs]), abs=1e-12)
+
+
+TIES = st.integers(1, 8).flatmap(lambda k: st.lists(st.lists(st.integers(0, 2), min_size=k, max_size=k), min_size=1))
+
+
+@given(TIES)
+def test_equal_logits_rank_by_class_number_as_in_argmax(rows: list[list[int]]) -> None:
+    outputs = torch.tensor(rows).float()
+    order = [sorted(range(len(row)), key=lambda each: (-row[each], each)) for row in rows]
+    for target in range(outputs.shape[1]):
+        targets = torch.full((len(rows),), target)
+        for name, most in (("top1", 1), ("top5-of-any", 5)):
+            expected = [100 * (target in each[:most]) for each in order]
+            assert METRICS[name].rows(outputs, targets).tolist() == expected
+        if outputs.shape[1] > 1:
+            assert METRICS["accuracy"].rows(outputs, targets).tolist() == [100 * (target == each[0]) for each in order]
+            assert torch.equal(METRICS["top1"].prediction(outputs), outputs.argmax(1))
+        if outputs.shape[1] > 5:
+            assert METRICS["top5"].rows(outputs, targets).tolist() == expected
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1 << 22])
+def test_answers_as_near_as_the_own_one_add_half_a_rank_each_in_blocks_of_any_size(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(metrics, "_SIMILARITIES", at_once)
+    answers = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [1.0, 1.0], [-1.0, 0.0]])
+    queries = torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, 0.0], [3.0, 3.0], [0.0, 0.0]])
+    # The third query's own answer is behind three others; the last query is equally far from all.
+    assert reciprocal_ranks(queries, answers).tolist() == [1 / 1.5, 1 / 1.5, 1 / 4, 1.0, 1 / 3]
+
+
+def test_the_memory_of_the_ranks_does_not_grow_with_the_square_of_the_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_SIMILARITIES", 1 << 18)
+    vectors = torch.randn(4_000, 2, generator=torch.Generator().manual_seed(0))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert len(reciprocal_ranks(vectors, vectors)) == len(vectors)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 40_000  # all similarities at once: 128,000 kB
+
+
+@pytest.mark.parametrize("name", ["f1-macro", "auroc", "wer"])
+def test_only_an_interval_costs_resamples(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    counted: list[int] = []
+    monkeypatch.setattr(scores, "resampled", lambda value, size: counted.append(size))
+    outputs = torch.tensor([[1, 2], [2, 1]]) if name == "wer" else torch.eye(2)
+    results = BatchResults([METRICS[name].take(outputs, outputs if name == "wer" else torch.arange(2))])
+    scored = METRICS[name].conclude(results)
+    assert not counted
+    assert scored.resample is not None
+    scored.resample(), scored.resample()
+    assert counted == [2]
+
+
+def test_macro_f1_of_many_classes_needs_no_table_of_all_pairs() -> None:
+    # Counts of 200,000 × 200,000 pairs of classes would be 320 GB.
+    labels = np.array([0, 199_999, 199_999])
+    assert macro_f1(labels, labels[::-1])(np.ones(3, dtype=np.int64)) == pytest.approx(1 / 4)
 
 
 def test_top5_asks_whether_the_class_is_among_the_five_largest_logits() -> None:
