@@ -45,8 +45,25 @@ class Arrival:
     def sketch(self, recipe: Recipe) -> Recipe | None:
         """Return a variant of the recipe that is quick to build, or None if a comparison would be pointless or slow."""
         is_plain = METHODS[recipe.method].quantizes and recipe.sketch().method == recipe.method
-        is_real = self.job.workload.checkpoint.kind not in ("train", "seeded")
-        return recipe.sketch(_CALIBRATION) if is_plain and is_real and self.counts else None
+        return recipe.sketch(_CALIBRATION) if is_plain and self._is_real and self.counts else None
+
+    @property
+    def _is_real(self) -> bool:
+        return self.job.workload.checkpoint.kind not in ("train", "seeded")
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return a warning if the float model does not beat a constant answer, even on the larger sample."""
+        warning: tuple[str, ...] = ()
+        for count in self.counts if self._is_real else ():
+            quality = self._float_quality(count, apart=False)
+            if quality is None or quality.beats_constant:
+                return ()
+            warning = (
+                f"the float model's {quality.metric} is {quality.value:.4g} on {quality.count:,} samples, no better "
+                f"than the best constant answer ({quality.constant:.4g}), so a run holds every candidate; check the "
+                "labels, the preprocessing and the weights",
+            )
+        return warning
 
     def loss(self, recipe: Recipe, candidate: CandidateRef) -> QualityLoss | None:
         """Measure the quality loss of a recipe's candidate; return None if the loss is small or may be due to chance.
@@ -57,7 +74,7 @@ class Arrival:
             The candidate's outputs contain NaN or infinities.
         """
         for count in self.counts:
-            before = self._float_quality(count, recipe, candidate.runtime)
+            before = self._float_quality(count, apart=RUNTIMES[candidate.runtime].couples_rows(recipe))
             if before is None:
                 return None
             share, least = _loss_of(before, self._candidate_quality(count, recipe, candidate))
@@ -116,9 +133,9 @@ class Arrival:
         best = min(durations, key=lambda threads: sum(durations[threads]))
         return min(durations[best]), best
 
-    def _float_quality(self, count: int, recipe: Recipe, runtime: str) -> Quality | None:
+    def _float_quality(self, count: int, *, apart: bool) -> Quality | None:
         """Measure the float model's quality; return None if the metric cannot be computed on the sample."""
-        key = count, RUNTIMES[runtime].couples_rows(recipe)
+        key = count, apart
         if key not in self._float:
             self._float[key] = None
             try:

@@ -101,6 +101,8 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
         samples=quality.count,
         batch_difference=batching.difference if batching else None,
         batch_changed=batching.changed if batching else None,
+        # A model with random weights is not expected to beat a constant answer.
+        constant_quality=None if workload.checkpoint.kind == "seeded" else quality.constant,
         outputs=_store_outputs(candidate, golden, quality, workspace),
     )
 

@@ -90,7 +90,8 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
                 arrival = Arrival(job, model_source(job, workspace))
                 result = result.model_copy(update=_call_model(job, arrival.source, workspace))
                 result = result.model_copy(update={"candidates": _candidates(job, workspace, problems, arrival)})
-                result = result.model_copy(update={"notes": (*result.notes, *arrival.notes)})
+                warned = {"data_notes": (*result.data_notes, *arrival.warnings())}
+                result = result.model_copy(update=warned | {"notes": (*result.notes, *arrival.notes)})
     return result.model_copy(
         update={"problems": tuple(problems.messages), "tracebacks": tuple(dict.fromkeys(problems.tracebacks))}
     )

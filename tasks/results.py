@@ -37,6 +37,7 @@ class Evaluation(Frozen):
     ``quality_batched`` is the quality with several rows per call; it differs from ``quality`` only if rows share
     activation ranges. ``batch_difference`` and ``batch_changed`` come from `tasks.proof.golden.Batching`. ``outputs``
     is an artifact with golden tensors (the timed inputs and the resulting outputs) and per-sample results.
+    ``constant_quality`` is the quality of the best constant answer, or None if it is unknown.
     """
 
     # Write ``NaN`` and ``Infinity`` to JSON, because ``null`` means that the batch difference was not measured.
@@ -54,6 +55,7 @@ class Evaluation(Frozen):
     contributions: Contributions = "independent"
     batch_difference: float | None = None
     batch_changed: float | None = None
+    constant_quality: float | None = None
     outputs: ArtifactRef
 
 

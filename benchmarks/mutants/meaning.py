@@ -9,7 +9,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 from storage.pointer import Switch
 from storage.results.tables import MEASUREMENTS
 from tasks.judgement import GateDecision
-from tasks.workload.gate import RULES, Gate, Rule, RuleOutcome
+from tasks.workload.gate import CONSTANT, RULES, Gate, Rule, RuleOutcome
 
 _COMPARISONS = {ast.Eq: eq, ast.NotEq: ne, ast.Lt: lt, ast.LtE: le, ast.Gt: gt, ast.GtE: ge}
 # How often something is tried, how long is waited, and how much is read, written or drawn at a time.
@@ -42,7 +42,7 @@ def _values() -> dict[str, tuple[str, ...]]:
     fields = [item for owner in owners for item in get_type_hints(owner).items()]
     found = {name: get_args(hint) for name, hint in fields if get_origin(hint) is Literal}
     found |= {column.name: column.choices for column in MEASUREMENTS.columns if column.choices}
-    return found | {"name": ("status", *RULES)}
+    return found | {"name": ("status", CONSTANT, *RULES)}
 
 
 _VALUES = _values()

@@ -376,6 +376,12 @@ MEASUREMENTS = Table(
         ),
         *_CAPACITY,
         _UNKNOWN,
+        Column(
+            "constant_quality",
+            REAL,
+            "quality of the best constant answer, for example the most frequent class; NULL if it is unknown",
+            "quality_metric",
+        ),
     ),
 )
 

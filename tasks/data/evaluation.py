@@ -27,7 +27,8 @@ class Quality:
     float32 [N], which contains each sample's contribution. The ``prediction`` tensor, int64 [N], contains predicted
     classes. ``contributions`` determines how the confidence interval of a quality difference is computed. If
     ``contributions`` is ``resampled``, ``resample`` returns the metric for each of R resamples, float64 [R]. ``mode``
-    names the evaluation procedure, such as ``rows apart``.
+    names the evaluation procedure, such as ``rows apart``. ``constant`` is the quality of the best constant answer, or
+    None if it is unknown.
     """
 
     metric: str
@@ -39,6 +40,12 @@ class Quality:
     mode: str = "plain"
     contributions: Contributions = "independent"
     resample: Callable[[], Tensor] | None = None
+    constant: float | None = None
+
+    @property
+    def beats_constant(self) -> bool:
+        """Whether the quality is better than the quality of the best constant answer, or the latter is unknown."""
+        return self.constant is None or (self.value - self.constant) * (1 if self.higher_is_better else -1) > 0
 
     def paired(self) -> dict[str, Tensor]:
         """Return `samples` with the numbers that paired comparisons need; this can take long for resampled metrics."""
@@ -86,15 +93,20 @@ def evaluate_batches(
     """
     scores = {metric.name: metric} | {name: METRICS[other] for name, other in (also or {}).items()}
     results = {name: BatchResults() for name in scores}
+    targets: list[Tensor] = []
+    width = 0
     for batch, outputs in _with_outputs(call, batches, total, progress, unit):
         if classes:
             _check_logits(outputs, classes)
         assert batch.target is not None
+        targets.append(batch.target)
+        width = outputs.shape[1] if outputs.dim() > 1 else 1
         for name, score in scores.items():
             results[name].batches.append(score.take(outputs, batch.target))
             results[name].rows.extend(batch.rows or ())
     scored = {name: score.conclude(results[name]) for name, score in scores.items()}
-    return as_quality(metric, scored, total, apart=apart)
+    constant = metric.constant(targets, width) if metric.constant else None
+    return as_quality(metric, scored, total, apart=apart, constant=constant)
 
 
 @torch.inference_mode()
@@ -109,7 +121,9 @@ def outputs_in_order(
     return results.complete("output")
 
 
-def as_quality(metric: Score, scored: Mapping[str, Scored], count: int, *, apart: bool) -> Quality:
+def as_quality(
+    metric: Score, scored: Mapping[str, Scored], count: int, *, apart: bool, constant: float | None = None
+) -> Quality:
     """Create a `Quality` from `scored`, which maps metric names to results; the gate checks `metric`.
 
     Raises
@@ -134,6 +148,7 @@ def as_quality(metric: Score, scored: Mapping[str, Scored], count: int, *, apart
         mode="rows apart" if apart else "plain",
         contributions=main.contributions,
         resample=main.resample,
+        constant=constant,
     )
 
 

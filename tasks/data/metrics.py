@@ -5,8 +5,8 @@ interval of a paired comparison requires each row's contribution to the metric, 
 of the rows. Tests check each metric against its definition.
 
 Int8 outputs often tie, so every metric has a rule for ties. Among classes with equal logits, the class with the
-smallest number ranks first, as in ``argmax``. Two rows with equal scores, or two answers that are equally similar to a query,
-count as half ahead of each other.
+smallest number ranks first, as in ``argmax``. Two rows with equal scores, or two answers that are equally similar to a
+query, count as half ahead of each other.
 """
 
 from __future__ import annotations
@@ -21,6 +21,15 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 from storage.errors import MeasurementError
+from tasks.data.constants import (
+    always,
+    constant_order,
+    deviation,
+    f1_of_most_frequent,
+    most_frequent,
+    unigram_loss,
+    variance,
+)
 from tasks.data.scores import RatioScore, RowScore, Score, SetScore, Weighted, describe_target, require_classes
 from tasks.paired import RIGHT
 from tasks.results import Contributions
@@ -252,19 +261,19 @@ _HIT: Contributions = "right-or-wrong"
 METRICS: Mapping[str, Score] = {
     score.name: score
     for score in (
-        RowScore("accuracy", True, _hits, _HIT, predicted),
-        RowScore("top5", True, _strict_top5_hits, _HIT, predicted),
-        SetScore("f1-macro", True, predicted, macro_f1, "prediction"),
-        SetScore("auroc", True, scores, area_under_roc, "score"),
-        RowScore("loss", False, _losses, keeps_output=False),
-        RowScore("mse", False, lambda outputs, target: _errors(outputs, target).square().mean(1)),
-        RowScore("mae", False, lambda outputs, target: _errors(outputs, target).abs().mean(1)),
-        RatioScore("perplexity", False, _loss_parts, perplexity),
-        RatioScore("wer", False, word_errors),
+        RowScore("accuracy", True, _hits, _HIT, predicted, constant=most_frequent(1)),
+        RowScore("top5", True, _strict_top5_hits, _HIT, predicted, constant=most_frequent(5)),
+        SetScore("f1-macro", True, predicted, macro_f1, "prediction", constant=f1_of_most_frequent),
+        SetScore("auroc", True, scores, area_under_roc, "score", constant=always(0.5)),
+        RowScore("loss", False, _losses, keeps_output=False, constant=unigram_loss),
+        RowScore("mse", False, lambda outputs, target: _errors(outputs, target).square().mean(1), constant=variance),
+        RowScore("mae", False, lambda outputs, target: _errors(outputs, target).abs().mean(1), constant=deviation),
+        RatioScore("perplexity", False, _loss_parts, perplexity, constant=lambda *of: perplexity(unigram_loss(*of))),
+        RatioScore("wer", False, word_errors, constant=always(1.0)),  # an empty answer
         # `sections.Metric` does not list the following metrics, because only particular domains use them.
-        RowScore("top1", True, _top1_hits, _HIT, _top1, scale=RIGHT),
-        RowScore("top5-of-any", True, _top5_hits, _HIT, scale=RIGHT),
+        RowScore("top1", True, _top1_hits, _HIT, _top1, scale=RIGHT, constant=most_frequent(1)),
+        RowScore("top5-of-any", True, _top5_hits, _HIT, scale=RIGHT, constant=most_frequent(5)),
         RowScore("cosine", True, lambda outputs, target: cosine_similarity(outputs.double(), target.double())),
-        RowScore("retrieval", True, reciprocal_ranks),
+        RowScore("retrieval", True, reciprocal_ranks, constant=constant_order),
     )
 }

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from storage.errors import MeasurementError
+from tasks.data.constants import Constant
 from tasks.results import Contributions
 from tasks.user_code import opened
 
@@ -69,10 +70,14 @@ class Scored:
 
 @dataclass(frozen=True)
 class Score(ABC):
-    """A metric that takes outputs and targets batch by batch, and then computes one number."""
+    """A metric that takes outputs and targets batch by batch, and then computes one number.
+
+    ``constant`` computes the quality of the best constant answer, and is None if that quality is unknown.
+    """
 
     name: str
     higher_is_better: bool
+    constant: Constant | None = field(default=None, kw_only=True)
 
     @property
     def is_percentage(self) -> bool:

@@ -25,6 +25,8 @@ BATCH_TOLERANCE = 1e-4
 
 _BATCH_NOTE = "distance between batched and separate outputs, as a fraction of the output's range"
 
+CONSTANT = "constant_quality"  # the rule that the baseline must be better than the best constant answer
+
 Outcome = Literal["passed", "held", "failed"]
 Objective = Literal["fastest", "smallest", "cheapest"]
 _QUALITY = ("quality_difference", "quality_difference_low", "quality_difference_high", "higher_is_better")
@@ -93,6 +95,11 @@ class RuleOutcome(BaseModel):
         """Describe the rule's bound and the deciding value in one line."""
         if self.name == "status":
             return f"failed in {self.note}"
+        if self.name == CONSTANT:
+            return (
+                f"the baseline's {self.note} is {_digits(self.seen or 0.0, 4)}, no better than the best constant "
+                f"answer ({_digits(self.bound, 4)}); check the labels, the preprocessing and the weights"
+            )
         verb = "allows" if self.name.startswith("max_") else "requires"
         bound = _digits(self.bound, 6)
         if self.seen is None:
@@ -168,6 +175,9 @@ class Rule:
 def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, ...]:
     """Check a row against every rule of the gate, or only against the ``status`` rule if the candidate failed.
 
+    If the baseline does not beat the best constant answer, the other numbers mean nothing. The result then contains
+    only the ``constant_quality`` rule, which is held.
+
     Parameters
     ----------
     timed
@@ -176,6 +186,12 @@ def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, 
     if row["status"] != "ok":
         why = f"{text(row, 'stage') or 'a stage'}: {text(row, 'error') or 'no reason was recorded'}"
         return (RuleOutcome(name="status", bound="ok", seen=text(row, "status"), outcome="failed", note=why),)
+    constant, baseline = finite(row, CONSTANT), finite(row, "baseline_quality")
+    if constant is not None and baseline is not None:
+        gain = baseline - constant if row.get("higher_is_better") else constant - baseline
+        if gain <= 0:
+            note = text(row, "quality_metric") or "quality"
+            return (RuleOutcome(name=CONSTANT, bound=constant, seen=baseline, outcome="held", note=note),)
     applicable = ((rule, rule.bound(gate)) for rule in RULES.values() if timed or not rule.is_timed)
     return tuple(rule.check(gate, row, bound) for rule, bound in applicable if bound is not None)
 

@@ -20,7 +20,7 @@ from tasks.stages import preview
 from tasks.workload import Workload
 from tests.tasks.domains.custom.own import own
 from tests.tasks.outliers import write_networks
-from tests.tasks.pipeline import job_of
+from tests.tasks.pipeline import build, evaluate, job_of
 
 FOUND = "static-int8/torchscript", "static-int8/onnxruntime"
 
@@ -84,6 +84,26 @@ def test_nothing_is_said_of_a_good_model_and_nothing_of_a_night_is_left(folder: 
     asked = job.workload.recipe_named("static-int8").content()
     assert recipes
     assert all(each.recipe().content() != asked for each in recipes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["uri", "seeded"])
+def test_a_float_model_no_better_than_a_constant_answer_is_reported_unless_its_weights_are_drawn(
+    folder: Path, kind: str
+) -> None:
+    state = torch.load(folder / "good.pth", weights_only=True)
+    torch.save({name: torch.zeros_like(tensor) for name, tensor in state.items()}, folder / "zeros.pth")
+    changes = {"uri": str(folder / "zeros.pth")} if kind == "uri" else {}
+    recipe = [{"name": "float", "method": "none"}]
+    asked = workload(folder, checkpoint={"kind": kind} | changes, recipe=recipe)
+    store = ArtifactStore(folder / "store")
+    warned = preview(Workspace(store), asked).data_notes
+    assert [note.partition(", so")[0] for note in warned if "constant" in note] == [
+        "the float model's accuracy is 12.5 on 600 samples, no better than the best constant answer (12.5)"
+    ] * (kind == "uri")
+    job = job_of(asked, store)
+    evaluation = evaluate(job, build(job, "float", "eager", store), store)
+    assert evaluation.constant_quality == (12.5 if kind == "uri" else None)
 
 
 @pytest.mark.slow

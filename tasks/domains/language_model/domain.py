@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
+from tasks.data.constants import unigram_loss
 from tasks.data.corpus import load_vocabulary, prepare_pydoc, prepare_text
 from tasks.data.evaluation import Quality, perplexity_metric
 from tasks.data.samples import load_samples
@@ -117,6 +118,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
             count=len(losses),
             mode=f"{settings.mode}, rows apart" if apart else settings.mode,
             contributions="serial",
+            constant=unigram_loss([ids[1:]], job.dataset.vocabulary),
         )
 
     def train(self, workload: LanguageModelWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:

@@ -192,7 +192,9 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
             name: METRICS[name].conclude(BatchResults([METRICS[name].take(vectors, target)]))
             for name, target in targets.items()
         }
-        return as_quality(self.metric(workload), scored, len(texts), apart=apart)
+        metric = self.metric(workload)
+        constant = metric.constant([vectors], 0) if metric.constant else None
+        return as_quality(metric, scored, len(texts), apart=apart, constant=constant)
 
     def calibration(
         self, job: Job[EncoderWorkload], store: ArtifactStore, batch_size: int

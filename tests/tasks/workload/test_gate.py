@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tasks.gate import judge
+from tasks.gate import judge, may_be_promoted
 from tasks.results import Incumbent
 from tasks.workload.gate import Gate, RuleOutcome, rules_on
 from tests.tasks.test_gate import EXECUTED, PROVEN, STRICT, decided, only, row, workload
@@ -218,3 +218,37 @@ def test_saturation_is_told_with_what_was_executed(instructions: object, note: s
 def test_a_speed_with_one_bound_holds(missing: str):
     found = rule("min_speedup", row(**GOOD | {f"speedup_bound_{missing}": None}))
     assert (found.outcome, found.note) == ("held", "its speedup has no bounds")
+
+
+# The baseline's loss is 4.9 and its interval breaks the bound, so without the rule the candidate is rejected.
+WORSE = GOOD | {"quality_difference": 3.0, "quality_difference_low": 2.9, "quality_difference_high": 3.1}
+
+
+@pytest.mark.parametrize("changes", [GOOD, WORSE])
+@pytest.mark.parametrize("constant", [4.9, 4.0])
+def test_a_baseline_no_better_than_a_constant_answer_holds_every_candidate(changes: dict[str, Any], constant: float):
+    rows = [row(candidate, **changes | {"constant_quality": constant}) for candidate in ("float/eager", "int8/eager")]
+    rows += [row(**changes | {"constant_quality": constant}), row("half/eager", status="failed", stage="build")]
+    judgement = judge(workload(**GATE), rows, None)
+    assert decided(judgement) == {"int8/eager": "hold", "int8/torchscript": "hold", "half/eager": "reject"}
+    assert judgement.decisions[0].reason == (
+        f"the baseline's loss is 4.9, no better than the best constant answer ({constant:g}); check the labels, the "
+        "preprocessing and the weights"
+    )
+    assert not may_be_promoted(workload(**GATE), rows[2])
+    standing = judge(workload(**GATE), rows, Incumbent(version="2026-01-01-a", same_as="int8/torchscript")).incumbent
+    assert standing is not None
+    assert standing.stays
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"constant_quality": 4.91},
+        {"constant_quality": None},
+        {"constant_quality": 4.8, "higher_is_better": True, "quality_difference_low": -0.1},
+        {"constant_quality": 4.8, "baseline_quality": None},
+    ],
+)
+def test_only_a_baseline_that_is_known_to_be_no_better_holds(changes: dict[str, Any]):
+    assert {each.outcome for each in rules_on(workload(**GATE).gate, row(**GOOD | changes))} == {"passed"}
