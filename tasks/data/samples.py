@@ -11,11 +11,11 @@ Splits are memory-mapped and read as batches of tensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,8 @@ from tasks.refs import DatasetRef, Frozen
 KIND = "samples"
 DESCRIPTION = "samples.json"
 TARGET = "row-target"  # name of the target column; the hyphen prevents a clash with input names, which are identifiers
-SINGLE = "test-rows"  # name of the split that contains the test samples as collated batches of one row
 _STREAM = {"tokens"}  # columns of a stream of tokens
+ROWS = "-rows"  # suffix of a split that contains another split's samples as collated batches of one row
 _TOKENS_PER_SAMPLE = 16  # number of stream tokens that count as one sample
 _STORED_TYPES = {1: torch.uint8, 2: torch.int16}  # substitutes for types that NumPy lacks, keyed by size in bytes
 
@@ -276,8 +276,8 @@ def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Sampl
         The artifact is not in the store.
     """
     folder, description = store.path(dataset.kind, dataset.digest), read_description(dataset, store)
-    is_judged = split in ("test", SINGLE)
-    split = dataset.judged_on if split == "test" else split
+    is_judged = split.removesuffix(ROWS) == "test"
+    split = dataset.judged_on + split.removeprefix("test") if is_judged else split
     names = [path.name.split(".")[1] for path in sorted(folder.glob(f"{split}.*.npy")) if ".shapes." not in path.name]
     if not names:
         raise InputError(
@@ -285,7 +285,7 @@ def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Sampl
             hint=f"Use one of these splits: {', '.join(dataset.splits)}.",
         )
     columns = {name: _open_column(folder, split, name, description.types.get(f"{split}.{name}", "")) for name in names}
-    size = description.splits["test" if split == SINGLE else split]
+    size = description.splits[split.removesuffix(ROWS)]
     samples = Samples(columns, description, size)
     return samples.draw(dataset.at_most) if dataset.at_most and is_judged else samples
 
@@ -295,9 +295,33 @@ def load_test(dataset: DatasetRef, store: ArtifactStore, *, apart: bool) -> Samp
 
     If `apart` is true, collated batches have one row each, so that rows are not padded.
     """
-    # Batches of one row are stored only for the test split.
-    collated = apart and dataset.judged_on == "test" and read_description(dataset, store).collated
-    return load_samples(dataset, SINGLE if collated else "test", store)
+    collated = apart and read_description(dataset, store).collated
+    return load_samples(dataset, f"test{ROWS}" if collated else "test", store)
+
+
+def joined_by_shape(rows: Iterable[Batch], axes: Sequence[int | None], batch_size: int) -> Iterator[Batch]:
+    """Join single rows of equal shape into batches, so that no row is padded to the length of another row.
+
+    Parameters
+    ----------
+    axes
+        For each input, the axis along which rows are joined. If an input has no such axis, or if the axis does not have
+        the length 1, every row stays separate.
+    """
+    alike: dict[tuple[torch.Size, ...], list[tuple[int, Batch]]] = {}
+    for number, row in enumerate(rows):
+        assert row.target is not None
+        shapes = tuple(tensor.shape for tensor in (*row.inputs, row.target))
+        alike.setdefault(shapes, []).append((number, row))
+    for shapes, group in alike.items():
+        joins = all(
+            axis is not None and shape[axis : axis + 1] == (1,) for axis, shape in zip(axes, shapes, strict=False)
+        )
+        step = batch_size if joins else 1
+        for part in (group[start : start + step] for start in range(0, len(group), step)):
+            columns = zip(*((*row.inputs, cast(Tensor, row.target)) for _, row in part), strict=True)
+            *inputs, target = (torch.cat(each, axis or 0) for each, axis in zip(columns, (*axes, 0), strict=True))
+            yield Batch(tuple(inputs), target, len(part), [number for number, _ in part])
 
 
 def _open_column(folder: Path, split: str, name: str, dtype: str) -> Column:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from storage.digest import file_digest
 from storage.errors import ConfigurationError, InputError, first_line
 from storage.humanize import plural
-from tasks.data.samples import SINGLE, TARGET, Description, find_or_write, write_split
+from tasks.data.samples import ROWS, TARGET, Description, find_or_write, write_split
 from tasks.data.sections import FactoryData
 from tasks.job import Workspace
 from tasks.refs import DatasetRef
@@ -102,7 +102,9 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
                 split: _columns(data, split, splits[split], parameters, data.batch_size, workspace) for split in _STORED
             }
             if data.collate:
-                stored[SINGLE] = _columns(data, "test", splits["test"], parameters, 1, workspace)
+                stored |= {
+                    split + ROWS: _columns(data, split, splits[split], parameters, 1, workspace) for split in _STORED
+                }
         types: dict[str, str] = {}
         for split, columns in stored.items():
             types |= write_split(folder, split, columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from torch.nn import functional
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, MeasurementError, NightquantError, QuantizationError
 from tasks.data.metrics import edit_distance
-from tasks.data.samples import load_samples, load_test
+from tasks.data.samples import Batch, joined_by_shape, load_samples, load_test
 from tasks.data.scores import RESAMPLES
+from tasks.data.user_data import load_splits
 from tasks.data.weights import load_state
 from tasks.evaluate import compare
 from tests.tasks.data.test_user_data import SEQUENCES, TWO_INPUTS
@@ -148,7 +150,7 @@ def test_what_is_no_mean_is_compared_on_the_same_resamples(tmp_path: Path, metri
     assert found.quality_difference_low <= found.quality_difference <= found.quality_difference_high
 
 
-def test_padded_batches_and_rows_apart_give_a_model_that_heeds_lengths_the_same_quality(tmp_path: Path) -> None:
+def test_rows_together_and_rows_apart_give_a_model_that_heeds_lengths_the_same_quality(tmp_path: Path) -> None:
     write(tmp_path, CODE + SEQUENCES)
     store = ArtifactStore(tmp_path)
     recipes = [{"name": "float", "method": "none"}, {"name": "int8", "method": "dynamic", "modules": ["Linear"]}]
@@ -166,6 +168,60 @@ def test_padded_batches_and_rows_apart_give_a_model_that_heeds_lengths_the_same_
     assert int8.mode == "rows apart"
     assert int8.quality == pytest.approx(float_.quality, abs=0.02)
     assert float_.metrics["perplexity"] == pytest.approx(torch.tensor(float_.quality).exp().item())
+
+
+PICTURES = """
+class Convolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.last = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(4, 3)
+
+    def forward(self, pictures):
+        return self.last(torch.relu(self.layer(pictures)).mean((2, 3)))
+
+def pictures():
+    generator = torch.Generator().manual_seed(0)
+    sides = [8 + 8 * (index * 7 % 3) for index in range(30)]
+    items = [(torch.rand(1, side, side, generator=generator), index % 3) for index, side in enumerate(sides)]
+    return {"calibration": items, "test": items}
+
+def pad_pictures(items):
+    side = max(picture.shape[1] for picture, _ in items)
+    padded = [nn.functional.pad(each, (0, side - each.shape[2], 0, side - each.shape[1])) for each, _ in items]
+    return torch.stack(padded), torch.tensor([label for _, label in items])
+"""
+
+
+@pytest.mark.parametrize("judged_on", ["test", "calibration"])
+@pytest.mark.slow
+def test_no_row_is_padded_for_another_row(tmp_path: Path, judged_on: str) -> None:
+    write(tmp_path, CODE + PICTURES)
+    store = ArtifactStore(tmp_path)
+    data = {"kind": "factory", "factory": "own_code:pictures", "collate": "own_code:pad_pictures", "batch_size": 7}
+    model, metric = {"kind": "factory", "factory": "own_code:Convolution"}, {"metric": "loss", "batch_size": 8}
+    job = job_of(own(tmp_path, data=data, model=model, evaluate=metric, recipe=INT8), store)
+    job = replace(job, dataset=job.dataset.model_copy(update={"judged_on": judged_on}))
+    items = load_splits(job.workload.data)["test"]
+    labels = torch.tensor([label for _, label in items])
+    network = build_model(job.workload, job.dataset)
+    network.load_state_dict(load_state(job.checkpoint, store))
+    with torch.inference_mode():
+        for recipe, plain in (("float", network), ("int8", converted(job, "int8", store))):
+            found = evaluate(job, build(job, recipe, "eager", store), store)
+            losses = functional.cross_entropy(
+                torch.cat([plain(each[None]) for each, _ in items]), labels, reduction="none"
+            )
+            assert found.quality == pytest.approx(losses.mean().item(), abs=1e-6)
+            kept = load_file(store.path(found.outputs.kind, found.outputs.digest) / "samples.safetensors")
+            torch.testing.assert_close(kept["quality"], losses)
+
+
+def test_rows_that_cannot_be_joined_along_an_axis_stay_separate() -> None:
+    rows = [Batch((torch.ones(1, 2), torch.ones(size, 1)), torch.ones(1), 1) for size in (2, 2, 1, 1)]
+    assert [batch.rows for batch in joined_by_shape(rows, [0, 1], 3)] == [[0, 1], [2, 3]]
+    assert [batch.rows for batch in joined_by_shape(rows, [0, 0], 3)] == [[0], [1], [2, 3]]
+    assert [batch.rows for batch in joined_by_shape(rows, [0, None], 3)] == [[0], [1], [2], [3]]
+    assert [batch.rows for batch in joined_by_shape([rows[0]] * 5, [0, 1], 3)] == [[0, 1, 2], [3, 4]]
 
 
 TAGGING = """
