@@ -24,7 +24,7 @@ from storage.seal import MANIFEST, SUMS, check_manifest, sign, write_sums
 from storage.trust import Signer
 from tasks.bundle.manifest import Provenance, manifest_of
 from tasks.bundle.origin import PROVENANCE, SBOM, installed_packages, provenance_of, sbom_of
-from tasks.bundle.verify import checker_source, verify
+from tasks.bundle.verify import checker_source, packages_of, verify
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.refs import CandidateRef, Frozen
@@ -194,7 +194,15 @@ def _model_card(
     environment.filters |= {"number": _number, "minutes": minutes, "plural": plural}
     template = environment.from_string(_CARD_TEMPLATE.read_text(encoding="utf-8"))
     usage = environment.from_string(domain.usage + runtime.usage).render(m=manifest)
-    return template.render(m=manifest, runtime=runtime, usage=usage, signed=signed)
+    checker = checker_source(str(manifest["measured_runtime"]))
+    return template.render(
+        m=manifest,
+        runtime=runtime,
+        usage=usage,
+        signed=signed,
+        verifies_with=packages_of(checker),
+        runs_with=packages_of(checker, usage),
+    )
 
 
 def _number(value: object, spec: str = ".4g", scale: float = 1.0, unit: str = "") -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tasks.bundle.origin import Package, installed_packages
+from tasks.bundle.verify import checker_source, packages_of
+from tasks.extensions import RUNTIMES
 
 LICENCES = {
     "expression": ("License-Expression: MIT OR Apache-2.0\nLicense: other\n", "MIT OR Apache-2.0"),
@@ -46,3 +48,14 @@ def test_what_runs_this_test_is_installed():
     found = {each.name: each for each in installed_packages()}
     assert found["pebble"].version == version("pebble")
     assert "LGPL" in found["pebble"].licence
+
+
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if RUNTIMES[name].hands_over])
+def test_a_verification_program_imports_only_what_the_runtime_cannot_run_without(runtime: str):
+    expected = {"onnxruntime": ("numpy", "onnxruntime"), "openvino": ("numpy", "openvino")}
+    assert packages_of(checker_source(runtime)) == expected.get(runtime, ("torch",))
+
+
+def test_packages_are_found_by_their_imports():
+    programs = "import os, a.b\nfrom c.d import e\n", "def load():\n    import f as g, a\n"
+    assert packages_of(*programs) == ("a", "c", "f")

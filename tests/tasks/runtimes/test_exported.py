@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import venv
@@ -409,14 +410,22 @@ def test_the_model_card_shows_a_program_that_runs(
 
 @pytest.mark.parametrize("runtime", EXPORTED)
 @pytest.mark.slow
-def test_a_bundle_verifies_in_an_environment_of_the_runtime_and_numpy_alone(
+def test_a_bundle_verifies_in_an_environment_of_the_packages_that_its_card_asks_for(
     words: MakeJob, store: ArtifactStore, tmp_path: Path, runtime: str
 ) -> None:
     job = words(recipe(runtime, "dynamic"))
     candidate = pipeline.build(job, "tried", runtime, store)
     made = Made(job, candidate, pipeline.evaluate(job, candidate, store), store)
     bundle = tmp_path / made.package(BundleStore(tmp_path)).location
-    python = environment_of(tmp_path / "environment", runtime, "numpy")
+    card = (bundle / "MODEL_CARD.md").read_text(encoding="utf-8")
+    needs = re.search(r"needs Python and (.*?)\.", card.replace("\n", " "))
+    assert needs is not None
+    packages = needs[1].split(" and ")
+    assert sorted(packages) == sorted((runtime, "numpy"))
+    listed = re.search(r"^\| needs \| (.*) \|$", card, re.MULTILINE)
+    assert listed is not None
+    assert listed[1].endswith(", ".join(f"{name} {metadata.version(name)}" for name in sorted(packages)))
+    python = environment_of(tmp_path / "environment", *packages)
     for word, code in (("torch", 1), (runtime, 0)):
         assert subprocess.run([python, "-c", f"import {word}"], capture_output=True, check=False).returncode == code
     done = subprocess.run([python, "-I", bundle / "verify.py"], capture_output=True, text=True, check=False)
