@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,9 @@ from storage.digest import digest_of, file_digest
 from storage.errors import InputError
 from storage.errors import shown as as_shown
 from tasks.archive import open_source
+from tasks.data.labels import absence_note, numbered
 from tasks.data.pictures import (
+    FORMATS,
     PictureWriter,
     Preprocessing,
     Split,
@@ -32,7 +34,8 @@ from tasks.job import Progress, Workspace
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
-_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_SUFFIXES = frozenset(suffix for suffix, format in Image.registered_extensions().items() if format in FORMATS)
+_NOT_CLASSES = frozenset({"__MACOSX"})  # a folder that macOS adds to archives
 _SPLITS: dict[str, Split] = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 _NAMED = 5
 _MUCH_LARGER = 2  # images that are enlarged to twice their size look blurred
@@ -40,6 +43,7 @@ _MUCH_LARGER = 2  # images that are enlarged to twice their size look blurred
 _NOT_CONTENT = {"uri", "sha256", "max_bytes", "root", "download", "transforms", "image_size"}
 
 Quotas = Mapping[Split, int | None]
+Notes = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -69,13 +73,13 @@ def prepare_pictures(
     data: Pictures,
     geometry: Preprocessing,
     content: Mapping[str, object],
-    open_parts: Callable[[], tuple[Sequence[str], Sequence[Part]]],
+    open_parts: Callable[[], tuple[Sequence[str], Sequence[Part], Notes]],
     workspace: Workspace,
 ) -> DatasetRef:
     """Find an image data set in the store, or create it.
 
-    `content` identifies the images and the code that reads them. `open_parts` returns the class names and a sequence of
-    `Part` objects, which are read in order.
+    `content` identifies the images and the code that reads them. `open_parts` returns the class names, a sequence of
+    `Part` objects, which are read in order, and notes.
 
     Raises
     ------
@@ -90,7 +94,7 @@ def prepare_pictures(
     }
 
     def fill(writer: PictureWriter) -> Description:
-        classes, parts = open_parts()
+        classes, parts, notes = open_parts()
         sides, unreadable = _add_all(writer, parts, geometry, data.seed, workspace.progress)
         total = sum(len(part.names) for part in parts)
         allowed: float = getattr(data, "max_corrupt_share", 0)
@@ -109,7 +113,7 @@ def prepare_pictures(
             mean=geometry.mean,
             std=geometry.std,
             skipped=tuple(sorted(unreadable)),
-            notes=_enlargement_note(sides, geometry.resize) + writer.notes(),
+            notes=(*notes, *_enlargement_note(sides, geometry.resize), *writer.notes()),
         )
 
     return find_or_write_pictures(workspace.store, made_from, (3, geometry.crop, geometry.crop), fill)
@@ -179,12 +183,14 @@ def stratified_order(labels: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
 class Layout:
     """The contents of an image folder: class names, indexed by label, and (file, label) pairs, keyed by split.
 
-    If `root` does not contain split folders, all files are in ``train``.
+    If `root` does not contain split folders, all files are in ``train``. ``notes`` names class folders without images,
+    and folders that were left out.
     """
 
     root: Path
     classes: tuple[str, ...]
     files: dict[Split, list[tuple[Path, int]]]
+    notes: Notes = ()
 
 
 def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
@@ -197,43 +203,49 @@ def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: 
     with open_source(
         data.uri, downloads, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress
     ) as source:
+
+        def find() -> Layout:
+            return find_layout(source.path(), as_shown(data.uri), data.classes)
+
         # Extract an archive only if the store does not contain its data set.
-        layout = None if source.sha256 else find_layout(source.path(), as_shown(data.uri))
+        layout = None if source.sha256 else find()
         content = {"archive": source.sha256, "code": code_digest(__name__)}
         if layout:  # the digest covers file names and contents, so a changed image results in a new data set
             files = [file for part in layout.files.values() for file, _ in part]
             content["files"] = digest_of({str(file.relative_to(layout.root)): file_digest(file) for file in files})
+            content["classes"] = digest_of({"names": layout.classes})  # an empty folder is also a class
 
-        def open_parts() -> tuple[Sequence[str], Sequence[Part]]:
-            read_layout = layout or find_layout(source.path(), as_shown(data.uri))
-            return read_layout.classes, _parts(read_layout, data)
+        def open_parts() -> tuple[Sequence[str], Sequence[Part], Notes]:
+            read_layout = layout or find()
+            return read_layout.classes, _parts(read_layout, data), read_layout.notes
 
         return prepare_pictures(data, geometry, content, open_parts, workspace)
 
 
-def find_layout(folder: Path, shown: str = "") -> Layout:
+def find_layout(folder: Path, shown: str = "", stated: Sequence[str] = ()) -> Layout:
     """Find the classes and files in `folder` or in its only subfolder.
 
-    Many archives contain a single top-level folder.
+    Many archives contain a single top-level folder. The `stated` names are classes, even if a split has the same name.
 
     Raises
     ------
     InputError
-        Fewer than two classes have images.
+        Fewer than two classes have images, `stated` lacks a class, or a folder could be a split or a class.
     """
     children = _folders(folder)
     for root in (folder, *children) if len(children) == 1 else (folder,):
-        parts = {_SPLITS[child.name.lower()]: child for child in _folders(root) if child.name.lower() in _SPLITS}
-        if "train" not in parts:
-            parts = {"train": root}
+        parts, notes = _split_folders(root, shown or str(folder), stated)
         tree = {split: {child.name: pictures_in(child) for child in _folders(part)} for split, part in parts.items()}
-        classes = sorted({name for by_class in tree.values() for name, files in by_class.items() if files})
-        if len(classes) > 1:
+        found = {name for by_class in tree.values() for name, files in by_class.items() if files}
+        if len(found) > 1:
+            # Like torchvision, count class folders without images, because a class number must not depend on them.
+            empty = {name for by_class in tree.values() for name in by_class} - found
+            classes = numbered(found if stated else found | empty, stated, shown or str(folder))
             files = {
                 split: [(file, label) for label, name in enumerate(classes) for file in by_class.get(name, [])]
                 for split, by_class in tree.items()
             }
-            return Layout(root, tuple(classes), files)
+            return Layout(root, classes, files, (*notes, *absence_note(classes, found)))
     raise InputError(
         f"{shown or folder} contains fewer than two folders of images.",
         hint="Arrange images as <class>/<image> or as train/<class>/<image>. You can add the folders test and valid "
@@ -241,13 +253,54 @@ def find_layout(folder: Path, shown: str = "") -> Layout:
     )
 
 
+def _split_folders(root: Path, shown: str, stated: Sequence[str]) -> tuple[dict[Split, Path], Notes]:
+    """Return the folder of each split, and notes about other folders; without split folders, `root` is ``train``.
+
+    A folder with the name of a split is a class if `stated` contains its name, or if it contains no class folders while
+    other folders contain images.
+    """
+    children = _folders(root)
+    named = [child for child in children if child.name.lower() in _SPLITS and child.name not in stated]
+    parts = {_SPLITS[child.name.lower()]: child for child in named}
+    others = [child.name for child in children if child not in named and _has_pictures(child)]
+    classes = {split: {child.name for child in _folders(part) if _has_pictures(child)} for split, part in parts.items()}
+    train = classes.pop("train", set())
+    if not named or (others and not train):
+        return {"train": root}, ()
+    if len(named) == 1 and "train" not in parts:
+        return {"train": root}, ()  # the only folder
+    if len(parts) < len(named) or "train" not in parts:
+        raise InputError(
+            f"{shown} contains these split folders: {', '.join(child.name for child in named)}.",
+            hint="Use one folder for each split, and name the folders train, test and valid. If the folders are "
+            "classes, list all classes in data.classes.",
+        )
+    if others and not stated and not any(train & held_out for held_out in classes.values()):
+        raise InputError(
+            f'{shown} contains the folder "{parts["train"].name}", which could be a split or a class, because other '
+            f"folders also contain images: {', '.join(others)}.",
+            hint=f'If "{parts["train"].name}" is a split, move the other folders elsewhere. If it is a class, list all '
+            "classes in data.classes.",
+        )
+    return parts, ((f"these folders next to train were left out: {', '.join(others)}",) if others else ())
+
+
 def _folders(folder: Path) -> list[Path]:
-    return sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+    children = (child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+    return sorted(child for child in children if child.name not in _NOT_CLASSES)
 
 
 def pictures_in(folder: Path) -> list[Path]:
     """Return all files with an image suffix in a folder and its subfolders."""
-    return sorted(
+    return sorted(_pictures(folder))
+
+
+def _has_pictures(folder: Path) -> bool:
+    return next(_pictures(folder), None) is not None
+
+
+def _pictures(folder: Path) -> Iterator[Path]:
+    return (
         file
         for file in folder.rglob("*")
         if file.suffix.lower() in _SUFFIXES and not file.name.startswith(".") and file.is_file()

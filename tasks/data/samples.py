@@ -33,6 +33,8 @@ DESCRIPTION = "samples.json"
 TARGET = "row-target"  # name of the target column; the hyphen prevents a clash with input names, which are identifiers
 _STREAM = {"tokens"}  # columns of a stream of tokens
 ROWS = "-rows"  # suffix of a split that contains another split's samples as collated batches of one row
+IGNORED = -100  # target that cross-entropy ignores
+_BLOCK = 1 << 24  # number of labels that are read at once
 _TOKENS_PER_SAMPLE = 16  # number of stream tokens that count as one sample
 _STORED_TYPES = {1: torch.uint8, 2: torch.int16}  # substitutes for types that NumPy lacks, keyed by size in bytes
 
@@ -45,6 +47,7 @@ class Description(Frozen):
     types: dict[str, str] = Field(default_factory=dict)  # column types that NumPy lacks, keyed by ``split.column``
     collated: bool = False  # whether the records are batches from a collate function
     classes: tuple[str, ...] = ()  # class names, indexed by class number
+    label_range: tuple[int, int] | None = None  # smallest and largest integer target in any split, without IGNORED
     vocabulary: int = 0  # number of token ids; 0 if the inputs are not tokens
     sample_shape: tuple[int, ...] = ()  # shape of a sample, without the batch axis
     # Images are scaled to the range 0…1 and normalized per channel when they are read. Tables are standardized before
@@ -103,6 +106,7 @@ def find_or_write(
             calibration = {path.name: file_digest(path) for path in sorted(folder.glob("calibration.*"))}
             if calibration:
                 description = description.model_copy(update={"calibration_digest": digest_of({"files": calibration})})
+            description = description.model_copy(update={"label_range": _label_range(folder, description)})
             (folder / DESCRIPTION).write_text(description.model_dump_json(indent=1), encoding="utf-8")
     stored = read_description(DatasetRef(kind=KIND, digest=digest, splits={}), store)
     shared = stored.model_dump(include={"splits", "vocabulary", "sample_shape", "calibration_digest", "notes"})
@@ -115,6 +119,19 @@ def find_or_write(
         tokens_per_sample=_TOKENS_PER_SAMPLE if columns == _STREAM else 1,
         **shared,
     )
+
+
+def _label_range(folder: Path, description: Description) -> tuple[int, int] | None:
+    ends: list[int] = []
+    for path in folder.glob(f"*.{TARGET}.npy"):
+        values = np.load(path, mmap_mode="r", allow_pickle=False).reshape(-1)
+        if values.dtype.kind not in "iu" or path.stem in description.types:
+            continue
+        for start in range(0, len(values), _BLOCK):
+            labels = values[start : start + _BLOCK]
+            labels = labels[labels != IGNORED]
+            ends += [int(labels.min()), int(labels.max())] if len(labels) else []
+    return (min(ends), max(ends)) if ends else None
 
 
 def read_description(dataset: DatasetRef, store: ArtifactStore) -> Description:

@@ -264,6 +264,11 @@ def require_classes(guess: Tensor, target: Tensor) -> None:
             f"{describe_target(target)}.",
             hint="Correct the targets, or choose another evaluate.metric.",
         )
+    if target.numel() and int(target.min()) < 0:
+        raise MeasurementError(
+            f"the data contains the class {int(target.min())}, but classes are numbered from 0.",
+            hint="Correct the targets, or choose another evaluate.metric.",
+        )
 
 
 def describe_target(target: Tensor) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, PositiveInt, field_validator
+from pydantic import AfterValidator, Field, JsonValue, PositiveInt, field_validator
 
 from tasks.workload.base import Kind, Reference, Section, Sha256, TableFile
 
@@ -13,6 +13,15 @@ Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "hamming", 
 # Metrics for models of any kind, implemented in `tasks.data.metrics.METRICS`.
 Metric = Literal["accuracy", "top5", "f1-macro", "auroc", "loss", "mse", "mae", "perplexity", "wer"]
 BATCH = "batch"  # name of the row axis in ``data.axes``
+
+
+def _are_classes(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(names) == 1 or len(set(names)) < len(names):
+        raise ValueError("expected at least two different names; list each class once")
+    return names
+
+
+ClassNames = Annotated[tuple[str, ...], AfterValidator(_are_classes)]
 
 
 class RandomSequence(Kind):
@@ -144,6 +153,8 @@ class ImageFolder(Pictures):
     kind: Literal["image-folder"]
     uri: str
     """Path (relative to the workload file's folder) or URL of the directory or archive."""
+    classes: ClassNames = ()
+    """Names of the class folders in the order of the model's outputs; by default, all class folders in sorted order."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the archive."""
     test_share: float = Field(default=0.2, gt=0, lt=1)
@@ -199,5 +210,10 @@ class TableData(TableFile):
     """Names of the columns that form the float32 input of shape `[N, F]`."""
     target: str
     """Name of the column to predict. Floats and decimals are numeric targets; all other values are classes."""
+    classes: ClassNames = ()
+    """Values of the target column in the order of the model's outputs.
+
+    By default, integers are class numbers, and texts are numbered in sorted order.
+    """
     standardize: bool = True
     """Whether to standardize features with the mean and standard deviation of the `train` split."""

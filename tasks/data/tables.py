@@ -16,6 +16,7 @@ from torch import Tensor
 
 from storage.errors import InputError, first_line
 from storage.transfer import fetch
+from tasks.data.labels import absence_note, numbered
 from tasks.data.samples import TARGET, Description, find_or_write, write_split
 from tasks.data.sections import TableData
 from tasks.job import Workspace
@@ -145,7 +146,7 @@ def prepare_table(data: TableData, name: str, workspace: Workspace) -> DatasetRe
 
 def _write(table: pa.Table, data: TableData, name: str, folder: Path) -> Description:
     columns = [_numbers(table[feature], feature) for feature in data.features]
-    target, classes = _target(table[data.target], data.target)
+    target, classes, notes = _target(table[data.target], data)
     rows = rows_of_splits(table, data)
     features = np.stack(columns, axis=1)
     mean, std = np.zeros(features.shape[1]), np.ones(features.shape[1])
@@ -165,6 +166,7 @@ def _write(table: pa.Table, data: TableData, name: str, folder: Path) -> Descrip
         mean=tuple(mean.tolist()) if data.standardize else (),
         std=tuple(std.tolist()) if data.standardize else (),
         classes=classes,
+        notes=notes,
     )
 
 
@@ -183,16 +185,23 @@ def _numbers(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> npt.
     return values
 
 
-def _target(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the targets, [N], and the class names.
+def _target(
+    column: pa.ChunkedArray[pa.Scalar[pa.DataType]], data: TableData
+) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
+    """Return the targets, [N], the class names, and notes.
 
-    Floats and decimals become float32, integers become int64, and other values become class indices.
+    Without ``data.classes``, floats and decimals become float32, and integers become int64. Other values become class
+    indices.
     """
-    if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
-        return torch.from_numpy(_numbers(column, name).astype(np.float32)), ()
-    if pa.types.is_integer(column.type):
-        return torch.from_numpy(np.asarray(column.cast(pa.int64()).to_numpy()).copy()), ()
+    if not data.classes:
+        if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
+            return torch.from_numpy(_numbers(column, data.target).astype(np.float32)), (), ()
+        if pa.types.is_integer(column.type):
+            return torch.from_numpy(np.asarray(column.cast(pa.int64()).to_numpy()).copy()), (), ()
     labels = [str(value) for value in column.cast(pa.string()).to_pylist()]
-    classes = tuple(sorted(set(labels)))
+    found = set(labels)
+    # A Boolean has two classes, even if one of them does not occur.
+    possible = {"false", "true"} if pa.types.is_boolean(column.type) else found
+    classes = numbered(possible, data.classes, f'The column "{data.target}"')
     numbers = {label: number for number, label in enumerate(classes)}
-    return torch.tensor([numbers[label] for label in labels]), classes
+    return torch.tensor([numbers[label] for label in labels]), classes, absence_note(classes, found)

@@ -18,7 +18,7 @@ from storage.digest import file_digest
 from storage.errors import ConfigurationError, InputError, did_you_mean
 from storage.remote import Broken, with_retries
 from storage.transient import is_transient
-from tasks.data.picture_sets import Part, Quotas, prepare_pictures, training_quotas
+from tasks.data.picture_sets import Notes, Part, Quotas, prepare_pictures, training_quotas
 from tasks.data.pictures import Preprocessing, Split, UnreadableError
 from tasks.data.sections import TorchvisionDataset
 from tasks.job import Workspace
@@ -48,7 +48,7 @@ def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, works
     """
     train, test = _open(data)
 
-    def open_parts() -> tuple[Sequence[str], Sequence[Part]]:
+    def open_parts() -> tuple[Sequence[str], Sequence[Part], Notes]:
         missing: tuple[Split, ...] = ("test", "valid") if test is None else ("valid",)
         quotas = training_quotas(len(train), dict.fromkeys(missing, data.valid_share), data.calibration)
         parts = [_part(train, quotas)]
@@ -56,7 +56,7 @@ def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, works
             parts.insert(0, _part(test, {"test": data.max_test}))
         count = 1 + max(label for part in parts for label in part.labels)
         names = [str(name) for name in getattr(train, "classes", ())]
-        return names if len(names) >= count else [str(label) for label in range(count)], parts
+        return names if len(names) >= count else [str(label) for label in range(count)], parts, ()
 
     content = [_content(part) for part in (train, test) if part is not None]
     return prepare_pictures(data, geometry, {"content": content, "code": code_digest(__name__)}, open_parts, workspace)

@@ -156,6 +156,11 @@ class Workload(Section):
         )
         return section
 
+    @property
+    def brings_weights(self) -> bool:
+        """Whether the weights were made elsewhere, so that the data's class numbers may differ from the model's."""
+        return self.checkpoint.kind not in ("train", "seeded")
+
     def candidates(self) -> list[str]:
         """Return every ``recipe/runtime`` of this workload, in file order."""
         return [f"{recipe.name}/{runtime}" for recipe in self.recipe for runtime in recipe.runtimes]

@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, MeasurementError, did_you_mean
 from tasks.data.evaluation import Quality, checked_outputs, evaluate_batches, perplexity_metric
+from tasks.data.labels import OF_CLASSES, SORTED, check_labels
 from tasks.data.metrics import METRICS
 from tasks.data.samples import TARGET, joined_by_shape, load_samples, load_test, read_description
 from tasks.data.scores import OwnScore, Score
@@ -54,7 +55,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return flat(call_factory(model)).eval()
 
     def check(self, job: Job[CustomWorkload], workspace: Workspace) -> None:
-        """Check that the metric accepts the float model's output for the first test rows."""
+        """Check that the metric accepts the float model's output for the first test rows, and compare the classes."""
         model = self.build(job.workload.model, job.dataset)
         load_checkpoint(model, job.checkpoint, workspace.store)
         settings, split = job.workload.evaluate, load_test(job.dataset, workspace.store, apart=False)
@@ -69,8 +70,10 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
                 result = model(*batch.inputs)
             try:
                 assert batch.target is not None
-                scored = tensors_of(result)[self._scored_output(job, workspace.store)]
-                self.metric(job.workload).take(checked_outputs(scored, batch.size), batch.target)
+                scored = checked_outputs(tensors_of(result)[self._scored_output(job, workspace.store)], batch.size)
+                if settings.metric in OF_CLASSES:
+                    check_labels(scored, split.description, named=job.workload.brings_weights)
+                self.metric(job.workload).take(scored, batch.target)
             except MeasurementError as error:
                 raise MeasurementError(f"{factory}: {error.message}", hint=error.hint) from error
 
@@ -188,11 +191,13 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return OwnTraining(train, arguments | {"code": user_digest(settings.folder, settings.train)})
 
     def propose(self, workload: CustomWorkload, workspace: Workspace) -> Proposal:
-        """Propose ``evaluate.metric`` for the targets, and ``data.axes`` for batches from a collate function."""
+        """Propose ``evaluate.metric`` and ``data.classes`` for the targets, and ``data.axes`` for collated batches."""
         dataset, store = self.prepare(workload, workspace), workspace.store
-        axes = axes_of(dataset, store)
+        axes, classes = axes_of(dataset, store), read_description(dataset, store).classes
+        data: dict[str, object] = {"axes": axes} if axes else {"classes": classes} if classes else {}
         return Proposal(
-            sections={"evaluate": {"metric": metric_for(dataset, store)}, "data": {"axes": axes} if axes else {}}
+            sections={"evaluate": {"metric": metric_for(dataset, store)}, "data": data},
+            reasons={"data.classes": SORTED} if classes else {},
         )
 
     def write_resources(self, job: Job[CustomWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:

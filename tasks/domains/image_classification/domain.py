@@ -15,7 +15,8 @@ from torch.nn.functional import cross_entropy
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
-from tasks.data.evaluation import Quality, evaluate_batches
+from tasks.data.evaluation import Quality, checked_outputs, evaluate_batches
+from tasks.data.labels import check_labels
 from tasks.data.metrics import METRICS
 from tasks.data.picture_sets import prepare_image_folder
 from tasks.data.rendered import prepare_rendered
@@ -24,6 +25,7 @@ from tasks.data.scores import Score
 from tasks.data.sections import ImageFolder, RenderedCharacters
 from tasks.data.torchvision_data import prepare_torchvision
 from tasks.data.training import FineTuning, Training, train
+from tasks.data.weights import load_checkpoint
 from tasks.domains.base import Axes, Domain, Weights, write_preprocessing
 from tasks.domains.image_classification import ClassifierSpec, ImageWorkload, TorchvisionWeights
 from tasks.domains.image_classification.input_size import propose_keys
@@ -32,6 +34,7 @@ from tasks.job import Job, Workspace
 from tasks.outputs import Call, tensors_of
 from tasks.refs import DatasetRef
 from tasks.results import Proposal
+from tasks.user_code import in_its_own_words
 from tasks.workload.base import TrainedCheckpoint
 
 _WEIGHT_DECAY = 0.05
@@ -58,6 +61,24 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
     def build(self, model: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
         """Build a torchvision model, or call the user's factory."""
         return build_vision(model, dataset)
+
+    def check(self, job: Job[ImageWorkload], workspace: Workspace) -> None:
+        """Compare the classes in the data with the float model's outputs for one image."""
+        model = self.build(job.workload.model, job.dataset)
+        load_checkpoint(model, job.checkpoint, workspace.store)
+        inputs = self.example_inputs(job.workload, job.dataset, workspace.store, 1)
+        shape = list(inputs["images"].shape)
+        with torch.inference_mode():
+            with in_its_own_words(
+                f"The model's forward failed on images float32 {shape}", "Fix forward or its inputs."
+            ):
+                result = model(inputs["images"])
+            is_folder = isinstance(job.workload.data, ImageFolder)
+            check_labels(
+                checked_outputs(result, 1),
+                read_description(job.dataset, workspace.store),
+                named=is_folder and job.workload.brings_weights,
+            )
 
     def metric(self, workload: ImageWorkload) -> Score:
         """Return top-1 accuracy."""

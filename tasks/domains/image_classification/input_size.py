@@ -23,7 +23,8 @@ import torchvision
 from pydantic import BaseModel, PositiveFloat, PositiveInt, ValidationError
 from torchvision.models import WeightsEnum, get_model_weights, list_models
 
-from tasks.data.picture_sets import pictures_in
+from tasks.data.labels import SORTED
+from tasks.data.picture_sets import find_layout, pictures_in
 from tasks.data.pictures import Preprocessing, UnreadableError, picture_size
 from tasks.data.sections import ImageFolder, Interpolation, Transforms
 from tasks.data.weights import build_blank, read_fetched
@@ -178,6 +179,8 @@ def propose_keys(workload: ImageWorkload, workspace: Workspace) -> Proposal:
         if len(pictures) < _CALIBRATION_SHARE * data.calibration:
             sections["data"]["calibration"] = max(1, len(pictures) // _CALIBRATION_SHARE)
             reasons["data.calibration"] = f"a quarter of {len(pictures)} images"
+        sections["data"]["classes"] = find_layout(Path(data.uri)).classes
+        reasons["data.classes"] = SORTED
     if isinstance(workload.model, TorchvisionSpec) and (outputs := _outputs(workload, workspace)):
         sections["model"]["num_classes"] = outputs
         reasons["model.num_classes"] = "the outputs of the checkpoint's last layer"

@@ -149,9 +149,11 @@ def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[
             hint="Regression and several labels per text are not supported; correct the labels.",
         )
     numbers = {label: index for index, label in enumerate(labels)}
+    # Integers are class numbers, unless labels are integers themselves, such as the ratings 1 to 5.
+    are_numbers = bool(configured) and not any(label.lstrip("-").isdecimal() for label in labels)
 
     def number_of(label: str | int) -> int | None:
-        if configured and isinstance(label, int):
+        if are_numbers and isinstance(label, int):
             return label if 0 <= label < len(labels) else None
         return numbers.get(str(label))
 

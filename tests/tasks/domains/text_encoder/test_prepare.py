@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,18 @@ def test_whole_numbers_are_the_classes_of_the_configuration(tmp_path: Path) -> N
     assert labels is not None
     assert set(labels.tolist()) == {2}
     assert dataset.classes == 3
+
+
+def test_whole_numbers_that_are_labels_of_the_configuration_are_not_class_numbers(tmp_path: Path) -> None:
+    ratings = {"id2label": {"0": "1", "1": "2", "2": "3"}, "label2id": {"1": 0, "2": 1, "3": 2}}
+    write_directory(tmp_path / "encoder")
+    config = tmp_path / "encoder" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | ratings))
+    path = write_table(tmp_path, text=TEXTS, label=[index % 2 + 1 for index in range(120)], part=["train", "test"] * 60)
+    store = ArtifactStore(tmp_path)
+    labels = load_texts(prepare(encoder(tmp_path, data=table(path, split="part")), store), "test", store).labels
+    assert labels is not None
+    assert set(labels.tolist()) == {1}
 
 
 def test_a_new_model_takes_its_classes_and_its_tokenizer_from_the_data(tmp_path: Path) -> None:

@@ -1,0 +1,77 @@
+"""Number classes, and compare the numbers with the outputs of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from torch import Tensor
+
+from storage.errors import InputError, MeasurementError, did_you_mean
+from tasks.data.samples import Description
+
+# Metrics of `tasks.data.metrics.METRICS` that compare outputs with class numbers.
+OF_CLASSES = frozenset({"accuracy", "top5", "f1-macro", "auroc", "loss", "perplexity"})
+SORTED = "the classes found, in sorted order; the order must be that of the model's outputs"
+_NAMED = 10
+
+
+def numbered(found: Collection[str], stated: Sequence[str], source: str) -> tuple[str, ...]:
+    """Return the class names, indexed by class number: `stated` or, by default, the found names in sorted order.
+
+    Raises
+    ------
+    InputError
+        `stated` lacks a class that occurs in the data.
+    """
+    if stated and (unknown := sorted(set(found) - set(stated))):
+        raise InputError(
+            f"{source} contains classes that data.classes lacks: {_listed(unknown)}{did_you_mean(unknown[0], stated)}.",
+            hint="Correct these labels, or add the classes to data.classes in the order of the model's outputs.",
+        )
+    return tuple(stated or sorted(found))
+
+
+def absence_note(classes: Sequence[str], found: Collection[str]) -> tuple[str, ...]:
+    """Return a note about classes without samples, or ``()`` if there are none."""
+    absent = [name for name in classes if name not in found]
+    return (f"these classes have no samples: {_listed(absent)}",) if absent else ()
+
+
+def check_labels(outputs: Tensor, data: Description, *, named: bool) -> None:
+    """Compare the data's classes with a model's class scores.
+
+    Parameters
+    ----------
+    outputs
+        Class scores, [B, K, …], or the single scores of a binary classifier, [B] or [B, 1].
+    named
+        Whether the data's class names must be as many as the scores, because the names determine the class numbers.
+
+    Raises
+    ------
+    MeasurementError
+        The data has more or fewer classes than the model, or class numbers that the model lacks.
+    """
+    several = outputs.dim() > 1 and outputs.shape[1] > 1
+    count = outputs.shape[1] if several else 2
+    returned = f"the model returns {count} logits per row" if several else "the model returns one score per row"
+    if named and data.classes and len(data.classes) != count:
+        raise MeasurementError(
+            f"{returned}, but the data has {len(data.classes)} classes: {_listed(data.classes)}.",
+            hint=f"Set data.classes to the names of all {count} classes, in the order of the model's outputs.",
+        )
+    lowest, highest = data.label_range or (0, 0)
+    if lowest < 0 or highest >= count:
+        labels = [lowest, highest] if count == 2 else list(range(lowest, highest + 1))
+        example = f", for example classes = {[str(label) for label in labels]}".replace("'", '"')
+        raise MeasurementError(
+            f"{returned}, for the class numbers 0 to {count - 1}, but the labels range from {lowest} to {highest}.",
+            hint=f"Number the classes from 0 to {count - 1}. For a table, you can instead set data.classes to the "
+            f"labels in the order of the model's outputs{example if len(labels) == count else ''}. If the targets are "
+            "not classes, choose another evaluate.metric.",
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join(f'"{name}"' for name in names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
