@@ -25,6 +25,7 @@ from tasks.sources import code_digest
 from tasks.workload.base import TableFile
 
 SPLITS = ("train", "valid", "calibration", "test")
+_MANTISSAS = {16: 10, 32: 23, 64: 52}  # bits of a float's mantissa, keyed by the float's size in bits
 # Keys that do not affect the data set's content.
 NOT_CONTENT = {"uri", "sha256", "max_bytes"}
 _SCHEMAS: Mapping[str, Callable[[Path], pa.Schema]] = {
@@ -152,8 +153,20 @@ def _write(table: pa.Table, data: TableData, name: str, folder: Path) -> Descrip
     mean, std = np.zeros(features.shape[1]), np.ones(features.shape[1])
     if data.standardize:
         mean, std = features[rows["train"]].mean(0), features[rows["train"]].std(0)
-        std[std == 0] = 1.0  # avoid dividing a constant column by 0
-    inputs = torch.from_numpy(((features - mean) / std).astype(np.float32))
+        rounding = np.array([_rounding(table[feature].type) for feature in data.features])
+        constant = is_constant(features[rows["train"]], std, rounding)
+        std[constant] = 1.0
+        if constant.any():
+            names = ", ".join(name for name, flag in zip(data.features, constant, strict=True) if flag)
+            notes = (*notes, f"these columns are constant in the train split and were not scaled: {names}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        inputs = torch.from_numpy(((features - mean) / std).astype(np.float32))
+    if not (fits := np.isfinite(std) & inputs.isfinite().all(0).numpy()).all():
+        names = ", ".join(name for name, flag in zip(data.features, fits, strict=True) if not flag)
+        raise InputError(
+            f"These columns contain numbers that are too large for the model's float32 input: {names}.",
+            hint="Use larger units, or leave the columns out of data.features.",
+        )
     counts: dict[str, int] = {}
     for split, numbers in rows.items():
         if counts.setdefault(split, len(numbers)):
@@ -168,6 +181,25 @@ def _write(table: pa.Table, data: TableData, name: str, folder: Path) -> Descrip
         classes=classes,
         notes=notes,
     )
+
+
+def is_constant(
+    values: npt.NDArray[np.float64], std: npt.NDArray[np.float64], rounding: npt.NDArray[np.float64]
+) -> npt.NDArray[np.bool_]:
+    """Return whether each column, float64 [N, F], is constant up to rounding, bool [F].
+
+    The computed standard deviation of N equal values, divided by the values, can be about N times the precision of
+    float64. `rounding`, float64 [F], is the relative precision of the columns' own types.
+
+    Source: Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983.
+    """
+    largest = np.abs(values).max(0)
+    return np.asarray(std <= largest * (len(values) * np.finfo(np.float64).eps + rounding), dtype=np.bool_)
+
+
+def _rounding(kind: pa.DataType) -> float:
+    """Return the relative precision of a column type; only floats are rounded."""
+    return float(2.0 ** -_MANTISSAS[kind.bit_width]) if pa.types.is_floating(kind) else 0.0
 
 
 def _numbers(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> npt.NDArray[np.float64]:

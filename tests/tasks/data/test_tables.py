@@ -81,6 +81,8 @@ def test_shares_are_drawn_once_for_a_seed_and_overlap_in_nothing_but_calibration
         (COLUMNS, {"features": ["a", "kind"], "target": "value"}, '"kind" of type string cannot be converted'),
         (COLUMNS | {"b": [None] * 100}, {}, "missing values in these columns: b"),
         (COLUMNS | {"b": [float("nan")] * 100}, {}, '"b" contains NaN'),
+        (COLUMNS | {"b": [1e39] * 50 + [1.0] * 50}, {"standardize": False}, "too large for the model's .*: b"),
+        (COLUMNS | {"b": [1e300] * 50 + [1.0] * 50}, {}, "too large for the model's .*: b"),
         (COLUMNS | {"part": ["dev"] * 100}, {"split": "part"}, "unknown splits: dev"),
         (COLUMNS | {"part": ["train"] * 100}, {"split": "part"}, "for these splits: test"),
     ],
@@ -98,3 +100,41 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     data = {"kind": "parquet", "uri": str(tmp_path / "table.parquet"), "features": ["a"], "target": "b"}
     with pytest.raises(InputError, match=r"table\.parquet cannot be read as a parquet file"):
         prepare(own(tmp_path, data=data), ArtifactStore(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [14.62] * 100,
+        [0.1 + 0.2, 0.3] * 50,
+        [1e15 + 0.1] * 100,
+        [-3e-9] * 100,
+        [0.0] * 100,
+        pa.array([14.62, 14.620001] * 50, pa.float32()),
+        [7] * 100,
+    ],
+    ids=["decimal", "rounded", "large", "small", "zero", "float32", "integer"],
+)
+def test_a_column_that_is_constant_up_to_rounding_is_not_scaled(tmp_path: Path, values: Any) -> None:
+    dataset, store = prepared(tmp_path, COLUMNS | {"a": values}, split="part")
+    assert read_description(dataset, store).std[0] == 1.0
+    assert load_samples(dataset, "test", store)["rows"][:, 0].abs().max() <= 1e-3
+    assert dataset.notes == ("these columns are constant in the train split and were not scaled: a",)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.7e9 + index for index in range(100)],
+        [1e-12 * index for index in range(100)],
+        [1e15 + index for index in range(100)],
+        [10**15 + index for index in range(100)],
+        [0.0] * 10 + [1e-30] * 90,
+    ],
+    ids=["seconds", "small", "large", "integers", "tiny"],
+)
+def test_a_column_that_varies_little_is_scaled(tmp_path: Path, values: list[float]) -> None:
+    dataset, store = prepared(tmp_path, COLUMNS | {"a": values}, split="part")
+    train = torch.tensor(values[:60], dtype=torch.float64)
+    assert read_description(dataset, store).std[0] == pytest.approx(train.std(correction=0).item(), rel=1e-3)
+    assert dataset.notes == ()
