@@ -25,6 +25,7 @@ from tasks.data.pictures import (
     Preprocessing,
     Split,
     UnreadableError,
+    deep_values,
     find_or_write_pictures,
     open_image,
 )
@@ -95,7 +96,7 @@ def prepare_pictures(
 
     def fill(writer: PictureWriter) -> Description:
         classes, parts, notes = open_parts()
-        sides, unreadable = _add_all(writer, parts, geometry, data.seed, workspace.progress)
+        sides, unreadable, deepest = _add_all(writer, parts, geometry, data.seed, workspace.progress)
         total = sum(len(part.names) for part in parts)
         allowed: float = getattr(data, "max_corrupt_share", 0)
         if len(unreadable) > allowed * total:
@@ -113,7 +114,7 @@ def prepare_pictures(
             mean=geometry.mean,
             std=geometry.std,
             skipped=tuple(sorted(unreadable)),
-            notes=(*notes, *_enlargement_note(sides, geometry.resize), *writer.notes()),
+            notes=(*notes, *_depth_note(deepest), *_enlargement_note(sides, geometry.resize), *writer.notes()),
         )
 
     return find_or_write_pictures(workspace.store, made_from, (3, geometry.crop, geometry.crop), fill)
@@ -121,15 +122,16 @@ def prepare_pictures(
 
 def _add_all(
     writer: PictureWriter, parts: Sequence[Part], geometry: Preprocessing, seed: int, progress: Progress
-) -> tuple[list[int], dict[str, str]]:
+) -> tuple[list[int], dict[str, str], int]:
     """Add each part's images to the splits listed in the part's quotas.
 
-    Return the readable images' shorter sides (in pixels), and a dictionary that maps the names of unreadable images to
-    error messages.
+    Return the readable images' shorter sides (in pixels), a dictionary that maps the names of unreadable images to
+    error messages, and the largest value in a 16-bit greyscale image.
     """
     total, done = sum(len(part.names) for part in parts), 0
     sides: list[int] = []
     unreadable: dict[str, str] = {}
+    deepest = 0
     for part in parts:
         order = iter(stratified_order(part.labels, seed).tolist())
         for split, quota in part.quotas.items():
@@ -141,12 +143,19 @@ def _add_all(
                     picture = part.read(index)
                     added += writer.add(split, geometry.pixels(picture), part.labels[index])
                     sides.append(min(picture.size))
+                    if (values := deep_values(picture)) is not None:
+                        deepest = max(deepest, int(values.max()))
                 except UnreadableError as error:
                     unreadable[part.names[index]] = str(error)
                 if added == quota:
                     break
     progress(total, total, "images")
-    return sides, unreadable
+    return sides, unreadable, deepest
+
+
+def _depth_note(deepest: int) -> Notes:
+    scaled = f"16-bit images were scaled from 0–65,535 to 0–255; the largest value found is {deepest:,}"
+    return (scaled,) if deepest else ()
 
 
 def _enlargement_note(sides: Sequence[int], resize: int) -> tuple[str, ...]:

@@ -67,7 +67,8 @@ class Preprocessing:
         Raises
         ------
         UnreadableError
-            The image is damaged, or would have more than :data:`MAX_PIXELS` pixels after resizing.
+            The image is damaged, its pixel values have no fixed range, or it would have more than :data:`MAX_PIXELS`
+            pixels after resizing.
         """
         short, long = sorted(image.size)
         if short < 1 or self.resize * (self.resize * long // short) > MAX_PIXELS:
@@ -77,9 +78,35 @@ class Preprocessing:
             )
         interpolation = v2.InterpolationMode(self.interpolation)
         with _readable():
-            resized = v2.functional.resize(image.convert("RGB"), [self.resize], interpolation, antialias=True)
+            resized = v2.functional.resize(as_rgb(image), [self.resize], interpolation, antialias=True)
         cropped = v2.functional.center_crop(v2.functional.pil_to_tensor(resized), [self.crop, self.crop])
         return np.asarray(cropped, dtype=np.uint8)
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """Convert an image to RGB like torchvision's loader, but scale 16-bit greyscale values to 8 bits.
+
+    Pillow's ``convert`` would clip these values to 255. Palettes and CMYK are converted. Transparency, EXIF orientation
+    and further frames are ignored.
+
+    Raises
+    ------
+    UnreadableError
+        The pixels are 32-bit integers or floats, whose range is unknown.
+    """
+    if (values := deep_values(image)) is not None:
+        image = Image.fromarray((values >> 8).astype(np.uint8))  # as Pillow reads 16-bit colour images
+    if image.mode in ("I", "F"):
+        kind = "32-bit integers" if image.mode == "I" else "floats"
+        raise UnreadableError(f"the pixels are {kind}, whose range is unknown; convert the image to 8 or 16 bits")
+    return image.convert("RGB")
+
+
+def deep_values(image: Image.Image) -> npt.NDArray[np.integer] | None:
+    """Return the values of a 16-bit greyscale image, which range from 0 to 65535, or ``None`` for other images."""
+    # Pillow reads 16-bit PPM files as 32-bit integers, and scales their values to 16 bits.
+    is_deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    return np.asarray(image) if is_deep else None
 
 
 def picture_size(file: Path) -> tuple[int, int]:

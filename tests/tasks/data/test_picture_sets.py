@@ -209,6 +209,21 @@ def test_grey_palette_and_transparent_pictures_become_rgb(tmp_path, store):
     assert dataset.skipped == 0
 
 
+def test_sixteen_bit_pictures_are_noted_with_their_largest_value_and_stay_different(tmp_path, store):
+    rng = np.random.default_rng(0)
+    for name in ("far", "near"):
+        (tmp_path / "depth" / name).mkdir(parents=True)
+        for index in range(20):
+            values = rng.integers(20_000, 30_000, (8, 8)).astype(np.uint16)
+            values[0, 0] = 30_000
+            Image.fromarray(values).save(tmp_path / "depth" / name / f"{index}.png")
+
+    dataset = prepared(tmp_path / "depth", store)
+
+    assert sum(dataset.splits.values()) == 40
+    assert dataset.notes == ("16-bit images were scaled from 0–65,535 to 0–255; the largest value found is 30,000",)
+
+
 def test_transforms_resize_the_shorter_side_and_keep_the_middle(tmp_path, store):
     folder = pictures(tmp_path / "pets")
     settings = {"resize": 9, "crop": 6, "mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}

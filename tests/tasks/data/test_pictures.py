@@ -1,13 +1,22 @@
 import json
 from contextlib import ExitStack
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
-from tasks.data.pictures import FILL_ORDER, PictureWriter, find_or_write_pictures
+from tasks.data.pictures import (
+    FILL_ORDER,
+    PictureWriter,
+    UnreadableError,
+    as_rgb,
+    find_or_write_pictures,
+    open_image,
+)
 from tasks.data.samples import Description, load_samples
 
 SHAPE = (3, 4, 5)
@@ -83,3 +92,51 @@ def test_what_is_found_is_not_written_again(tmp_path):
     assert find_or_write_pictures(store, {"seed": 2}, SHAPE, fill).digest != dataset.digest
     folder = store.path(dataset.kind, dataset.digest)
     assert json.loads((folder / "samples.json").read_text())["duplicates"] == 1
+
+
+def reopened(image: Image.Image, format: str) -> Image.Image:
+    stream = BytesIO()
+    image.save(stream, format)
+    stream.seek(0)
+    return open_image(stream)
+
+
+@pytest.mark.parametrize(("format", "dtype"), [("PNG", "<u2"), ("TIFF", "<u2"), ("TIFF", ">u2"), ("PPM", "<u2")])
+def test_sixteen_bit_values_are_scaled_and_not_clipped(format: str, dtype: str) -> None:
+    values = np.array([[0, 255, 256, 4095], [20_000, 32_768, 65_279, 65_535]])
+    image = reopened(Image.fromarray(values.astype(dtype)), format)
+    assert np.asarray(as_rgb(image))[..., 0].tolist() == (values >> 8).tolist()
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("<i4", "32-bit integers"), ("<f4", "floats")])
+def test_pixels_without_a_range_are_refused_by_name(dtype: str, kind: str) -> None:
+    image = reopened(Image.fromarray(np.arange(16).reshape(4, 4).astype(dtype)), "TIFF")
+    with pytest.raises(UnreadableError, match=f"the pixels are {kind}, whose range is unknown; convert the image to 8"):
+        as_rgb(image)
+
+
+@pytest.mark.parametrize(
+    ("mode", "format", "colour", "expected"),
+    [
+        ("1", "PNG", 1, [255, 255, 255]),
+        ("L", "PNG", 7, [7, 7, 7]),
+        ("LA", "PNG", (7, 0), [7, 7, 7]),
+        ("RGBA", "PNG", (1, 2, 3, 0), [1, 2, 3]),
+        ("CMYK", "TIFF", (255, 0, 0, 0), [0, 255, 255]),
+        ("P", "PNG", "red", [255, 0, 0]),
+    ],
+)
+def test_other_modes_are_converted_as_torchvision_does(
+    mode: str, format: str, colour: object, expected: list[int]
+) -> None:
+    palette = Image.new("RGB", (2, 2), "red").quantize(2) if mode == "P" else None
+    image = reopened(palette or Image.new(mode, (2, 2), colour), format)  # type: ignore[arg-type]
+    assert np.asarray(as_rgb(image))[0, 0].tolist() == expected
+
+
+@pytest.mark.parametrize("format", ["GIF", "WEBP"])
+def test_only_the_first_frame_of_an_animation_is_read(format: str) -> None:
+    first, second, stream = Image.new("RGB", (4, 4), "white"), Image.new("RGB", (4, 4), "black"), BytesIO()
+    first.save(stream, format, save_all=True, append_images=[second], lossless=True)
+    stream.seek(0)
+    assert np.asarray(as_rgb(open_image(stream))).min() == 255
