@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -36,8 +37,8 @@ def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, works
     """Resize and split a labelled image set from torchvision.
 
     The data set's held-out part (``train=False``, or the ``test``, ``val`` or ``valid`` split) becomes the test split.
-    If there is no held-out part, the fraction ``valid_share`` of all samples becomes the test split. Validation and
-    calibration samples come from the training part.
+    If there is no held-out part, the fraction ``valid_share`` of all samples becomes the test split. A further held-out
+    part becomes the valid split; otherwise, validation samples come from the training part, as calibration samples do.
 
     Raises
     ------
@@ -46,24 +47,25 @@ def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, works
     InputError
         The data is damaged, or is missing from ``data.root`` and cannot be downloaded.
     """
-    train, test = _open(data)
+    train, test, valid = _open(data)
 
     def open_parts() -> tuple[Sequence[str], Sequence[Part], Notes]:
-        missing: tuple[Split, ...] = ("test", "valid") if test is None else ("valid",)
+        held_out: dict[Split, VisionDataset | None] = {"test": test, "valid": valid}
+        missing = [split for split, part in held_out.items() if part is None]
         quotas = training_quotas(len(train), dict.fromkeys(missing, data.valid_share), data.calibration)
-        parts = [_part(train, quotas)]
-        if test is not None:
-            parts.insert(0, _part(test, {"test": data.max_test}))
+        sizes: dict[Split, int | None] = {"test": data.max_test, "valid": None}
+        parts = [_part(part, {split: sizes[split]}) for split, part in held_out.items() if part is not None]
+        parts.append(_part(train, quotas))
         count = 1 + max(label for part in parts for label in part.labels)
         names = [str(name) for name in getattr(train, "classes", ())]
         return names if len(names) >= count else [str(label) for label in range(count)], parts, ()
 
-    content = [_content(part) for part in (train, test) if part is not None]
+    content = [_content(part) for part in (train, test, valid) if part is not None]
     return prepare_pictures(data, geometry, {"content": content, "code": code_digest(__name__)}, open_parts, workspace)
 
 
-def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None]:
-    """Return the data set's training part and held-out part; a missing held-out part is ``None``."""
+def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None, VisionDataset | None]:
+    """Return the data set's training part, and its parts for testing and validation; a missing part is ``None``."""
     kind = getattr(torchvision.datasets, data.name, None)
     if not (inspect.isclass(kind) and issubclass(kind, VisionDataset)):
         suggestion = did_you_mean(data.name, torchvision.datasets.__all__)
@@ -79,19 +81,19 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None
     general = {"root": data.root, "download": data.download}
     make = partial(_make, kind, data, **{name: general[name] for name in general.keys() & parameters})
     if "train" in parameters:
-        return make(train=True), make(train=False)
+        return make(train=True), make(train=False), None
     if "split" not in parameters:
-        return make(), None
-    train = make(split="train")
+        return make(), None, None
+    train, held_out = make(split="train"), []
     for split in _HELD_OUT_SPLITS:
-        try:
-            return train, make(split=split)
-        except ConfigurationError:
-            continue  # try the next possible name for the held-out split
-    raise ConfigurationError(
-        f'torchvision\'s data set "{data.name}" does not have a split named {" or ".join(_HELD_OUT_SPLITS)}.',
-        hint="Use another data set.",
-    )
+        with suppress(ConfigurationError):  # the data set uses another name for the held-out split
+            held_out.append(make(split=split))
+    if not held_out:
+        raise ConfigurationError(
+            f'torchvision\'s data set "{data.name}" does not have a split named {" or ".join(_HELD_OUT_SPLITS)}.',
+            hint="Use another data set.",
+        )
+    return train, held_out[0], held_out[1] if len(held_out) > 1 else None
 
 
 def _make(kind: type[VisionDataset], data: TorchvisionDataset, **arguments: object) -> VisionDataset:

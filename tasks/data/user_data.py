@@ -19,7 +19,8 @@ from tasks.refs import DatasetRef
 from tasks.sources import code_digest, user_digest
 from tasks.user_code import call, in_its_own_words
 
-_STORED = ("calibration", "test")
+_NEEDED = ("calibration", "test")
+_VALID = ("valid", "val", "validation")  # usual names of a validation split
 _CALIBRATION = 256  # number of training rows to use for calibration if the calibration split is missing
 
 Items = Sequence[object]  # a map-style data set of (inputs, target) pairs
@@ -49,7 +50,7 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
                 "data set.",
                 hint="Return an object with __len__ and __getitem__, such as a torch.utils.data.Dataset or a list.",
             )
-    needed = ("test",) if _count(splits, "train") else _STORED
+    needed = ("test",) if _count(splits, "train") else _NEEDED
     if lacking := [split for split in needed if not _count(splits, split)]:
         counts = {str(split): len(items) for split, items in splits.items()}
         raise InputError(
@@ -75,7 +76,7 @@ def _with_calibration(splits: Mapping[str, Items]) -> tuple[Mapping[str, Items],
 
 
 def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -> DatasetRef:
-    """Find the calibration and test splits in the store, or create them.
+    """Find the calibration, test and (if there is one) valid split in the store, or create them.
 
     Raises
     ------
@@ -98,8 +99,12 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             splits, notes = _with_calibration(load_splits(data))
+            kept = {split: splits[split] for split in _NEEDED}
+            if valid := next((splits[name] for name in _VALID if _count(splits, name)), None):
+                kept["valid"] = valid  # a search must not choose on the data that calibrated its candidates
             stored = {
-                split: _columns(data, split, splits[split], parameters, data.batch_size, workspace) for split in _STORED
+                split: _columns(data, split, items, parameters, data.batch_size, workspace)
+                for split, items in kept.items()
             }
             if data.collate:
                 stored |= {
@@ -111,7 +116,7 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
         inputs = tuple(name for name in stored["test"] if name != TARGET)
         first = stored["test"][inputs[0]][0]
         return Description(
-            splits={split: len(splits[split]) for split in _STORED},
+            splits={split: len(items) for split, items in kept.items()},
             inputs=inputs,
             types=types,
             collated=bool(data.collate),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from PIL import Image
 
 from storage import remote
 from storage.artifacts import ArtifactStore
@@ -198,3 +199,19 @@ def test_a_file_with_another_checksum_is_downloaded_once(site, tmp_path):
         prepared(tmp_path, name="FashionMNIST", download=True)
     assert not failure.value.transient
     assert len(site.asked) == 2  # the first request only looks for redirects
+
+
+def test_a_data_sets_own_validation_part_is_kept(tmp_path):
+    """DTD has the splits train, val and test."""
+    folder, rng = tmp_path / "dtd" / "dtd", np.random.default_rng(0)
+    (folder / "labels").mkdir(parents=True)
+    for split, each in (("train", 20), ("val", 4), ("test", 3)):
+        names = [f"{texture}/{split}{index}.png" for texture in ("banded", "dotted") for index in range(each)]
+        (folder / "labels" / f"{split}1.txt").write_text("\n".join(names))
+        for name in names:
+            (folder / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(folder / "images" / name)
+
+    dataset, _ = prepared(tmp_path, name="DTD")
+
+    assert dataset.splits == {"test": 6, "valid": 8, "calibration": 10, "train": 30}

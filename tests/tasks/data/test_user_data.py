@@ -8,6 +8,7 @@ import torch
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, InputError
 from tasks.data.samples import load_samples, load_test, read_description
+from tasks.search.selection import Selection
 from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.pipeline import example_inputs, job_of, prepare
 
@@ -78,6 +79,16 @@ def test_without_a_calibration_split_evenly_spaced_training_rows_calibrate(
     assert load_samples(dataset, "calibration", store)["rows"][:4, 0].tolist() == taken
     said = f'the "calibration" split is missing, so calibration uses {min(count, 256)} of {count} training rows'
     assert dataset.notes == (said,)
+
+
+@pytest.mark.parametrize("name", ["valid", "val", "validation"])
+def test_a_search_chooses_on_the_users_validation_split(tmp_path: Path, name: str) -> None:
+    write(tmp_path, f"{CODE}\ndef more():\n    return splits() | {{{name!r}: [(torch.full((3,), 7.0), 1)] * 5}}\n")
+    store = ArtifactStore(tmp_path)
+    dataset = prepare(own(tmp_path, data={"kind": "factory", "factory": "own_code:more"}), store)
+    assert dataset.splits == {"calibration": 10, "test": 20, "valid": 5}
+    assert Selection.of(dataset) == Selection("valid", (5,))
+    assert load_samples(dataset, "valid", store)["rows"].unique().tolist() == [7.0]
 
 
 @pytest.mark.slow
