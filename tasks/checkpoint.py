@@ -6,19 +6,19 @@ between the weights file and the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import permutations
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch import Tensor
 
 from storage.artifacts import artifact_digest
+from storage.digest import digest_of
 from storage.errors import InputError, shown
+from tasks.data.loading import form, load_into, shortened
 from tasks.data.weight_files import fetch_weights
-from tasks.data.weights import WEIGHTS_FILE, StateDict, build_blank, read_state
+from tasks.data.weights import WEIGHTS_FILE, build_blank, read_state
 from tasks.extensions import DOMAINS
 from tasks.job import Workspace
 from tasks.outputs import training_device
@@ -29,12 +29,6 @@ from tasks.workload import Workload
 from tasks.workload.base import FetchedCheckpoint, SeededCheckpoint
 
 KIND = "checkpoint"
-_MOST_SHOWN, _LONGEST_KEY = 10, 200
-_MOST_WRAPPERS = 3  # DataParallel, torch.compile and LightningModule, for example, each add a prefix to all keys
-_COUNT = "num_batches_tracked"
-_COUNTS_SINCE = 2  # the layer version in which PyTorch 0.4.1 added `_COUNT` to normalization layers
-# Data types that store weights without a scale; other types, such as float8, need a separate scale.
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
@@ -72,13 +66,15 @@ def _trained(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> C
 
 
 def _fetched(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
-    settings = cast(FetchedCheckpoint, workload.checkpoint)
+    settings, build = cast(FetchedCheckpoint, workload.checkpoint), DOMAINS[workload.domain].build
+    layout = build_blank(lambda: build(workload.model, dataset)).state_dict()
     with fetch_weights(settings, workspace) as source:
         made_from = {
             "sha256": source.sha256,
             "model": workload.model.model_dump(mode="json"),
             "vocabulary": dataset.vocabulary,
             "classes": dataset.classes,
+            "layout": digest_of({key: form(tensor) for key, tensor in layout.items()}),
             "code": code_digest(read_state.__module__),
         }
         return find_or_make(
@@ -154,95 +150,19 @@ def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def fit(
     state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Rename the keys to match the model, without copying data; return the tensors, and notes about the changes.
+    """Return the model's tensors after loading a state dict, and notes about changed keys; see `load_into`.
 
     Raises
     ------
     InputError
-        Keys are missing or unexpected, or tensors differ in shape or type.
+        The state dict does not match the model.
     """
     domain = DOMAINS[workload.domain]
-    model = build_blank(lambda: domain.build(workload.model, dataset))
-    versions, notes = (state.versions, list(state.notes)) if isinstance(state, StateDict) else ({}, [])
-    fitted, expected = dict(state), model.state_dict()
-    if prefix := _prefix_of_wrappers(fitted, expected):
-        notes.append(f'removed the prefix "{prefix}" from every key')
-        fitted = {key.removeprefix(prefix): tensor for key, tensor in fitted.items()}
-        versions = {name.removeprefix(prefix): version for name, version in versions.items()}
-    for key, tied in _ties(model):
-        if key not in fitted and tied in fitted:
-            fitted[key] = fitted[tied]
-            notes.append(f"took {key} from {tied}, because the model ties them")
-    # Add missing `_COUNT` keys to state dicts of older layer versions, as `load_state_dict` does.
-    old = [
-        f"{name}.{_COUNT}".lstrip(".")
-        for name, module in model.named_modules()
-        if isinstance(module, _NormBase) and module.track_running_stats and versions.get(name, 0) < _COUNTS_SINCE
-    ]
-    if counts := [key for key in old if key not in fitted]:
-        fitted |= {key: torch.tensor(0) for key in counts}
-        notes.append(f"set {len(counts)} x {_COUNT} to 0, because files from before PyTorch 0.4.1 lack them")
-    converted = {tensor.dtype for tensor in fitted.values() if tensor.is_floating_point()} - {torch.float32}
-    notes += [
-        f"converted {str(dtype).removeprefix('torch.')} values to float32" for dtype in sorted(converted, key=str)
-    ]
-    if problems := list(_problems(fitted, expected)):
-        shapes = {key: tuple(tensor.shape) for key, tensor in fitted.items()}
+    loaded = load_into(state, lambda: domain.build(workload.model, dataset))
+    if loaded.problems:
+        shapes = {key: tuple(tensor.shape) for key, tensor in loaded.tensors.items()}
         raise InputError(
-            f'The checkpoint does not match workload "{workload.name}":\n  ' + "\n  ".join(problems) + "\n",
+            f'The checkpoint does not match workload "{workload.name}":\n  ' + "\n  ".join(loaded.problems) + "\n",
             hint=domain.fit_hint(shapes, workload, dataset),
         )
-    return fitted, tuple(notes)
-
-
-def _prefix_of_wrappers(state: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> str:
-    """Return the prefix that a wrapper, such as a LightningModule, added to every key, or ``""`` if there is none."""
-    if state.keys() & model.keys():
-        return ""
-    *levels, _ = next(iter(state), "").split(".")
-    for count in range(1, min(len(levels), _MOST_WRAPPERS) + 1):
-        prefix = ".".join(levels[:count]) + "."
-        if all(key.startswith(prefix) for key in state) and any(key.removeprefix(prefix) in model for key in state):
-            return prefix
-    return ""
-
-
-def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield each pair of a tied parameter's names in both orders, because ``safetensors`` stores only one name."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    for tied in names.values():
-        yield from permutations(tied, 2)
-
-
-def shortened(lines: Sequence[str]) -> list[str]:
-    """Return the first lines; if lines are omitted, append a line with the number of omitted lines."""
-    rest = len(lines) - _MOST_SHOWN
-    return [line[:_LONGEST_KEY] for line in lines[:_MOST_SHOWN]] + [f"and {rest} more"] * (rest > 0)
-
-
-def _problems(state: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield lines about mismatched keys, grouped by the kind of mismatch, with at most ten lines per group."""
-    groups = {
-        "missing": [f"{key[:_LONGEST_KEY]} {_form(model[key])}" for key in sorted(model.keys() - state.keys())],
-        "unexpected": [f"{key[:_LONGEST_KEY]} {_form(state[key])}" for key in sorted(state.keys() - model.keys())],
-        "of another shape or type": [
-            f"{key[:_LONGEST_KEY]}: the checkpoint has {_form(state[key])}, the workload {_form(model[key])}"
-            for key in sorted(model.keys() & state.keys())
-            if _form(state[key]) != _form(model[key])
-        ],
-    }
-    for difference, lines in groups.items():
-        if lines:
-            yield f"{len(lines)} {difference}:"
-            yield from (f"  {line}" for line in shortened(lines))
-
-
-def _form(tensor: Tensor) -> str:
-    """Return a tensor's shape, followed by its type if the type is not converted to float32."""
-    return f"{list(tensor.shape)}{'' if tensor.dtype in _FLOATS else f' of {_name(tensor.dtype)}'}"
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return loaded.tensors, loaded.notes

@@ -11,6 +11,7 @@ from torchvision.models import ShuffleNet_V2_X0_5_Weights, shufflenet_v2_x0_5
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, InputError
+from tasks import checkpoint
 from tasks.data.weights import load_state
 from tasks.job import Workspace
 from tasks.refs import DatasetRef
@@ -188,6 +189,6 @@ def test_published_weights_are_stored_with_the_models_own_keys(
         model={"kind": "torchvision", "name": "shufflenet_v2_x0_5"},
         checkpoint={"kind": "torchvision-weights", "weights": "ShuffleNet_V2_X0_5_Weights.IMAGENET1K_V1"},
     )
-    found = load_state(obtain(workload, dataset, store), store)
+    found = load_state(checkpoint.obtain(workload, dataset, Workspace(store)), store)
     assert found.keys() == state.keys()
     assert all(torch.equal(found[key], tensor) for key, tensor in state.items())

@@ -22,9 +22,11 @@ from torch.optim.swa_utils import AveragedModel
 
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError
+from tasks import checkpoint
 from tasks.data.weights import load_state
-from tasks.refs import DatasetRef
-from tests.tasks.pipeline import obtain
+from tasks.job import Workspace
+from tasks.refs import CheckpointRef, DatasetRef
+from tasks.workload import Workload
 from tests.tasks.vision_workloads import image_workload
 
 DATASET = DatasetRef(kind="images", digest="0" * 64, splits={"test": 3}, classes=3, sample_shape=(3, 4, 4))
@@ -241,6 +243,10 @@ CASES = {
 }
 
 
+def obtain(workload: Workload, dataset: DatasetRef, store: ArtifactStore) -> CheckpointRef:
+    return checkpoint.obtain(workload, dataset, Workspace(store))
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
 @pytest.mark.parametrize("name", CASES)
 def test_a_published_checkpoint_is_loaded_or_refused_in_one_line(name: str, tmp_path: Path) -> None:
@@ -256,9 +262,9 @@ def test_a_published_checkpoint_is_loaded_or_refused_in_one_line(name: str, tmp_
         with pytest.raises(NightquantError, match=case.refused):
             obtain(workload, DATASET, store)
         return
-    checkpoint = obtain(workload, DATASET, store)
-    assert checkpoint.notes == case.notes
-    found = load_state(checkpoint, store)
+    kept = obtain(workload, DATASET, store)
+    assert kept.notes == case.notes
+    found = load_state(kept, store)
     expected = case.network.state_dict()
     assert found.keys() == expected.keys()
     for key, tensor in expected.items():
@@ -277,9 +283,9 @@ def test_a_change_of_any_shard_is_another_checkpoint(tmp_path: Path) -> None:
     digests = set()
     for state in (STATE, STATE | {"head.weight": STATE["head.weight"] + 1}):
         save_torch_state_dict(state, tmp_path, max_shard_size=100)
-        checkpoint = obtain(workload, DATASET, store)
-        assert torch.equal(load_state(checkpoint, store)["head.weight"], state["head.weight"])
-        digests.add(checkpoint.digest)
+        kept = obtain(workload, DATASET, store)
+        assert torch.equal(load_state(kept, store)["head.weight"], state["head.weight"])
+        digests.add(kept.digest)
     assert len(digests) == 2
     pinned = workload.checkpoint.model_copy(update={"sha256": "0" * 64})
     with pytest.raises(NightquantError, match=r"\d+ files, but checkpoint\.sha256 can verify only one file\. Remove"):
