@@ -35,6 +35,8 @@ from tasks.stages import preview, propose
 from tasks.workload import Workload, validated
 from tasks.workload.base import REFERENCE
 
+_LONGEST_VALUE = 300  # number of characters of a chosen value that are printed
+
 
 def _arguments(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, JsonValue]:
     found: dict[str, JsonValue] = {}
@@ -167,7 +169,8 @@ def command(model: str, all_keys: bool, output: Path | None, format: str, store:
     for place, reason in reasons.items():
         section, _, key = place.partition(".")
         given = document[section]
-        decision = f"Chose {place} = {toml(given[key])}" if key in given else f"Left out {place}"
+        value = textwrap.shorten(toml(given.get(key)), _LONGEST_VALUE, placeholder=" …")
+        decision = f"Chose {place} = {value}" if key in given else f"Left out {place}"
         click.echo(f"{decision}: {reason}.")
     click.echo(f"Written to {path}.{to_do and f' To do: {to_do}'} Next:")
     click.echo(f"  nightquant nightly --workload {path} --profile quick{store_flag(store)}")

@@ -179,12 +179,25 @@ def propose_keys(workload: ImageWorkload, workspace: Workspace) -> Proposal:
         if len(pictures) < _CALIBRATION_SHARE * data.calibration:
             sections["data"]["calibration"] = max(1, len(pictures) // _CALIBRATION_SHARE)
             reasons["data.calibration"] = f"a quarter of {len(pictures)} images"
-        sections["data"]["classes"] = find_layout(Path(data.uri)).classes
-        reasons["data.classes"] = SORTED
+        found = find_layout(Path(data.uri)).classes
+        sections["data"]["classes"], reasons["data.classes"] = _published_classes(workload.checkpoint, found) or (
+            found,
+            SORTED,
+        )
     if isinstance(workload.model, TorchvisionSpec) and (outputs := _outputs(workload, workspace)):
         sections["model"]["num_classes"] = outputs
         reasons["model.num_classes"] = "the outputs of the checkpoint's last layer"
     return Proposal(sections=sections, reasons=reasons)
+
+
+def _published_classes(checkpoint: Kind, found: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
+    """Return the categories of published weights and a reason, or ``None`` unless they identify all found classes."""
+    if not isinstance(checkpoint, TorchvisionWeights):
+        return None
+    categories = tuple(published(checkpoint.weights).meta["categories"])
+    if not set(found) <= set(categories):
+        return None
+    return categories, f"the categories of {checkpoint.weights}, which include all class folders"
 
 
 def _outputs(workload: ImageWorkload, workspace: Workspace) -> int:

@@ -11,9 +11,11 @@ import torchvision
 from PIL import Image
 from torch import nn
 
+from storage.artifacts import ArtifactStore
 from tasks.data.picture_sets import pictures_in
 from tasks.domains.image_classification import input_size
-from tasks.domains.image_classification.input_size import Choice, choose_transforms
+from tasks.domains.image_classification.input_size import Choice, choose_transforms, propose_keys
+from tasks.job import Workspace
 from tests.tasks.vision_workloads import image_workload
 
 DECLARED = {
@@ -149,3 +151,23 @@ def test_of_many_pictures_some_are_opened_from_all_over_the_folder(
     same = chosen(tmp_path, [(48, 48)] * 25)
     assert same is not None
     assert same.reason == "all 9 sampled images are 48 x 48"
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [(("goldfish", "tench"), (1, 0)), (("mine", "tench"), (0, 1))],
+    ids=["categories", "another name"],
+)
+def test_published_weights_number_the_folders_that_are_named_after_their_categories(
+    tmp_path: Path, names: tuple[str, str], numbers: tuple[int, int]
+) -> None:
+    for name in names:
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(tmp_path / "photos" / name / "0.png")
+    workload = image_workload(
+        data={"kind": "image-folder", "uri": str(tmp_path / "photos")},
+        model={"kind": "torchvision", "name": "resnet18"},
+        checkpoint={"kind": "torchvision-weights", "weights": "ResNet18_Weights.IMAGENET1K_V1"},
+    )
+    classes = propose_keys(workload, Workspace(ArtifactStore(tmp_path))).sections["data"]["classes"]
+    assert tuple(classes.index(name) for name in names) == numbers  # type: ignore[attr-defined]
