@@ -37,9 +37,14 @@ class Reporter:
 
 @dataclass
 class _Running:
-    """A running stage; times are from the monotonic clock."""
+    """A running stage; times are from the monotonic clock. ``since`` is when the stage began to count the current work.
+
+    A stage may count several kinds of work in turn, such as batches and then samples.
+    """
 
     began: float
+    since: float
+    changed: float
     reported: float
     done: float = 0.0
     total: float = 0.0
@@ -52,7 +57,7 @@ class _Running:
         done = f"{self.done:.2f}".rstrip("0").rstrip(".")
         text = f"{done} of {self.total:g} {self.unit}"
         if 0.02 * self.total < self.done < self.total:
-            text += f", about {elapsed((now - self.began) * (self.total / self.done - 1))} left"
+            text += f", about {elapsed((now - self.since) * (self.total / self.done - 1))} left"
         return text
 
 
@@ -76,7 +81,10 @@ class _Lines(Reporter):
     def progressed(self, label: str, done: float, total: float, unit: str) -> None:
         with self._lock:
             if stage := self._running.get(label):
-                stage.done, stage.total, stage.unit = done, total, unit
+                if total != stage.total or done < stage.done:
+                    # The first report of further work arrives after its first part.
+                    stage.since = stage.changed if done else time.monotonic()
+                stage.done, stage.total, stage.unit, stage.changed = done, total, unit, time.monotonic()
 
     def finished(self, label: str, seconds: float, error: str = "") -> None:
         with self._lock:
@@ -103,7 +111,7 @@ class _Lines(Reporter):
     def _begin(self, label: str) -> None:
         if label not in self._running:
             now = time.monotonic()
-            self._running[label] = _Running(now, now)
+            self._running[label] = _Running(now, now, now, now)
             self._print(f"{label} …")
 
     def _beat(self) -> None:

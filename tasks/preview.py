@@ -1,4 +1,4 @@
-"""Try out a workload before its first night: skip training, and use small calibration and test samples."""
+"""Check a workload's parts and build its candidates before the first run, without training the model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import cast
 
 from torch import Tensor
 
-from storage.errors import NightquantError, UnavailableError
-from tasks.arrival import Arrival
+from storage.errors import NightquantError
 from tasks.build import build_candidate, model_source
 from tasks.checkpoint import obtain
 from tasks.data.weights import build_blank, read_fetched
 from tasks.extensions import DOMAINS, METHODS, RUNTIMES
 from tasks.job import Job, Workspace
-from tasks.libraries import LibraryError, contained, reported_as
+from tasks.libraries import LibraryError, reported_as
 from tasks.machine import require_domain
 from tasks.outputs import finite_outputs, outputs_of
 from tasks.quantize.coverage import excluded_modules
@@ -51,20 +50,15 @@ class _Problems:
         except NightquantError as error:
             if str(error) not in self.messages:
                 self.messages.append(str(error))
-            self.keep_traceback(error)
-
-    def keep_traceback(self, error: NightquantError) -> None:
-        if isinstance(error, LibraryError):
-            self.tracebacks.append(error.in_full())
+            if isinstance(error, LibraryError):
+                self.tracebacks.append(error.in_full())
 
 
 def preview(workload: Workload, workspace: Workspace) -> Preview:
-    """Prepare the data, build and call the model, read the model's weights, and try out every candidate.
+    """Prepare the data, build and call the model, and read the model's weights; candidates are tried out separately.
 
-    If a run would train the weights, the preview uses seeded random weights, and static recipes calibrate on one
-    sample. With real weights, static recipes calibrate on several samples, and `tasks.arrival` compares each
-    candidate's quality with the float model's quality. For runtimes that compile slowly, the model is exported but not
-    compiled. If a check finds a problem, all other checks still run.
+    If a run would train the weights, the preview uses seeded random weights. If a check finds a problem, all other
+    checks still run. The ``job`` of the result is None unless the model works.
     """
     problems = _Problems()
     with redirect_stdout(sys.stderr):  # text printed by the user's code must not mix with the command's output
@@ -87,14 +81,28 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
         else:
             with problems.noted():
                 DOMAINS[workload.domain].check(job, workspace)
-                arrival = Arrival(job, model_source(job, workspace))
-                result = result.model_copy(update=_call_model(job, arrival.source, workspace))
-                result = result.model_copy(update={"candidates": _candidates(job, workspace, problems, arrival)})
-                warned = {"data_notes": (*result.data_notes, *arrival.warnings())}
-                result = result.model_copy(update=warned | {"notes": (*result.notes, *arrival.notes)})
-    return result.model_copy(
-        update={"problems": tuple(problems.messages), "tracebacks": tuple(dict.fromkeys(problems.tracebacks))}
-    )
+                result = result.model_copy(update=_call_model(job, model_source(job, workspace), workspace))
+                result = result.model_copy(update={"job": job})
+    return result.model_copy(update={"problems": tuple(problems.messages), "tracebacks": tuple(problems.tracebacks)})
+
+
+def try_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace: Workspace) -> CandidatePreview:
+    """Build a recipe's candidate; for runtimes that compile slowly, only export the model.
+
+    Raises
+    ------
+    NightquantError
+        The candidate cannot be built; see `tasks.build.build_candidate`.
+    """
+    name, source = f"{recipe.name}/{runtime}", model_source(job, workspace)
+    excluded_modules(build_blank(source.architecture.build), recipe.exclude)
+    RUNTIMES[runtime].require_installed(runtime)
+    if RUNTIMES[runtime].compiles:
+        with reported_as(f"The candidate cannot be built for {runtime}"):
+            export(source.float_model(), source.example_inputs, source.axes)
+        return CandidatePreview(candidate=name, exported_only=True)
+    built = build_candidate(job, recipe, runtime, workspace)
+    return CandidatePreview(candidate=name, coverage=built.coverage, built=built)
 
 
 def _import_callables(workload: Workload, problems: _Problems) -> None:
@@ -152,43 +160,6 @@ def _call_model(job: Job[Workload], source: ModelSource, workspace: Workspace) -
         "metric": metric.name if metric else "",
         "is_percentage": metric is not None and metric.is_percentage,
     }
-
-
-def _candidates(
-    job: Job[Workload], workspace: Workspace, problems: _Problems, arrival: Arrival
-) -> tuple[CandidatePreview, ...]:
-    previews = []
-    pairs = [(recipe, runtime) for recipe in job.workload.recipe for runtime in recipe.runtimes]
-    failed: dict[str, list[str]] = {}
-    model = build_blank(arrival.source.architecture.build)
-    for done, (recipe, runtime) in enumerate(pairs):
-        workspace.progress(done, len(pairs), "candidates")
-        name = f"{recipe.name}/{runtime}"
-        try:
-            excluded_modules(model, recipe.exclude)
-            previews.append(_try_candidate(job, recipe, runtime, arrival))
-        except NightquantError as error:
-            previews.append(CandidatePreview(candidate=name, obstacle=str(error)))
-            problems.keep_traceback(error)
-            # A run skips candidates that this host does not support. Missing packages have already been reported.
-            if not isinstance(error, UnavailableError):
-                failed.setdefault(str(error), []).append(name)
-    problems.messages += [f"{', '.join(names)}: {message}" for message, names in failed.items()]
-    return tuple(previews)
-
-
-def _try_candidate(job: Job[Workload], recipe: Recipe, runtime: str, arrival: Arrival) -> CandidatePreview:
-    implementation, name, source = RUNTIMES[runtime], f"{recipe.name}/{runtime}", arrival.source
-    sketch = arrival.sketch(recipe)
-    implementation.require_installed(runtime)
-    with reported_as(f"The candidate cannot be built for {runtime}"), contained():
-        if implementation.compiles:
-            export(source.float_model(), source.example_inputs, source.axes)
-            return CandidatePreview(candidate=name, exported_only=True)
-        candidate = build_candidate(job, sketch or recipe.sketch(), runtime, source.workspace)
-    with reported_as(f"The candidate cannot be evaluated with {runtime}"), contained():
-        loss = arrival.loss(sketch, candidate) if sketch else None
-    return CandidatePreview(candidate=name, coverage=candidate.coverage, loss=loss)
 
 
 def _misfit(method: str, workload: Workload) -> str:

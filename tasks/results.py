@@ -268,51 +268,101 @@ class WorkloadResult(Frozen):
         )
 
 
+_NEARLY_NOTHING = 1e-4  # errors up to this fraction of a constant answer's error are nearly 0
 NOTICED_LOSS = 0.01  # losses up to this fraction of the float model's quality are not reported
 
 
 class QualityLoss(Frozen):
-    """A candidate's significant loss on test samples; ``share`` is the lost fraction of the float model's quality.
+    """A candidate's significant loss on test samples; ``share`` is the lost fraction of `Reference.unit`.
 
-    ``layers`` lists the layers with the lowest signal-to-noise ratios. If ``ranks_for`` names a runtime, the runtime
-    uses its own quantizer, but the layers were ranked in torch's conversion. ``exclude`` is the value of the recipe's
-    ``exclude`` key that keeps the layers in float. ``share_left`` is the loss that remains with ``exclude``, or None
-    if the loss was not measured.
+    ``before`` and ``after`` are the qualities of the float model and the candidate. ``layers`` lists the layers with
+    the lowest signal-to-noise ratios. If ``ranks_for`` names a runtime, the runtime uses its own quantizer, but the
+    layers were ranked in torch's conversion. ``exclude`` is the value of the recipe's ``exclude`` key that keeps the
+    layers in float. ``left`` is the quality with ``exclude``, and ``share_left`` is the loss that remains; both are
+    None if they were not measured. ``refused`` is the reason that the gate refuses the candidate with ``exclude``.
     """
 
     metric: str
     higher_is_better: bool
+    before: float
+    after: float
     share: float
     samples: int
     layers: tuple[str, ...] = ()
     ranks_for: str = ""
     exclude: tuple[str, ...] = ()
+    left: float | None = None
     share_left: float | None = None
+    refused: str = ""
 
     def describe(self) -> str:
         """Describe the loss, the layers that cause the loss, and the remedy."""
+        # A percentage says nothing if the float model's quality is nearly 0.
+        in_percent = abs(self.after - self.before) <= abs(self.before)
         lost = f"loses {self.share:.1%} of" if self.higher_is_better else f"is {self.share:.1%} worse in"
-        text = f"{lost} {self.metric} on {self.samples:,} samples"
+        text = (
+            f"{lost} {self.metric}"
+            if in_percent
+            else f"changes {self.metric} from {self.before:.3g} to {self.after:.3g}"
+        )
+        text += f" on {self.samples:,} samples"
         if self.layers:
             where = " in torch's conversion" if self.ranks_for else ""
             text += f"; these layers lose most{where}: {', '.join(self.layers)}"
-            text += f". Keep them float: exclude = {json.dumps(self.exclude)}"
-        if self.share_left is not None:
-            text += f", which leaves a loss of {max(0.0, self.share_left):.1%}"
-        if self.share_left is not None and self.share_left > NOTICED_LOSS:
+        if self.left is None or self.share_left is None:
+            return f"{text}."
+        left = f"a loss of {max(0.0, self.share_left):.1%}" if in_percent else f"{self.metric} at {self.left:.3g}"
+        if self.refused:
+            return f"{text}. Keeping them float would leave {left}, but {self.refused}."
+        text += f". Keep them float: exclude = {json.dumps(self.exclude)}, which leaves {left}"
+        if self.share_left > NOTICED_LOSS:
             text += "; exclude more layers by the ranking of `nightquant sensitivity`"
         return f"{text}."
+
+
+class Reference(Frozen):
+    """The user's float model in plain torch, evaluated on a sample of the test split; a call takes ``row_s`` per row.
+
+    ``constant`` is the quality of a model that always returns the mean target, or None if targets have no mean.
+    """
+
+    candidate: CandidateRef
+    row_s: float
+    evaluation: Evaluation
+    constant: float | None = None
+
+    def describe(self) -> str:
+        """Describe the float model's quality in one sentence."""
+        found = self.evaluation
+        return f"The float model has {found.quality_metric} {found.quality:.4g} on {found.samples:,} test samples."
+
+    @property
+    def is_nearly_perfect(self) -> bool:
+        """Whether an error is so close to 0, compared with a constant answer's error, that a fraction says nothing."""
+        known, error = self.constant is not None and not self.evaluation.higher_is_better, self.evaluation.quality
+        return known and abs(error) <= _NEARLY_NOTHING * abs(self.constant or 0.0)
+
+    @property
+    def unit(self) -> float:
+        """Quality of which losses are fractions: the constant answer's if the float model's is nearly 0."""
+        return abs(self.constant or 0.0) if self.is_nearly_perfect else abs(self.evaluation.quality)
 
 
 class CandidatePreview(Frozen):
     """The result of trying out a candidate: coverage and loss, or the ``obstacle`` that prevented the trial.
 
-    If building takes minutes, the trial only exports the model (``exported_only``).
+    If building takes minutes, the trial only exports the model (``exported_only``). ``comparison`` is the comparison
+    with the float model on ``samples`` test samples. ``uncompared`` is the reason that the comparison is missing, or
+    ``""`` if the candidate is not compared.
     """
 
     candidate: str
     obstacle: str = ""
     exported_only: bool = False
+    uncompared: str = ""
+    samples: int = 0
+    comparison: Comparison | None = None
+    built: CandidateRef | None = Field(default=None, exclude=True)
     coverage: tuple[ModuleCoverage, ...] = ()
     loss: QualityLoss | None = None
 
@@ -321,7 +371,8 @@ class Preview(Frozen):
     """The result of trying out a workload; fields are empty if ``problems`` prevented their computation.
 
     ``methods`` and ``runtimes`` map the name of each method or runtime to the reason that it is unavailable, or to
-    ``""`` if it is available. ``tracebacks`` are for ``--debug``.
+    ``""`` if it is available. ``reference`` is None if the float model's quality was
+    not measured. ``tracebacks`` are for ``--debug``, and ``job`` is for further stages.
     """
 
     workload: str
@@ -340,6 +391,8 @@ class Preview(Frozen):
     metric: str = ""
     is_percentage: bool = False
     candidates: tuple[CandidatePreview, ...] = ()
+    reference: Reference | None = None
+    job: Job[Workload] | None = Field(default=None, exclude=True)
 
 
 class RunInfo(Frozen):

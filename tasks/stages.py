@@ -10,7 +10,16 @@ from tasks.job import Job, Workspace
 from tasks.libraries import contained, reported_as
 from tasks.machine import require_domain
 from tasks.refs import CandidateRef, DatasetRef
-from tasks.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity, Preview, Proposal
+from tasks.results import (
+    BenchmarkResult,
+    CandidatePreview,
+    Comparison,
+    Evaluation,
+    Incumbent,
+    LayerSensitivity,
+    Preview,
+    Proposal,
+)
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
@@ -20,10 +29,42 @@ if TYPE_CHECKING:
 
 
 def preview(workspace: Workspace, workload: Workload) -> Preview:
-    """Try out a workload without training its model; see `tasks.preview`."""
+    """Try out a workload's data, model and weights without training the model; see `tasks.preview`."""
     from tasks.preview import preview as try_out
 
     return try_out(workload, workspace)
+
+
+def try_candidate(workspace: Workspace, job: Job[Workload], recipe: Recipe, runtime: str) -> CandidatePreview:
+    """Build a candidate as a trial; see `tasks.preview.try_candidate`."""
+    from tasks.preview import try_candidate as try_out
+
+    with contained():
+        return try_out(job, recipe, runtime, workspace)
+
+
+def pace(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) -> float:
+    """Return the duration of a candidate's shortest call, in seconds per row; see `tasks.arrival.pace`."""
+    from tasks.arrival import pace as measure
+
+    with reported_as("The candidate cannot be called", hint_for(candidate.runtime)), contained():
+        return measure(job, candidate, workspace)
+
+
+def constant_quality(workspace: Workspace, job: Job[Workload]) -> float | None:
+    """Return the quality of a constant answer; see `tasks.arrival.constant_quality`."""
+    from tasks.arrival import constant_quality as measure
+
+    with reported_as("The constant answer cannot be evaluated"), contained():
+        return measure(job, workspace)
+
+
+def worst_layers(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[tuple[str, ...], Recipe] | None:
+    """Return the layers that lose most, and a recipe that keeps them float; see `tasks.arrival.worst_layers`."""
+    from tasks.arrival import worst_layers as rank
+
+    with reported_as("The layers cannot be ranked"), contained():
+        return rank(job, recipe, workspace)
 
 
 def propose(workspace: Workspace, workload: Workload) -> Proposal:

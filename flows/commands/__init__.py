@@ -202,6 +202,14 @@ def store_flag(store: str) -> str:
     return "" if store == load_settings().store else f" --store {store}"
 
 
+def print_tracebacks(tracebacks: Iterable[str]) -> None:
+    """Print tracebacks on standard error if the user passed ``--debug``; the command prints the errors themselves."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.find_root().obj is True:
+        for text in dict.fromkeys(tracebacks):
+            click.echo(text, err=True)
+
+
 @contextmanager
 def progress_of(label: str) -> Iterator[Progress]:
     """Show a command's progress on standard error."""

@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from typing import Any
 import click
 from pydantic import BaseModel, JsonValue
 
-from flows.commands import FILE, format_option, print_json, progress_of, store_flag, store_option, toml
+from flows.commands import FILE, format_option, print_json, print_tracebacks, store_flag, store_option, toml
 from flows.commands.setup import print_preview
 from flows.draft import (
     SECTIONS,
@@ -27,15 +28,14 @@ from flows.draft import (
     with_texts,
     without_obstacles,
 )
-from flows.execution.workers import try_out
+from flows.sampled import compared
+from flows.trial import Run, built, running
 from storage.digest import JsonObject
 from storage.errors import ConfigurationError
 from tasks.results import CandidatePreview, Preview
-from tasks.stages import preview, propose
+from tasks.stages import propose
 from tasks.workload import Workload, validated
 from tasks.workload.base import REFERENCE
-
-_LONGEST_VALUE = 300  # number of characters of a chosen value that are printed
 
 
 def _arguments(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, JsonValue]:
@@ -114,9 +114,10 @@ def command(model: str, all_keys: bool, output: Path | None, format: str, store:
     """Run a model on its data, and write a workload file for the model.
 
     The command looks for modules in the workload file's folder, then in the current folder. The workload file omits
-    recipes and runtimes that the model does not support, and explains why. If you pass weights, the command lists the
-    candidates with a noticeable quality loss. The command does not train the model or overwrite files. If the model,
-    the data or the weights fail a check, the command writes nothing and exits with code 2.
+    recipes and runtimes that the model does not support, and explains why. If you pass weights, the command then
+    compares the candidates with the float model, and adds noticeable losses to the file. The command does not train
+    the model or overwrite files. If the model, the data or the weights fail a check, the command writes nothing and
+    exits with code 2.
 
     \b
     Example:
@@ -138,6 +139,67 @@ def command(model: str, all_keys: bool, output: Path | None, format: str, store:
             f"{path} cannot be written, because the folder {folder} does not exist.", hint="Create the folder first."
         )
     asked = Asked(model=model, folder=folder, **options)
+    draft = None
+    try:
+        with running(store) as run:
+            if (draft := _draft(path, asked, run, all_keys=all_keys)) is None:
+                return 2
+            # The file is complete without the estimates, so an interruption loses only what was not measured.
+            for found in compared(draft.workload, draft.found, run):
+                draft = draft.after(found)
+                draft.rewrite()
+        return 0
+    finally:
+        if draft is not None:
+            draft.report(format, store)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A workload file that has been written, with the trial and the reasons behind its content."""
+
+    path: Path
+    document: JsonObject
+    found: Preview
+    reasons: dict[str, str]
+    to_do: str
+    all_keys: bool
+
+    @property
+    def workload(self) -> Workload:
+        return validated(self.path, self.document)
+
+    def text(self) -> str:
+        workload = self.workload
+        return render(self.document, workload, self.found, self.to_do, self.reasons, all_keys=self.all_keys)
+
+    def after(self, found: Preview) -> _Draft:
+        """Return the draft with further results; candidates that failed are left out."""
+        return replace(self, found=found, document=without_obstacles(self.document, found))
+
+    def rewrite(self) -> None:
+        """Replace the file at once, so that an interruption cannot leave half a file."""
+        new = self.path.with_name(f".{self.path.name}.new")
+        new.write_text(self.text(), encoding="utf-8")
+        new.replace(self.path)
+
+    def report(self, format: str, store: str) -> None:
+        if format == "json":
+            print_json({"file": self.path, "chosen": self.reasons, **self.found.model_dump(mode="json")})
+            return
+        print_preview(self.found.model_copy(update={"problems": ()}))
+        for place, reason in self.reasons.items():
+            section, _, key = place.partition(".")
+            given = self.document[section]
+            value = textwrap.shorten(toml(given.get(key)), _LONGEST_VALUE, placeholder=" …")
+            decision = f"Chose {place} = {value}" if key in given else f"Left out {place}"
+            click.echo(f"{decision}: {reason}.")
+        click.echo(f"Written to {self.path}.{self.to_do and f' To do: {self.to_do}'} Next:")
+        click.echo(f"  nightquant nightly --workload {self.path} --profile quick{store_flag(store)}")
+
+
+def _draft(path: Path, asked: Asked, run: Run, *, all_keys: bool) -> _Draft | None:
+    """Write a workload file from a trial of the model; if the model does not work, print the problems instead."""
     to_do = ""
     with ExitStack() as undo:
         if not asked.data:
@@ -145,36 +207,24 @@ def command(model: str, all_keys: bool, output: Path | None, format: str, store:
             undo.callback(Path(asked.data).unlink)
             to_do = f"fill {asked.path(asked.data)} with your texts, or name your own table in [data]."
         document = whole(re.sub(r"[^a-z0-9.-]+", "-", path.stem.lower()), sections(asked))
-        with progress_of(f"{path}: running the model") as progress:
-            proposal = try_out(propose, validated(path, document), store, progress)
-            for name, keys in proposal.sections.items():
-                # Keep the metric that the user chose.
-                chosen = {key: value for key, value in keys.items() if key != "metric" or not asked.metric}
-                document[name] = {**document[name], **chosen}
-            found = try_out(preview, validated(path, document), store, progress)
+        proposal = run(propose, f"{path}: running the model", validated(path, document))
+        for name, keys in proposal.sections.items():
+            # Keep the metric that the user chose.
+            chosen = {key: value for key, value in keys.items() if key != "metric" or not asked.metric}
+            document[name] = {**document[name], **chosen}
+        found = built(validated(path, document), run)
+        print_tracebacks(found.tracebacks)
         if not found.model:
             for problem in found.problems:
                 click.echo(f"nightquant: {problem}", err=True)
-            return 2
+            return None
         found = with_size_obstacles(document, found)
         document, why = with_strict_gate(without_obstacles(document, found), found)
-        reasons = {**proposal.reasons, **why}
+        draft = _Draft(path, document, found, {**proposal.reasons, **why}, to_do, all_keys)
         with path.open("x", encoding="utf-8") as stream:
-            stream.write(render(document, validated(path, document), found, to_do, reasons, all_keys=all_keys))
+            stream.write(draft.text())
         undo.pop_all()
-    if format == "json":
-        print_json({"file": path, "chosen": reasons, **found.model_dump(mode="json")})
-        return 0
-    print_preview(found.model_copy(update={"problems": ()}))
-    for place, reason in reasons.items():
-        section, _, key = place.partition(".")
-        given = document[section]
-        value = textwrap.shorten(toml(given.get(key)), _LONGEST_VALUE, placeholder=" …")
-        decision = f"Chose {place} = {value}" if key in given else f"Left out {place}"
-        click.echo(f"{decision}: {reason}.")
-    click.echo(f"Written to {path}.{to_do and f' To do: {to_do}'} Next:")
-    click.echo(f"  nightquant nightly --workload {path} --profile quick{store_flag(store)}")
-    return 0
+    return draft
 
 
 def render(
@@ -207,13 +257,15 @@ def render(
     ]
     section = partial(_section, reasons=reasons, all_keys=all_keys)
     for name in SECTIONS:
-        if all_keys or document[name]:
+        if all_keys or document[name] or (name == "evaluate" and found.reference):
             lines += section(name, getattr(workload, name), document[name])
         if name == "model":
             lines += [
                 f"# {found.parameters:,} parameters. One call takes {found.inputs}",
                 f"# and gives {found.outputs}.",
             ]
+        if name == "evaluate" and found.reference:
+            lines.append(f"# {found.reference.describe()}")
     for keys, recipe in zip(document["recipe"], workload.recipe, strict=True):
         tried = [each for each in found.candidates if each.candidate.partition("/")[0] == recipe.name]
         lines += section("recipe", recipe, keys, repeated=True)
@@ -259,6 +311,8 @@ def _remarks(tried: CandidatePreview) -> Iterator[str]:
         yield f"Left out, {tried.candidate}: {tried.obstacle.partition(chr(10))[0]}"
     if tried.loss is not None:
         yield f"{tried.candidate} {tried.loss.describe()}"
+    if tried.uncompared:
+        yield f"{tried.candidate} was not compared with the float model: {tried.uncompared}"
     left = [f"{module.module or 'the model'} ({module.type})" for module in tried.coverage if not module.quantized]
     if left and len(left) < len(tried.coverage):
         yield f"Stays float with {tried.candidate.partition('/')[2]}: {', '.join(left[:5])}{', …' if left[5:] else ''}"

@@ -8,18 +8,19 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from flows.commands import format_option, print_json, progress_of, store_option, workload_option
+from flows.commands import format_option, print_json, print_tracebacks, store_option, workload_option
 from flows.console import new_table
-from flows.execution.workers import try_out
 from flows.request import NightlyRequest
+from flows.sampled import compared
 from flows.settings import Settings, load_settings, source_of
-from storage.errors import MeasurementError
+from flows.trial import built, running
+from storage.errors import NightquantError
 from storage.humanize import plural
 from tasks.extensions import RUNTIMES
+from tasks.libraries import LibraryError
 from tasks.machine import require_domain
 from tasks.refs import in_words
 from tasks.results import CandidatePreview, Preview
-from tasks.stages import preview
 from tasks.workload import Workload, workload_schema
 
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
@@ -73,13 +74,20 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
 
 def _check(loaded: list[Workload], store: str, format: str) -> int:
     previews = []
-    for workload in loaded:
-        with progress_of(f"{workload.name}: check") as progress:
+    with running(store) as run:
+        for workload in loaded:
+            result = Preview(workload=workload.name)
             try:
-                previews.append(try_out(preview, workload, store, progress))
-            except MeasurementError as error:
+                result = built(workload, run)
+                for further in compared(workload, result, run):
+                    result = further
+            except NightquantError as error:
                 # If one workload hangs or kills its process, the command still checks the other workloads.
-                previews.append(Preview(workload=workload.name, problems=(str(error),)))
+                tracebacks = [error.in_full()] if isinstance(error, LibraryError) else []
+                result = result.model_copy(update={"problems": (*result.problems, str(error))})
+                print_tracebacks(tracebacks)
+            print_tracebacks(result.tracebacks)
+            previews.append(result)
     if format == "json":
         print_json(previews)
     else:
@@ -111,17 +119,19 @@ def preview_lines(result: Preview) -> Iterator[Text]:
         yield Text(f"  weights   {'; '.join([result.checkpoint, *result.notes])}")
         yield Text(f"  methods   {_fitting(result.methods)}")
         yield Text(f"  runtimes  {_fitting(result.runtimes)}")
+    if result.reference:
+        yield Text(f"  quality   {result.reference.describe()}")
     for candidate in result.candidates:
         yield Text(f"  {'✗' if candidate.obstacle else '✓'} {candidate.candidate}: {_candidate(candidate)}")
         if any(module.quantized for module in candidate.coverage):
             yield from (Text(f"      stays float: {line}") for line in in_words(candidate.coverage))
         if candidate.loss is not None:
             yield Text(f"  ! {candidate.candidate} {candidate.loss.describe()}", style="yellow")
+        if candidate.uncompared:
+            why = f"was not compared with the float model: {candidate.uncompared}"
+            yield Text(f"  ! {candidate.candidate} {why}", style="yellow")
     for problem in result.problems:
         yield Text(f"  ✗ {problem}", style="red")
-    context = click.get_current_context(silent=True)
-    if context is not None and context.find_root().obj is True:  # --debug
-        yield from map(Text, result.tracebacks)
 
 
 def _fitting(reasons: Mapping[str, str]) -> str:

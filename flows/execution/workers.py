@@ -27,21 +27,17 @@ from typing import Any, Generic, Self, TypeVar, TypeVarTuple
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
-from flows.settings import load_settings, source_of
 from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError, NightquantError
 from storage.root import set_cache_folder
-from tasks.job import Progress, Workspace
+from tasks.job import Workspace
 from tasks.libraries import library_error
-from tasks.machine import available_cores
-from tasks.workload import Workload
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 ProgressListener = Callable[[str, float, float, str], None]
 STARTED = "started"  # unit in the progress message that reports the start of a stage
 _DATAGRAM = 4096
-_TRY_OUT_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +47,10 @@ class Finished(Generic[R]):
     value: R
     began: float
     ended: float
+
+
+class LostError(MeasurementError):
+    """The stage exceeded its time limit, or its process died."""
 
 
 class StoppedError(MeasurementError):
@@ -130,7 +130,7 @@ class Workers:
 
         Raises
         ------
-        MeasurementError
+        LostError
             The stage took longer than `timeout_s`, or its process died, usually because memory ran out.
         NightquantError, OSError
             An expected error that the stage raised; any unexpected exception becomes a `LibraryError`.
@@ -143,12 +143,12 @@ class Workers:
             # looked up by digest.
             return self._result(call, timeout_s)
         except FutureTimeoutError as error:
-            raise MeasurementError(
+            raise LostError(
                 f"{label}: the stage was stopped after {timeout_s:.0f} s.",
                 hint="To allow more time, raise NIGHTQUANT_STAGE_TIMEOUT_S or, if this is a search, its budget.",
             ) from error
         except BrokenProcessPool as error:
-            raise MeasurementError(
+            raise LostError(
                 f"{label}: the worker processes died on both attempts.",
                 hint="If the host is running out of memory, lower NIGHTQUANT_WORKERS.",
             ) from error
@@ -156,7 +156,7 @@ class Workers:
             how = f"died with exit code {error.exitcode}."
             if error.exitcode in (-signal.SIGKILL, 128 + signal.SIGKILL):
                 how = "was killed, most likely because memory ran out. Use a smaller batch or fewer workers."
-            raise MeasurementError(f"{label}: its process {how}") from error
+            raise LostError(f"{label}: its process {how}") from error
         except CancelledError as error:
             raise StoppedError(f"{label}: the stage was stopped because the run ended.") from error
 
@@ -186,29 +186,6 @@ class Workers:
                 return
             if self._listener is not None:
                 self._listener(*json.loads(message))
-
-
-def try_out(stage: Callable[[Workspace, Workload], R], workload: Workload, store: str, progress: Progress) -> R:
-    """Run a stage on a workload in a new worker process, and stop the process afterwards.
-
-    Unless the user has set ``stage_timeout_s``, the time limit is 900 s.
-
-    Raises
-    ------
-    MeasurementError
-        The stage exceeded the time limit, or its process died.
-    NightquantError, OSError
-        An expected error that the stage raised; any unexpected exception becomes a `LibraryError`.
-    """
-
-    def receive(label: str, done: float, total: float, unit: str) -> None:
-        if unit != STARTED:
-            progress(done, total, unit)
-
-    settings = load_settings()
-    limit_s = _TRY_OUT_S if source_of("stage_timeout_s") == "default" else settings.stage_timeout_s
-    with Workers(1, available_cores(), settings.cache, listener=receive) as workers:
-        return workers.run(stage, f"{workload.name}: check", limit_s, store, workload).value
 
 
 def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, address: str, *args: *Ts) -> Finished[R]:

@@ -102,3 +102,21 @@ def test_a_stage_that_says_nothing_is_heard_of_too_and_none_after_its_end() -> N
 @pytest.mark.slow
 def test_time_is_written_as_a_clock_shows_it(seconds: float, text: str) -> None:
     assert elapsed(seconds) == text
+
+
+def test_the_time_that_is_left_is_reckoned_from_the_beginning_of_the_current_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("flows.reporter.time.monotonic", lambda: now)
+    lines = _Lines(console())
+    lines.started("net: check")
+    lines.progressed("net: check", 9, 9, "candidates")
+    for moment, done in ((600.0, 0), (610.0, 100)):  # ten minutes for the candidates, then ten samples a second
+        now = moment
+        lines.progressed("net: check", done, 1000, "samples")
+    assert lines._running["net: check"].describe(now) == "100 of 1000 samples, about 1:30 left"
+    for moment, done in ((700.0, 1000), (701.0, 50)):  # and the same samples again, at fifty a second
+        now = moment
+        lines.progressed("net: check", done, 1000, "samples")
+    assert lines._running["net: check"].describe(now) == "50 of 1000 samples, about 0:19 left"

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from storage.artifacts import ArtifactStore
-from tasks.job import Workspace
 from tasks.results import Preview
-from tasks.stages import preview
+from tests.flows.trials import runner, tried_out
 from tests.tasks.domains.custom.own import own
 from tests.tasks.vision_workloads import image_workload
 
@@ -64,7 +62,7 @@ def previewed(folder: Path, **changed: Any) -> Preview:
             {"name": "static-int8", "method": "static", "exclude": ["last"], "runtimes": ["eager", "torchscript"]},
         ],
     }
-    return preview(Workspace(ArtifactStore(folder / "store")), own(folder, **sections | changed))
+    return tried_out(own(folder, **sections | changed), runner(folder / "store"))
 
 
 @pytest.mark.slow
@@ -183,7 +181,7 @@ def test_a_missing_module_and_a_missing_folder_of_pictures_are_told(tmp_path: Pa
         data={"kind": "image-folder", "uri": str(tmp_path / "photos")},
         model={"kind": "factory", "factory": "lost_module:build"},
     )
-    problems = preview(Workspace(ArtifactStore(tmp_path / "store")), workload).problems
+    problems = tried_out(workload, runner(tmp_path / "store")).problems
     assert [("lost_module" in each, "photos" in each) for each in problems] == [(True, False), (False, True)]
 
 
@@ -196,7 +194,7 @@ def test_quantization_aware_training_is_previewed_without_training(tmp_path: Pat
     workload = image_workload(
         model={"kind": "torchvision", "name": "resnet18"}, checkpoint={"kind": "train"}, recipe=recipes
     )
-    found = preview(Workspace(ArtifactStore(tmp_path)), workload)
+    found = tried_out(workload, runner(tmp_path))
     assert found.problems == ()
     coverage = {leaf.module: leaf.quantized for leaf in found.candidates[1].coverage}
     assert coverage["conv1"]

@@ -8,8 +8,12 @@ import re
 import shutil
 import tomllib
 from collections.abc import Mapping
+from contextlib import nullcontext, redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -18,13 +22,16 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.models import resnet18
 
+from flows.cli import nightquant
 from flows.commands import toml
 from flows.commands.init import command
 from flows.commands.setup import workloads
 from flows.draft import Asked, sections
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, StoreError
+from tasks.stages import evaluate
 from tasks.workload import read_workload
 from tests.documentation.pages import ROOT
+from tests.flows.trials import Before, runner
 from tests.tasks.domains.text_encoder.encoders import LABELS, write_directory, write_table
 from tests.tasks.outliers import write_networks
 
@@ -186,6 +193,57 @@ def test_weights_that_int8_spoils_are_named_before_a_night(folder: Path) -> None
     assert losses["float/torchscript"] is None
     assert losses["static-int8/torchscript"]["layers"][0] == "third"
     assert losses["static-int8/torchscript"]["share"] > 0.3
+
+
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch, before: Before | None = None) -> None:
+    """Run the stages of `init` in this process, for torch's runtime alone."""
+    monkeypatch.setattr("flows.draft._runtimes", lambda recipe: ["torchscript"])
+    monkeypatch.setattr("flows.commands.init.running", lambda store: nullcontext(runner(folder / store, before)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, StoreError])
+def test_an_interruption_leaves_the_file_with_the_estimates_so_far(
+    stop: type[BaseException], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_networks(folder)
+
+    def before(stage: object, label: str, args: tuple[Any, ...]) -> None:
+        if stage is evaluate and args[1].name == "static-int8/torchscript":
+            raise stop("no more")
+
+    here(folder, monkeypatch, before)
+    options = ("--model", "arrival_net:Net", "--data", "arrival_net:read", "--checkpoint", "planted.pth")
+    out, code = StringIO(), None
+    with redirect_stdout(out), suppress(click.Abort, StoreError):
+        code = command.main([*options, "-o", "net.toml", "--store", "store"], standalone_mode=False)
+    assert code is None
+    text = (folder / "net.toml").read_text(encoding="utf-8")
+    assert [recipe.name for recipe in read_workload(folder / "net.toml").recipe] == [
+        "float", "dynamic-int8", "static-int8",
+    ]  # fmt: skip
+    late = "static-int8/torchscript was not compared with the float model: the trial ended first"
+    assert f"# {late}\n" in text
+    assert f"  ! {late}\n" in out.getvalue()
+    assert "Written to net.toml." in out.getvalue()
+    assert "dynamic-int8/torchscript was not compared" not in text + out.getvalue()
+    assert re.search(r"(?m)^# The float model has accuracy [\d.]+ on 256 test samples\.$", text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("debug", [True, False])
+def test_debug_shows_the_traceback_behind_a_problem(debug: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("not today")
+
+    monkeypatch.setattr("tasks.preview.obtain", fail)
+    here(folder, monkeypatch)
+    options = ("--model", "tagging_model:Tagger", "--data", "tagging_model:read", "--collate", "tagging_model:pad")
+    flags = ["--debug"] if debug else []
+    done = CliRunner().invoke(nightquant, [*flags, "init", *options, "--store", "store"], standalone_mode=False)
+    assert done.return_value == 2
+    assert "ValueError: not today. --debug shows the traceback." in done.output
+    assert ("in fail" in done.output) is debug
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
+from flows.commands import print_tracebacks
 from flows.commands.setup import preview_lines
 from tasks.refs import ModuleCoverage
 from tasks.results import CandidatePreview, Preview, QualityLoss
@@ -24,13 +25,8 @@ FOUND = Preview(
 )
 
 
-def lines(*, debug: bool) -> list[str]:
-    with click.Context(click.Command("nightquant"), obj=debug):
-        return [str(line) for line in preview_lines(FOUND)]
-
-
 def test_a_candidate_is_a_line_and_each_reason_names_the_first_modules() -> None:
-    assert lines(debug=False) == [
+    assert [str(line) for line in preview_lines(FOUND)] == [
         "net: 1 problem",
         "  ✗ int8/eager: it failed",
         "  ✓ int8/openvino: 1 of 8 modules quantized",
@@ -39,10 +35,13 @@ def test_a_candidate_is_a_line_and_each_reason_names_the_first_modules() -> None
     ]
 
 
-def test_tracebacks_are_shown_by_debug_alone_and_never_in_json() -> None:
-    assert lines(debug=True) == [*lines(debug=False), FOUND.tracebacks[0]]
+def test_tracebacks_are_printed_by_debug_alone_and_never_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_tracebacks(FOUND.tracebacks)  # without a command line
+    for debug in (False, True):
+        with click.Context(click.Command("nightquant"), obj=debug):
+            print_tracebacks(FOUND.tracebacks * 2)
+        assert capsys.readouterr().err == (FOUND.tracebacks[0] + "\n" if debug else "")
     assert "tracebacks" not in FOUND.model_dump()
-    assert [str(line) for line in preview_lines(FOUND)] == lines(debug=False)  # without a command line
 
 
 @pytest.mark.slow
@@ -63,18 +62,35 @@ def test_what_is_odd_about_the_data_stands_under_their_sizes() -> None:
 
 
 def test_a_loss_is_a_line_that_says_how_much_where_and_what_to_do() -> None:
-    loss = QualityLoss(metric="mse", higher_is_better=False, share=0.35, samples=1024)
-    located = {"layers": ("a", "b"), "ranks_for": "openvino", "exclude": ("head", "a", "b"), "share_left": 0.02}
-    found = Preview(
-        workload="net",
-        candidates=(
-            CandidatePreview(candidate="int8/eager", loss=loss),
-            CandidatePreview(candidate="int8/openvino", loss=loss.model_copy(update=located)),
-        ),
+    loss = QualityLoss(metric="mse", higher_is_better=False, before=2.0, after=2.7, share=0.35, samples=1024)
+    located = {"layers": ("a", "b"), "ranks_for": "openvino", "exclude": ("head", "a", "b")}
+    remedy = {"left": 2.04, "share_left": 0.02}
+    assert loss.describe() == "is 35.0% worse in mse on 1,024 samples."
+    assert loss.model_copy(update=located).describe() == (
+        "is 35.0% worse in mse on 1,024 samples; these layers lose most in torch's conversion: a, b."
     )
-    assert [line.plain for line in preview_lines(found) if "!" in line.plain] == [
-        "  ! int8/eager is 35.0% worse in mse on 1,024 samples.",
-        "  ! int8/openvino is 35.0% worse in mse on 1,024 samples; these layers lose most in torch's conversion: "
+    assert loss.model_copy(update=located | remedy).describe() == (
+        "is 35.0% worse in mse on 1,024 samples; these layers lose most in torch's conversion: "
         'a, b. Keep them float: exclude = ["head", "a", "b"], which leaves a loss of 2.0%; exclude more layers by the '
-        "ranking of `nightquant sensitivity`.",
+        "ranking of `nightquant sensitivity`."
+    )
+    refused = loss.model_copy(update=located | remedy | {"refused": "it is too large"}).describe()
+    assert refused.endswith(": a, b. Keeping them float would leave a loss of 2.0%, but it is too large.")
+
+
+def test_a_loss_of_more_than_the_float_models_quality_is_described_by_both_qualities() -> None:
+    loss = QualityLoss(
+        metric="mae", higher_is_better=False, before=5.8e-8, after=0.00345, share=0.28, samples=128, layers=("a",),
+        exclude=("a",), left=0.0001, share_left=0.008,
+    )  # fmt: skip
+    assert loss.describe() == (
+        "changes mae from 5.8e-08 to 0.00345 on 128 samples; these layers lose most: a. "
+        'Keep them float: exclude = ["a"], which leaves mae at 0.0001.'
+    )
+
+
+def test_a_candidate_that_was_not_compared_is_a_line_with_the_reason() -> None:
+    found = Preview(workload="net", candidates=(CandidatePreview(candidate="a/eager", uncompared="the trial ended"),))
+    assert [line.plain for line in preview_lines(found) if "!" in line.plain] == [
+        "  ! a/eager was not compared with the float model: the trial ended"
     ]

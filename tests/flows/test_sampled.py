@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from flows.execution.workers import LostError
+from flows.sampled import compared
+from flows.trial import built
 from storage.artifacts import ArtifactStore, artifacts_in
 from storage.root import StoreRoot
-from tasks.arrival import _loss_of
-from tasks.data.evaluation import Quality
-from tasks.job import Workspace
-from tasks.results import CandidatePreview
+from tasks.results import CandidatePreview, Preview
 from tasks.runtimes.base import CandidateFiles
-from tasks.stages import preview
+from tasks.stages import evaluate, pace
 from tasks.workload import Workload
+from tests.flows.trials import runner, tried_out
 from tests.tasks.domains.custom.own import own
 from tests.tasks.outliers import write_networks
 from tests.tasks.pipeline import build, evaluate, job_of
@@ -49,7 +49,7 @@ def workload(folder: Path, **changed: Any) -> Workload:
 
 
 def previewed(folder: Path, **changed: Any) -> dict[str, CandidatePreview]:
-    found = preview(Workspace(ArtifactStore(folder / "store")), workload(folder, **changed))
+    found = tried_out(workload(folder, **changed), runner(folder / "store"))
     assert not found.problems
     assert (found.metric, found.is_percentage) == ("accuracy", True)
     return {each.candidate: each for each in found.candidates}
@@ -63,12 +63,14 @@ def test_a_candidate_that_outliers_spoil_is_named_with_the_layer_behind_them(fol
         loss = found[name].loss
         assert loss is not None
         assert loss.share > 0.3
+        assert loss.after == pytest.approx(loss.before * (1 - loss.share))
         assert loss.samples == 256
         assert loss.layers[0] == "third"
         assert loss.exclude == loss.layers
         assert len(loss.layers) == 3
         assert loss.share_left is not None
         assert loss.share_left < 0.01
+        assert not loss.refused
     assert [found[name].loss.ranks_for for name in FOUND] == ["", "onnxruntime"]  # type: ignore[union-attr]
 
 
@@ -114,31 +116,69 @@ def test_nothing_is_said_of_weights_that_are_drawn(folder: Path) -> None:
     assert all(each.loss is None for each in found.values())
 
 
-@pytest.mark.parametrize(
-    ("rows", "lost", "gained", "is_certain"),
-    [(20, 2, 0, False), (256, 5, 2, False), (256, 12, 2, True), (1, 1, 0, False)],
-)
-def test_a_loss_must_be_more_than_chance_explains(rows: int, lost: int, gained: int, is_certain: bool) -> None:
-    right = torch.full((rows,), 100.0)
-    right[lost : lost + gained] = 0
-    after = right.clone()
-    after[:lost], after[lost : lost + gained] = 0, 100
-    before, changed = (
-        Quality("top1", each.mean().item(), True, {}, {"quality": each}, rows, contributions="right-or-wrong")
-        for each in (right, after)
-    )
-    share, least = _loss_of(before, changed)
-    assert (least > 0) is is_certain
-    if rows > 1:
-        assert share == pytest.approx((lost - gained) / (rows - gained))
+@pytest.fixture(scope="module")
+def tried(weights: Path) -> tuple[Workload, Preview]:
+    """A trial before its comparisons."""
+    planted = {"kind": "uri", "uri": str(weights / "planted.pth")}
+    asked = workload(weights, checkpoint=planted, gate={"min_size_ratio": 3.0})
+    return asked, built(asked, runner(weights / "store"))
 
 
-def test_a_metric_of_which_less_is_better_is_lost_by_growing() -> None:
-    torch.manual_seed(0)
-    errors = torch.rand(200)
-    before, after = (
-        Quality("mse", each.mean().item(), False, {}, {"quality": each}, 200) for each in (errors, errors * 1.1)
-    )
-    assert _loss_of(before, after)[0] == pytest.approx(0.1, abs=1e-5)
-    assert _loss_of(before, after)[1] > 0
-    assert _loss_of(after, before)[0] < 0
+def ended(tried: tuple[Workload, Preview], weights: Path, before: Any) -> dict[str, CandidatePreview]:
+    rows = tried[1].candidates
+    for found in compared(*tried, runner(weights / "store", before)):
+        rows = found.candidates
+    return {row.candidate: row for row in rows}
+
+
+@pytest.mark.slow
+def test_the_float_models_own_quality_is_known_before_any_comparison(tried: tuple[Workload, Preview]) -> None:
+    reference = tried[1].reference
+    assert reference is not None
+    assert reference.evaluation.quality > 90
+    assert reference.describe().startswith("The float model has accuracy ")
+    assert reference.describe().endswith(" on 256 test samples.")
+    waiting = {row.candidate: row.uncompared for row in tried[1].candidates}
+    assert waiting == {"float/eager": "", FOUND[0]: "the trial ended first", FOUND[1]: "the trial ended first"}
+
+
+@pytest.mark.slow
+def test_a_candidate_that_is_too_slow_is_not_evaluated_and_one_that_is_slow_sees_fewer_samples(
+    tried: tuple[Workload, Preview], weights: Path
+) -> None:
+    paces = {FOUND[0]: 5.0, FOUND[1]: 0.5}
+
+    def before(stage: object, label: str, args: tuple[Any, ...]) -> object:
+        assert stage is not evaluate or args[1].name != FOUND[0]
+        return paces.get(args[1].name) if stage is pace else None
+
+    slow, slower = ended(tried, weights, before)[FOUND[1]], ended(tried, weights, before)[FOUND[0]]
+    assert slow.samples == 64
+    assert slow.comparison is not None
+    assert slower.comparison is None
+    assert slower.uncompared.startswith("it takes 5 s per row, ")
+    assert slower.uncompared.endswith(" times as long as the float model")
+
+
+@pytest.mark.slow
+def test_a_candidate_that_dies_costs_its_own_comparison_only(tried: tuple[Workload, Preview], weights: Path) -> None:
+    def before(stage: object, label: str, args: tuple[Any, ...]) -> None:
+        if stage is evaluate and args[1].name == FOUND[0]:
+            raise LostError(f"{label}: the stage was stopped after 180 s.", hint="Raise a limit.")
+
+    found = ended(tried, weights, before)
+    assert found[FOUND[0]].uncompared.endswith("quality on 256 samples: the stage was stopped after 180 s")
+    assert found[FOUND[0]].obstacle == ""
+    assert found[FOUND[1]].loss is not None
+
+
+@pytest.mark.slow
+def test_layers_are_not_recommended_for_float_if_the_gate_would_refuse_the_size(
+    tried: tuple[Workload, Preview], weights: Path
+) -> None:
+    loss = ended(tried, weights, None)[FOUND[0]].loss
+    assert loss is not None
+    assert loss.share_left == pytest.approx(0, abs=0.01)
+    assert "the gate's min_size_ratio is 3" in loss.refused
+    assert "exclude =" not in loss.describe()
+    assert f"Keeping them float would leave a loss of 0.0%, but {loss.refused}." in loss.describe()
