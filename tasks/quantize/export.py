@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from inspect import Parameter, signature
 
 import torch
@@ -59,13 +60,25 @@ def open_shapes(
     model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
 ) -> tuple[object, ...]:
     """Return torch.export's ``dynamic_shapes`` argument for a model and its example inputs."""
-    lengths = {axis: Dim(axis, min=1) for named in axes.values() for axis in named.values()}
+    names = _valid_names(axis for named in axes.values() for axis in named.values())
+    lengths = {axis: Dim(name, min=1) for axis, name in names.items()}
     shapes: tuple[object, ...] = tuple(
         {axis: lengths[length] for axis, length in axes.get(name, {}).items()} for name in examples
     )
     parameters = signature(model.forward).parameters.values()
     is_variadic = any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters)
     return (shapes,) if is_variadic else shapes
+
+
+def _valid_names(axes: Iterable[str]) -> dict[str, str]:
+    """Map axis names to names that torch accepts; names that are identifiers stay as they are."""
+    names: dict[str, str] = {}
+    for axis in sorted(dict.fromkeys(axes), key=lambda each: not each.isidentifier()):
+        name = re.sub(r"\W|^(?=\d)", "_", axis)
+        while name in names.values():
+            name += "_"
+        names[axis] = name
+    return names
 
 
 class OneDnnLstm(nn.Module):

@@ -289,7 +289,7 @@ def axes_of(dataset: DatasetRef, store: ArtifactStore) -> dict[str, list[str]]:
         axis_lengths = [tuple(shape[axis] for shape in shapes[name]) for axis in range(len(shapes[name][0]))]
         for lengths in axis_lengths:
             if len(set(lengths)) > 1 and lengths not in names:
-                names[lengths] = "length" if len(names) == 1 else f"length-{len(names)}"
+                names[lengths] = "length" if len(names) == 1 else f"length_{len(names)}"
         axes = [names.get(lengths, "") for lengths in axis_lengths]
         while axes and not axes[-1]:
             axes.pop()
