@@ -66,6 +66,7 @@ class Plan:
     its inputs and outputs (``around``). With ``own_fusing``, the model's `fuse_model` method, not ``chains``,
     determines the modules to fuse. ``excluded`` contains the modules and chain heads that stay in float because they
     are excluded or lack a supported kernel. ``outside`` contains modules that receive only float values.
+    ``inputs`` is the number of inputs in a call.
     """
 
     graph: Literal["eager", "fx"]
@@ -74,6 +75,7 @@ class Plan:
     chains: tuple[Chain, ...]
     excluded: tuple[str, ...]
     outside: tuple[str, ...] = ()
+    inputs: int = 1
 
     @property
     def float_paths(self) -> frozenset[str]:
@@ -100,11 +102,12 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
         if not own_stubs:
             raise
         # The model itself defines where values are quantized and, with `fuse_model`, which modules are fused.
-        return Plan("eager", "own", own_fusing, (), excluded)
+        return Plan("eager", "own", own_fusing, (), excluded, inputs=len(example_inputs))
     chains = find_chains(traced, is_qat=spec.training is not None)
     head_of = {path: chain[0] for chain in chains for path in chain}
     # If one module of a chain stays in float, the entire chain does too.
-    plan = Plan("fx", "around", False, chains, tuple(dict.fromkeys(head_of.get(name, name) for name in excluded)))
+    stay_float = tuple(dict.fromkeys(head_of.get(name, name) for name in excluded))
+    plan = Plan("fx", "around", False, chains, stay_float, inputs=len(example_inputs))
     if spec.graph == "fx":
         return plan
     if own_fusing:

@@ -86,7 +86,7 @@ def fuse(model: nn.Module, plan: Plan) -> nn.Module:
     if plan.graph == "eager":
         return _fuse_modules(model, plan, is_qat=False)
     _remove_stubs(model)
-    traced, _ = traced_module(model.eval())
+    traced, _ = traced_module(model.eval(), plan.inputs)
     return fuse_fx(traced)
 
 
@@ -169,7 +169,7 @@ def _prepare_graph(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Map
     # so that the graph does not contain functional dropout or auxiliary heads.
     for module in model.train(is_qat).modules():
         module.training = is_qat and is_leaf(module) and not any(True for _ in module.children())
-    traced, _ = traced_module(model, plan.excluded, training=is_qat)
+    traced, _ = traced_module(model, plan.inputs, plan.excluded, training=is_qat)
     _pad_by_numbers(traced, plan.float_paths)
     masks = without_floats(traced, inputs)
     prepared = prepare_qat_fx(traced, mapping, inputs).train() if is_qat else prepare_fx(traced, mapping, inputs)

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import Parameter, signature
 
 import torch
 from torch import fx, nn
 from torch.ao.quantization import DeQuantStub, QuantStub
+from torch.fx._symbolic_trace import _assert_is_none
 from torch.nn.modules.conv import _ConvNd
 
 from storage.errors import NightquantError, QuantizationError, first_line
@@ -25,6 +27,9 @@ _MODES = {"eager": "eager mode", "fx": "FX graph mode"}
 _SHAPE_CHECKS = frozenset(
     {getattr, *(vars(operator)[name] for name in ("eq", "ne", "lt", "le", "gt", "ge", "mod", "getitem"))}
 )
+# The tracer checks with these functions that parameters have their defaults.
+_ASSERTIONS = (torch._assert, _assert_is_none)
+_NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend")
 
 
@@ -57,7 +62,7 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
         raised if the graph cannot run, for example because tracing assumed that an optional parameter is not None.
     """
     try:
-        traced, plain = traced_module(model, leaves)
+        traced, plain = traced_module(model, len(example_inputs), leaves)
     except Exception as error:
         raise QuantizationError(
             f"{type(model).__name__} cannot be traced symbolically: {first_line(error)}{place_of(error)}.",
@@ -81,11 +86,19 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
 
 
 def traced_module(
-    model: nn.Module, leaves: Collection[str] = (), *, training: bool = False
+    model: nn.Module, inputs: int, leaves: Collection[str] = (), *, training: bool = False
 ) -> tuple[fx.GraphModule, frozenset[str]]:
-    """Trace a model, but do not trace into modules in `leaves`; return the result of `with_plain_layers`."""
-    graph = _Tracer(leaves).trace(model)
+    """Trace a model for calls with `inputs` inputs, and return the result of `with_plain_layers`.
+
+    Further parameters keep their defaults. Tracing does not enter modules in `leaves`.
+    """
+    further = [each for each in list(signature(model.forward).parameters.values())[inputs:] if each.kind in _NAMED]
+    defaults = {each.name: each.default for each in further if each.default is not Parameter.empty}
+    graph = _Tracer(leaves).trace(model, defaults)
     _remove_idle_nodes(graph, model)
+    for node in list(graph.nodes)[inputs : inputs + len(further)]:
+        if node.op == "placeholder" and not node.users:
+            graph.erase_node(node)  # torch names the placeholder of a default differently
     return with_plain_layers(model, graph, training=training)
 
 
@@ -108,7 +121,7 @@ def _remove_idle_nodes(graph: fx.Graph, model: nn.Module) -> None:
     """
     for node in reversed(graph.nodes):
         path = str(node.target)
-        if node.target is torch._assert or (node.target in _SHAPE_CHECKS and not node.users):
+        if node.target in _ASSERTIONS or (node.target in _SHAPE_CHECKS and not node.users):
             graph.erase_node(node)
         elif node.op != "call_module" or path.endswith("activation_post_process"):
             continue  # an Identity named "activation_post_process" marks a FloatFunctional
