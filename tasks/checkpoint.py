@@ -76,10 +76,13 @@ def _fetched(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> C
             "classes": dataset.classes,
             "layout": digest_of({key: form(tensor) for key, tensor in layout.items()}),
             "code": code_digest(read_state.__module__),
+            "leave_out": settings.leave_out,
         }
-        return find_or_make(
-            workload, dataset, workspace, made_from, lambda: read_state(source.path(), shown(settings.uri))
-        )
+
+        def read() -> StateDict:
+            return read_state(source.path(), shown(settings.uri)).without(settings.leave_out)
+
+        return find_or_make(workload, dataset, workspace, made_from, read)
 
 
 def _seeded(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:

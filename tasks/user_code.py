@@ -118,7 +118,9 @@ def _load(key: str, reference: str, folder: str) -> Callable[..., object]:
     label = f'{key} "{reference}"'
     try:
         with _on_cpu():
-            value = getattr(import_module(module_name), attribute, None)
+            value: object = import_module(module_name)
+            for name in attribute.split("."):  # ``Class.method``
+                value = getattr(value, name, None)
     except ModuleNotFoundError as error:
         searched = " and ".join(dict.fromkeys(filter(None, (folder, str(Path.cwd())))))
         hint = f"Install the module, or put it in the workload file's folder. Searched folders: {searched}."

@@ -53,7 +53,7 @@ def _arguments(context: click.Context, parameter: click.Parameter, value: tuple[
 
 def _reference(context: click.Context, parameter: click.Parameter, value: str) -> str:
     if value and not re.match(REFERENCE, value):
-        raise click.BadParameter(f"{value!r} is not module:callable")
+        raise click.BadParameter(f"{value!r} is not module:callable or module:Class.method")
     return value
 
 

@@ -57,6 +57,25 @@ class StateDict(dict[str, Tensor]):
         super().__init__(tensors)
         self.versions, self.notes = versions, tuple(notes)
 
+    def without(self, names: Sequence[str]) -> StateDict:
+        """Return the state dict without the named tensors, and without all tensors of the named modules.
+
+        Raises
+        ------
+        InputError
+            A name matches neither a tensor nor a module.
+        """
+        matches = {name: {key for key in self if key == name or key.startswith(f"{name}.")} for name in names}
+        if unknown := [name for name, keys in matches.items() if not keys]:
+            raise InputError(
+                f"checkpoint.leave_out names tensors that the file does not contain: {', '.join(unknown[:5])}.",
+                hint="Remove these names, or correct them.",
+            )
+        left = set[str]().union(*matches.values())
+        kept = {key: tensor for key, tensor in self.items() if key not in left}
+        note = [f"left out {len(left)} of {len(self)} tensors, which checkpoint.leave_out names"] if left else []
+        return StateDict(kept, self.versions, [*self.notes, *note])
+
 
 class _Placeholder:
     """A placeholder for an object that is neither a tensor nor a plain value; the object's code never runs."""
@@ -229,6 +248,10 @@ def _find(loaded: object, depth: int = _DEEPEST) -> StateDict | None:
             return StateDict(averaged, _versions(loaded), [f'left out "{_AVERAGED}"'])
         return StateDict(loaded, _versions(loaded), [])
     states = [(level, state) for level in _LEVELS if (state := _find(loaded.get(level), depth - 1)) is not None]
+    if not states and depth == _DEEPEST:
+        # Scripts choose other names too. A single state dict cannot be mistaken for another.
+        flat = [(str(level), state) for level in loaded if (state := _find(loaded[level], 1)) is not None]
+        states = flat if len(flat) == 1 else []
     if not states:
         return None
     level, state = max(states, key=lambda pair: len(pair[1]))  # among equally large state dicts, take the first

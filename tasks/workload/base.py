@@ -20,8 +20,8 @@ from pydantic import (
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
 _MOST_TEXT = 10_000
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-# A callable in the user's code, written as ``package.module:callable``.
-REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+# A callable in the user's code, written as ``package.module:callable`` or ``package.module:Class.method``.
+REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 Reference = Annotated[str, StringConstraints(pattern=REFERENCE)]
 
 
@@ -100,6 +100,8 @@ class FetchedCheckpoint(Kind):
     """Maximum size of the file in bytes; a larger file is refused."""
     retries: NonNegativeInt = 4
     """Maximum number of times to resume an interrupted download."""
+    leave_out: tuple[str, ...] = ()
+    """Tensors in the file that the model lacks, given by their names or the names of their modules."""
 
 
 class SeededCheckpoint(Kind):

@@ -83,6 +83,21 @@ def test_a_factory_that_needs_such_a_package_when_it_is_called_is_told_to_rename
         call_factory(spec(f"{name}:network"))
 
 
+def test_a_method_of_a_class_is_a_callable_of_its_module(own_module):
+    name = own_module("""
+        import torch
+        class Networks:
+            class Small:
+                @classmethod
+                def build(cls, classes):
+                    return torch.nn.Linear(4, classes)
+    """)
+
+    assert call_factory(spec(f"{name}:Networks.Small.build", classes=2)).out_features == 2
+    with pytest.raises(ConfigurationError, match=r"\.Networks\.Large\.build does not exist"):
+        call_factory(spec(f"{name}:Networks.Large.build", classes=2))
+
+
 @pytest.mark.parametrize(("factory", "message"), [("math:nothing", "does not exist"), ("math:pi", "is not callable")])
 def test_what_cannot_be_called_is_refused(factory, message):
     with pytest.raises(ConfigurationError, match=message):

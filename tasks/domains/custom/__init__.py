@@ -49,7 +49,9 @@ class TrainedByCode(FineTune, Kind):
 class Evaluate(FromFile):
     """The ``[evaluate]`` section sets the metric."""
 
-    metric: Annotated[str, WithJsonSchema(_METRIC)] = Field(pattern=r"^[A-Za-z_][\w.-]*(:[A-Za-z_]\w*)?$")
+    metric: Annotated[str, WithJsonSchema(_METRIC)] = Field(
+        pattern=r"^[A-Za-z_][\w.-]*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?$"
+    )
     """Name of a built-in metric, or `module:callable` for a custom metric."""
     higher_is_better: bool | None = None
     """Whether higher values of a custom metric are better."""

@@ -86,6 +86,10 @@ def test_a_mismatch_names_each_key_with_both_shapes_and_what_to_set(store: Artif
 def test_keys_of_another_model_are_named(store: ArtifactStore, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"1 unexpected:\n    fc\.weight \[2, 2\]\n"):
         obtain(fetched(tmp_path / "w.pth", {**weights(), "fc.weight": torch.zeros(2, 2)}), DATASET, store)
+    checkpoint = {"kind": "uri", "uri": str(tmp_path / "w.pth"), "leave_out": ["fc"]}
+    found = obtain(language_model(checkpoint), DATASET, store)
+    assert found.notes == ("left out 1 of 12 tensors, which checkpoint.leave_out names",)
+    assert load_state(found, store).keys() == weights().keys()
 
 
 def test_a_found_checkpoint_is_still_held_against_another_workload(store: ArtifactStore, tmp_path: Path) -> None:

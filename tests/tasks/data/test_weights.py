@@ -19,7 +19,7 @@ from torchvision.models import mnasnet0_5
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
-from tasks.data.weights import WEIGHTS_FILE, load_checkpoint, read_state
+from tasks.data.weights import WEIGHTS_FILE, StateDict, load_checkpoint, read_state
 from tasks.refs import CheckpointRef
 
 STATE = {"encoder.weight": torch.arange(6.0).view(2, 3), "bias": torch.tensor([1.5])}
@@ -40,6 +40,29 @@ class Malicious:
 def assert_is_state(found: dict[str, Tensor]) -> None:
     assert found.keys() == STATE.keys()
     assert all(torch.equal(found[key], tensor) for key, tensor in STATE.items())
+
+
+@pytest.mark.parametrize("key", ["model_state", "weights", "net_G"])
+def test_a_state_dict_under_a_name_of_the_users_own_is_found_if_it_is_the_only_one(key: str, tmp_path: Path) -> None:
+    optimizer = {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1}]}
+    torch.save({"step": 3, key: STATE, "optimizer_state": optimizer}, tmp_path / "weights.pth")
+    found = read_state(tmp_path / "weights.pth")
+    assert_is_state(found)
+    assert found.notes == (f'used the weights under "{key}"',)
+    torch.save({"step": 3, key: STATE, "critic": STATE}, tmp_path / "weights.pth")
+    with pytest.raises(InputError, match=rf"keys \['step', '{key}', 'critic'\], not a state dict"):
+        read_state(tmp_path / "weights.pth")
+
+
+def test_tensors_are_left_out_by_their_names_or_by_those_of_their_modules() -> None:
+    state = StateDict({**STATE, "head.bias": STATE["bias"], "head2.bias": STATE["bias"]}, {"": 1}, ["read"])
+    left = state.without(("head", "head2.bias"))
+    assert_is_state(left)
+    assert left.versions == {"": 1}
+    assert left.notes == ("read", "left out 2 of 4 tensors, which checkpoint.leave_out names")
+    assert state.without(()).notes == ("read",)
+    with pytest.raises(InputError, match=r"names tensors that the file does not contain: hea, head\.bias\.x\."):
+        state.without(("hea", "head", "head.bias.x"))
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
