@@ -27,6 +27,7 @@ _TABLES = (".csv", ".jsonl", ".parquet")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
 _SAVED = 0.75  # fraction of a float32 parameter's bytes that int8 saves
 _POINTS = 0.5  # largest allowed loss of a percentage metric, in percentage points
+_SHARE = 0.01  # largest allowed loss of any other metric, as a fraction of the quality
 _LINES = 5  # rows per class in the placeholder table, enough for every split
 _RECIPES: tuple[JsonObject, ...] = (
     {"name": "float", "method": "none"},
@@ -216,7 +217,7 @@ def whole(name: str, content: JsonObject) -> JsonObject:
         **content,
         "recipe": recipes,
         "benchmark": {"baseline": f"float/{recipes[0]['runtimes'][0]}"},
-        "gate": {"objective": "fastest", "quality_drop": "relative", "max_quality_drop": 0.01, "min_size_ratio": 1.2},
+        "gate": {"objective": "fastest", "quality_drop": "relative", "max_quality_drop": _SHARE, "min_size_ratio": 1.2},
     }
 
 
@@ -229,6 +230,13 @@ def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject
     if preview.is_percentage:
         gate = gate | {"quality_drop": "absolute", "max_quality_drop": _POINTS}
         quality = f"{preview.metric} is a percentage, and a candidate may lose at most half a point"
+    elif (reference := preview.reference) is not None and reference.is_nearly_perfect:
+        # A fraction of nearly nothing would reject every candidate.
+        gate = gate | {"quality_drop": "absolute", "max_quality_drop": float(f"{_SHARE * reference.unit:.2g}")}
+        quality = (
+            f"the float model's {preview.metric} of {reference.evaluation.quality:.2g} is nearly 0, so a candidate may "
+            f"lose 1% of {reference.unit:.3g}, the {preview.metric} of a constant answer"
+        )
     size = "only a quantized candidate is so much smaller than the baseline"
     if (largest := _too_few_parameters(document, preview)) is not None:
         gate = {key: value for key, value in gate.items() if key != "min_size_ratio"}

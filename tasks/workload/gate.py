@@ -246,7 +246,7 @@ def _quality_drop(gate: Gate, row: Row) -> Seen:
         if not baseline:
             why = f"the baseline's {metric} is {baseline}, so use quality_drop = 'absolute'"
             return Seen((None, None), why, unknown)
-        drops, note = [drop / abs(baseline) for drop in drops], f"share of the baseline's {metric}"
+        drops, note = [drop / abs(baseline) for drop in drops], f"share of the baseline's {metric}, {baseline:.3g}"
     if not all(map(math.isfinite, drops)):  # dividing by a baseline close to 0 can overflow
         return Seen((None, None), note, unknown)
     if drops[0] < drops[1]:

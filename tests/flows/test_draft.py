@@ -9,8 +9,8 @@ import pytest
 
 from flows.commands.init import render
 from flows.draft import Asked, sections, whole, with_size_obstacles, with_strict_gate, without_obstacles
-from tasks.refs import ModuleCoverage
-from tasks.results import CandidatePreview, Preview, QualityLoss
+from tasks.refs import ArtifactRef, CandidateRef, ModuleCoverage
+from tasks.results import CandidatePreview, Evaluation, Preview, QualityLoss, Reference
 from tasks.workload import validated
 
 
@@ -50,6 +50,42 @@ def test_if_no_quantized_candidate_can_be_small_enough_all_of_them_stay() -> Non
     document = drafted()
     found = previewed(document, 0.1, 0.2)
     assert with_size_obstacles(document, found) == found
+
+
+def referred(quality: float, constant: float | None, *, higher_is_better: bool = False) -> Preview:
+    """A preview with a float model's quality in ``mae``."""
+    of = {"recipe": "float", "runtime": "eager"}
+    evaluation = Evaluation(
+        **of, quality_metric="mae", quality=quality, quality_batched=quality, higher_is_better=higher_is_better,
+        metrics={}, samples=128, outputs=ArtifactRef(kind="outputs", digest="a"),
+    )  # fmt: skip
+    candidate = CandidateRef(**of, kind="candidate", digest="b", size_bytes=1)
+    reference = Reference(candidate=candidate, row_s=0.1, evaluation=evaluation, constant=constant)
+    return Preview(workload="photos", metric="mae", reference=reference)
+
+
+@pytest.mark.parametrize(
+    ("quality", "constant", "higher_is_better", "expected"),
+    [
+        (5.8e-8, 0.01234, False, ("absolute", 0.00012)),
+        (0.0, 250.0, False, ("absolute", 2.5)),
+        (0.02, 0.01234, False, ("relative", 0.01)),  # worse than a constant answer
+        (0.001, 0.01234, False, ("relative", 0.01)),
+        (5.8e-8, None, False, ("relative", 0.01)),
+        (1e-9, 0.5, True, ("relative", 0.01)),
+    ],
+)
+def test_a_bound_relative_to_nearly_nothing_is_taken_from_a_constant_answer(
+    quality: float, constant: float | None, higher_is_better: bool, expected: tuple[str, float]
+) -> None:
+    found = referred(quality, constant, higher_is_better=higher_is_better)
+    document, reasons = with_strict_gate(drafted(), found)
+    gate = document["gate"]
+    assert (gate["quality_drop"], gate["max_quality_drop"]) == expected
+    said = (
+        f"the float model's mae of {quality:.2g} is nearly 0, so a candidate may lose 1% of {constant or 0:.3g}, the "
+    )
+    assert reasons["gate.max_quality_drop"].startswith(said) is (expected[0] == "absolute")
 
 
 @pytest.mark.parametrize(("static_share", "is_bounded"), [(0.0, False), (0.2, False), (0.23, True)])
@@ -113,8 +149,9 @@ def test_the_gate_is_strict_in_points_of_a_percentage_and_else_in_shares(
 def test_a_loss_stands_at_its_recipe() -> None:
     document = drafted()
     loss = QualityLoss(
-        metric="top1", higher_is_better=True, share=0.0312, samples=256, layers=("conv1",), exclude=("conv1",),
-        share_left=-0.001,
+        metric="top1", higher_is_better=True, before=80.0, after=77.5, share=0.0312, samples=256,
+        layers=("conv1",), exclude=("conv1",),
+        left=80.1, share_left=-0.001,
     )  # fmt: skip
     found = previewed(document, 1.0)
     candidates = [

@@ -183,7 +183,10 @@ def test_a_quality_is_told_with_its_metric_and_its_interval(changes: dict[str, A
     assert (found.outcome == "held") == note.startswith("no ")
 
 
-@pytest.mark.parametrize(("baseline", "note"), [(-5.0, "0.01 to 0.03"), (5e-324, "share of the baseline's loss")])
+@pytest.mark.parametrize(
+    ("baseline", "note"),
+    [(-5.0, "loss, -5; interval: 0.01 to 0.03"), (5e-324, "share of the baseline's loss, 4.94e-324")],
+)
 def test_a_share_of_the_baselines_quality_is_told_unless_it_has_no_end(baseline: float, note: str):
     gate = workload(max_quality_drop=0.02, quality_drop="relative").gate
     [found] = rules_on(gate, row(baseline_quality=baseline, **QUALITY))
