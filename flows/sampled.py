@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from flows.execution.workers import LostError
 from flows.trial import CALIBRATION, EVALUATION_S, Run, counts_for, evaluated
 from storage.errors import NightquantError, StoreError
+from storage.results import Row
 from tasks.job import Job
 from tasks.refs import CandidateRef
 from tasks.results import (
@@ -22,7 +23,9 @@ from tasks.results import (
 )
 from tasks.stages import build, compare, pace, worst_layers
 from tasks.workload import Workload
+from tasks.workload.gate import RULES, Gate
 from tasks.workload.recipe import Recipe
+from tasks.workload.rows_needed import rows_to_decide
 
 _CONVERTED = "converted"  # kind of the artifact that torch's runtimes share
 
@@ -75,6 +78,10 @@ class _Comparing:
                 before, after = self._reference(count), evaluated(count, self.job, candidate, self.run)
                 (comparison,) = self.run(compare, f"{self._label(candidate)}: comparison", before, [after], shown=False)
                 row = row.model_copy(update={"uncompared": "", "samples": before.samples, "comparison": comparison})
+                gate = self.job.workload.gate
+                row = row.model_copy(
+                    update={"undecided": undecided(comparison, before, gate, self.job.dataset.splits["test"])}
+                )
                 share, least = _loss(comparison, reference)
                 if share <= NOTICED_LOSS or least > 0:
                     break
@@ -146,6 +153,32 @@ class _Comparing:
 
     def _label(self, candidate: CandidateRef) -> str:
         return f"{self.found.workload} · {candidate.name}"
+
+
+def undecided(comparison: Comparison, before: Evaluation, gate: Gate, available: int) -> str:
+    """Return a note if a test split of `available` samples is too small to decide the gate's rule on quality."""
+    rule, row = RULES["max_quality_drop"], _as_row(comparison, before)
+    if (bound := rule.bound(gate)) is None:
+        return ""
+    drop = rule.see(gate, row)
+    low, high = drop.ends
+    if drop.value is None or low is None or high is None or rule.check(gate, row, bound).outcome != "held":
+        return ""
+    needed = rows_to_decide(drop.value, low, high, bound, before.samples)
+    if needed is not None and needed <= available:
+        return ""
+    many = f"about {needed:,} test samples" if needed else "more test samples than anyone has"
+    return f"{many} would decide whether the loss is within max_quality_drop = {bound:g}; there are {available:,}"
+
+
+def _as_row(comparison: Comparison, before: Evaluation) -> Row:
+    """Return the columns of the ``measurements`` table that the gate's rule on quality reads."""
+    return comparison.model_dump() | {
+        "quality_metric": before.quality_metric,
+        "higher_is_better": before.higher_is_better,
+        "baseline_quality": before.quality,
+        "evaluation_samples": before.samples,
+    }
 
 
 def _loss(comparison: Comparison, reference: Reference) -> tuple[float, float]:

@@ -32,7 +32,7 @@ from tasks.job import Job
 from tasks.machine import fingerprint, this_machine
 from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
-from tasks.search.selection import Selection
+from tasks.search.selection import Selection, spare_split
 from tasks.search.sizes import without_too_large
 from tasks.search.space import space, variants
 from tasks.search.trial import Build, Found, Request, Time, Trial
@@ -86,7 +86,7 @@ class Search:
         dataset = required(prepared, "the data could not be prepared")
         obtained = settle(steps.obtain.submit(workload, dataset, store), "checkpoint")
         job = required(obtained, "the weights could not be obtained")
-        selection = Selection.of(dataset)
+        selection = Selection.of(dataset, spare=spare_split(workload))
         host = settings.fingerprint or fingerprint()
         journal = Journal.read(store, workload.name, digest_of(_inputs(job, selection.split, goal, host)))
         began, budget_s = time.monotonic(), budget_s or section.budget_s

@@ -311,6 +311,8 @@ def _remarks(tried: CandidatePreview) -> Iterator[str]:
         yield f"Left out, {tried.candidate}: {tried.obstacle.partition(chr(10))[0]}"
     if tried.loss is not None:
         yield f"{tried.candidate} {tried.loss.describe()}"
+    if tried.undecided:
+        yield f"{tried.candidate}: {tried.undecided}"
     if tried.uncompared:
         yield f"{tried.candidate} was not compared with the float model: {tried.uncompared}"
     left = [f"{module.module or 'the model'} ({module.type})" for module in tried.coverage if not module.quantized]

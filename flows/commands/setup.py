@@ -127,6 +127,8 @@ def preview_lines(result: Preview) -> Iterator[Text]:
             yield from (Text(f"      stays float: {line}") for line in in_words(candidate.coverage))
         if candidate.loss is not None:
             yield Text(f"  ! {candidate.candidate} {candidate.loss.describe()}", style="yellow")
+        if candidate.undecided:
+            yield Text(f"  ! {candidate.candidate}: {candidate.undecided}", style="yellow")
         if candidate.uncompared:
             why = f"was not compared with the float model: {candidate.uncompared}"
             yield Text(f"  ! {candidate.candidate} {why}", style="yellow")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from storage.errors import InputError
+from tasks.extensions import METHODS
 from tasks.job import Job
 from tasks.refs import DatasetRef
 from tasks.workload.workload import Workload
@@ -21,15 +22,23 @@ class Selection:
     samples: tuple[int, ...]
 
     @classmethod
-    def of(cls, dataset: DatasetRef) -> Selection:
+    def of(cls, dataset: DatasetRef, *, spare: str = "") -> Selection:
         """Choose the selection split; from a train split, use no more samples than the test split contains.
+
+        Parameters
+        ----------
+        spare
+            A split whose samples nothing else uses; it replaces a smaller ``valid`` split.
 
         Raises
         ------
         InputError
             The data set has only a test split.
         """
-        available = [split for split in _SPLITS if dataset.samples(split)]
+        usable = {split: size for split in _SPLITS if (size := dataset.samples(split))}
+        if "train" in usable:
+            usable["train"] = min(usable["train"], dataset.samples("test"))
+        available = sorted(usable, key=lambda split: -usable[split] if split in ("valid", spare) else 0)
         if not available:
             raise InputError(
                 f'A search needs a "valid", "train" or "calibration" split, but the data set has only these splits: '
@@ -37,11 +46,17 @@ class Selection:
                 hint='Add a "valid" split to [data], or remove [search].',
             )
         split = available[0]
-        size = dataset.samples(split)
-        size = min(size, dataset.samples("test")) if split == "train" else size
+        size = usable[split]
         return cls(split, (*(smaller for smaller in _SIZES if smaller < size), size))
 
     def job(self, job: Job[Workload], samples: int) -> Job[Workload]:
         """Return a job that evaluates candidates on `samples` samples of this split."""
         dataset = job.dataset.model_copy(update={"judged_on": self.split, "at_most": samples})
         return replace(job, dataset=dataset)
+
+
+def spare_split(workload: Workload) -> str:
+    """Return ``"train"`` if no weights are trained on it and no recipe is calibrated on it; otherwise, return ``""``."""
+    methods = {recipe.method for recipe in workload.recipe} | set(workload.search.methods if workload.search else ())
+    trains = workload.checkpoint.kind == "train" or any("fine-tuning" in METHODS[name].needs for name in methods)
+    return "train" if workload.data.keeps_calibration_apart and not trains else ""

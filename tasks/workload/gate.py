@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 from storage.results import Row, caches_of, deciding, number, why_unknown
 from tasks.workload.base import Section
+from tasks.workload.rows_needed import rows_to_decide
 
 # Largest allowed difference between a row's outputs with and without batching, as a fraction of the output's range.
 # Shared activation ranges cause differences of about 3e-3; float rounding causes smaller differences.
@@ -122,12 +123,15 @@ def _digits(value: float | str, digits: int) -> str:
 class Seen:
     """The interval that a rule checks, with the lower end first.
 
-    ``unknown`` is the reason that the interval cannot be checked, or ``""`` if it can.
+    ``unknown`` is the reason that the interval cannot be checked, or ``""`` if it can. ``value`` is the estimate within
+    the interval if more than ``samples`` samples would make the interval narrower.
     """
 
     ends: tuple[float | None, float | None]
     note: str = ""
     unknown: str = ""
+    value: float | None = None
+    samples: int = 0
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,12 @@ class Rule:
         outcome: Outcome = "passed" if worse >= sign * bound else "failed" if better < sign * bound else "held"
         # The interval's end that determined the outcome, or the worse end if the outcome is undecided.
         decides = sign * (better if outcome == "failed" else worse)
-        return RuleOutcome(name=self.name, bound=float(bound), seen=decides, outcome=outcome, note=seen.note)
+        note = seen.note
+        if outcome == "held" and seen.value is not None and seen.samples:
+            needed = rows_to_decide(seen.value, low, high, bound, seen.samples)
+            enough = f"about {needed:,} would decide" if needed else "the loss is too close to the bound to decide"
+            note += f"; {seen.samples:,} samples do not decide, {enough}"
+        return RuleOutcome(name=self.name, bound=float(bound), seen=decides, outcome=outcome, note=note)
 
 
 def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, ...]:
@@ -241,8 +250,8 @@ def _quality_drop(gate: Gate, row: Row) -> Seen:
     ends = [finite(row, f"quality_difference_{end}") for end in ("low", "high")]
     drops = sorted((-end if higher_is_better else end) for end in (difference if end is None else end for end in ends))
     note = f"{metric}, {'higher' if higher_is_better else 'lower'} is better"
+    baseline = finite(row, "baseline_quality")
     if relative:
-        baseline = finite(row, "baseline_quality")
         if not baseline:
             why = f"the baseline's {metric} is {baseline}, so use quality_drop = 'absolute'"
             return Seen((None, None), why, unknown)
@@ -251,7 +260,8 @@ def _quality_drop(gate: Gate, row: Row) -> Seen:
         return Seen((None, None), note, unknown)
     if drops[0] < drops[1]:
         note += f"; interval: {drops[0]:.4g} to {drops[1]:.4g}"
-    return Seen((drops[0], drops[1]), note, unknown)
+    value = (-difference if higher_is_better else difference) / (abs(baseline) if relative and baseline else 1.0)
+    return Seen((drops[0], drops[1]), note, unknown, value, int(finite(row, "evaluation_samples") or 0))
 
 
 def _float_operators(row: Row) -> str:

@@ -12,14 +12,16 @@ import torch
 from torch import nn
 
 from flows.execution.workers import LostError
-from flows.sampled import compared
+from flows.sampled import compared, undecided
 from flows.trial import built
 from storage.artifacts import ArtifactStore, artifacts_in
 from storage.root import StoreRoot
-from tasks.results import CandidatePreview, Preview
+from tasks.refs import ArtifactRef
+from tasks.results import CandidatePreview, Comparison, Evaluation, Preview
 from tasks.runtimes.base import CandidateFiles
 from tasks.stages import evaluate, pace
 from tasks.workload import Workload
+from tasks.workload.gate import Gate
 from tests.flows.trials import runner, tried_out
 from tests.tasks.domains.custom.own import own
 from tests.tasks.outliers import write_networks
@@ -123,7 +125,7 @@ def test_nothing_is_said_of_weights_that_are_drawn(folder: Path) -> None:
 def tried(weights: Path) -> tuple[Workload, Preview]:
     """A trial before its comparisons."""
     planted = {"kind": "uri", "uri": str(weights / "planted.pth")}
-    asked = workload(weights, checkpoint=planted, gate={"min_size_ratio": 3.0})
+    asked = workload(weights, checkpoint=planted, gate={"min_size_ratio": 3.0, "max_quality_drop": 0.5})
     return asked, built(asked, runner(weights / "store"))
 
 
@@ -157,6 +159,7 @@ def test_a_candidate_that_is_too_slow_is_not_evaluated_and_one_that_is_slow_sees
 
     slow, slower = ended(tried, weights, before)[FOUND[1]], ended(tried, weights, before)[FOUND[0]]
     assert slow.samples == 64
+    assert slow.undecided == ""  # 64 samples suffice for a loss of more than a third
     assert slow.comparison is not None
     assert slower.comparison is None
     assert slower.uncompared.startswith("it takes 5 s per row, ")
@@ -236,3 +239,26 @@ def test_losses_of_a_model_without_errors_are_fractions_of_a_constant_answers_er
     share = row.comparison.quality_difference / reference.unit
     assert 0 < share < 0.05
     assert (row.loss is None) is (share <= 0.01)
+
+
+@pytest.mark.parametrize(
+    ("ends", "bound", "said"),
+    [
+        ((-1.07, 1.07), 0.5, "about 1,200 test samples would decide whether the loss is within max_quality_drop = 0.5"),
+        ((-1.07, 1.07), 0.6, ""),  # about 820 samples are there
+        ((-0.4, 0.4), 0.5, ""),
+        ((-9.0, 9.0), 1e-9, "more test samples than anyone has would decide"),
+    ],
+)
+def test_a_test_split_that_is_too_small_for_the_bound_is_told_with_the_size_that_would_do(
+    ends: tuple[float, float], bound: float, said: str
+) -> None:
+    of = {"recipe": "float", "runtime": "eager", "metrics": {}, "outputs": ArtifactRef(kind="outputs", digest="")}
+    before = Evaluation(
+        **of, quality_metric="accuracy", quality=90.0, quality_batched=90.0, higher_is_better=True, samples=256
+    )
+    comparison = Comparison(quality_difference=0.0, quality_difference_low=ends[0], quality_difference_high=ends[1])
+    found = undecided(comparison, before, Gate(max_quality_drop=bound), available=1000)
+    assert found.startswith(said)
+    assert found.endswith("; there are 1,000") is bool(said)
+    assert undecided(comparison, before, Gate(), available=1000) == ""

@@ -90,7 +90,11 @@ def test_a_loss_of_more_than_the_float_models_quality_is_described_by_both_quali
 
 
 def test_a_candidate_that_was_not_compared_is_a_line_with_the_reason() -> None:
-    found = Preview(workload="net", candidates=(CandidatePreview(candidate="a/eager", uncompared="the trial ended"),))
-    assert [line.plain for line in preview_lines(found) if "!" in line.plain] == [
-        "  ! a/eager was not compared with the float model: the trial ended"
+    rows = (
+        CandidatePreview(candidate="a/eager", uncompared="the trial ended"),
+        CandidatePreview(candidate="b/eager", undecided="about 4,600 test samples would decide"),
+    )
+    assert [line.plain for line in preview_lines(Preview(workload="net", candidates=rows)) if "!" in line.plain] == [
+        "  ! a/eager was not compared with the float model: the trial ended",
+        "  ! b/eager: about 4,600 test samples would decide",
     ]

@@ -14,10 +14,11 @@ from tasks.data.samples import Description, find_or_write, load_samples, write_s
 from tasks.job import Job
 from tasks.refs import ArtifactRef, CheckpointRef, DatasetRef
 from tasks.results import Comparison, Evaluation, RunInfo
-from tasks.search.selection import Selection
+from tasks.search.selection import Selection, spare_split
 from tasks.search.trial import Drop, Speed, Trial
 from tasks.workload.recipe import Recipe
 from tasks.workload.search import QualityUnit
+from tests.tasks.vision_workloads import image_workload
 from tests.tasks.workload.test_gate import workload
 
 
@@ -117,6 +118,32 @@ def test_the_sizes_of_screenings_on_a_stream_of_tokens_are_in_samples(
     assert read == sizes
     # A step's expected duration is proportional to its number of samples.
     assert [-(-size // 16) for size in sizes] == list(selection.samples)
+
+
+@pytest.mark.parametrize(
+    ("splits", "split"),
+    [
+        ({"test": 1000, "valid": 100, "train": 700}, "train"),
+        ({"test": 90, "valid": 100, "train": 700}, "valid"),  # of the train split, no more than the test split has
+        ({"test": 1000, "valid": 100}, "valid"),
+    ],
+)
+def test_rows_that_nothing_else_uses_replace_a_smaller_valid_split(splits: dict[str, int], split: str) -> None:
+    dataset = DatasetRef(kind="samples", digest="", splits=splits)
+    assert Selection.of(dataset, spare="train").split == split
+    assert Selection.of(dataset).split == "valid"
+
+
+def test_a_train_split_is_spare_unless_it_trains_or_calibrates() -> None:
+    given, pictures = {"kind": "uri", "uri": "weights.pth"}, {"kind": "rendered-characters"}
+    model = {"kind": "torchvision", "name": "resnet18"}
+    qat = [{"name": "float", "method": "none"}, {"name": "qat", "method": "qat"}]
+    assert spare_split(image_workload(model=model, data=pictures, checkpoint=given)) == "train"
+    assert spare_split(image_workload(model=model, data=pictures, checkpoint={"kind": "train"})) == ""
+    assert spare_split(image_workload(model=model, data=pictures, checkpoint=given, recipe=qat)) == ""
+    search = {"search": {"methods": ["static", "qat"]}, "gate": {"max_quality_drop": 1.0}}
+    assert spare_split(image_workload(model=model, data=pictures, checkpoint=given, **search)) == ""
+    assert spare_split(workload()) == ""
 
 
 def test_without_other_data_than_the_test_split_a_search_is_refused() -> None:

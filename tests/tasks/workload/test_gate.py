@@ -194,6 +194,22 @@ def test_a_share_of_the_baselines_quality_is_told_unless_it_has_no_end(baseline:
     assert found.note.endswith(note)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "note"),
+    [
+        (-1.0, 0.8, "; interval: -0.8 to 1; 1,000 samples do not decide, about 7,200 would decide"),
+        (-0.5, 0.1, "interval: -0.1 to 0.5"),  # passes
+        (-0.9, 0.6, "; 1,000 samples do not decide, about 5,500 would decide"),
+    ],
+)
+def test_an_undecided_quality_says_how_many_samples_would_decide(low: float, high: float, note: str):
+    gate = workload(max_quality_drop=0.5).gate
+    quality = {"quality_difference": -0.2, "quality_difference_low": low, "quality_difference_high": high}
+    [found] = rules_on(gate, row(**quality, evaluation_samples=1000, higher_is_better=True))
+    assert found.note.endswith(note)
+    assert rules_on(gate, row(**quality, evaluation_samples=None, higher_is_better=True))[0].note in found.note
+
+
 def test_of_the_operators_in_float_the_three_most_expensive_are_told():
     operators: list[dict[str, Any]] = [
         {"name": "", "type": "Gemm", "share": 0.4},
