@@ -77,11 +77,9 @@ class _Comparing:
             for count in counts:
                 before, after = self._reference(count), evaluated(count, self.job, candidate, self.run)
                 (comparison,) = self.run(compare, f"{self._label(candidate)}: comparison", before, [after], shown=False)
-                row = row.model_copy(update={"uncompared": "", "samples": before.samples, "comparison": comparison})
-                gate = self.job.workload.gate
-                row = row.model_copy(
-                    update={"undecided": undecided(comparison, before, gate, self.job.dataset.splits["test"])}
-                )
+                note = undecided(comparison, before, self.job.workload.gate, self.job.dataset.splits["test"])
+                known = {"samples": before.samples, "comparison": comparison, "undecided": note}
+                row = row.model_copy(update=known | {"uncompared": ""})
                 share, least = _loss(comparison, reference)
                 if share <= NOTICED_LOSS or least > 0:
                     break

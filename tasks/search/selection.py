@@ -56,7 +56,7 @@ class Selection:
 
 
 def spare_split(workload: Workload) -> str:
-    """Return ``"train"`` if no weights are trained on it and no recipe is calibrated on it; otherwise, return ``""``."""
+    """Return ``"train"`` if that split neither trains weights nor calibrates recipes; otherwise, return ``""``."""
     methods = {recipe.method for recipe in workload.recipe} | set(workload.search.methods if workload.search else ())
     trains = workload.checkpoint.kind == "train" or any("fine-tuning" in METHODS[name].needs for name in methods)
     return "train" if workload.data.keeps_calibration_apart and not trains else ""
