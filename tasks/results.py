@@ -326,7 +326,7 @@ class Reference(Frozen):
     ``constant`` is the quality of a model that always returns the mean target, or None if targets have no mean.
     """
 
-    candidate: CandidateRef
+    candidate: CandidateRef = Field(exclude=True)
     row_s: float
     evaluation: Evaluation
     constant: float | None = None
