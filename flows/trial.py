@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Protocol, TypeVar, TypeVarTuple
 
 from rich.console import Console
@@ -28,7 +28,7 @@ from tasks.results import (
     Preview,
     Reference,
 )
-from tasks.stages import build, constant_quality, evaluate, pace, preview, try_candidate
+from tasks.stages import build, evaluate, pace, preview, try_candidate
 from tasks.workload import Workload
 from tasks.workload.recipe import Recipe
 
@@ -142,10 +142,11 @@ def _with_reference(found: Preview, job: Job[Workload], run: Run) -> Preview:
         if not (counts := counts_for(job, row_s)):
             why = f"quality was not compared on a sample: the float model takes {row_s:.2g} s per row"
             return found.model_copy(update={"notes": (*found.notes, why)})
-        evaluation, constant = evaluated(counts[0], job, candidate, run), None
-        with suppress(NightquantError):  # a user's own metric may not accept a constant answer
-            constant = run(constant_quality, f"{label}: constant answer", job, limit_s=EVALUATION_S, shown=False)
-        reference = Reference(candidate=candidate, row_s=row_s, evaluation=evaluation, constant=constant)
+        reference = Reference(candidate=candidate, row_s=row_s, evaluation=evaluated(counts[0], job, candidate, run))
+        # On a few samples, a good model can be as bad as a constant answer by chance.
+        most = reference.evaluation
+        if not most.beats_constant and len(counts) > 1:
+            most = evaluated(counts[-1], job, candidate, run)
     except NightquantError as error:  # for example, the sample lacks a class that ``auroc`` needs
         why = f"quality was not compared on a sample: {error.message.rstrip('.')}"
         return found.model_copy(update={"notes": (*found.notes, why)})
@@ -153,7 +154,15 @@ def _with_reference(found: Preview, job: Job[Workload], run: Run) -> Preview:
         row.model_copy(update={"uncompared": _PENDING}) if _is_comparable(job.workload, row) else row
         for row in found.candidates
     )
-    return found.model_copy(update={"candidates": pending, "reference": reference})
+    data_notes = found.data_notes
+    if not most.beats_constant:
+        warning = (
+            f"the float model's {most.quality_metric} is {most.quality:.4g} on {most.samples:,} samples, no better "
+            f"than the best constant answer ({most.constant_quality:.4g}), so a run holds every candidate; check the "
+            "labels, the preprocessing and the weights"
+        )
+        data_notes = (*data_notes, warning)
+    return found.model_copy(update={"candidates": pending, "reference": reference, "data_notes": data_notes})
 
 
 def _is_comparable(workload: Workload, row: CandidatePreview) -> bool:

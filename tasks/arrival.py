@@ -1,17 +1,13 @@
-"""Measurements for the trial of a workload: a candidate's pace, a constant answer's quality, and the worst layers."""
+"""Measurements for the trial of a workload: a candidate's pace, and the layers that lose most."""
 
 from __future__ import annotations
 
 import time
 
 import torch
-from torch import Tensor
 
 from tasks.build import model_source, open_candidate
-from tasks.data.samples import TARGET, load_test
-from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
-from tasks.outputs import outputs_of
 from tasks.refs import CandidateRef
 from tasks.sensitivity import excluding, sensitivity
 from tasks.workload.recipe import Recipe
@@ -31,28 +27,6 @@ def pace(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> f
             opened.call(*inputs)
             calls.append(time.perf_counter() - began)
     return min(calls) / job.workload.benchmark.batch_size
-
-
-def constant_quality(job: Job[Workload], workspace: Workspace) -> float | None:
-    """Return the quality of a model that always returns the mean target; return None if targets are not float tensors.
-
-    The value is the scale of errors such as ``mae``.
-
-    Raises
-    ------
-    MeasurementError
-        The metric does not accept the answers.
-    """
-    target = load_test(job.dataset, workspace.store, apart=False).columns.get(TARGET)
-    if target is None or target.shapes is not None or not target.values.is_floating_point():
-        return None
-    source = model_source(job, workspace)
-    answer, outputs = target.values.mean(0, keepdim=True), len(outputs_of(source.float_model(), source.example_inputs))
-
-    def call(*inputs: Tensor) -> list[Tensor]:
-        return [answer.expand(len(inputs[0]), *answer.shape[1:])] * outputs
-
-    return DOMAINS[job.workload.domain].evaluate(job, call, workspace).value
 
 
 def worst_layers(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[tuple[str, ...], Recipe] | None:

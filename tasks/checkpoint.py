@@ -18,7 +18,7 @@ from storage.digest import digest_of
 from storage.errors import InputError, shown
 from tasks.data.loading import form, load_into, shortened
 from tasks.data.weight_files import fetch_weights
-from tasks.data.weights import WEIGHTS_FILE, build_blank, read_state
+from tasks.data.weights import WEIGHTS_FILE, StateDict, build_blank, read_state
 from tasks.extensions import DOMAINS
 from tasks.job import Workspace
 from tasks.outputs import training_device

@@ -58,6 +58,12 @@ class Evaluation(Frozen):
     constant_quality: float | None = None
     outputs: ArtifactRef
 
+    @property
+    def beats_constant(self) -> bool:
+        """Whether the quality is better than the quality of the best constant answer, or the latter is unknown."""
+        constant, sign = self.constant_quality, 1 if self.higher_is_better else -1
+        return constant is None or sign * (self.quality - constant) > 0
+
 
 class Comparison(Frozen):
     """A candidate's quality minus the baseline's quality, on the samples that the baseline was evaluated on."""
@@ -321,15 +327,14 @@ class QualityLoss(Frozen):
 
 
 class Reference(Frozen):
-    """The user's float model in plain torch, evaluated on a sample of the test split; a call takes ``row_s`` per row.
+    """The user's float model in plain torch, evaluated on a sample of the test split.
 
-    ``constant`` is the quality of a model that always returns the mean target, or None if targets have no mean.
+    A call takes ``row_s`` seconds per row.
     """
 
     candidate: CandidateRef = Field(exclude=True)
     row_s: float
     evaluation: Evaluation
-    constant: float | None = None
 
     def describe(self) -> str:
         """Describe the float model's quality in one sentence."""
@@ -339,13 +344,16 @@ class Reference(Frozen):
     @property
     def is_nearly_perfect(self) -> bool:
         """Whether an error is so close to 0, compared with a constant answer's error, that a fraction says nothing."""
-        known, error = self.constant is not None and not self.evaluation.higher_is_better, self.evaluation.quality
-        return known and abs(error) <= _NEARLY_NOTHING * abs(self.constant or 0.0)
+        constant = self.evaluation.constant_quality
+        if constant is None or self.evaluation.higher_is_better:
+            return False
+        return abs(self.evaluation.quality) <= _NEARLY_NOTHING * abs(constant)
 
     @property
     def unit(self) -> float:
         """Quality of which losses are fractions: the constant answer's if the float model's is nearly 0."""
-        return abs(self.constant or 0.0) if self.is_nearly_perfect else abs(self.evaluation.quality)
+        found = self.evaluation
+        return abs((found.constant_quality if self.is_nearly_perfect else None) or found.quality)
 
 
 class CandidatePreview(Frozen):

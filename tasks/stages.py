@@ -47,16 +47,8 @@ def pace(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) -> f
     """Return the duration of a candidate's shortest call, in seconds per row; see `tasks.arrival.pace`."""
     from tasks.arrival import pace as measure
 
-    with reported_as("The candidate cannot be called", hint_for(candidate.runtime)), contained():
+    with reported_as(f"The candidate cannot be called in {candidate.runtime}"), contained():
         return measure(job, candidate, workspace)
-
-
-def constant_quality(workspace: Workspace, job: Job[Workload]) -> float | None:
-    """Return the quality of a constant answer; see `tasks.arrival.constant_quality`."""
-    from tasks.arrival import constant_quality as measure
-
-    with reported_as("The constant answer cannot be evaluated"), contained():
-        return measure(job, workspace)
 
 
 def worst_layers(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[tuple[str, ...], Recipe] | None:

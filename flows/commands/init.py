@@ -37,6 +37,8 @@ from tasks.stages import propose
 from tasks.workload import Workload, validated
 from tasks.workload.base import REFERENCE
 
+_LONGEST_VALUE = 300  # number of characters of a chosen value that are printed
+
 
 def _arguments(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, JsonValue]:
     found: dict[str, JsonValue] = {}

@@ -42,11 +42,6 @@ class Quality:
     resample: Callable[[], Tensor] | None = None
     constant: float | None = None
 
-    @property
-    def beats_constant(self) -> bool:
-        """Whether the quality is better than the quality of the best constant answer, or the latter is unknown."""
-        return self.constant is None or (self.value - self.constant) * (1 if self.higher_is_better else -1) > 0
-
     def paired(self) -> dict[str, Tensor]:
         """Return `samples` with the numbers that paired comparisons need; this can take long for resampled metrics."""
         return self.samples | ({"quality": self.resample()} if self.resample else {})

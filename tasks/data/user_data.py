@@ -108,7 +108,8 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
             }
             if data.collate:
                 stored |= {
-                    split + ROWS: _columns(data, split, splits[split], parameters, 1, workspace) for split in _STORED
+                    split + ROWS: _columns(data, split, items, parameters, 1, workspace)
+                    for split, items in kept.items()
                 }
         types: dict[str, str] = {}
         for split, columns in stored.items():

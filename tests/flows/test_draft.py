@@ -57,10 +57,10 @@ def referred(quality: float, constant: float | None, *, higher_is_better: bool =
     of = {"recipe": "float", "runtime": "eager"}
     evaluation = Evaluation(
         **of, quality_metric="mae", quality=quality, quality_batched=quality, higher_is_better=higher_is_better,
-        metrics={}, samples=128, outputs=ArtifactRef(kind="outputs", digest="a"),
+        metrics={}, samples=128, outputs=ArtifactRef(kind="outputs", digest="a"), constant_quality=constant,
     )  # fmt: skip
     candidate = CandidateRef(**of, kind="candidate", digest="b", size_bytes=1)
-    reference = Reference(candidate=candidate, row_s=0.1, evaluation=evaluation, constant=constant)
+    reference = Reference(candidate=candidate, row_s=0.1, evaluation=evaluation)
     return Preview(workload="photos", metric="mae", reference=reference)
 
 

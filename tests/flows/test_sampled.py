@@ -16,6 +16,7 @@ from flows.sampled import compared, undecided
 from flows.trial import built
 from storage.artifacts import ArtifactStore, artifacts_in
 from storage.root import StoreRoot
+from tasks.job import Workspace
 from tasks.refs import ArtifactRef
 from tasks.results import CandidatePreview, Comparison, Evaluation, Preview
 from tasks.runtimes.base import CandidateFiles
@@ -25,7 +26,7 @@ from tasks.workload.gate import Gate
 from tests.flows.trials import runner, tried_out
 from tests.tasks.domains.custom.own import own
 from tests.tasks.outliers import write_networks
-from tests.tasks.pipeline import build, evaluate, job_of
+from tests.tasks.pipeline import build, job_of
 
 FOUND = "static-int8/torchscript", "static-int8/onnxruntime"
 
@@ -104,12 +105,12 @@ def test_a_float_model_no_better_than_a_constant_answer_is_reported_unless_its_w
     recipe = [{"name": "float", "method": "none"}]
     asked = workload(folder, checkpoint={"kind": kind} | changes, recipe=recipe)
     store = ArtifactStore(folder / "store")
-    warned = preview(Workspace(store), asked).data_notes
+    warned = tried_out(asked, runner(folder / "store")).data_notes
     assert [note.partition(", so")[0] for note in warned if "constant" in note] == [
         "the float model's accuracy is 12.5 on 600 samples, no better than the best constant answer (12.5)"
     ] * (kind == "uri")
     job = job_of(asked, store)
-    evaluation = evaluate(job, build(job, "float", "eager", store), store)
+    evaluation = evaluate(Workspace(store), job, build(job, "float", "eager", store))
     assert evaluation.constant_quality == (12.5 if kind == "uri" else None)
 
 
@@ -233,7 +234,7 @@ def test_losses_of_a_model_without_errors_are_fractions_of_a_constant_answers_er
     rows = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         errors = (net(rows) - net(rows).mean(0)).abs().mean(dtype=torch.float64)
-    assert reference.constant == pytest.approx(float(errors), rel=0.1)  # on 256 of the 300 rows
+    assert reference.evaluation.constant_quality == pytest.approx(float(errors), rel=0.1)  # on 256 of the 300 rows
     assert reference.is_nearly_perfect
     assert row.comparison is not None
     share = row.comparison.quality_difference / reference.unit
