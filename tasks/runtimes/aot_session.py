@@ -26,7 +26,7 @@ class AotOpener(Opener):
         """Load the package; its loops and oneDNN's kernels use torch's intra-op threads."""
         torch.set_num_threads(threads)
         load_libraries(files.folder)
-        return Opened(open_package(files.folder / MODEL))
+        return Opened(open_package(files.folder / MODEL), parallel=True)
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
         """Open a package with nightquant's portable kernels; return None if the package uses torch's operators."""

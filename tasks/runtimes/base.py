@@ -10,9 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
+from threading import Lock
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from pydantic import Field, JsonValue
@@ -92,15 +93,29 @@ class Opened:
 
     ``scope`` prepares the process for calls, for example by setting the quantized engine. One scope surrounds many
     calls, and entering the scope is not timed. Calling the object itself enters the scope for that call only.
+    ``parallel`` states whether several threads may call the model at the same time.
     """
 
     call: Call
     scope: Callable[[], AbstractContextManager[None]] = nullcontext
+    parallel: bool = False
 
     def __call__(self, *inputs: Tensor) -> object:
         """Call the model once."""
         with self.scope():
             return self.call(*inputs)
+
+    def for_threads(self) -> Opened:
+        """Return a model that several threads may call; the calls wait for each other unless `parallel` is true."""
+        if self.parallel:
+            return self
+        calling = Lock()
+
+        def call(*inputs: Tensor) -> object:
+            with calling:
+                return self.call(*inputs)
+
+        return replace(self, call=call)
 
 
 class Maker(ABC):

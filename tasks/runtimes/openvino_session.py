@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock, local
 
 import openvino
 import torch
-from openvino import InferRequest, ProfilingInfo
+from openvino import CompiledModel, InferRequest, ProfilingInfo
 from torch import Tensor
 
 from tasks.outputs import tensors_of
@@ -28,7 +29,7 @@ class OpenVinoOpener(Opener):
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Compile the model for each new input shape, with `threads` threads, one stream and the recipe's precision."""
-        return Opened(open_ir(files.folder / MODEL, threads))
+        return Opened(open_ir(files.folder / MODEL, threads), parallel=True)
 
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
@@ -36,7 +37,7 @@ class OpenVinoOpener(Opener):
         """Read OpenVINO's performance counts; kernel names show the precision (``brgconv_avx512_amx_I8``)."""
         path, shapes = files.folder / MODEL, [tuple(tensor.shape) for tensor in inputs]
         rounds = "dynamic-per-tensor" in files.spec().activations and _rounds_activations(opened, path, threads, inputs)
-        request, _ = _compile(path, threads, shapes, PERF_COUNT=True)
+        request = _compile(path, threads, shapes, PERF_COUNT=True).create_infer_request()
         operators = []
         for _ in range(calls):
             request.infer([tensor.numpy() for tensor in inputs])
@@ -75,27 +76,42 @@ def _rounds_activations(opened: Opened, path: Path, threads: int, inputs: Sequen
     return not all(map(torch.equal, tensors_of(opened(*inputs)), plain(*inputs)))
 
 
+class _Requests(local):
+    """An inference request of the compiled model for each thread, because a request can serve only one call."""
+
+    def __init__(self, compiled: CompiledModel) -> None:
+        self.mine: InferRequest = compiled.create_infer_request()
+        self.outputs = range(len(compiled.outputs))
+
+
 def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Tensor, ...]]:
-    """Open an IR, and compile it for each new input shape, because fixed shapes make kernels a fifth faster."""
+    """Open an IR, and compile it for each new input shape, because fixed shapes make kernels a fifth faster.
+
+    Several threads may call the returned function at the same time.
+    """
+    compiling = Lock()
 
     @lru_cache(maxsize=_SHAPES)
-    def compiled_for(*shapes: tuple[int, ...]) -> tuple[InferRequest, range]:
-        return _compile(path, threads, shapes, **more)
+    def compiled_for(*shapes: tuple[int, ...]) -> _Requests:
+        return _Requests(_compile(path, threads, shapes, **more))
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
-        request, outputs = compiled_for(*(tuple(tensor.shape) for tensor in inputs))
+        shapes = [tuple(tensor.shape) for tensor in inputs]
+        with compiling:  # otherwise, threads that need the same new shape would all compile the model
+            requests = compiled_for(*shapes)
+        request = requests.mine
         # Do not pass the arrays to `infer`, whose type and name checks take as long as a small operator.
         arrays = [tensor.contiguous().numpy() for tensor in inputs]
         for index, array in enumerate(arrays):
             request.set_input_tensor(index, openvino.Tensor(array, shared_memory=True))
         request.infer(share_outputs=True)
-        return tuple(torch.from_numpy(request.get_output_tensor(index).data.copy()) for index in outputs)
+        return tuple(torch.from_numpy(request.get_output_tensor(index).data.copy()) for index in requests.outputs)
 
     return call
 
 
-def _compile(path: Path, threads: int, shapes: Sequence[tuple[int, ...]], **more: object) -> tuple[InferRequest, range]:
-    """Return an inference request for inputs with the given shapes, and the indices of the outputs."""
+def _compile(path: Path, threads: int, shapes: Sequence[tuple[int, ...]], **more: object) -> CompiledModel:
+    """Compile an IR for inputs with the given shapes."""
     core = openvino.Core()
     model = core.read_model(path)
     model.reshape({entry: list(shape) for entry, shape in zip(model.inputs, shapes, strict=True)})
@@ -106,8 +122,7 @@ def _compile(path: Path, threads: int, shapes: Sequence[tuple[int, ...]], **more
         "INFERENCE_PRECISION_HINT": model.get_rt_info(PRECISION).astype(str),
     }
     with signal_stack_kept():
-        compiled = core.compile_model(model, "CPU", settings | more)
-    return compiled.create_infer_request(), range(len(compiled.outputs))
+        return core.compile_model(model, "CPU", settings | more)
 
 
 class _Stack(ctypes.Structure):

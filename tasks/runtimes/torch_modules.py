@@ -64,7 +64,7 @@ class EagerOpener(Opener):
         scope = partial(running, files.spec())
         torch.set_num_threads(threads)
         with scope():
-            return Opened(self.load(files), scope)
+            return Opened(self.load(files), scope, parallel=True)
 
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
