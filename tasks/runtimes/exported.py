@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,6 +28,7 @@ class ExportedMaker(Maker):
     runtime: ClassVar[str]  # name of the runtime in a recipe's `runtimes`
     opener: ClassVar[type[Opener]]
     files: ClassVar[tuple[str, ...]]  # files that `quantize` writes
+    tools: ClassVar[str]  # name of the tools that quantize the exported model
     left_float: ClassVar[str]  # reason given for a module that the tools leave in float; contains ``{type}``
     quantizes_nothing: ClassVar[str]  # reason in the error if the tools leave all modules in float
 
@@ -38,13 +39,6 @@ class ExportedMaker(Maker):
     @abstractmethod
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
         """Yield the module path of each operation with weights, and whether the weights are int8."""
-
-    def int8_by_module(self, folder: Path) -> dict[str, bool]:
-        """Return whether all weights of each module are int8, keyed by the module's path."""
-        modules: dict[str, bool] = {}
-        for path, is_int8 in self.products(folder):
-            modules[path] = is_int8 and modules.get(path, True)
-        return modules
 
     def refuse(self, outputs: Sequence[Tensor], spec: Spec, source: ModelSource) -> None:
         """Raise `QuantizationError` if the outputs for the example inputs are wrong."""
@@ -59,7 +53,13 @@ class ExportedMaker(Maker):
         excluded = excluded_modules(model, spec.recipe.exclude)
         with quiet():
             self.quantize(exported / onnx_model.MODEL, folder, spec, excluded, source)
-            int8 = self.int8_by_module(folder)
+            products = list(self.products(folder))
+        int8 = all_int8(products)
+        if disobeyed := sorted({path for path, is_int8 in products if is_int8 and path in excluded}):
+            raise QuantizationError(
+                f"{self.tools} quantized modules that the recipe excludes: {', '.join(disobeyed)}.",
+                hint=f"Remove {self.runtime} from the recipe's `runtimes`.",
+            )
         if spec.layers and not any(int8.values()):
             raise QuantizationError(
                 f'The "{spec.recipe.name}" recipe does not quantize any module in the model, because '
@@ -85,6 +85,14 @@ class ExportedMaker(Maker):
         self.refuse(finite_outputs(opened, source.example_inputs, spec.recipe.name), spec, source)
         size_bytes = sum((folder / name).stat().st_size for name in self.files)
         return Made(size_bytes=size_bytes, coverage=cover(leaves_of(model), why_float))
+
+
+def all_int8(products: Iterable[tuple[str, bool]]) -> dict[str, bool]:
+    """Return whether all weights of each module are int8, keyed by the module's path."""
+    modules: dict[str, bool] = {}
+    for path, is_int8 in products:
+        modules[path] = is_int8 and modules.get(path, True)
+    return modules
 
 
 def module_of(node: str) -> str:

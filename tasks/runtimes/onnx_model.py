@@ -24,6 +24,7 @@ from storage.errors import QuantizationError, first_line
 from tasks.libraries import quiet
 from tasks.machine import installed_version
 from tasks.quantize.base import Trained, converter_of
+from tasks.quantize.coverage import is_within
 from tasks.quantize.export import open_shapes, opened
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
@@ -127,12 +128,14 @@ def export(
     for node in exported.graph.node:
         scopes = {entry.key: entry.value for entry in node.metadata_props}.get("pkg.torch.onnx.name_scopes", "[]")
         path = next((scope for scope in reversed(ast.literal_eval(scopes)) if scope in modules), "")
-        if isinstance(modules.get(path), _BatchNorm) and node.op_type != "BatchNormalization":
+        owner = next((name.rpartition(".")[0] for name in node.input if name.endswith(".weight")), "")
+        if owner in modules and isinstance(modules[path], _BatchNorm) and node.op_type != "BatchNormalization":
             # The batch norm was folded into an operator whose weights have kept their names.
-            owner = next((name.rpartition(".")[0] for name in node.input if name.endswith(".weight")), "")
-            if owner in modules:
-                folded[paths.get(path, path)] = paths.get(owner, owner)
-                path = owner
+            folded[paths.get(path, path)] = paths.get(owner, owner)
+            path = owner
+        elif owner in modules and (not path or is_within(owner, [path])):
+            # For example, nn.MultiheadAttention multiplies by the weights of its out_proj without calling out_proj.
+            path = owner
         node.name = f"{paths.get(path, path)}/{node.name}"
         del node.metadata_props[:]  # remove source code and this host's paths
     graph = exported.graph

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +32,7 @@ _CALIBRATION: dict[str, tuple[CalibrationMethod, dict[str, object]]] = {
     "moving-average": (CalibrationMethod.MinMax, {"moving_average": True}),
     "histogram": (CalibrationMethod.Percentile, {"percentile": 99.999}),
 }
+_PLAIN_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0}
 _DIGITS = "0123456789"
 
 
@@ -41,6 +42,7 @@ class OnnxMaker(ExportedMaker):
     runtime = "onnxruntime"
     opener = OnnxOpener
     files = (MODEL,)
+    tools = "ONNX Runtime's tools"
     left_float = "ONNX Runtime has no int8 kernel for this {type}"
     quantizes_nothing = "ONNX Runtime has no int8 kernels for the modules that the recipe names"
 
@@ -51,7 +53,7 @@ class OnnxMaker(ExportedMaker):
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
         """Quantize the model dynamically or statically; copy a float or fine-tuned model unchanged."""
         target, proto = folder / MODEL, onnx.load(exported)
-        left_out = [node.name for node in proto.graph.node if module_of(node.name) in excluded]
+        left_out = [node.name for node in _nodes(proto.graph) if module_of(node.name) in excluded]
         if spec.calibration is not None:
             _quantize_statically(exported, proto, target, spec, spec.calibration, left_out, source)
         elif spec.layers and spec.training is None:
@@ -78,11 +80,7 @@ class OnnxMaker(ExportedMaker):
 def _quantize_dynamically(proto: onnx.ModelProto, target: Path, spec: Spec, left_out: list[str]) -> None:
     """Quantize weights and embeddings to int8; activations are quantized at run time."""
     operators = [operator for kind in spec.layers for operator in DYNAMIC_OPERATORS.get(kind, ())]
-    # Remove the recorded shapes of weights, because the tool transposes a Gemm's weights in place.
-    weights = {tensor.name for tensor in proto.graph.initializer}
-    shapes = [info for info in proto.graph.value_info if info.name not in weights]
-    del proto.graph.value_info[:]
-    proto.graph.value_info.extend(shapes)
+    _split_gemms(proto.graph, {tensor.name: tensor for tensor in proto.graph.initializer})
     quantize_dynamic(
         proto,
         target,
@@ -93,6 +91,36 @@ def _quantize_dynamically(proto: onnx.ModelProto, target: Path, spec: Spec, left
         nodes_to_exclude=left_out,
         extra_options={"MatMulConstBOnly": True},
     )
+
+
+def _split_gemms(graph: onnx.GraphProto, weights: Mapping[str, onnx.TensorProto]) -> None:
+    """Replace each Gemm that has constant weights with a MatMul, which keeps the Gemm's name, and an Add.
+
+    Otherwise, quantize_dynamic renames the Gemm nodes before it looks for excluded names. The tool also transposes
+    weights in place, once for each Gemm that uses them. `weights` maps the names of constants to the constants.
+    """
+    nodes = []
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _split_gemms(attribute.g, {**weights, **{tensor.name: tensor for tensor in attribute.g.initializer}})
+        settings = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        is_transposed = settings.pop("transB", 0)
+        if node.op_type != "Gemm" or node.input[1] not in weights or not settings.items() <= _PLAIN_GEMM.items():
+            nodes.append(node)
+            continue
+        inputs, weight, bias = node.input[0], node.input[1], node.input[2:]
+        if is_transposed:
+            weight += "_transposed"
+            if weight not in {tensor.name for tensor in graph.initializer}:
+                array = onnx.numpy_helper.to_array(weights[node.input[1]])
+                graph.initializer.append(onnx.numpy_helper.from_array(array.T, weight))
+        product = f"{node.output[0]}_product" if bias else node.output[0]
+        nodes.append(onnx.helper.make_node("MatMul", [inputs, weight], [product], node.name))
+        if bias:
+            nodes.append(onnx.helper.make_node("Add", [product, *bias], node.output, f"{node.name}_bias"))
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def _quantize_statically(

@@ -30,6 +30,7 @@ _PRODUCTS = frozenset(
      "GRUCell", "RNNSequence", "Gather"}
 )  # fmt: skip
 _BY_TYPE = {"Linear": {"MatMul"}, "LSTM": {"LSTMSequence", "LSTMCell"}, "GRU": {"GRUSequence", "GRUCell"}}
+_NO_OPERATIONS = frozenset({"Parameter", "Constant", "Result"})
 # Operations that are allowed between a constant and the operation that uses the constant as weights.
 _BETWEEN = frozenset(
     {"Convert", "Subtract", "Multiply", "Reshape", "FakeQuantize", "Transpose", "Squeeze", "Unsqueeze", "Concat",
@@ -48,6 +49,7 @@ class OpenVinoMaker(ExportedMaker):
     runtime = "openvino"
     opener = OpenVinoOpener
     files = (MODEL, WEIGHTS)
+    tools = "NNCF"
     left_float = "NNCF left this {type} in float"
     quantizes_nothing = "NNCF cannot quantize the modules that the recipe names"
 
@@ -121,7 +123,8 @@ def _calibrate(
             per_channel=spec.layers[EVERY].granularity == "channel"
         ),
     )
-    names = [node.get_friendly_name() for node in _products(model) if _module(node) in excluded]
+    operations = (node for node in model.get_ordered_ops() if node.get_type_name() not in _NO_OPERATIONS)
+    names = [node.get_friendly_name() for node in operations if _module(node) in excluded]
     with signal_stack_kept():
         return nncf.quantize(
             model,

@@ -31,7 +31,7 @@ from tasks.quantize.engine import BFLOAT16
 from tasks.refs import CandidateRef
 from tasks.runtimes import onnx_session
 from tasks.runtimes.base import CandidateFiles
-from tasks.runtimes.exported import ExportedMaker
+from tasks.runtimes.exported import ExportedMaker, all_int8
 from tasks.workload import Workload
 from tests.tasks import pipeline
 from tests.tasks.bundle.conftest import Made
@@ -52,7 +52,7 @@ def recipe(runtime: str, method: str, **keys: Any) -> dict[str, Any]:
 def int8_modules_of(candidate: CandidateRef, store: ArtifactStore, runtime: str) -> frozenset[str]:
     maker = RUNTIMES[runtime].maker()
     assert isinstance(maker, ExportedMaker)
-    found = maker.int8_by_module(CandidateFiles.find(candidate, store).folder)
+    found = all_int8(maker.products(CandidateFiles.find(candidate, store).folder))
     return frozenset(path for path, is_int8 in found.items() if is_int8)
 
 
