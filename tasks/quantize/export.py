@@ -8,6 +8,8 @@ from inspect import Parameter, signature
 
 import torch
 from torch import Tensor, nn
+from torch._decomp import global_decomposition_table
+from torch._ops import OpOverload
 from torch.export import Dim, ExportedProgram
 from torch.nn.modules.rnn import RNNBase
 
@@ -30,6 +32,7 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
         The model's control flow depends on tensor values, or on the length of a dynamic axis.
     """
     replace_lstms(model)
+    forget_decompositions()
     shapes = open_shapes(model, examples, axes)
     try:
         # Without `strict`, the quantizer mistakes a residual network's additions for partitions with several outputs.
@@ -44,6 +47,17 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
             f"torch.export cannot export {type(model).__name__}: {reason}.",
             hint="Use the torchscript or onnxruntime runtime for this model.",
         ) from error
+
+
+def forget_decompositions() -> None:
+    """Clear torch's cache of operators' kernels, so that an export does not depend on earlier exports.
+
+    During an export, torch.onnx.export registers decompositions that keep the time axis of recurrent layers dynamic. In
+    torch 2.15, the cached kernels are kept when the decompositions are registered and when they are removed.
+    """
+    for operator in global_decomposition_table["post_autograd"]:
+        if isinstance(operator, OpOverload):
+            operator._dispatch_cache.clear()
 
 
 def opened(examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto
 from onnxscript import opset20
 from onnxscript.optimizer import optimize_ir
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from tasks.libraries import quiet
 from tasks.machine import installed_version
 from tasks.quantize.base import Trained, converter_of
 from tasks.quantize.coverage import is_within
-from tasks.quantize.export import open_shapes, opened
+from tasks.quantize.export import forget_decompositions, open_shapes, opened
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
 from tasks.runtimes.onnx_biases import quantize_biases
@@ -98,9 +98,11 @@ def export(
     Raises
     ------
     QuantizationError
-        torch.export cannot trace the model, or an operator has no counterpart in ONNX.
+        torch.export cannot trace the model, an operator has no counterpart in ONNX, or the export fixes the length of a
+        dynamic axis.
     """
     inputs = opened(examples, axes)
+    forget_decompositions()
     try:
         with quiet(), torch.no_grad():
             program = torch.onnx.export(
@@ -124,6 +126,7 @@ def export(
         ) from error
     exported = program.model_proto
     modules = dict(model.named_modules())
+    _refuse_fixed_axes(exported.graph, axes, modules)
     folded: dict[str, str] = {}
     for node in exported.graph.node:
         scopes = {entry.key: entry.value for entry in node.metadata_props}.get("pkg.torch.onnx.name_scopes", "[]")
@@ -142,6 +145,26 @@ def export(
     for described in (exported, graph, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
         del described.metadata_props[:]
     return exported, folded
+
+
+def _refuse_fixed_axes(
+    graph: GraphProto, axes: Mapping[str, Mapping[int, str]], modules: Mapping[str, nn.Module]
+) -> None:
+    shapes = {entry.name: entry.type.tensor_type.shape.dim for entry in graph.input}
+    fixed = [
+        f"{axis} of {name} at {shapes[name][index].dim_value}"
+        for name, named in axes.items()
+        for index, axis in named.items()
+        if name in shapes and not shapes[name][index].dim_param
+    ]
+    if fixed:
+        unrolled = [path for path, module in modules.items() if isinstance(module, nn.RNN)]
+        because = f", because it unrolls nn.RNN over time ({', '.join(unrolled)})" if unrolled else ""
+        raise QuantizationError(
+            f"torch.onnx.export fixed the length of axes that must vary{because}: {', '.join(fixed)}.",
+            hint="Remove the onnxruntime and openvino runtimes from the recipes"
+            + (", or use nn.GRU or nn.LSTM instead of nn.RNN." if unrolled else "."),
+        )
 
 
 def first_cause(error: BaseException) -> str:
@@ -179,6 +202,8 @@ def lstm(
     """
     directions = 2 if bidirectional else 1
     per_direction = len(weights) // (num_layers * directions)
+    if per_direction != (4 if has_biases else 2):
+        raise NotImplementedError("an LSTM with projections (proj_size) has no counterpart in ONNX")
     if batch_first:
         inputs = op.Transpose(inputs, perm=[1, 0, 2])
     # Split the state by layer.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
 from tasks.job import Job
+from tasks.quantize.export import export
 from tasks.quantize.spec import spec_of
 from tasks.runtimes import onnx_model
 from tasks.runtimes.exported import module_of
@@ -20,7 +22,7 @@ from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob
 
 
-def exported(job: Job[Workload], store: ArtifactStore) -> Path:
+def exported_from(job: Job[Workload], store: ArtifactStore) -> Path:
     spec = spec_of(job.workload.recipe_named("float"))
     return onnx_model.find_or_export(pipeline.source_of(job.workload, store), spec)
 
@@ -29,7 +31,7 @@ def exported(job: Job[Workload], store: ArtifactStore) -> Path:
 def test_an_exported_lstm_is_one_operator_a_layer_with_its_state_and_free_axes(
     words: MakeJob, store: ArtifactStore
 ) -> None:
-    folder = exported(words(), store)
+    folder = exported_from(words(), store)
     graph = onnx.load(folder / onnx_model.MODEL).graph
     assert [node.name.rpartition("/")[0] for node in graph.node if node.op_type == "LSTM"] == ["rnn", "rnn"]
     dimensions = {
@@ -42,7 +44,7 @@ def test_an_exported_lstm_is_one_operator_a_layer_with_its_state_and_free_axes(
 
 @pytest.mark.slow
 def test_an_export_holds_no_path_of_this_machine(words: MakeJob, store: ArtifactStore) -> None:
-    folder = exported(words(), store)
+    folder = exported_from(words(), store)
     content = (folder / onnx_model.MODEL).read_bytes()
     assert b"/tasks/" not in content
     assert b"site-packages" not in content
@@ -50,7 +52,7 @@ def test_an_export_holds_no_path_of_this_machine(words: MakeJob, store: Artifact
 
 @pytest.mark.slow
 def test_an_equal_model_is_exported_once(words: MakeJob, store: ArtifactStore) -> None:
-    assert exported(words(), store) == exported(words(), store)
+    assert exported_from(words(), store) == exported_from(words(), store)
 
 
 @pytest.mark.slow
@@ -59,7 +61,7 @@ def test_a_model_too_large_for_one_file_is_refused(
 ) -> None:
     monkeypatch.setattr(onnx_model, "LARGEST_BYTES", 1000)
     with pytest.raises(QuantizationError, match=r"too large for an ONNX file: the size is \d+\.\d GB"):
-        exported(words(checkpoint={"kind": "seeded", "seed": 11}), store)
+        exported_from(words(checkpoint={"kind": "seeded", "seed": 11}), store)
 
 
 @pytest.mark.slow
@@ -110,6 +112,61 @@ def test_an_lstm_computes_the_same_at_any_length(keys: dict[str, object]) -> Non
         expected = model(*inputs)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(torch.from_numpy(one), other, atol=1e-5, rtol=1e-4)
+
+
+class Last(nn.Module):
+    """A recurrent network of any kind, with its time axis second."""
+
+    def __init__(self, kind: str, **keys: Any) -> None:
+        super().__init__()
+        self.rnn = getattr(nn, kind)(6, 8, batch_first=True, **keys)
+
+    def forward(self, steps: Tensor) -> Tensor:
+        outputs: Tensor = self.rnn(steps)[0]
+        return outputs[:, -1]
+
+
+STEPS, STEP_AXES = {"steps": torch.arange(192.0).sin().reshape(2, 16, 6)}, {"steps": {0: "batch", 1: "time"}}
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
+@pytest.mark.slow
+def test_the_time_axis_stays_dynamic_after_an_export_with_fixed_shapes(kind: str) -> None:
+    onnx_model.export(Last(kind).eval(), {"steps": STEPS["steps"].clone()}, {})
+    model = Last(kind, bidirectional=True).eval()
+    exported = onnx_model.export(model, STEPS, STEP_AXES)[0]
+    session = InferenceSession(exported.SerializeToString(), providers=["CPUExecutionProvider"])
+    steps = STEPS["steps"][:1, :7]
+    with torch.inference_mode():
+        torch.testing.assert_close(torch.from_numpy(session.run(None, {"steps": steps.numpy()})[0]), model(steps))
+
+
+@pytest.mark.slow
+def test_an_export_to_onnx_does_not_change_a_later_export_for_a_compiler() -> None:
+    model = Last("GRU").eval()
+    for exports_to_onnx in (False, True):
+        if exports_to_onnx:
+            onnx_model.export(model, STEPS, STEP_AXES)
+        with pytest.raises(QuantizationError, match="would unroll its GRU"):
+            export(model, STEPS, STEP_AXES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "reason"),
+    [
+        ("RNN", {}, r"it unrolls nn.RNN over time \(rnn\): time of steps at 16"),
+        ("RNN", {"nonlinearity": "relu"}, r"it unrolls nn.RNN over time \(rnn\): time of steps at 16"),
+        ("LSTM", {"proj_size": 4}, "projections"),
+        ("LSTM", {"proj_size": 4, "num_layers": 2, "bidirectional": True}, "projections"),
+    ],
+    ids=str,
+)
+@pytest.mark.slow
+def test_a_recurrent_network_that_onnx_cannot_express_is_refused(
+    kind: str, keys: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(QuantizationError, match=reason):
+        onnx_model.export(Last(kind, **keys).eval(), STEPS, STEP_AXES)
 
 
 @pytest.mark.slow
