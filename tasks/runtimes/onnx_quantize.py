@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import onnx
 from onnxruntime.quantization import CalibrationMethod, QuantType
-from onnxruntime.quantization.calibrate import TensorsData, create_calibrator
+from onnxruntime.quantization.calibrate import HistogramCalibrater, HistogramCollector, TensorsData, create_calibrator
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 from onnxruntime.quantization.quantize import quantize_dynamic
 from onnxruntime.quantization.registry import QDQRegistry
@@ -136,7 +136,7 @@ def _quantize_statically(
 
     Ranges come from calibration batches, only one of which is in memory at a time. The ``min-max`` observer uses the
     minimum and maximum, and ``moving-average`` uses their moving averages. The ``histogram`` observer excludes 0.001%
-    of the values. If any activation's values are too similar for a histogram, all ranges use the minimum and maximum.
+    of the values. If an activation's values are too similar for a histogram, its range uses the minimum and maximum.
 
     Raises
     ------
@@ -146,26 +146,25 @@ def _quantize_statically(
     _rename_ambiguous_constants(proto.graph)
     proto = onnx.shape_inference.infer_shapes(proto)
     operators = [operator for operator in QDQRegistry if operator != "Gather"]
-    augmented = target.with_suffix(".augmented")
+    augmented, similar = target.with_suffix(".augmented"), set[str]()
 
     def ranges(observer: str) -> TensorsData:
         method, options = _CALIBRATION[observer]
         calibrator = create_calibrator(
             exported, operators, augmented_model_path=augmented, calibrate_method=method, extra_options=options
         )
+        if method == CalibrationMethod.Percentile:
+            calibrator.collector = _Histograms(calibrator, similar)
         for inputs in batches_of(source, calibration):
             arrays = {name: tensor.numpy() for name, tensor in zip(source.example_inputs, inputs, strict=True)}
             # Read one batch at a time, because the tools would otherwise keep the activations of all batches.
             calibrator.collect_data(SimpleNamespace(get_next=partial(next, iter([arrays]), None)))
         return calibrator.compute_data()
 
-    try:
-        tensors_range = ranges(calibration.observer)
-    except ValueError as error:
-        # NumPy cannot compute a histogram of values that differ only in the last bits, as some values in MobileBERT do.
-        if "Too many bins" not in str(error):
-            raise
-        tensors_range = ranges("min-max")
+    tensors_range = ranges(calibration.observer)
+    if similar:
+        extremes = ranges("min-max")
+        tensors_range.data.update({name: extremes[name] for name in similar})
     augmented.unlink()
     quantizer = QDQQuantizer(
         proto,
@@ -181,6 +180,29 @@ def _quantize_statically(
     )
     quantizer.quantize_model()
     quantizer.model.save_model_to_file(str(target))
+
+
+class _Histograms(HistogramCollector):  # type: ignore[misc]
+    """A collector that adds the names of tensors without a histogram to `similar`.
+
+    NumPy cannot compute a histogram of values that differ only in the last bits, as some values in MobileBERT do.
+    """
+
+    def __init__(self, calibrator: HistogramCalibrater, similar: set[str]) -> None:
+        super().__init__(
+            "percentile", calibrator.symmetric, calibrator.num_bins, None, calibrator.percentile, calibrator.scenario
+        )
+        self.similar = similar
+
+    def collect(self, name_to_arr: Mapping[str, object]) -> None:
+        """Add one batch of values to the histogram of each tensor."""
+        for name, values in name_to_arr.items():
+            try:
+                super().collect({name: values})
+            except ValueError as error:
+                if "Too many bins" not in str(error):
+                    raise
+                self.similar.add(name)
 
 
 def _rename_ambiguous_constants(graph: onnx.GraphProto) -> None:
