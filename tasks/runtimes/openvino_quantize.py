@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from tasks.quantize.engine import computes_bfloat16, require_bfloat16
 from tasks.quantize.source import ModelSource, batches_of
 from tasks.quantize.spec import EVERY, Calibration, Spec
 from tasks.runtimes.exported import ExportedMaker, module_of
-from tasks.runtimes.openvino_session import MODEL, PRECISION, WEIGHTS, OpenVinoOpener, signal_stack_kept
+from tasks.runtimes.openvino_session import DIGEST, MODEL, PRECISION, WEIGHTS, OpenVinoOpener, signal_stack_kept
 
 # OpenVINO's objects lack type hints, so nodes are typed as Any.
 Node = Any
@@ -75,6 +76,9 @@ class OpenVinoMaker(ExportedMaker):
         # Float operators of a quantized model may compute in bfloat16; the operators of a float32 model must not.
         is_float = not (spec.layers or spec.arithmetic == "bfloat16") or not computes_bfloat16()
         model.set_rt_info("f32" if is_float else "bf16", PRECISION)
+        openvino.save_model(model, folder / MODEL, compress_to_fp16=False)
+        # OpenVINO's model cache finds compiled models by the XML alone, so the XML must change with the weights.
+        model.set_rt_info(hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest(), DIGEST)
         openvino.save_model(model, folder / MODEL, compress_to_fp16=False)
 
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:

@@ -20,6 +20,7 @@ from tasks.runtimes.base import CandidateFiles, Opened, Opener
 
 MODEL, WEIGHTS = "model.xml", "model.bin"
 PRECISION = ["nightquant", "precision"]  # path of the IR entry that sets the precision of float operators
+DIGEST = ["nightquant", "weights_sha256"]  # path of the IR entry that contains the digest of the weights
 _COMPRESSED = "FullyConnectedCompressed"  # kernels are named after the output's type, even if weights are int8
 _SHAPES = 4  # number of compiled shapes to keep; evaluations use a few shapes, and benchmarks use one
 
