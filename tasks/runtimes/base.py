@@ -180,7 +180,6 @@ class Runtime(ABC):
     distributions: ClassVar[tuple[str, ...]] = ()  # required distributions, whose versions are part of the digest
     compiles: ClassVar[bool] = False  # whether building a candidate takes minutes
     runs_engine: ClassVar[bool] = False  # whether torch's quantized engine provides the kernels
-    rounds_per_call: ClassVar[bool] = True  # whether a dynamically quantized activation has one range per call
     main_file: ClassVar[str] = ""  # the file that a program opens, if a bundle has several files
     usage: ClassVar[str] = ""
     caution: ClassVar[str] = ""  # a warning for users who open the files
@@ -216,8 +215,8 @@ class Runtime(ABC):
         return ["avx2"] if self.engine(recipe) in _WITH_AVX2 else []
 
     def couples_rows(self, recipe: Recipe) -> bool:
-        """Return whether a candidate's outputs for a row depend on the other rows of the call."""
-        return self.rounds_per_call and spec_of(recipe).couples_rows
+        """Return whether a row's outputs depend on the other rows of the call, or only on the number of other rows."""
+        return spec_of(recipe).couples_rows
 
     def require_installed(self, name: str) -> None:
         """Raise `UnavailableError`, with the install command, if the runtime's libraries are not installed."""

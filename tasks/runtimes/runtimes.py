@@ -176,7 +176,6 @@ class OpenVino(Runtime):
     main_file = "model.xml"
     distributions = ("openvino", "nncf", *EXPORTING)
     limits = (*_LIMITS, limit("weights", "int8", reason="it compresses weights only to int8"))
-    rounds_per_call = False  # if only weights are int8, activations stay in float
     usage = """\
 import openvino
 
