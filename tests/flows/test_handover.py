@@ -103,6 +103,8 @@ class Site:
             if instead is not None:
                 return instead()
             workspace = Workspace(ArtifactStore(self.root))
+            with workspace.store.create(made.candidate.kind, made.candidate.digest, {}):
+                pass  # the candidate has no files that a bundle could lack
             return package(made, workspace, self.bundles, replacing)
 
         return hand_over(result, rows, run, self.bundles, package=make, renew=self.bundles.renew, search=search)

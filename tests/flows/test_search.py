@@ -237,24 +237,29 @@ def test_a_step_that_the_end_of_the_budget_stopped_begins_again_only_with_more_t
         assert result.spent_s > 0
 
 
-class Unequal(World):
-    """A world in which the build of ``r1`` begins before the build of ``r0`` ends, and ends after it."""
+class Together(World):
+    """A world in which no build of two ends before both have begun."""
 
     def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
+        began = time.perf_counter()
         if isinstance(request, Build):
-            time.sleep(0.1 if trials[0].recipe.name == "r0" else 0.2)
+            self.both.wait(60)
+            time.sleep(0.1)
+            self.elapsed_s[trials[0].recipe.name] = time.perf_counter() - began
         return super().find(request, trials)
 
 
 def test_the_duration_of_a_step_includes_the_time_that_it_shares_with_other_steps(tmp_path: Path) -> None:
-    running = search(Unequal([Truth(0.1, 2.0, False)] * 2), str(tmp_path), at_once=2)
+    world = Together([Truth(0.1, 2.0, False)] * 2)
+    world.both, world.elapsed_s = threading.Barrier(2), {}
+    running = search(world, str(tmp_path), at_once=2)
     result = running.run()
     answers = running.journal.answers()
-    first, second = (answer for answer in answers if answer.question.startswith("build"))
-    assert (first.duration_s >= 0.1, second.duration_s >= 0.2) == (True, True)
-    # The shares of the wall time do not overlap.
-    assert second.cost_s < second.duration_s
+    durations = sorted(answer.duration_s for answer in answers if answer.question.startswith("build"))
+    # The shares of the wall time do not overlap, but the durations do.
     assert sum(answer.cost_s for answer in answers) == pytest.approx(result.spent_s)
+    assert len(durations) == 2
+    assert all(found >= least - 1e-3 for found, least in zip(durations, sorted(world.elapsed_s.values()), strict=True))
 
 
 class Failing(World):

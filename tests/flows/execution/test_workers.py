@@ -71,7 +71,8 @@ def test_whether_an_error_may_pass_arrives_with_it(workers, tmp_path):
 )
 def test_what_a_library_raises_arrives_in_one_line_with_its_traceback_behind(workers, tmp_path, failure, said, capfd):
     process = _run(workers, worker_stages.pid, tmp_path)
-    with pytest.raises(LibraryError, match=rf"^The stage failed: {said}\. --debug shows the traceback\.$") as caught:
+    expected = rf'^The stage "label fail" failed: {said} in worker_stages.py, line \d+\. --debug shows the traceback\.$'
+    with pytest.raises(LibraryError, match=expected) as caught:
         _run(workers, worker_stages.fail, tmp_path, failure)
     assert "worker_stages.py" in caught.value.in_full()
     assert _run(workers, worker_stages.pid, tmp_path) == process  # it lives on
