@@ -30,6 +30,7 @@ class ExportedMaker(Maker):
     files: ClassVar[tuple[str, ...]]  # files that `quantize` writes
     tools: ClassVar[str]  # name of the tools that quantize the exported model
     left_float: ClassVar[str]  # reason given for a module that the tools leave in float; contains ``{type}``
+    computes_float: ClassVar[frozenset[str]] = frozenset()  # module types computed in float even if weights are int8
     quantizes_nothing: ClassVar[str]  # reason in the error if the tools leave all modules in float
 
     @abstractmethod
@@ -72,7 +73,8 @@ class ExportedMaker(Maker):
         def why_float(leaf: ModuleCoverage) -> str:
             head = folded.get(leaf.module, leaf.module)
             if spec.why_float or int8.get(head):
-                return spec.why_float
+                kept = f"{self.runtime} stores int8 weights for this {leaf.type}, but computes it in float"
+                return spec.why_float or (kept if leaf.type in self.computes_float else "")
             if not excluded.isdisjoint((leaf.module, head)):
                 return "excluded by the recipe"
             if head not in int8:

@@ -52,6 +52,7 @@ class OpenVinoMaker(ExportedMaker):
     files = (MODEL, WEIGHTS)
     tools = "NNCF"
     left_float = "NNCF left this {type} in float"
+    computes_float = frozenset({"LSTM", "GRU", "RNN"})
     quantizes_nothing = "NNCF cannot quantize the modules that the recipe names"
 
     def environment(self) -> dict[str, object]:

@@ -71,7 +71,7 @@ STATIC = spec_of(StaticRecipe(name="int8", method="static", activation_observer=
 
 @pytest.mark.parametrize("runtime", EXPORTED)
 @pytest.mark.parametrize("spec", [DYNAMIC, STATIC], ids=["dynamic", "static"])
-@pytest.mark.parametrize("excluded", [set(), {"attention.out_proj", "tower"}], ids=str)
+@pytest.mark.parametrize("excluded", [set(), {"attention.out_proj", "tower"}], ids=["nothing", "two"])
 @pytest.mark.slow
 def test_the_tools_quantize_all_linear_layers_that_are_not_excluded(
     sharing: tuple[nn.Module, Path], tmp_path: Path, runtime: str, spec: Spec, excluded: set[str]

@@ -509,3 +509,26 @@ def test_only_activations_too_alike_for_a_histogram_are_quantized_by_their_extre
     candidate = pipeline.build(pipeline.job_of(workload, store), "tried", "onnxruntime", store)
     assert int8_modules_of(candidate, store, "onnxruntime") == {"body", "head"}
     assert set(kept.values()) == {True, False}
+
+
+RECURRENT = """
+from torch import nn
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(1, 8, batch_first=True), nn.Linear(8, 2)
+    def forward(self, rows):
+        return self.head(self.rnn(rows.unsqueeze(-1))[0][:, -1])
+"""
+
+
+@pytest.mark.slow
+def test_a_layer_that_openvino_computes_in_float_counts_as_float_although_its_weights_are_int8(tmp_path: Path) -> None:
+    write(tmp_path, CODE + RECURRENT)
+    recipes = [{"name": "float", "method": "none"}, recipe("openvino", "static")]
+    workload = own(tmp_path, model={"kind": "factory", "factory": "own_code:Recurrent"}, recipe=recipes)
+    store = ArtifactStore(tmp_path / "store")
+    candidate = pipeline.build(pipeline.job_of(workload, store), "tried", "openvino", store)
+    assert int8_modules_of(candidate, store, "openvino") == {"rnn", "head"}
+    assert left_float(candidate) == {"rnn": "openvino stores int8 weights for this LSTM, but computes it in float"}
