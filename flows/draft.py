@@ -18,14 +18,12 @@ from tasks.domains.image_classification import TorchvisionModel
 from tasks.domains.text_encoder import is_classifier, labels_of, read_config, read_pooling
 from tasks.extensions import DOMAINS, METHODS, RUNTIMES
 from tasks.machine import installed_version
-from tasks.refs import covered_share
 from tasks.results import CandidatePreview, Preview
 from tasks.workload.base import REFERENCE
 from tasks.workload.recipe import Recipe
 
 _TABLES = (".csv", ".jsonl", ".parquet")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
-_SAVED = 0.75  # fraction of a float32 parameter's bytes that int8 saves
 _POINTS = 0.5  # largest allowed loss of a percentage metric, in percentage points
 _SHARE = 0.01  # largest allowed loss of any other metric, as a fraction of the quality
 _LINES = 5  # rows per class in the placeholder table, enough for every split
@@ -238,56 +236,50 @@ def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject
             f"lose 1% of {reference.unit:.3g}, the {preview.metric} of a constant answer"
         )
     size = "only a quantized candidate is so much smaller than the baseline"
-    if (largest := _too_few_parameters(document, preview)) is not None:
+    ratios = _size_ratios(document, preview)
+    if ratios and len(ratios) == len(_quantized(document, preview)) and max(ratios.values()) < gate["min_size_ratio"]:
         gate = {key: value for key, value in gate.items() if key != "min_size_ratio"}
-        size = f"int8 reaches at most {largest:.1%} of the parameters, so no candidate is much smaller"
+        size = f"the smallest candidate is only {max(ratios.values()):.3g} times as small as the float model"
     objective = "the fastest candidate that is small enough and loses little enough quality is promoted"
     reasons = {"gate.objective": objective, "gate.max_quality_drop": quality, "gate.min_size_ratio": size}
     return document | {"gate": gate}, reasons
 
 
 def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
-    """Set the `obstacle` of each candidate that has too few int8 parameters for the gate's size rule.
+    """Set the `obstacle` of each candidate whose files are too large for the gate's size rule.
 
     Without an obstacle, a run would build and evaluate a candidate that is too large, and then reject the candidate. If
     all quantized candidates are too large, return the preview unchanged; `with_strict_gate` then omits the size rule.
     """
-    bound = float(document["gate"]["min_size_ratio"])
+    bound, ratios = float(document["gate"]["min_size_ratio"]), _size_ratios(document, preview)
+    too_large = {name: ratio for name, ratio in ratios.items() if ratio < bound}
+    if len(too_large) == len(_quantized(document, preview)):
+        return preview
 
     def with_obstacle(candidate: CandidatePreview) -> CandidatePreview:
-        share = covered_share(candidate.coverage)
-        if candidate not in quantized or not candidate.coverage or _size_ratio(share) >= bound:
+        if candidate.candidate not in too_large:
             return candidate
-        reason = f"only {share:.1%} of the parameters become int8, too few for the gate's min_size_ratio = {bound:g}"
+        reason = (
+            f"it is only {too_large[candidate.candidate]:.3g} times as small as the float model, and the gate's "
+            f"min_size_ratio is {bound:g}"
+        )
         return CandidatePreview(candidate=candidate.candidate, obstacle=reason)
 
-    quantized = _quantized(document, preview)
-    candidates = tuple(map(with_obstacle, preview.candidates))
-    if all(with_obstacle(candidate).obstacle for candidate in quantized):
-        return preview
-    return preview.model_copy(update={"candidates": candidates})
+    return preview.model_copy(update={"candidates": tuple(map(with_obstacle, preview.candidates))})
 
 
-def _too_few_parameters(document: JsonObject, preview: Preview) -> float | None:
-    """Return the largest fraction of parameters that any quantized candidate converts to int8.
-
-    If the fraction is unknown or large enough for the gate's size rule, return None.
-    """
-    quantized = _quantized(document, preview)
-    if not quantized or not all(candidate.coverage for candidate in quantized):
-        return None
-    largest = max(covered_share(candidate.coverage) for candidate in quantized)
-    return largest if _size_ratio(largest) < document["gate"]["min_size_ratio"] else None
+def _size_ratios(document: JsonObject, preview: Preview) -> dict[str, float]:
+    """Return the size ratio of each quantized candidate that was built, keyed by the candidate's name."""
+    sizes = {row.candidate: row.built.size_bytes for row in preview.candidates if row.built}
+    baseline = sizes.get(document["benchmark"]["baseline"])
+    built = (row.candidate for row in _quantized(document, preview) if row.built)
+    return {name: baseline / sizes[name] for name in built} if baseline else {}
 
 
 def _quantized(document: JsonObject, preview: Preview) -> list[CandidatePreview]:
     """Return the quantized candidates that have no `obstacle`."""
     names = {recipe["name"] for recipe in document["recipe"] if METHODS[recipe["method"]].quantizes}
     return [row for row in preview.candidates if not row.obstacle and row.candidate.partition("/")[0] in names]
-
-
-def _size_ratio(share: float) -> float:
-    return 1 / (1 - _SAVED * share)
 
 
 def without_obstacles(document: JsonObject, preview: Preview) -> JsonObject:

@@ -9,7 +9,7 @@ import pytest
 
 from flows.commands.init import render
 from flows.draft import Asked, sections, whole, with_size_obstacles, with_strict_gate, without_obstacles
-from tasks.refs import ArtifactRef, CandidateRef, ModuleCoverage
+from tasks.refs import ArtifactRef, CandidateRef
 from tasks.results import CandidatePreview, Evaluation, Preview, QualityLoss, Reference
 from tasks.workload import validated
 
@@ -19,36 +19,30 @@ def drafted(checkpoint: str = "") -> dict[str, object]:
     return whole("photos", sections(Asked("resnet18", str(folder), folder, checkpoint=checkpoint)))
 
 
-def previewed(document: dict[str, object], dynamic_share: float, static_share: float = 1.0) -> Preview:
-    """A preview in which dynamic and static int8 reach shares of 1,000 parameters."""
+def previewed(document: dict[str, object], dynamic_ratio: float, static_ratio: float = 4.0) -> Preview:
+    """A preview in which the files of dynamic and static int8 are smaller than the float files by these ratios."""
+    ratios = {"dynamic-int8": dynamic_ratio, "static-int8": static_ratio}
 
-    def coverage(recipe: str) -> tuple[ModuleCoverage, ...]:
-        share = {"dynamic-int8": dynamic_share, "static-int8": static_share}.get(recipe, 0.0)
-        parts = (("fc", round(1000 * share), True), ("conv", round(1000 * (1 - share)), False))
-        return tuple(
-            ModuleCoverage(module=name, type="Linear", parameters=count, quantized=quantized)
-            for name, count, quantized in parts
-        )
+    def tried(recipe: str, runtime: str) -> CandidatePreview:
+        size = round(1e6 / ratios.get(recipe, 1.0))
+        built = CandidateRef(kind="candidate", digest="b", recipe=recipe, runtime=runtime, size_bytes=size)
+        return CandidatePreview(candidate=built.name, built=built)
 
-    candidates = tuple(
-        CandidatePreview(candidate=f"{recipe['name']}/{runtime}", coverage=coverage(recipe["name"]))
-        for recipe in document["recipe"]
-        for runtime in recipe["runtimes"]
-    )
-    return Preview(workload="photos", candidates=candidates)
+    pairs = ((recipe["name"], runtime) for recipe in document["recipe"] for runtime in recipe["runtimes"])
+    return Preview(workload="photos", candidates=tuple(tried(*pair) for pair in pairs))
 
 
-@pytest.mark.parametrize(("share", "kept"), [(0.0, False), (0.05, False), (0.22, False), (0.23, True), (1.0, True)])
-def test_candidates_that_cannot_be_as_small_as_the_gate_asks_are_left_out(share: float, kept: bool) -> None:
+@pytest.mark.parametrize(("ratio", "kept"), [(1.0, False), (1.19, False), (1.21, True), (4.0, True)])
+def test_candidates_that_are_not_as_small_as_the_gate_asks_are_left_out(ratio: float, kept: bool) -> None:
     document = drafted()
-    found = with_size_obstacles(document, previewed(document, share))
+    found = with_size_obstacles(document, previewed(document, ratio))
     recipes = [recipe["name"] for recipe in without_obstacles(document, found)["recipe"]]
     assert recipes == ["float", *["dynamic-int8"] * kept, "static-int8"]
 
 
 def test_if_no_quantized_candidate_can_be_small_enough_all_of_them_stay() -> None:
     document = drafted()
-    found = previewed(document, 0.1, 0.2)
+    found = previewed(document, 1.1, 1.15)
     assert with_size_obstacles(document, found) == found
 
 
@@ -88,12 +82,12 @@ def test_a_bound_relative_to_nearly_nothing_is_taken_from_a_constant_answer(
     assert reasons["gate.max_quality_drop"].startswith(said) is (expected[0] == "absolute")
 
 
-@pytest.mark.parametrize(("static_share", "is_bounded"), [(0.0, False), (0.2, False), (0.23, True)])
+@pytest.mark.parametrize(("static_ratio", "is_bounded"), [(1.0, False), (1.19, False), (1.21, True)])
 def test_the_gate_bounds_the_size_only_if_a_quantized_candidate_can_be_small_enough(
-    static_share: float, is_bounded: bool
+    static_ratio: float, is_bounded: bool
 ) -> None:
     document = drafted()
-    found = with_size_obstacles(document, previewed(document, 0.0, static_share))
+    found = with_size_obstacles(document, previewed(document, 1.0, static_ratio))
     strict, reasons = with_strict_gate(without_obstacles(document, found), found)
     assert ("min_size_ratio" in strict["gate"]) is is_bounded
     text = render(strict, validated(Path("photos.toml"), strict), found, reasons=reasons)
@@ -102,12 +96,12 @@ def test_the_gate_bounds_the_size_only_if_a_quantized_candidate_can_be_small_eno
             "# Chosen: only a quantized candidate is so much smaller than the baseline.\nmin_size_ratio = 1.2" in text
         )
     else:
-        assert f"# Without min_size_ratio: int8 reaches at most {static_share:.1%} of the parameters, so no" in text
+        assert f"# Without min_size_ratio: the smallest candidate is only {static_ratio:.3g} times as small" in text
 
 
 def test_the_file_has_the_keys_that_were_decided_and_on_request_all_others() -> None:
     document = drafted()
-    workload, found = validated(Path("photos.toml"), document), previewed(document, 1.0)
+    workload, found = validated(Path("photos.toml"), document), previewed(document, 4.0)
     short, complete = (render(document, workload, found, all_keys=each) for each in (False, True))
     assert {"evaluate": {}, **tomllib.loads(short)} == tomllib.loads(complete)
     assert [line for line in short.splitlines() if line.startswith("# ") and " = " in line] == []
@@ -118,11 +112,11 @@ def test_the_file_has_the_keys_that_were_decided_and_on_request_all_others() -> 
 def test_the_file_says_why_a_recipe_is_not_in_it_and_why_a_value_was_chosen() -> None:
     document = drafted()
     document["data"] = {**document["data"], "image_size": 32}
-    found = with_size_obstacles(document, previewed(document, 0.002))
+    found = with_size_obstacles(document, previewed(document, 1.002))
     left = without_obstacles(document, found)
     reasons = {"data.image_size": "all 8 pictures are 32 x 32"}
     text = render(left, validated(Path("photos.toml"), left), found, reasons=reasons)
-    assert "# Left out, dynamic-int8/torchscript: only 0.2% of the parameters become int8, too few for" in text
+    assert "# Left out, dynamic-int8/torchscript: it is only 1 times as small as the float model, and the" in text
     assert "# Chosen: all 8 pictures are 32 x 32.\nimage_size = 32\n" in text
 
 
@@ -137,7 +131,7 @@ def test_the_gate_is_strict_in_points_of_a_percentage_and_else_in_shares(
     metric: str, is_percentage: bool, drop: str, bound: float, why: str
 ) -> None:
     document = drafted()
-    found = previewed(document, 1.0).model_copy(update={"metric": metric, "is_percentage": is_percentage})
+    found = previewed(document, 4.0).model_copy(update={"metric": metric, "is_percentage": is_percentage})
     strict, reasons = with_strict_gate(without_obstacles(document, found), found)
     assert strict["gate"] == {
         "objective": "fastest", "quality_drop": drop, "max_quality_drop": bound, "min_size_ratio": 1.2,
@@ -153,7 +147,7 @@ def test_a_loss_stands_at_its_recipe() -> None:
         layers=("conv1",), exclude=("conv1",),
         left=80.1, share_left=-0.001,
     )  # fmt: skip
-    found = previewed(document, 1.0)
+    found = previewed(document, 4.0)
     candidates = [
         each.model_copy(update={"loss": loss}) if each.candidate == "static-int8/torchscript" else each
         for each in found.candidates
