@@ -77,8 +77,6 @@ class ExportedMaker(Maker):
                 return spec.why_float or (kept if leaf.type in self.computes_float else "")
             if not excluded.isdisjoint((leaf.module, head)):
                 return "excluded by the recipe"
-            if head not in int8:
-                return ""
             if EVERY not in spec.layers and leaf.type not in spec.layers:
                 return unnamed(leaf.type)
             return self.left_float.format(type=leaf.type)

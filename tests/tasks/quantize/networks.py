@@ -437,9 +437,9 @@ def quantizable_resnet18() -> nn.Module:
 
 
 def resnet18_children_with_head() -> nn.Sequential:
-    """What transfer learning makes: a quantizable ResNet-18's children in one line, and a head for two classes."""
+    """What transfer learning makes: a quantizable ResNet-18's children in one line, and a head for four classes."""
     children = [child for child in quantizable_resnet18().children() if not isinstance(child, nn.Linear)]
-    return nn.Sequential(*children, nn.Flatten(), nn.Linear(512, 2)).eval()
+    return nn.Sequential(*children, nn.Flatten(), nn.Linear(512, 4)).eval()
 
 
 def resnet18_between_stubs_with_head() -> nn.Sequential:
@@ -447,4 +447,4 @@ def resnet18_between_stubs_with_head() -> nn.Sequential:
     model = quantizable_resnet18()
     names = ["quant", "conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4", "avgpool", "dequant"]
     features = nn.Sequential(*(getattr(model, name) for name in names))
-    return nn.Sequential(features, nn.Flatten(1), nn.Sequential(nn.Dropout(0.5), nn.Linear(512, 2))).eval()
+    return nn.Sequential(features, nn.Flatten(1), nn.Sequential(nn.Dropout(0.5), nn.Linear(512, 4))).eval()
