@@ -37,10 +37,11 @@ class Tokens(nn.Module):
     def __init__(self, embed: nn.Module | None = None, rnn: nn.Module | None = None, width: int = 16) -> None:
         super().__init__()
         self.embed, self.rnn, self.head = embed or nn.Embedding(8, 16), rnn or nn.Identity(), nn.Linear(width, 4)
+        self.register_buffer("limits", torch.linspace(0, 1, 3), persistent=False)  # no arithmetic that is quantized
         self.is_recurrent, self.is_bag = rnn is not None, isinstance(embed, nn.EmbeddingBag)
 
     def forward(self, images: Tensor) -> Tensor:
-        states = self.embed((images[:, 0, :, 0].abs() * 8).long().clamp(0, 7))
+        states = self.embed(torch.bucketize(images[:, 0, :, 0].contiguous(), self.limits))
         if self.is_recurrent:
             states = self.rnn(states)[0]
         return self.head(states if self.is_bag else states.mean(1))
@@ -251,7 +252,7 @@ class Everything(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         names = ("hook", "prehook_with_kwargs", "replaced_forward", "hook_of_block", "hook_of_model", "subclass")
-        names += ("old_weight_norm", "old_spectral_norm", "pruning", "parametrization", "circular", "shared_module")
+        names += ("old_weight_norm", "old_spectral_norm", "pruning", "parametrization", "reflect", "shared_module")
         self.nets = nn.ModuleList(map(build, names))
 
     def forward(self, images: Tensor) -> Tensor:

@@ -32,7 +32,8 @@ METHOD: dict[str, dict[str, Any]] = {
     "per_row": {"method": "dynamic-per-row"},
     "static": {
         "method": "static",
-        "activation_observer": "min-max",
+        "graph": "fx",
+        "activation_observer": "min-max",  # the other observers clip the few values of one batch
         "calibration_batches": 1,
         "calibration_batch_size": 8,
     },
