@@ -144,6 +144,7 @@ def test_a_table_gets_its_columns(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(folder: Path) -> None:
+    (folder / "photos" / "birds").mkdir(parents=True)  # a class without images
     for name in ("cats", "dogs"):
         (folder / "photos" / name).mkdir(parents=True)
         for index in range(20):
@@ -159,7 +160,9 @@ def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(folder
     document = written(done, folder / "resnet18.toml")
     assert document["model"] == {"kind": "torchvision", "name": "resnet18", "num_classes": 3}
     assert document["checkpoint"] == {"kind": "uri", "uri": "old.pth"}
-    assert document["data"] == {"kind": "image-folder", "uri": "photos", "image_size": 40, "calibration": 10}
+    classes = ["birds", "cats", "dogs"]
+    keys = {"image_size": 40, "calibration": 10, "classes": classes}
+    assert document["data"] == {"kind": "image-folder", "uri": "photos", **keys}
     assert json.loads(done.stdout)["chosen"]["data.image_size"] == "all 40 images are 40 x 40"
     assert json.loads(done.stdout)["inputs"] == "images float32 [1, 3, 40, 40]"
     assert json.loads(done.stdout)["notes"] == [
