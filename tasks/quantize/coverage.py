@@ -46,6 +46,12 @@ def unnamed(kind: str) -> str:
     return f"the recipe does not name the type {kind}"
 
 
+def nothing_quantized(spec: Spec, coverage: Iterable[ModuleCoverage], kind: str = "module") -> QuantizationError:
+    """Return the error of a recipe that does not quantize any module of a kind; its hint lists the reasons."""
+    message = f'The "{spec.recipe.name}" recipe does not quantize any {kind} in the model.'
+    return QuantizationError(message, hint="; ".join(in_words(coverage, named=2)) + ".")
+
+
 def excluded_modules(model: nn.Module, exclude: Collection[str]) -> frozenset[str]:
     """Return the paths of the excluded modules and their submodules.
 
@@ -96,10 +102,7 @@ class ModuleConverter(Converter):
         coverage = cover(leaves_of(model), lambda leaf: reasons[leaf.module])
         quantized = {leaf.type for leaf in coverage if leaf.quantized}
         if not quantized or ("Embedding" in spec.layers and "Embedding" not in quantized):
-            kind = "embedding" if quantized else "module"
-            hint = "; ".join(in_words(coverage, named=2)) + "."
-            message = f'The "{spec.recipe.name}" recipe does not quantize any {kind} in the model.'
-            raise QuantizationError(message, hint=hint)
+            raise nothing_quantized(spec, coverage, "embedding" if quantized else "module")
         return Converted(self.skeleton(model, spec, "", source.example_inputs), "", coverage)
 
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:

@@ -13,7 +13,7 @@ from torch import Tensor
 from storage.errors import QuantizationError
 from tasks.libraries import quiet
 from tasks.outputs import finite_outputs
-from tasks.quantize.coverage import cover, excluded_modules, leaves_of, unnamed
+from tasks.quantize.coverage import cover, excluded_modules, leaves_of, nothing_quantized, unnamed
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import EVERY, Spec
 from tasks.refs import ModuleCoverage
@@ -31,7 +31,6 @@ class ExportedMaker(Maker):
     tools: ClassVar[str]  # name of the tools that quantize the exported model
     left_float: ClassVar[str]  # reason given for a module that the tools leave in float; contains ``{type}``
     computes_float: ClassVar[frozenset[str]] = frozenset()  # module types computed in float even if weights are int8
-    quantizes_nothing: ClassVar[str]  # reason in the error if the tools leave all modules in float
 
     @abstractmethod
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
@@ -61,12 +60,6 @@ class ExportedMaker(Maker):
                 f"{self.tools} quantized modules that the recipe excludes: {', '.join(disobeyed)}.",
                 hint=f"Remove {self.runtime} from the recipe's `runtimes`.",
             )
-        if spec.layers and not any(int8.values()):
-            raise QuantizationError(
-                f'The "{spec.recipe.name}" recipe does not quantize any module in the model, because '
-                f"{self.quantizes_nothing}.",
-                hint=f"Remove {self.runtime} from the recipe's `runtimes`.",
-            )
         # A folded module, such as a batch norm, is part of another module's operation in the exported model.
         folded: dict[str, str] = json.loads((exported / FOLDED).read_text(encoding="utf-8"))
 
@@ -81,6 +74,9 @@ class ExportedMaker(Maker):
                 return unnamed(leaf.type)
             return self.left_float.format(type=leaf.type)
 
+        if spec.layers and not any(int8.values()):
+            kept = cover(leaves_of(model), lambda leaf: why_float(leaf) or self.left_float.format(type=leaf.type))
+            raise nothing_quantized(spec, kept)
         opened = self.opener().open(CandidateFiles(folder, {}), 1)
         self.refuse(finite_outputs(opened, source.example_inputs, spec.recipe.name), spec, source)
         size_bytes = sum((folder / name).stat().st_size for name in self.files)

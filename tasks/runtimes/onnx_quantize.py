@@ -44,7 +44,6 @@ class OnnxMaker(ExportedMaker):
     files = (MODEL,)
     tools = "ONNX Runtime's tools"
     left_float = "ONNX Runtime has no int8 kernel for this {type}"
-    quantizes_nothing = "ONNX Runtime has no int8 kernels for the modules that the recipe names"
 
     def environment(self) -> dict[str, object]:
         """Return whether the processor has VNNI; without VNNI, weights use only seven bits (`reduce_range`)."""

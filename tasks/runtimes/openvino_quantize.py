@@ -53,7 +53,6 @@ class OpenVinoMaker(ExportedMaker):
     tools = "NNCF"
     left_float = "NNCF left this {type} in float"
     computes_float = frozenset({"LSTM", "GRU", "RNN"})
-    quantizes_nothing = "NNCF cannot quantize the modules that the recipe names"
 
     def environment(self) -> dict[str, object]:
         """Return whether the processor has VNNI instructions, and whether it has bfloat16 instructions."""

@@ -137,6 +137,18 @@ def test_a_dynamic_recipe_quantizes_what_it_names(
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
+@pytest.mark.slow
+def test_a_recipe_that_quantizes_nothing_is_refused_with_each_modules_reason(
+    words: MakeJob, store: ArtifactStore, runtime: str
+) -> None:
+    job = words(recipe(runtime, "dynamic", modules=["GRU", "Linear"], exclude=["decoder"]))
+    with pytest.raises(QuantizationError, match="does not quantize any module in the model") as caught:
+        pipeline.build(job, "tried", runtime, store)
+    assert "decoder (Linear): excluded by the recipe" in str(caught.value.hint)
+    assert "rnn (LSTM): the recipe does not name the type LSTM" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("runtime", EXPORTED)
 @pytest.mark.parametrize("observer", ["min-max", "moving-average", "histogram"])
 @pytest.mark.parametrize("weights", ["per-channel", "per-tensor"])
 @pytest.mark.slow
