@@ -275,6 +275,7 @@ class WorkloadResult(Frozen):
 
 
 _NEARLY_NOTHING = 1e-4  # errors up to this fraction of a constant answer's error are nearly 0
+UNHELPFUL = 0.9  # advice that leaves more than this fraction of a loss is not given
 NOTICED_LOSS = 0.01  # losses up to this fraction of the float model's quality are not reported
 
 
@@ -320,6 +321,8 @@ class QualityLoss(Frozen):
         left = f"a loss of {max(0.0, self.share_left):.1%}" if in_percent else f"{self.metric} at {self.left:.3g}"
         if self.refused:
             return f"{text}. Keeping them float would leave {left}, but {self.refused}."
+        if self.share_left > UNHELPFUL * self.share:
+            return f"{text}. Keeping them float would still leave {left}; `nightquant sensitivity` ranks all layers."
         text += f". Keep them float: exclude = {json.dumps(self.exclude)}, which leaves {left}"
         if self.share_left > NOTICED_LOSS:
             text += "; exclude more layers by the ranking of `nightquant sensitivity`"

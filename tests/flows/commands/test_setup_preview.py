@@ -89,6 +89,18 @@ def test_a_loss_of_more_than_the_float_models_quality_is_described_by_both_quali
     )
 
 
+def test_layers_that_hardly_reduce_the_loss_are_not_advised_to_stay_float() -> None:
+    loss = QualityLoss(
+        metric="mae", higher_is_better=False, before=1.8e-8, after=0.00613, share=0.85, samples=128, layers=("a",),
+        exclude=("a",), left=0.00612, share_left=0.849,
+    )  # fmt: skip
+    assert loss.describe().endswith(
+        "lose most: a. Keeping them float would still leave mae at 0.00612; `nightquant sensitivity` ranks all layers."
+    )
+    helped = loss.model_copy(update={"left": 0.0054, "share_left": 0.75})
+    assert 'Keep them float: exclude = ["a"]' in helped.describe()
+
+
 def test_a_candidate_that_was_not_compared_is_a_line_with_the_reason() -> None:
     rows = (
         CandidatePreview(candidate="a/eager", uncompared="the trial ended"),
