@@ -75,8 +75,7 @@ class ExportedMaker(Maker):
             return self.left_float.format(type=leaf.type)
 
         if spec.layers and not any(int8.values()):
-            kept = cover(leaves_of(model), lambda leaf: why_float(leaf) or self.left_float.format(type=leaf.type))
-            raise nothing_quantized(spec, kept)
+            raise nothing_quantized(spec, cover(leaves_of(model), why_float))
         opened = self.opener().open(CandidateFiles(folder, {}), 1)
         self.refuse(finite_outputs(opened, source.example_inputs, spec.recipe.name), spec, source)
         size_bytes = sum((folder / name).stat().st_size for name in self.files)

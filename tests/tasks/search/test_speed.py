@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage.artifacts import ArtifactStore
+from storage.errors import QuantizationError
 from tasks import stages
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.job import Job, Workspace
@@ -88,7 +89,11 @@ class Here:
                 continue
             for trial in trials:
                 if isinstance(request, Build):
-                    made = stages.build(self.workspace, self.job, trial.recipe, trial.runtime)
+                    try:
+                        made = stages.build(self.workspace, self.job, trial.recipe, trial.runtime)
+                    except QuantizationError as error:  # for example, an engine without a fast kernel
+                        self.race.tell(trial.number, Found(failed=str(error)))
+                        continue
                     self.built[trial.name] = made
                     self.race.tell(trial.number, Found(size_bytes=made.size_bytes))
                 elif isinstance(request, Screen):
