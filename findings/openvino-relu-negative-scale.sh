@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# OpenVINO's CPU plugin returns wrong numbers for a quantized model in which a ReLU is multiplied by a negative constant.
+# OpenVINO's CPU plugin returns wrong numbers for a quantized model that multiplies a ReLU by a negative constant.
 #
 # Versions: openvino 2026.4.1, nncf 3.4.0, on an x86 CPU with AVX-512 VNNI.
 #
