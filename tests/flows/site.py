@@ -119,7 +119,7 @@ class Site:
         self.start_worker()
 
     def start_worker(self, cwd=ROOT):
-        worker = ("worker", "start", "--pool", "nightquant")
+        worker = ("worker", "start", "--pool", "nightquant", "--type", "nightquant")
         self.running.append(self.command(*worker, log=self.folder / "worker.log", cwd=cwd))
 
     def start_serving(self):
