@@ -135,7 +135,7 @@ def beyond_kernel(module: nn.Module) -> str:
 
     The tracer makes such work an operation of the graph.
     """
-    if isinstance(module, _ConvNd) and module.padding_mode != "zeros":
+    if isinstance(module, _ConvNd) and module.padding_mode not in ("zeros", "reflect"):
         return f'has padding_mode="{module.padding_mode}"'
     return own_behavior(module)
 

@@ -375,7 +375,8 @@ class TwiceWithRelu(nn.Module):
         self.body = nn.Sequential(self.conv, nn.ReLU(), self.conv, nn.ReLU())
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.body(images).mean((2, 3))
+        means = self.body(images).mean((2, 3))
+        return torch.cat([means, means[:, :1]], 1)  # a value for each of four classes
 
 
 class Upsampling(nn.Module):

@@ -124,9 +124,9 @@ def test_auto_takes_fx_where_eager_mode_turns_out_not_to_work(network: str, sour
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.slow
-def test_a_model_with_weights_that_are_computed_can_fall_back(source_of: Sources, engine: str) -> None:
+def test_weights_that_are_computed_are_stored_first_and_need_no_fallback(source_of: Sources, engine: str) -> None:
     source = source_of("weight_normed")
-    assert Static().converter().convert(source.float_model(), recipe(), source).graph == "fx"
+    assert Static().converter().convert(source.float_model(), recipe(), source).graph == "eager"
 
 
 def test_where_both_graph_modes_fail_both_reasons_are_given(
