@@ -31,6 +31,8 @@ _PRODUCTS = frozenset(
      "GRUCell", "RNNSequence", "Gather"}
 )  # fmt: skip
 _BY_TYPE = {"Linear": {"MatMul"}, "LSTM": {"LSTMSequence", "LSTMCell"}, "GRU": {"GRUSequence", "GRUCell"}}
+# Operations between the softmax and the product of attention; a masked softmax selects zeros where it is not a number.
+_WITHIN_ATTENTION = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Convert", "Select"})
 _NO_OPERATIONS = frozenset({"Parameter", "Constant", "Result"})
 # Operations that are allowed between a constant and the operation that uses the constant as weights.
 _BETWEEN = frozenset(
@@ -134,6 +136,8 @@ def _calibrate(
             model,
             nncf.Dataset(data),
             subset_size=len(data),
+            # The scheme for transformers keeps attention precise, and scales activations with outliers (SmoothQuant).
+            model_type=nncf.ModelType.TRANSFORMER if _has_attention(model) else None,
             ignored_scope=nncf.IgnoredScope(names=names, validate=False),
             advanced_parameters=advanced,
         )
@@ -146,6 +150,19 @@ def _nncf() -> Any:
 
     nncf.set_log_level(logging.ERROR)
     return nncf
+
+
+def _has_attention(model: Node) -> bool:
+    """Return whether a softmax, possibly masked or rearranged, is an operand of a matrix product."""
+    pending = [node for node in model.get_ordered_ops() if node.get_type_name() == "Softmax"]
+    while pending:
+        for output in pending.pop().outputs():
+            for consumer in (target.get_node() for target in output.get_target_inputs()):
+                if consumer.get_type_name() == "MatMul":
+                    return True
+                if consumer.get_type_name() in _WITHIN_ATTENTION:
+                    pending.append(consumer)
+    return False
 
 
 def _products(model: Node) -> list[Node]:

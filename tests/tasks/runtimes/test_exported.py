@@ -545,3 +545,47 @@ def test_a_recurrent_layer_counts_as_float_in_openvino(words: MakeJob, store: Ar
     static = pipeline.build(pipeline.job_of(workload, store), "tried", "openvino", store)
     assert int8_modules_of(static, store, "openvino") == {"head"}
     assert left_float(static) == {"rnn": "NNCF left this LSTM in float"}
+
+
+ATTENTION = """
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Linear(1, 8), nn.Linear(8, 2)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    def forward(self, rows):
+        steps = self.embed(rows.unsqueeze(-1))
+        return self.head(self.attention(steps, steps, steps)[0].mean(1))
+
+class Softened(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+    def forward(self, rows):
+        return self.layer(rows).softmax(1)
+"""
+
+
+@pytest.mark.parametrize(("network", "expected"), [("Attention", True), ("Softened", False)])
+@pytest.mark.slow
+def test_nncf_quantizes_models_with_attention_as_transformers(
+    network: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nncf
+
+    write(tmp_path, CODE + ATTENTION)
+    asked: list[object] = []
+    quantize = nncf.quantize
+
+    def watched(*arguments: Any, **settings: Any) -> object:
+        asked.append(settings["model_type"])
+        return quantize(*arguments, **settings)
+
+    monkeypatch.setattr(nncf, "quantize", watched)
+    recipes = [{"name": "float", "method": "none"}, recipe("openvino", "static")]
+    workload = own(tmp_path, model={"kind": "factory", "factory": f"own_code:{network}"}, recipe=recipes)
+    store = ArtifactStore(tmp_path / "store")
+    pipeline.build(pipeline.job_of(workload, store), "tried", "openvino", store)
+    assert asked == [nncf.ModelType.TRANSFORMER if expected else None]
