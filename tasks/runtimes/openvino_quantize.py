@@ -31,7 +31,7 @@ _PRODUCTS = frozenset(
      "GRUCell", "RNNSequence", "Gather"}
 )  # fmt: skip
 _BY_TYPE = {"Linear": {"MatMul"}, "LSTM": {"LSTMSequence", "LSTMCell"}, "GRU": {"GRUSequence", "GRUCell"}}
-# Operations between the softmax and the product of attention; a masked softmax selects zeros where it is not a number.
+# Operations between the softmax and the product of attention; masked rows select zeros instead of NaN.
 _WITHIN_ATTENTION = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Convert", "Select"})
 _NO_OPERATIONS = frozenset({"Parameter", "Constant", "Result"})
 # Operations that are allowed between a constant and the operation that uses the constant as weights.
