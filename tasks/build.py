@@ -113,6 +113,7 @@ def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: 
         graph=made.graph,
         size_bytes=made.size_bytes,
         coverage=made.coverage,
+        notes=made.notes,
         shared=shared,
         recipe_digest=digest_of(recipe.content()),
         source_digest=code,

@@ -102,7 +102,7 @@ class CandidateRef(ArtifactRef):
     ``size_bytes`` is the serialized size as counted by the runtime. ``graph`` is torch's graph mode, or ``""`` if the
     runtime has only one mode. ``shared`` contains the digests of artifacts that several candidates share, keyed by
     kind. ``recipe_digest`` is the digest of the recipe, and ``source_digest`` is the digest of the code that built the
-    candidate.
+    candidate. ``notes`` says where the runtime's tools quantize in another way than the recipe asks.
     """
 
     recipe: str
@@ -110,6 +110,7 @@ class CandidateRef(ArtifactRef):
     graph: str = ""
     size_bytes: int
     coverage: tuple[ModuleCoverage, ...] = ()
+    notes: tuple[str, ...] = ()
     shared: dict[str, str] = {}
     recipe_digest: str = ""
     source_digest: str = ""

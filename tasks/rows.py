@@ -45,7 +45,7 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
             | _recorded(timing)
             # The A/A check measured the primary setting, and does not apply to other batch sizes or thread counts.
             | (dict.fromkeys(("verdict", *_AA)) if timing.setting == "throughput" else {})
-            | _proof_columns(benchmark, timing, candidate.evaluation.batch_difference if candidate.evaluation else None)
+            | _proof_columns(benchmark, timing, candidate)
             for timing in (benchmark.timings if benchmark and candidate.failure is None else ())
             if (timing.recipe, timing.runtime) == (candidate.recipe, candidate.runtime)
             and (timing.setting == "incumbent") == deployed
@@ -64,9 +64,7 @@ def _incumbents(result: WorkloadResult) -> list[CandidateResult]:
     return [CandidateResult(recipe=candidate.recipe, runtime=candidate.runtime, built=candidate, **stages)]
 
 
-def _proof_columns(
-    benchmark: BenchmarkResult | None, timing: Timing, batch_difference: float | None
-) -> dict[str, Cell]:
+def _proof_columns(benchmark: BenchmarkResult | None, timing: Timing, candidate: CandidateResult) -> dict[str, Cell]:
     # Proofs and capacities apply only to the primary setting.
     if benchmark is None or timing.setting == "throughput":
         return {}
@@ -75,10 +73,11 @@ def _proof_columns(
     if timing.setting != "a/a" and (capacity := benchmark.capacities.get(name)):
         columns |= _recorded(capacity)
     proof = benchmark.proofs.get(name)
-    doubts = [*filter(None, [doubt_about_speed(timing.speedup)])]
+    doubts = [*(candidate.built.notes if candidate.built else ()), *filter(None, [doubt_about_speed(timing.speedup)])]
     if proof is not None:
         columns |= _recorded(proof)
-        doubts = [*proof.doubts, *filter(None, [doubt_about_batches(batch_difference)]), *doubts]
+        batches = doubt_about_batches(candidate.evaluation.batch_difference if candidate.evaluation else None)
+        doubts = [*proof.doubts, *filter(None, [batches]), *doubts]
     return columns | ({"doubts": canonical_json(doubts)} if proof or doubts else {})
 
 

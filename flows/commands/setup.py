@@ -125,6 +125,8 @@ def preview_lines(result: Preview) -> Iterator[Text]:
         yield Text(f"  {'✗' if candidate.obstacle else '✓'} {candidate.candidate}: {_candidate(candidate)}")
         if any(module.quantized for module in candidate.coverage):
             yield from (Text(f"      stays float: {line}") for line in in_words(candidate.coverage))
+        for note in candidate.built.notes if candidate.built else ():
+            yield Text(f"      {note}")
         if candidate.loss is not None:
             yield Text(f"  ! {candidate.candidate} {candidate.loss.describe()}", style="yellow")
         if candidate.undecided:

@@ -30,11 +30,18 @@ class ExportedMaker(Maker):
     files: ClassVar[tuple[str, ...]]  # files that `quantize` writes
     tools: ClassVar[str]  # name of the tools that quantize the exported model
     left_float: ClassVar[str]  # reason given for a module that the tools leave in float; contains ``{type}``
-    computes_float: ClassVar[frozenset[str]] = frozenset()  # module types computed in float even if weights are int8
 
     @abstractmethod
-    def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
-        """Apply a spec to an exported file; raise `QuantizationError` if the tools reject the model."""
+    def quantize(
+        self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource
+    ) -> tuple[str, ...]:
+        """Apply a spec to an exported file; return notes about differences from the recipe (see `Made`).
+
+        Raises
+        ------
+        QuantizationError
+            The tools reject the model.
+        """
 
     @abstractmethod
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
@@ -52,7 +59,7 @@ class ExportedMaker(Maker):
         model, exported = source.float_model(), find_or_export(source, spec)
         excluded = excluded_modules(model, spec.recipe.exclude)
         with quiet():
-            self.quantize(exported / onnx_model.MODEL, folder, spec, excluded, source)
+            notes = self.quantize(exported / onnx_model.MODEL, folder, spec, excluded, source)
             products = list(self.products(folder))
         int8 = all_int8(products)
         if disobeyed := sorted({path for path, is_int8 in products if is_int8 and path in excluded}):
@@ -66,8 +73,7 @@ class ExportedMaker(Maker):
         def why_float(leaf: ModuleCoverage) -> str:
             head = folded.get(leaf.module, leaf.module)
             if spec.why_float or int8.get(head):
-                kept = f"{self.runtime} stores int8 weights for this {leaf.type}, but computes it in float"
-                return spec.why_float or (kept if leaf.type in self.computes_float else "")
+                return spec.why_float
             if not excluded.isdisjoint((leaf.module, head)):
                 return "excluded by the recipe"
             if EVERY not in spec.layers and leaf.type not in spec.layers:
@@ -79,7 +85,7 @@ class ExportedMaker(Maker):
         opened = self.opener().open(CandidateFiles(folder, {}), 1)
         self.refuse(finite_outputs(opened, source.example_inputs, spec.recipe.name), spec, source)
         size_bytes = sum((folder / name).stat().st_size for name in self.files)
-        return Made(size_bytes=size_bytes, coverage=cover(leaves_of(model), why_float))
+        return Made(size_bytes=size_bytes, coverage=cover(leaves_of(model), why_float), notes=notes)
 
 
 def all_int8(products: Iterable[tuple[str, bool]]) -> dict[str, bool]:

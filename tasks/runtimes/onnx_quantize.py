@@ -49,16 +49,19 @@ class OnnxMaker(ExportedMaker):
         """Return whether the processor has VNNI; without VNNI, weights use only seven bits (`reduce_range`)."""
         return {"vnni": this_machine().has_vnni}
 
-    def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
+    def quantize(
+        self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource
+    ) -> tuple[str, ...]:
         """Quantize the model dynamically or statically; copy a float or fine-tuned model unchanged."""
         target, proto = folder / MODEL, onnx.load(exported)
         left_out = [node.name for node in _nodes(proto.graph) if module_of(node.name) in excluded]
         if spec.calibration is not None:
-            _quantize_statically(exported, proto, target, spec, spec.calibration, left_out, source)
-        elif spec.layers and spec.training is None:
+            return _quantize_statically(exported, proto, target, spec, spec.calibration, left_out, source)
+        if spec.layers and spec.training is None:
             _quantize_dynamically(proto, target, spec, left_out)
-        else:
-            shutil.copyfile(exported, target)
+            return ("each embedding has one scale for its complete table",) if "Embedding" in spec.layers else ()
+        shutil.copyfile(exported, target)
+        return ()
 
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
         """Yield the module path of each ONNX operation that has weights, and whether these weights are int8."""
@@ -130,7 +133,7 @@ def _quantize_statically(
     calibration: Calibration,
     left_out: list[str],
     source: ModelSource,
-) -> None:
+) -> tuple[str, ...]:
     """Quantize weights and activations to int8; insert QuantizeLinear and DequantizeLinear around float operators.
 
     Ranges come from calibration batches, only one of which is in memory at a time. The ``min-max`` observer uses the
@@ -179,6 +182,8 @@ def _quantize_statically(
     )
     quantizer.quantize_model()
     quantizer.model.save_model_to_file(str(target))
+    count = f"{len(similar)} of {len(tensors_range.data)} activation ranges"
+    return (f"{count} are the extremes, because the values are too similar for a histogram",) if similar else ()
 
 
 class _Histograms(HistogramCollector):  # type: ignore[misc]

@@ -54,13 +54,14 @@ class OpenVinoMaker(ExportedMaker):
     files = (MODEL, WEIGHTS)
     tools = "NNCF"
     left_float = "NNCF left this {type} in float"
-    computes_float = frozenset({"LSTM", "GRU", "RNN"})
 
     def environment(self) -> dict[str, object]:
         """Return whether the processor has VNNI instructions, and whether it has bfloat16 instructions."""
         return {"vnni": this_machine().has_vnni, "bfloat16": computes_bfloat16()}
 
-    def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
+    def quantize(
+        self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource
+    ) -> tuple[str, ...]:
         """Quantize and save a model; raise `UnavailableError` if required bfloat16 instructions are missing."""
         try:
             model = openvino.Core().read_model(exported)
@@ -82,6 +83,7 @@ class OpenVinoMaker(ExportedMaker):
         # OpenVINO's model cache finds compiled models by the XML alone, so the XML must change with the weights.
         model.set_rt_info(hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest(), DIGEST)
         openvino.save_model(model, folder / MODEL, compress_to_fp16=False)
+        return ()
 
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
         """Yield the module path of each IR operation that has weights, and whether these weights are int8."""

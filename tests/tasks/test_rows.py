@@ -292,6 +292,17 @@ def test_a_candidate_that_is_absurdly_slow_is_noted(is_proven):
         assert json.loads(rows[1].get("doubts") or "[]") == noted
 
 
+def test_what_a_tool_did_in_another_way_is_noted():
+    candidate = _candidate("dynamic-int8")
+    built = candidate.built.model_copy(update={"notes": ("one scale",)})
+    result = _result(
+        _candidate(),
+        candidate.model_copy(update={"built": built}),
+        benchmark=_benchmark(_timing(), _timing("dynamic-int8")),
+    )
+    assert json.loads(measurement_rows(RUN, result, NOW)[1]["doubts"]) == ["one scale"]
+
+
 def test_what_was_not_found_out_about_a_candidate_is_unknown_in_its_row():
     why = {
         "peak_rss_bytes": "The memory process was killed by SIGKILL.",
