@@ -86,11 +86,14 @@ def running(store: str) -> Iterator[Run]:
             if not shown:
                 return workers.run(stage, label, limit_s or default_s, store, *args).value
             reporter.started(label)
-            began, failure = time.monotonic(), "the summary gives the reason"
+            began, failure = time.monotonic(), "it was stopped"
             try:
                 value = workers.run(stage, label, limit_s or default_s, store, *args).value
                 failure = ""
                 return value
+            except NightquantError:
+                failure = "the summary gives the reason"
+                raise
             finally:
                 reporter.finished(label, time.monotonic() - began, failure)
 
