@@ -145,7 +145,7 @@ class Workers:
         except FutureTimeoutError as error:
             raise LostError(
                 f"{label}: the stage was stopped after {timeout_s:.0f} s.",
-                hint="To allow more time, raise NIGHTQUANT_STAGE_TIMEOUT_S.",
+                hint="To allow more time, raise NIGHTQUANT_STAGE_TIMEOUT_S or, in a search, its budget.",
             ) from error
         except BrokenProcessPool as error:
             raise LostError(

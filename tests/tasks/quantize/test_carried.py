@@ -94,7 +94,8 @@ def test_storing_computed_weights_changes_no_output(net: str, source_of: Callabl
     model, (images,) = carrying.build(net).eval(), source_of().example_inputs.values()
     with torch.inference_mode():
         expected = model(images)
-        assert torch.equal(settle(model)(images), expected)
+        # A module and its stored weights may round a norm differently in the last bit.
+        torch.testing.assert_close(settle(model)(images), expected)
 
 
 def test_a_parametrization_of_a_shared_weight_leaves_the_other_module_alone() -> None:
