@@ -94,7 +94,7 @@ def main() -> None:
         job = obtain(workspace, workload, prepare(workspace, workload))
         subjects = [each.subject(workspace) for each in candidates_of(job, workspace)]
         with host_lock(LOCK):
-            measured = Session(workload.benchmark.baseline, profile).measure(subjects)
+            measured = Session(workload.baseline_name, profile).measure(subjects)
         for caches in ("warm", "cold"):
             cells = " | ".join(cells_of(measured.with_caches(caches)))
             print(f"| {name} | {caches} | {os.getloadavg()[2]:.1f} | {cells} |", flush=True)

@@ -113,7 +113,7 @@ def main() -> None:
         profile = PROFILES[arguments.profile].model_copy(update={"launches": arguments.launches})
         with host_lock(LOCK):
             print(f"\n{name}", flush=True)
-            measured = Session(workload.benchmark.baseline, profile).measure(subjects)
+            measured = Session(workload.baseline_name, profile).measure(subjects)
             show_sizes(subjects, arguments.rounds)
         show_rounds(measured)
 
