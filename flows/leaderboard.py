@@ -13,17 +13,17 @@ from storage.results import Row, number
 from storage.results.query import open_catalog, rows_of
 
 NARROWEST = 80
-# Columns of the ``leaderboard`` view, keyed by heading. The first eight columns always fit, because long names are
+# Columns of the ``leaderboard`` view, keyed by heading. The first six columns always fit, because long names are
 # shortened.
 _HEADINGS = {
     "workload": "workload",
     "candidate": "candidate",
     "decision": "decision",
-    "int8": "int8_gain",
     "over float": "over_best_float",
-    "faster": "speedup",
     "smaller": "size_ratio",
     "quality": "quality_difference",
+    "faster": "speedup",
+    "int8": "int8_gain",
     "runtime": "runtime_gain",
     "latency": "latency_ms",
     "cold": "cold_speedup",
@@ -37,7 +37,7 @@ _HEADINGS = {
     "why": "why",
 }
 COLUMNS = {"rank", "interval", *_HEADINGS.values()}
-_ALWAYS = 8
+_ALWAYS = 6
 _TEXTS = ("workload", "candidate", "decision", "why")
 _LONGEST_WORKLOAD = 16
 _SHORTEST_REASON = 24  # a shorter excerpt from the reason would not be informative

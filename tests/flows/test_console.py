@@ -20,7 +20,9 @@ def row(recipe: str, became: str | None = None, why: str = "", **changes: Any) -
         "workload": "word-lm", "candidate": f"{recipe}/torchscript", "setting": "primary", "caches": "warm",
         "became": became, "why": why, "size_bytes": 5.966e6, "size_ratio": 1.7, "quality_metric": "loss",
         "quality": 5.734, "quality_difference": 0.00057, "deciding_latency_s": 1.02e-4, "deciding_speedup": 5.43,
-        "deciding_speedup_low": 5.0, "deciding_speedup_high": 5.9, "resolution": 0.08,
+        "deciding_speedup_low": 5.0, "deciding_speedup_high": 5.9, "resolution": 0.08, "is_baseline": False,
+        "status": "failed" if became in ("failed", "skipped") else "ok", "method": "dynamic", "baseline": "float/eager",
+        "best_float": "float/eager", "over_best_float": 5.43, "runtime_gain": 2.0, "int8_gain": 2.715,
     }  # fmt: skip
     return good | changes
 
@@ -29,7 +31,9 @@ def faster(value: float, low: float, high: float) -> dict[str, float]:
     return {"deciding_speedup": value, "deciding_speedup_low": low, "deciding_speedup_high": high}
 
 
-BASELINE = row("float", "baseline", deciding_latency_s=5.5e-4, **faster(1, 1, 1))
+BASELINE = row(
+    "float", "baseline", deciding_latency_s=5.5e-4, is_baseline=True, method="none", int8_gain=1.0, **faster(1, 1, 1)
+)
 FASTEST = row("dynamic-int8", "promote", "fastest of 2 passing candidates")
 
 
@@ -61,10 +65,12 @@ def test_the_winner_is_marked_the_numbers_are_aligned_and_the_reason_follows() -
         "",
         "word-lm",
         "  baseline float/torchscript: 550 µs, 5.97 MB, loss 5.734, noise ±8.0%",
-        "  candidate                 smaller      loss     faster  decision",
-        "★ dynamic-int8/torchscript    1.70×  +0.00057  5.43× ±9%  promoted",
-        "  float16/torchscript         1.70×  +0.00057  1.20× ±9%  held",
+        "  candidate                 smaller      loss   int8     faster  decision",
+        "★ dynamic-int8/torchscript    1.70×  +0.00057  2.71×  5.43× ±9%  promoted",
+        "  float16/torchscript         1.70×  +0.00057  2.71×  1.20× ±9%  held",
         "→ dynamic-int8/torchscript promoted: fastest of 2 passing candidates",
+        "  5.43× as fast as float/eager, the fastest float; over the baseline, 2.00× by",
+        "  the runtime and 2.71× by int8, together 5.43×",
     ]
 
 

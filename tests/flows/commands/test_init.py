@@ -267,7 +267,7 @@ def test_a_directory_gets_a_table_of_texts_to_fill_in(folder: Path) -> None:
     assert document["model"] == {"kind": "directory", "path": "My_BERT"}
     assert document["data"] == {"kind": "csv", "uri": "texts.csv", "text": "text", "label": "label"}
     # It has positions for no more.
-    assert document["benchmark"] == {"baseline": "float/torchscript", "sequence_length": 48}
+    assert document["benchmark"] == {"baseline": "fastest-float", "sequence_length": 48}
     labels = [row["label"] for row in csv.DictReader((folder / "texts.csv").read_text().splitlines())]
     assert sorted(labels) == sorted(LABELS * 5)
     again = init("--model", "My_BERT", "-o", "again.toml")

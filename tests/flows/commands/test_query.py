@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flows.commands.query import query
-from flows.console import faster
+from flows.console import over_best_float
 from flows.leaderboard import COLUMNS
 from storage.humanize import ratio
 from storage.results import Row, number
@@ -130,7 +130,7 @@ def test_the_leaderboard_is_one_table_on_any_terminal_of_80_columns(tmp_path: Pa
     fill(tmp_path)
     printed = at_terminal(tmp_path, "FROM leaderboard", width)
     assert max(map(len, printed)) <= width
-    assert printed[0].split()[:6] == ["workload", "candidate", "decision", "faster", "smaller", "quality"]
+    assert printed[0].split()[:6] == ["workload", "candidate", "decision", "over", "float", "smaller"]
     assert sum(line.startswith(("lstm-demo ", "resnet18 ", "word-lm ")) for line in printed) == 13
     assert printed[-1].startswith("Not shown: ")
     assert ("why" in printed[0]) == (width == 160) != ("why" in printed[-1])
@@ -142,7 +142,7 @@ def test_the_leaderboard_shows_the_numbers_of_the_nights_own_table(tmp_path: Pat
     (row,) = rows_of_outcomes(tmp_path, "word-lm", "dynamic-int8/torchscript")
     printed = at_terminal(tmp_path, "FROM leaderboard where workload = 'word-lm'", 100)
     (line,) = [line for line in printed if " dynamic-int8/torchscript " in line]
-    assert f" {faster(row)} " in line
+    assert f" {over_best_float(row)} " in line
     assert f" {ratio(number(row, 'size_ratio'))} " in line
 
 

@@ -91,7 +91,7 @@ def test_a_good_workload_is_described_and_beside_one_that_hangs_it_is_checked_al
     assert done.return_value == 2
     assert hung["problems"] == [
         f"classifier: data and model: the stage was stopped after {limit_s} s. To allow more time, raise "
-        "NIGHTQUANT_STAGE_TIMEOUT_S."
+        "NIGHTQUANT_STAGE_TIMEOUT_S or, in a search, its budget."
     ]
     assert good["problems"] == []
 
