@@ -1,11 +1,9 @@
 """Print a table for docs/measured-method.md: how much of an evaluation the model takes, by candidate of ResNet-18.
 
-    python -m benchmarks.evaluation
-    python -m benchmarks.evaluation --pictures 200 --size 32
+    python -m benchmarks.evaluation [--pictures 200 --size 32]
 
 Pictures are rendered and weights are random, because neither changes what a call costs. Times are processor seconds of
-one thread, because other work on the machine hardly changes these. The model's time is that of its calls, compiling for
-a shape included.
+one thread. The model's time is that of its calls, compiling for a shape included.
 """
 
 from __future__ import annotations
@@ -20,10 +18,10 @@ import torch
 from torch import Tensor
 
 import tasks.evaluate
-from benchmarks.vision import processor
 from storage.artifacts import ArtifactStore
 from tasks.build import open_candidate
 from tasks.job import Job, Workspace
+from tasks.machine import this_machine
 from tasks.refs import CandidateRef
 from tasks.results import Evaluation
 from tasks.runtimes.base import Opened
@@ -46,7 +44,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    print(f"{processor()}; torch {torch.__version__}\n")
+    print(f"{this_machine().cpu}; torch {torch.__version__}\n")
     print("| candidate | mode | total seconds | seconds in calls | fraction |\n|---|---|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(ArtifactStore(folder))
