@@ -100,7 +100,7 @@ class Measurer:
     def __init__(self, name: str, workspace: Workspace, keep: Iterable[str], bound_calls: float) -> None:
         workload = read_workload(_WORKLOADS / f"{name}.toml")
         self.job = obtain(workspace, workload, prepare(workspace, workload))
-        self.workspace, self.baseline = workspace, workload.benchmark.baseline
+        self.workspace, self.baseline = workspace, workload.baseline_name
         names = [each for each in keep if each in workload.candidates()] or int8_of(workload)
         self.subjects = [self._built(each) for each in dict.fromkeys([self.baseline, *names])]
         with host_lock(LOCK):

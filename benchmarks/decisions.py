@@ -17,6 +17,11 @@ brackets the mean number of launches. The next columns are nights that may end a
 as `min_speedup`. The share of 95% intervals that hold the true ratio follows, for the first candidate and for the
 others: the mean over the looks, and in brackets the least and the most of any look. "At the end" is the same share when
 the nights of 1.2x end, over all candidates.
+
+The second table is about float candidates. Two float files in other runtimes are 1.5 times as fast as the baseline
+("equal"), or one of them is 1.5 times and the other 1.4 times as fast ("close"). "False" is the share of nights in
+which any look would promote a candidate that is exactly as fast as the fastest float file. The other columns are the
+shares of 95% intervals of int8_gain and over_best_float that hold the true ratio, after 3, 5 and 10 launches.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +46,16 @@ CANDIDATES = tuple(f"{letter}/torchscript" for letter in "abcdefgh")
 SUBJECTS = (BASELINE, BASELINE + COPY_SUFFIX, *CANDIDATES)
 RATIOS = (2.0, 1.2)
 MIN_SPEEDUP, BIAS, OUTLIER = 1.05, 0.03, 1.3
+FLOATS = ("float/onnxruntime", "float/openvino")
+RULE = Contest(
+    frozenset(CANDIDATES[:4]),
+    MIN_SPEEDUP,
+    fastest_wins=True,
+    twins=dict.fromkeys(CANDIDATES[:4], FLOATS[0]),
+    floats=frozenset({BASELINE, *FLOATS}),
+    min_over_best_float=1.0,
+)
+SPEEDS = {"equal": (1.5, 1.5), "close": (1.5, 1.4)}
 CONTEST = Contest(frozenset(CANDIDATES), MIN_SPEEDUP, fastest_wins=True)
 WORKLOAD = Workload.model_validate(
     {
@@ -58,6 +74,9 @@ WORKLOAD = Workload.model_validate(
         "gate": {"min_speedup": MIN_SPEEDUP},
     }
 )
+
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -118,12 +137,13 @@ class Machine(Session):
     """A session whose launches take no time."""
 
     night: Night | None = None
+    names: tuple[str, ...] = SUBJECTS
 
     def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport]) -> LaunchReport:
         assert self.night is not None
         reports = {}
         for subject in subjects:
-            times = tuple(np.exp(self.night.logs[len(earlier), SUBJECTS.index(subject.name)]).tolist())
+            times = tuple(np.exp(self.night.logs[len(earlier), self.names.index(subject.name)]).tolist())
             reports[subject.name] = SubjectReport(
                 load_s=0, first_call_s=0, calls_per_block=1, round_s=times, single_s=(), cold_s=times, threads_used=1
             )
@@ -131,6 +151,37 @@ class Machine(Session):
             subjects=reports, refused={}, start_s=0, first_block_s=0, end_s=0, cold_wall_s=0, timed_s=0, affinity=(),
             capability="", engines=(), voluntary_switches=0, involuntary_switches=0, modules=(),
         )  # fmt: skip
+
+
+def compared(generator: np.random.Generator, conditions: Conditions, speeds: tuple[float, float], rounds: int) -> Row:
+    """Simulate a night with two float files; return what is true of it, after each look and number of launches."""
+    night = conditions.night(generator, 1.0, rounds)
+    # The last candidates of the simulation stand for the float files.
+    names = (*SUBJECTS[:6], *FLOATS)
+    gains = np.log([1, 1, *[max(speeds)] * 4, *speeds])
+    night = Night(night.logs[:, :8] - gains[None, :, None], night.true[:8] - gains)
+    best = [np.mean(night.true[:2]), *night.true[6:]]
+    row: Row = {"false": False}
+    reports: list[LaunchReport] = []
+    machine = Machine(BASELINE, PROFILES["quick"], night=night, names=names)
+    for launches in range(1, 11):
+        reports.append(machine._launch([Subject(name=name) for name in names], reports))
+        if launches not in LOOKS:
+            continue
+        measured = Measured(BASELINE, 1, tuple(reports), {}, RULE)
+        bounds = [measured.over_best_float_bounds(name) for name in RULE.contenders]
+        row["false"] = row["false"] or any(each is not None and each.low >= 1 for each in bounds)
+        for index in range(2, 6):
+            true, factors, over = (
+                night.true[index],
+                measured.gains(names[index]),
+                measured.over_best_float(names[index]),
+            )
+            assert factors is not None
+            assert over is not None
+            for column, ratio, log in (("int8", factors[1], night.true[6] - true), ("over", over, min(best) - true)):
+                row.setdefault(f"{column} {launches}", []).append(ratio.low <= math.exp(log) <= ratio.high)
+    return row
 
 
 def measure(night: Night) -> Measured:
@@ -225,6 +276,20 @@ def main() -> None:
             cells.append(cell)
         cells += looked_at(generator, conditions, arguments.looked_at, arguments.rounds)
         print(f"| {' | '.join(cells)} | {np.mean(right):.1%} |", flush=True)
+    print_floats(arguments.looked_at // 4, arguments.rounds)
+
+
+def print_floats(nights: int, rounds: int) -> None:
+    """Print the table about float candidates."""
+    shown = [f"{column} {launches}" for column in ("int8", "over") for launches in (3, 5, 10)]
+    print(f"\n| noise | tau | sigma | floats | false | {' | '.join(shown)} |\n|{'---|' * 11}", flush=True)
+    for seed, (conditions, kind) in enumerate(product(lines(), SPEEDS)):
+        generator = np.random.default_rng(1000 + seed)
+        rows = [compared(generator, conditions, SPEEDS[kind], rounds) for _ in range(nights)]
+        cells = [str(conditions), f"{conditions.tau:.0%}", f"{conditions.sigma:.0%}", kind]
+        cells += [f"{np.mean([row['false'] for row in rows]):.2%}"]
+        cells += [f"{np.mean([row[name] for row in rows]):.1%}" for name in shown]
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

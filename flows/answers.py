@@ -159,7 +159,7 @@ class Answers:
         return {name: found for half in halves for name, found in self._speeds(half, self._timed(half)).items()}
 
     def _timed(self, names: Sequence[str]) -> Timed | Failure:
-        baseline = self._subjects[self._job.workload.benchmark.baseline]
+        baseline = self._subjects[self._job.workload.baseline_name]
         subjects = [self._subjects[name] for name in names]
         with place_benchmarks(self._settings)():
             future = steps.time_trials.submit(

@@ -142,7 +142,7 @@ def shown_path(path: str) -> str:
 
 
 def _baseline(rows: Sequence[Row]) -> str:
-    row = next((row for row in rows if row["became"] == "baseline"), None)
+    row = next((row for row in rows if row["is_baseline"] and row["status"] == "ok"), None)
     if row is None:
         return ""
     quality, resolution = number(row, "quality"), number(row, "resolution")
@@ -153,15 +153,31 @@ def _baseline(rows: Sequence[Row]) -> str:
     return f"baseline {row['candidate']}: {', '.join(parts)}"
 
 
+def over_best_float(row: Row) -> str:
+    """Format a row's gain over the fastest float candidate, and the half-width of its interval."""
+    return ratio_within(*(number(row, f"over_best_float{end}") for end in ("", "_low", "_high")))
+
+
+def int8_gain(row: Row) -> str:
+    """Format what quantization gains within a row's runtime; float candidates have no such gain."""
+    return MISSING if row["method"] == "none" else ratio(number(row, "int8_gain"))
+
+
 def _table(rows: Sequence[Row]) -> Table:
-    numbers = ("smaller", metric_of(rows), "cold" if rows[0]["caches"] == "cold" else "faster")
+    columns = {
+        "smaller": [ratio(number(row, "size_ratio")) for row in rows],
+        metric_of(rows): [signed(number(row, "quality_difference")) for row in rows],
+        "int8": [int8_gain(row) for row in rows],
+        "over float": [over_best_float(row) for row in rows],
+        "cold" if rows[0]["caches"] == "cold" else "faster": [faster(row) for row in rows],
+    }
+    # If the fastest float candidate is the baseline, both gains are the same.
+    if all(row["best_float"] in (None, row["baseline"]) for row in rows):
+        columns.pop("over float")
+    numbers, cells = tuple(columns), [(*texts,) for texts in zip(*columns.values(), map(became, rows), strict=True)]
     table = plain_table("  candidate", *numbers, "decision", right=numbers)
-    cells = [
-        (ratio(number(row, "size_ratio")), signed(number(row, "quality_difference")), faster(row), became(row))
-        for row in rows
-    ]
-    columns = zip((*numbers, "decision"), *cells, strict=True)
-    room = WIDTH - 2 - sum(2 + max(map(len, column)) for column in columns)
+    widths = [max(map(len, column)) for column in zip((*numbers, "decision"), *cells, strict=True)]
+    room = WIDTH - 2 - sum(2 + width for width in widths)
     for row, texts in zip(rows, cells, strict=True):
         is_current = row["became"] in ("promote", "stays")
         name = f"{'★' if is_current else ' '} {shortened(str(row['candidate']), room)}"
@@ -184,6 +200,7 @@ def _outcome(rows: Sequence[Row], night: Row) -> Iterator[Text]:
     if chosen is not None:
         why = str(chosen["why"]).removeprefix("stays: ")
         yield from wrapped("→", f"{shortened(str(chosen['candidate']), WIDTH // 2)} {became(chosen)}: {why}")
+        yield from wrapped(" ", gains(chosen))
     elif judged := [row for row in rows if row["became"] in _NEAREST]:
         nearest = min(judged, key=lambda row: _NEAREST.index(str(row["became"])))
         name = shortened(str(nearest["candidate"]), WIDTH // 2)
@@ -193,6 +210,19 @@ def _outcome(rows: Sequence[Row], night: Row) -> Iterator[Text]:
         elif night.get("warning"):
             result = "the current bundle is unknown"
         yield from wrapped("→", f"{result}; the closest candidate is {name}, {became(nearest)}: {nearest['why']}")
+
+
+def gains(row: Row) -> str:
+    """Say what a quantized candidate gains over the best float candidate, and how its speed-up is composed."""
+    over, runtime, int8 = (number(row, column) for column in ("over_best_float", "runtime_gain", "int8_gain"))
+    if row["method"] == "none" or over is None or runtime is None or int8 is None:
+        return ""
+    speedup, dtype = number(row, "deciding_speedup"), "bfloat16" if row["method"] == "cast" else "int8"
+    return (
+        f"{ratio(over)} as fast as {row['best_float']}, the fastest float; over the baseline, "
+        f"{ratio(runtime)} by the runtime and {ratio(int8)} by {dtype}, "
+        f"together {ratio(speedup)}"
+    )
 
 
 def wrapped(mark: str, text: str, style: str = "") -> Iterator[Text]:

@@ -21,6 +21,7 @@ from tasks.machine import installed_version
 from tasks.results import CandidatePreview, Preview
 from tasks.workload.base import REFERENCE
 from tasks.workload.recipe import Recipe
+from tasks.workload.workload import FASTEST_FLOAT
 
 _TABLES = (".csv", ".jsonl", ".parquet")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
@@ -214,7 +215,7 @@ def whole(name: str, content: JsonObject) -> JsonObject:
         "description": f"{name}, written by nightquant init",
         **content,
         "recipe": recipes,
-        "benchmark": {"baseline": f"float/{recipes[0]['runtimes'][0]}"},
+        "benchmark": {"baseline": FASTEST_FLOAT},
         "gate": {"objective": "fastest", "quality_drop": "relative", "max_quality_drop": _SHARE, "min_size_ratio": 1.2},
     }
 
@@ -271,7 +272,7 @@ def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
 def _size_ratios(document: JsonObject, preview: Preview) -> dict[str, float]:
     """Return the size ratio of each quantized candidate that was built, keyed by the candidate's name."""
     sizes = {row.candidate: row.built.size_bytes for row in preview.candidates if row.built}
-    baseline = sizes.get(document["benchmark"]["baseline"])
+    baseline = sizes.get(f"float/{document['recipe'][0]['runtimes'][0]}")
     built = (row.candidate for row in _quantized(document, preview) if row.built)
     return {name: baseline / sizes[name] for name in built} if baseline else {}
 
@@ -300,8 +301,7 @@ def without_obstacles(document: JsonObject, preview: Preview) -> JsonObject:
             "No runtime can run the float model. Correct these problems:\n"
             + "\n".join(f"  {problem}" for problem in preview.problems)
         )
-    benchmark = document["benchmark"] | {"baseline": f"float/{recipes[0]['runtimes'][0]}"}
-    return document | {"recipe": recipes, "benchmark": benchmark}
+    return document | {"recipe": recipes}
 
 
 def _runtimes(recipe: Recipe) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar, cast
 
 import httpx
@@ -18,7 +18,7 @@ from storage.errors import MeasurementError, UnavailableError
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.extensions import METHODS
-from tasks.gate import may_be_promoted
+from tasks.gate import could_serve, may_be_promoted
 from tasks.job import Job
 from tasks.refs import CandidateRef, DatasetRef
 from tasks.results import (
@@ -33,6 +33,7 @@ from tasks.results import (
     WorkloadResult,
 )
 from tasks.rows import candidate_columns
+from tasks.workload.gate import is_float
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")
@@ -76,19 +77,52 @@ def later(future: PrefectFuture[R]) -> R:
 
 
 def gather(submitted: Submitted) -> WorkloadResult:
-    """Wait for a workload's stages and compare its candidates."""
+    """Wait for a workload's stages up to evaluation."""
     dataset, job = settle(submitted.dataset, "prepare"), settle(submitted.job, "checkpoint")
     checkpoint = job if isinstance(job, Failure) else job.checkpoint
     for name, output in (("the data", dataset), ("the checkpoint's file", checkpoint)):
         if not isinstance(output, Failure) and output.notes:
             note(f"{submitted.workload.name}: {name}: {'; '.join(output.notes)}")
     failure = next((outcome for outcome in (dataset, job) if isinstance(outcome, Failure)), None)
-    result = WorkloadResult(
+    return WorkloadResult(
         workload=submitted.workload,
         dataset=None if isinstance(dataset, Failure) else dataset,
         job=None if isinstance(job, Failure) else job,
         candidates=tuple(_candidate(submitted, key, failure) for key in submitted.built),
     )
+
+
+def with_fastest_float(result: WorkloadResult, settings: Settings, store: str) -> tuple[WorkloadResult, str]:
+    """Time the float candidates that can be deployed, and make the fastest the baseline; return the reason too.
+
+    If the float candidates cannot be timed, the first one stays the baseline.
+    """
+    floats = [
+        BenchmarkCandidate(candidate=one.built, outputs=one.evaluation.outputs)
+        for one in result.candidates
+        if one.built is not None
+        and one.evaluation is not None
+        and f"{one.recipe}/{one.runtime}" in result.workload.floats()
+    ]
+    first = floats[0].name if floats else result.workload.baseline_name
+    reason = "it is the only float candidate that can be deployed"
+    if len(floats) > 1 and result.job is not None:
+        try:
+            with place_benchmarks(settings)():
+                future = steps.fastest_float.submit(result.job, floats, settings.profile, store, settings.fingerprint)
+            chosen = settle(future, "benchmark")
+        except MeasurementError as error:
+            chosen = Failure(stage="benchmark", error=str(error))
+        first, reason = (
+            (first, f"the others could not be timed: {chosen.error}") if isinstance(chosen, Failure) else chosen
+        )
+    workload = result.workload.with_baseline(first)
+    job = replace(result.job, workload=workload) if result.job is not None else None
+    return result.model_copy(update={"workload": workload, "job": job}), reason
+
+
+def compare(result: WorkloadResult, submitted: Submitted) -> WorkloadResult:
+    """Compare a workload's candidates with the baseline, and evaluate the current bundle."""
     return _with_incumbent(_compared(result, submitted), submitted.store)
 
 
@@ -108,7 +142,7 @@ def _compared(result: WorkloadResult, submitted: Submitted) -> WorkloadResult:
     baseline = result.baseline()
     if baseline is None or baseline.evaluation is None:
         why = baseline.failure.error if baseline and baseline.failure else "it was not run"
-        return _fail_rest(result, "compare", f"The baseline {result.workload.benchmark.baseline} failed: {why}")
+        return _fail_rest(result, "compare", f"The baseline {result.workload.baseline_name} failed: {why}")
     evaluations = [candidate.evaluation for candidate in result.candidates if candidate.evaluation is not None]
     keys = [(evaluation.recipe, evaluation.runtime) for evaluation in evaluations]
     counts = [submitted.comparisons.get(key, 1) for key in keys]
@@ -144,7 +178,7 @@ def _evaluated(
     """Evaluate the current bundle and compare it with the baseline; return fields for an `Incumbent`."""
     baseline = result.baseline()
     if baseline is None or baseline.evaluation is None:
-        return {"failure": Failure(stage="compare", error=f"The baseline {result.workload.benchmark.baseline} failed.")}
+        return {"failure": Failure(stage="compare", error=f"The baseline {result.workload.baseline_name} failed.")}
     evaluate = steps.evaluate.with_options(task_run_name=f"{result.workload.name} · incumbent: evaluate")
     evaluation = settle(evaluate.submit(job, candidate, store), "evaluate")
     if isinstance(evaluation, Failure):
@@ -228,17 +262,27 @@ def _submit_benchmark(result: WorkloadResult, settings: Settings, store: str) ->
             candidate=one.built,
             outputs=one.evaluation.outputs,
             standing=_standing(result, one),
-            may_be_promoted=may_be_promoted(result.workload, candidate_columns(result, one)),
+            may_be_promoted=may_be_promoted(result.workload, row),
+            twin="" if is_float(row) else result.workload.twin(one.runtime),
+            could_serve=could_serve(result.workload, row),
         )
         for one in result.candidates
         if one.failure is None and one.built is not None and one.evaluation is not None
+        for row in [candidate_columns(result, one)]
     ]
     if not candidates or result.job is None:
         return None
     current = result.incumbent
     if isinstance(current, Incumbent) and current.candidate and current.evaluation and current.failure is None:
-        outputs = current.evaluation.outputs
-        candidates.append(BenchmarkCandidate(candidate=current.candidate, outputs=outputs, standing="incumbent"))
+        outputs, twin = current.evaluation.outputs, result.workload.twin(current.candidate.runtime)
+        candidates.append(
+            BenchmarkCandidate(
+                candidate=current.candidate,
+                outputs=outputs,
+                standing="incumbent",
+                twin=twin if current.coverage else "",
+            )
+        )
     return steps.benchmark.submit(result.job, candidates, settings.profile, store, settings.fingerprint)
 
 

@@ -6,22 +6,25 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from flows.console import became, faster, plain_table, shortened, signed
+from flows.console import became, faster, int8_gain, over_best_float, plain_table, shortened, signed
 from storage import humanize
 from storage.humanize import MISSING, cut, duration, quality_unit, ratio, size
 from storage.results import Row, number
 from storage.results.query import open_catalog, rows_of
 
 NARROWEST = 80
-# Columns of the ``leaderboard`` view, keyed by heading. The first six columns always fit, because long names are
+# Columns of the ``leaderboard`` view, keyed by heading. The first eight columns always fit, because long names are
 # shortened.
 _HEADINGS = {
     "workload": "workload",
     "candidate": "candidate",
     "decision": "decision",
+    "int8": "int8_gain",
+    "over float": "over_best_float",
     "faster": "speedup",
     "smaller": "size_ratio",
     "quality": "quality_difference",
+    "runtime": "runtime_gain",
     "latency": "latency_ms",
     "cold": "cold_speedup",
     "memory": "memory_mb",
@@ -34,7 +37,7 @@ _HEADINGS = {
     "why": "why",
 }
 COLUMNS = {"rank", "interval", *_HEADINGS.values()}
-_ALWAYS = 6
+_ALWAYS = 8
 _TEXTS = ("workload", "candidate", "decision", "why")
 _LONGEST_WORKLOAD = 16
 _SHORTEST_REASON = 24  # a shorter excerpt from the reason would not be informative
@@ -88,9 +91,12 @@ def _cells(row: Row) -> dict[str, str]:
         "workload": shortened(str(row["workload"]), _LONGEST_WORKLOAD),
         "candidate": str(row["candidate"]),
         "decision": became(row),
+        "int8": int8_gain(row),
+        "over float": over_best_float(row),
         "faster": ratio(1.0) if row["became"] == "baseline" else faster(row),
         "smaller": ratio(number(row, "size_ratio")),
         "quality": f"{signed(difference)}{unit}",
+        "runtime": ratio(number(row, "runtime_gain")),
         "latency": duration(None if milliseconds is None else milliseconds / 1e3),
         "cold": ratio(number(row, "cold_speedup")),
         "memory": size(number(row, "peak_rss_bytes")),

@@ -19,8 +19,10 @@ from flows.schedule import night_of_this_run
 from flows.settings import Settings
 from storage.humanize import percent, plural
 from storage.results import Row, RunStatus
+from storage.results.baselines import Baseline
 from storage.root import StoreRoot
 from tasks.doctor import check_steal, check_waiting
+from tasks.gate import DOES_NOT_PAY, pays
 from tasks.machine import Evidence, versions
 from tasks.results import BenchmarkResult, RunInfo, WorkloadResult
 from tasks.rows import layer_rows, measurement_rows
@@ -46,6 +48,7 @@ class Night:
     promotions: dict[str, list[Row]] = field(default_factory=dict)  # decisions, keyed by workload
     bundles: dict[str, str] = field(default_factory=dict)  # each workload's current version after the decisions
     kept: list[str] = field(default_factory=list)  # workloads whose bundle stays current
+    baselines: dict[str, Baseline] = field(default_factory=dict)  # those chosen by nightquant, keyed by workload
     problems: dict[str, str] = field(default_factory=dict)  # failure reasons, by action; excludes failed candidates
     remarks: list[str] = field(default_factory=list)  # additional sentences for the run's message
     report: str = ""  # URL of the report, once it is written
@@ -72,7 +75,8 @@ class Night:
     def add(self, result: WorkloadResult) -> None:
         """Add the result of a finished workload."""
         self.results.append(result)
-        self.rows.extend(measurement_rows(self.info, result, datetime.now(UTC)))
+        chosen = self.baselines.get(result.workload.name)
+        self.rows.extend(measurement_rows(self.info, result, datetime.now(UTC), chosen.reason if chosen else None))
         if result.dataset is not None:
             self.remarks += [f"{result.workload.name}: {note}" for note in result.dataset.notes]
 
@@ -99,6 +103,8 @@ class Night:
         judgement = outcome.judgement
         if judgement is None:
             return []
+        if not pays(judgement.decisions):
+            self.remarks.append(f"{workload}: {DOES_NOT_PAY}")
         if judgement.incumbent is not None and judgement.incumbent.stays:
             self.kept.append(workload)
         self.promotions[workload] = judgement.rows(

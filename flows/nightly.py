@@ -26,7 +26,7 @@ from flows.execution.context import INVOCATION, Execution, Invocation, current_i
 from flows.execution.signals import attempt, ignoring_interruptions, interruption_behind, reason, sigterm_as_interrupt
 from flows.execution.task_runners import CONFIGURED, make_task_runner, refuse_namesakes
 from flows.execution.worker import serve_in_order
-from flows.fan_out import benchmark_all, gather, study_layers, submit
+from flows.fan_out import benchmark_all, compare, gather, study_layers, submit, with_fastest_float
 from flows.findings import end_dead_runs, end_unreported_runs, look_back, reported
 from flows.handover import hand_over
 from flows.night import Night
@@ -39,10 +39,11 @@ from storage.bundles import BundleStore
 from storage.errors import ConfigurationError, NightRunningError, StoreError
 from storage.holder import HeldStore, Holder, hold
 from storage.recovery import record_dead_run, record_switch, unrecorded_switches
+from storage.results.baselines import Baseline, last_baselines
 from storage.results.catalog import refresh
 from storage.results.compact import compact
 from storage.results.regressions import Regression
-from storage.root import set_cache_folder
+from storage.root import StoreRoot, set_cache_folder
 from tasks.results import WorkloadResult
 from tasks.search.space import adopt
 from tasks.workload import Workload
@@ -179,6 +180,7 @@ def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSum
 
 
 def _measure(night: Night) -> None:
+    night.attempt("looking up the baselines", partial(_freeze_baselines, night))
     # Search before all other stages, because the stages of other workloads would disturb the search's timings.
     night.workloads = [_with_finalists(night, workload) for workload in night.workloads]
     searches = night.searches
@@ -187,7 +189,8 @@ def _measure(night: Night) -> None:
         for workload in night.workloads
     ]
     # Start timing after all other stages, because training during a benchmark would disturb the measurements.
-    gathered = [gather(futures) for futures in submitted]
+    gathered = [_with_baseline(night, gather(futures)) for futures in submitted]
+    gathered = [compare(result, futures) for result, futures in zip(gathered, submitted, strict=True)]
     if night.info.profile == "full":
         studied = [study_layers(result, night.store) for result in gathered]
         gathered = [result for result, _ in studied]
@@ -197,6 +200,30 @@ def _measure(night: Night) -> None:
         # Record each workload at once, because a run that is killed later must not lose its timings.
         name = result.workload.name
         steps.record(night.info, night.measured(name), night.store, name)
+
+
+def _freeze_baselines(night: Night) -> None:
+    """Give workloads whose baseline is the fastest float candidate the baseline that follows from earlier nights."""
+    floats = {each.name: each.floats() for each in night.workloads if each.chooses_baseline}
+    night.baselines = last_baselines(StoreRoot.of(night.store), floats)
+    for name, baseline in night.baselines.items():
+        if baseline.replaces:
+            night.remarks.append(f"{name}: the baseline is now {baseline.name}, because {baseline.reason}")
+    night.workloads = [
+        each.with_baseline(night.baselines[each.name].name) if each.name in night.baselines else each
+        for each in night.workloads
+    ]
+
+
+def _with_baseline(night: Night, result: WorkloadResult) -> WorkloadResult:
+    """Find the baseline of a workload that has none yet."""
+    if not result.workload.chooses_baseline:
+        return result
+    result, reason = with_fastest_float(result, night.settings, night.store)
+    baseline = Baseline(result.workload.baseline_name, reason)
+    night.baselines[result.workload.name] = baseline
+    night.remarks.append(f"{result.workload.name}: the baseline is {baseline.name}, because {reason}")
+    return result
 
 
 def _with_finalists(night: Night, workload: Workload) -> Workload:
@@ -214,7 +241,7 @@ def _with_finalists(night: Night, workload: Workload) -> Workload:
         return workload
     night.searches[workload.name] = found
     night.remarks.append(f"{workload.name}: {found.describe()}")
-    return adopt(workload, found.finalists)
+    return adopt(workload, found.finalists).with_twins()
 
 
 def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:

@@ -44,7 +44,7 @@ class NightlyRequest(Frozen):
         """
         workloads = find_workloads(self.workloads, BUILT_IN)
         if not self.recipes:
-            return workloads
+            return [workload.with_twins() for workload in workloads]
         known = {recipe.name for workload in workloads for recipe in workload.recipe}
         for name in self.recipes:
             if name not in known:
@@ -54,9 +54,12 @@ class NightlyRequest(Frozen):
                 )
         narrowed = []
         for workload in workloads:
-            chosen = tuple(item for item in workload.recipe if item.name in (*self.recipes, workload.baseline()[0]))
+            # Any float candidate may be the baseline if the file does not name one.
+            kept = {*self.recipes, workload.baseline()[0]}
+            kept |= {name.partition("/")[0] for name in workload.floats()} if workload.chooses_baseline else set()
+            chosen = tuple(item for item in workload.recipe if item.name in kept)
             if any(item.name in self.recipes for item in chosen):
-                narrowed.append(workload.model_copy(update={"recipe": chosen}))
+                narrowed.append(workload.model_copy(update={"recipe": chosen}).with_twins())
         return narrowed
 
 

@@ -229,6 +229,15 @@ def benchmark(
     return execution.run(stages.benchmark, _label(), None, store, job, candidates, profile, limit_s)
 
 
+@_stage("find fastest float", "{job.workload.name}")
+def fastest_float(
+    job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
+) -> tuple[str, str]:
+    """Time the float candidates in two launches; return the fastest, and the reason for the choice."""
+    require_fingerprint(fingerprint)
+    return _run(stages.fastest_float, store, job, candidates, profile)
+
+
 @_stage("rank layers", "{job.workload.name} · {recipe.name}")
 def rank_layers(job: Job[Workload], recipe: Recipe, store: str, deadline: float) -> tuple[RankedLayer, ...]:
     """Order a recipe's quantized layers by the quality lost per unit of time saved, largest first."""

@@ -81,13 +81,14 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
     model = open_candidate(candidate, workspace, torch.get_num_threads())
     with model.scope(), torch.inference_mode():
         try:
+            # The golden cases come first, as in a launch, because a runtime may compile only the first shapes apart.
+            golden, batching = golden_cases(job, model.call, workspace)
             quality, batched = quality_of(job, model.call, workspace, apart=apart)
         except MeasurementError as error:
             raise MeasurementError(
                 f'Recipe "{candidate.recipe}" ({candidate.runtime}) of workload "{workload.name}": {error.message}',
                 hint=error.hint,
             ) from error
-        golden, batching = golden_cases(job, model.call, workspace)
     return Evaluation(
         recipe=candidate.recipe,
         runtime=candidate.runtime,

@@ -6,16 +6,18 @@ The functions are pure: the same rows of the ``measurements`` table always lead 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from storage.results import Decision, Row, deciding
 from tasks.extensions import RUNTIMES
 from tasks.judgement import GateDecision, Judgement, Standing, explained
 from tasks.results import Incumbent, UnknownIncumbent
-from tasks.workload.gate import Gate, finite, rules_on, text
+from tasks.workload.gate import OVER_BEST_FLOAT, Gate, finite, rules_on, text
 from tasks.workload.workload import Workload
 
-_RATIOS = ("min_speedup", "min_capacity_ratio")
+_RATIOS = ("min_speedup", "min_over_best_float", "min_capacity_ratio")
+DOES_NOT_PAY = "int8 does not pay here: a float candidate is faster than every quantized candidate"
+_NEEDED_OF_FLOATS = ("status", "constant_quality", "max_quality_drop", "max_batch_difference")
 
 
 def judge(
@@ -25,7 +27,9 @@ def judge(
     *,
     withdrawn: Collection[str] = (),
 ) -> Judgement:
-    """Return the decisions about the current bundle and about every candidate except the baseline.
+    """Return the decisions about the current bundle and the candidates.
+
+    The baseline is left out unless it is a float candidate that could be deployed and satisfies every rule.
 
     The gate rejects a candidate that failed or breaks a rule, and holds a candidate if a rule is undecided. A candidate
     that satisfies every rule passes. Among the passing candidates that can be deployed, the gate promotes the best by
@@ -45,9 +49,12 @@ def judge(
     # Candidates that this host cannot run were not measured, so the gate does not decide on them.
     measured = [row for row in rows if row["workload"] == workload.name and row["status"] != "skipped"]
     tonight = {_candidate(row): row for row in measured if row["setting"] == "primary"}
-    decisions = {
-        name: _decide(workload.gate, row) for name, row in tonight.items() if name != workload.benchmark.baseline
-    }
+    decisions = {name: _decide(workload.gate, row) for name, row in tonight.items()}
+    baseline = tonight.get(workload.baseline_name)
+    if baseline is not None and not (
+        could_serve(workload, baseline) and decisions[workload.baseline_name].decision == "pass"
+    ):
+        del decisions[workload.baseline_name]
     passing = [name for name, item in decisions.items() if item.decision == "pass" and hands_over(item.runtime)]
     for name in withdrawn:
         if name in passing:
@@ -58,7 +65,7 @@ def judge(
     passing.sort(key=lambda name: (*_rank(workload.gate, tonight[name]), name))
     if incumbent is None:
         if passing:
-            _promote(decisions, passing[0], _best_of(workload.gate, passing))
+            _promote(decisions, passing[0], _best_of(workload.gate, passing) + _no_gain(decisions))
         return Judgement(decisions=tuple(decisions.values()))
     if isinstance(incumbent, UnknownIncumbent):
         return _hold_all(decisions, passing, incumbent.version, incumbent.reason)
@@ -73,6 +80,16 @@ def may_be_promoted(workload: Workload, row: Row) -> bool:
     """Return whether the candidate meets all conditions for promotion that do not depend on timing."""
     outcomes = rules_on(workload.gate, row, timed=False)
     return hands_over(str(row["runtime"])) and all(rule.outcome == "passed" for rule in outcomes)
+
+
+def could_serve(workload: Workload, row: Row) -> bool:
+    """Return whether a float candidate could be deployed instead of a quantized candidate; its size does not matter."""
+    quality = [rule for rule in rules_on(workload.gate, row, timed=False) if rule.name in _NEEDED_OF_FLOATS]
+    return (
+        text(row, "method") == "none"
+        and hands_over(str(row["runtime"]))
+        and all(r.outcome == "passed" for r in quality)
+    )
 
 
 def hands_over(runtime: str) -> bool:
@@ -126,13 +143,14 @@ def _replace(
     if unfit and passing:
         best = next(iter(passing))
         reason = f"{unfit}; {best} replaces it"
-        _promote(decisions, best, f"{_best_of(gate, passing)}; it replaces the current bundle: {unfit}")
+        why = f"{_best_of(gate, passing)}; it replaces the current bundle: {unfit}{_no_gain(decisions)}"
+        _promote(decisions, best, why)
     elif unfit:
         reason = f"no candidate passes that could replace it, although {unfit}"
     elif better:
         best, why = next(iter(better.items()))
         reason = f"{best} replaces it: {why}"
-        _promote(decisions, best, f"{_best_of(gate, passing)}; {why}")
+        _promote(decisions, best, f"{_best_of(gate, passing)}; {why}{_no_gain(decisions)}")
     else:
         reason = "it passes, and no challenger is decidedly better" if passing else "no challenger passes"
         if incumbent.same_as in passing:
@@ -213,6 +231,16 @@ def _promote(decisions: dict[str, GateDecision], name: str, reason: str) -> None
 
 def _best_of(gate: Gate, passing: Sequence[str] | dict[str, Row]) -> str:
     return f"{gate.objective} of {len(passing)} passing candidate{'s' if len(passing) > 1 else ''}"
+
+
+def pays(decisions: Iterable[GateDecision]) -> bool:
+    """Return whether int8 pays: whether any quantized candidate may be faster than the fastest float candidate."""
+    outcomes = [rule.outcome for each in decisions for rule in each.rules if rule.name == OVER_BEST_FLOAT]
+    return not outcomes or any(outcome != "failed" for outcome in outcomes)
+
+
+def _no_gain(decisions: Mapping[str, GateDecision]) -> str:
+    return "" if pays(decisions.values()) else f"; {DOES_NOT_PAY}"
 
 
 def _candidate(row: Row) -> str:

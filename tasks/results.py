@@ -96,6 +96,8 @@ class Timing(Frozen):
     with the prefix ``cold_`` describe calls with cold caches. Percentiles are computed from single calls, and are None
     if too few calls were made. ``block_launch``, ``block_round`` and ``block_s`` (seconds per call) contain the raw
     samples, in the order of measurement. ``cold_launch`` and ``cold_s`` contain the raw samples with cold caches.
+    ``runtime_gain``, ``int8_gain`` and ``over_best_float`` describe the calls that the gate uses (see
+    `tasks.benchmark.protocol.Measured`).
     ``threads_used`` is the largest number of threads that any launch kept busy. ``sequence_length`` is None if the
     setting uses the primary sequence length.
     """
@@ -118,6 +120,18 @@ class Timing(Frozen):
     over_incumbent: float | None = None
     over_incumbent_low: float | None = None
     over_incumbent_high: float | None = None
+    runtime_gain: float | None = None
+    runtime_gain_low: float | None = None
+    runtime_gain_high: float | None = None
+    int8_gain: float | None = None
+    int8_gain_low: float | None = None
+    int8_gain_high: float | None = None
+    best_float: str | None = None
+    over_best_float: float | None = None
+    over_best_float_low: float | None = None
+    over_best_float_high: float | None = None
+    over_best_float_bound_low: float | None = None
+    over_best_float_bound_high: float | None = None
     cold_latency_s: float
     cold_baseline_latency_s: float
     cold_speedup: float

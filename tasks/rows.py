@@ -18,7 +18,9 @@ from tasks.results import BenchmarkResult, CandidateResult, Incumbent, RunInfo, 
 _AA = tuple(f"{caches}aa_{column}" for caches in ("", "cold_") for column in ("ratio", "low", "high"))
 
 
-def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime) -> list[Row]:
+def measurement_rows(
+    run: RunInfo, result: WorkloadResult, measured_at: datetime, baseline_reason: str | None = None
+) -> list[Row]:
     """Return ``measurements`` rows for all candidates of a workload, including failed candidates, in every setting.
 
     Values that the table does not accept become NULL here, because the gate must read the rows as they are recorded.
@@ -35,6 +37,7 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
         deployed = candidate not in result.candidates
         common = candidate_columns(result, candidate)
         common |= run.model_dump() | {"measured_at": measured_at}
+        common |= {"baseline_reason": baseline_reason} if common["is_baseline"] else {}
         if deployed and isinstance(result.incumbent, Incumbent):
             # Set the module counts to None, because the bundle's files do not list the modules.
             common |= {"artifact_digest": result.incumbent.made_as, "coverage": result.incumbent.coverage}
@@ -119,7 +122,7 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
         "error": failure.error if failure else None,
         "method": recipe.method if recipe else None,
         "engine": RUNTIMES[candidate.runtime].engine(recipe) if recipe else None,
-        "baseline": workload.benchmark.baseline,
+        "baseline": workload.baseline_name,
         "caches": workload.benchmark.caches,
         "is_baseline": (candidate.recipe, candidate.runtime) == workload.baseline(),
         "checkpoint_digest": job.checkpoint.digest if job else None,

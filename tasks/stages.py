@@ -210,6 +210,16 @@ def benchmark(
     return time_candidates(job, candidates, PROFILES[profile], workspace, limit_s=limit_s)
 
 
+def fastest_float(
+    workspace: Workspace, job: Job[Workload], candidates: Sequence[BenchmarkCandidate], profile: str
+) -> tuple[str, str]:
+    """Time float candidates; return the fastest, and the reason for the choice (`tasks.benchmark.stage`)."""
+    from tasks.benchmark.messages import PROFILES
+    from tasks.benchmark.stage import fastest_float as find
+
+    return find(job, candidates, PROFILES[profile], workspace)
+
+
 def rank_layers(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[RankedLayer, ...]:
     """Return quantized layers in the order in which a search keeps them in float; see `tasks.search.order`."""
     from tasks.search.order import float_order

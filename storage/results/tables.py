@@ -149,6 +149,15 @@ _CAPACITY = (
     ),
 )
 
+
+def _gain(name: str, meaning: str) -> tuple[Column, ...]:
+    return (
+        Column(name, REAL, f"{meaning}; for the calls that the gate uses", "ratio"),
+        Column(f"{name}_low", REAL, f"lower bound of the 95% interval for {name}", "ratio"),
+        Column(f"{name}_high", REAL, f"upper bound of the 95% interval for {name}", "ratio"),
+    )
+
+
 MEASUREMENTS = Table(
     name="measurements",
     meaning="One row per run, workload, recipe, runtime and setting, with all measurements.",
@@ -382,6 +391,13 @@ MEASUREMENTS = Table(
             "quality of the best constant answer, for example the most frequent class; NULL if it is unknown",
             "quality_metric",
         ),
+        *_gain("runtime_gain", "baseline latency / latency of the float candidate of the same runtime (the twin)"),
+        *_gain("int8_gain", "latency of the twin / candidate latency; runtime_gain x int8_gain = speedup"),
+        Column("best_float", TEXT, "fastest float candidate that could be deployed, as recipe/runtime"),
+        *_gain("over_best_float", "latency of best_float / candidate latency, in the same launches"),
+        Column("over_best_float_bound_low", REAL, "lower bound that the gate uses for over_best_float", "ratio"),
+        Column("over_best_float_bound_high", REAL, "upper bound that the gate uses for over_best_float", "ratio"),
+        Column("baseline_reason", TEXT, "reason why the candidate is the baseline; NULL if the workload file names it"),
     ),
 )
 

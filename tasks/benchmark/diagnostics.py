@@ -18,7 +18,7 @@ from storage.results import Setting
 from tasks.benchmark.child import Limit
 from tasks.benchmark.messages import COPY_SUFFIX, INCUMBENT_SUFFIX, Memory, MemoryReport, Subject
 from tasks.benchmark.protocol import Measured, Session
-from tasks.benchmark.statistics import percentiles
+from tasks.benchmark.statistics import Ratio, percentiles
 from tasks.proofs import Proof, ProofReport
 from tasks.results import Timing
 
@@ -72,25 +72,37 @@ def timings_of(
             **(memory[name].model_dump() if name in memory else {}),
             **_ratios(warm, name, "", is_decided=is_decided),
             **_ratios(cold, name, "cold_", is_decided=is_decided),
+            **(_gains(measured.with_caches(measured.contest.caches), name) if setting == "primary" else {}),
         )
 
 
-def _ratios(measured: Measured, name: str, prefix: str, *, is_decided: bool) -> dict[str, float | None]:
+def _ratios(measured: Measured, name: str, prefix: str, *, is_decided: bool) -> dict[str, float | str | None]:
     ratio, over = measured.ratio(name), measured.over_incumbent(name)
     bounds = measured.bounds(name) if is_decided else None
     # Use only the launches that timed the subject, because the host's speed may have changed since.
     launches = len(measured.of(name))
-    columns: dict[str, float | None] = {
-        "baseline_latency_s": float(np.median(measured.round_s(measured.baseline)[:launches])),
-        "speedup": ratio.value,
-        "speedup_low": ratio.low,
-        "speedup_high": ratio.high,
-    }
+    latency_s = float(np.median(measured.round_s(measured.baseline)[:launches]))
+    columns = {"baseline_latency_s": latency_s, **_interval("speedup", ratio)}
     if bounds is not None:
         columns |= {"speedup_bound_low": bounds.low, "speedup_bound_high": bounds.high}
     if over is not None:
-        columns |= {"over_incumbent": over.value, "over_incumbent_low": over.low, "over_incumbent_high": over.high}
+        columns |= _interval("over_incumbent", over)
     return {f"{prefix}{column}": value for column, value in columns.items()}
+
+
+def _gains(measured: Measured, name: str) -> dict[str, float | str | None]:
+    columns: dict[str, float | str | None] = {}
+    if (factors := measured.gains(name)) is not None:
+        columns |= _interval("runtime_gain", factors[0]) | _interval("int8_gain", factors[1])
+    if (over := measured.over_best_float(name)) is not None:
+        columns |= {"best_float": measured.best_float(), **_interval("over_best_float", over)}
+    if (bounds := measured.over_best_float_bounds(name)) is not None:
+        columns |= {"over_best_float_bound_low": bounds.low, "over_best_float_bound_high": bounds.high}
+    return columns
+
+
+def _interval(column: str, ratio: Ratio) -> dict[str, float | str | None]:
+    return {column: ratio.value, f"{column}_low": ratio.low, f"{column}_high": ratio.high}
 
 
 def _numbered(launches: int, rounds: int) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -30,6 +30,8 @@ LOCK = "benchmark"  # name of the host lock that allows one benchmark at a time
 _SEED = 29592
 # Number of launches that time subjects whose speed does not affect decisions.
 _FEWEST = 2
+# After these launches, a float candidate this many times as slow as the fastest cannot be the best float any more.
+_OUT_OF_REACH = 1.2
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class Contest:
     allows any speed). Every launch times the contenders and the deployed subject, so that their speeds can be compared
     directly. ``incumbent`` names the deployed subject, or is ``""`` if there is none. With ``fastest_wins``, a
     contender can stay undecided if a faster contender is fast enough.
+
+    ``twins`` maps each quantized subject to the float subject of the same runtime. ``floats`` are the float subjects
+    that could be deployed instead. A contender with a twin must be ``min_over_best_float`` times as fast as each of
+    ``floats`` (``None`` allows any speed). The twins of contenders, and floats that could be the fastest, are timed in
+    the same launches as the contenders.
     """
 
     contenders: frozenset[str] = frozenset()
@@ -47,21 +54,42 @@ class Contest:
     incumbent: str = ""
     caches: Caches = "warm"
     fastest_wins: bool = False
+    twins: Mapping[str, str] = field(default_factory=dict)
+    floats: frozenset[str] = frozenset()
+    min_over_best_float: float | None = None
 
     @property
     def comparisons(self) -> int:
         """Number of speed ratios that affect decisions."""
-        return len(self.contenders) * (2 if self.incumbent else 1)
+        quantized = len(self.contenders & self.twins.keys()) if self.min_over_best_float is not None else 0
+        return len(self.contenders) * (2 if self.incumbent else 1) + quantized
+
+    def needed(self, measured: Measured) -> set[str]:
+        """Return the subjects that later launches time, in addition to the baseline and its copy."""
+        deciding = {*self.contenders, *([self.incumbent] if self.incumbent else [])}
+        speeds = {name: measured.with_caches(self.caches).ratio(name).value for name in measured.floats()}
+        close = {name for name, speed in speeds.items() if speed * _OUT_OF_REACH >= max(speeds.values())}
+        # Without contenders, nothing depends on the speed of the floats.
+        return deciding | {self.twins[name] for name in deciding & self.twins.keys()} | (close if deciding else set())
 
     def is_decided(self, measured: Measured) -> bool:
         """Return whether every contender is known to be fast enough, too slow, or unable to win."""
-        if self.min_speedup is None:
-            return True
         measured = measured.with_caches(self.caches)
-        bounds = [measured.bounds(name) for name in self.contenders if name not in measured.refused]
-        fast_enough = [ratio.low for ratio in bounds if ratio.low >= self.min_speedup]
-        matters_from = max([self.min_speedup, *fast_enough]) if self.fastest_wins else self.min_speedup
-        return all(ratio.low >= self.min_speedup or ratio.high < matters_from for ratio in bounds)
+        names = [name for name in self.contenders if name not in measured.refused]
+        least = self.min_speedup if self.min_speedup is not None else 0.0
+        bounds = {name: measured.bounds(name) for name in names} if self.min_speedup is not None else {}
+        over = {name: ratio for name in names if (ratio := measured.over_best_float_bounds(name))}
+        rule = self.min_over_best_float if self.min_over_best_float is not None else 0.0
+        too_slow = {name for name in bounds if bounds[name].high < least}
+        too_slow |= {name for name in over if over[name].high < rule}
+        passing = {
+            name
+            for name in names
+            if (name not in bounds or bounds[name].low >= least) and (name not in over or over[name].low >= rule)
+        }
+        fastest = max((bounds[name].low for name in passing & bounds.keys()), default=0.0) if self.fastest_wins else 0.0
+        cannot_win = {name for name in bounds if bounds[name].high < fastest}
+        return passing | too_slow | cannot_win >= set(names)
 
 
 @dataclass(frozen=True)
@@ -122,6 +150,61 @@ class Measured:
         sample = Sample.against_one(self.round_s(name), self.round_s(incumbent))
         return self._noise.bounds(sample, self._sample(self._copy), self.contest.comparisons)
 
+    def floats(self) -> list[str]:
+        """Return the float subjects that could be deployed and were timed in every launch, in order."""
+        return [name for name in self.names() if name in self.contest.floats and self._is_complete(name)]
+
+    def best_float(self) -> str:
+        """Return the fastest subject of `floats`, or ``""`` if there is none."""
+        return max(self.floats(), key=lambda name: self._reference(name).mean, default="")
+
+    def gains(self, name: str) -> tuple[Ratio, Ratio] | None:
+        """Return the two factors of a subject's speed-up: what its runtime gains, and what its quantization gains.
+
+        The first is the baseline's latency divided by the twin's, and the second the twin's latency divided by the
+        subject's, in the launches that timed both. For a float subject, the second factor is 1. The result is None if
+        the twin was not timed.
+        """
+        twin = self.contest.twins.get(name, name)
+        if twin not in self.names():
+            return None
+        if twin == name:
+            return self.ratio(name), Ratio(1.0, 1.0, 1.0)
+        subject, other = self._sample(name), self._reference(twin)
+        if twin == self.baseline:
+            return Ratio(1.0, 1.0, 1.0), self._noise.interval(subject)
+        cut = replace(other, logs=other.logs[: len(subject.logs)])
+        return self._noise.interval(cut), self._noise.interval(subject.over(other))
+
+    def over_best_float(self, name: str) -> Ratio | None:
+        """Return the best float's latency divided by a subject's, with a 95% interval that allows for the choice.
+
+        The result is None if no float subject was timed in the same launches.
+        """
+        samples = self._over_floats(name)
+        if not samples:
+            return None
+        if name == self.best_float():
+            return Ratio(1.0, 1.0, 1.0)
+        best = samples[self.best_float()].mean
+        low, high = self._noise.interval_of_least(list(samples.values()))
+        value = Ratio.around(best, 0.0).value
+        return Ratio(value, min(low, value), max(high, value))
+
+    def over_best_float_bounds(self, name: str) -> Ratio | None:
+        """Return `over_best_float` of a quantized subject with the gate's bounds, or None if no rule needs them.
+
+        A subject beats the best float only if it beats every float, so that each float has its own bounds. The lower
+        bounds need no correction for the number of floats, and the upper bounds are corrected for it.
+        """
+        samples = self._over_floats(name)
+        if self.contest.min_over_best_float is None or name not in self.contest.twins or not samples:
+            return None
+        copy, count = self._sample(self._copy), self.contest.comparisons
+        lows = [self._noise.bounds(sample, copy, count).low for sample in samples.values()]
+        highs = [self._noise.bounds(sample, copy, count * len(samples)).high for sample in samples.values()]
+        return Ratio(Ratio.around(samples[self.best_float()].mean, 0.0).value, min(lows), min(highs))
+
     def aa_ratio(self) -> Ratio:
         """Return the speed ratio between the baseline and its copy."""
         return self.ratio(self._copy)
@@ -138,6 +221,19 @@ class Measured:
     @cached_property
     def _noise(self) -> Noise:
         return Noise.pooled(self._sample(name) for name in self.names() if name != self.baseline)
+
+    def _is_complete(self, name: str) -> bool:
+        return len(self.of(name)) == len(self.launches)
+
+    def _over_floats(self, name: str) -> dict[str, Sample]:
+        # A float that left the launches before this subject was clearly slower than another float.
+        subject = self._reference(name)
+        return {other: subject.over(self._reference(other)) for other in self.floats()}
+
+    def _reference(self, name: str) -> Sample:
+        """Return a subject's sample against the baseline, which is all zeros for the baseline itself."""
+        sample = self._sample(name)
+        return replace(sample, logs=np.zeros_like(sample.logs)) if name == self.baseline else sample
 
     def _sample(self, name: str) -> Sample:
         subject_s = self.round_s(name)
@@ -182,7 +278,6 @@ class Session:
         remaining = [*subjects, *copies] if with_copy else list(subjects)
         minimum = self.profile.launches if contest is None or contest.contenders else _FEWEST
         contest, began = contest or Contest(frozenset(subject.name for subject in subjects)), time.monotonic()
-        needed = {self.baseline, copy, contest.incumbent, *contest.contenders}
         refused: dict[str, str] = {}
         launches: list[LaunchReport] = []
         while True:
@@ -195,15 +290,14 @@ class Session:
                         f"The baseline {self.baseline} cannot be timed ({refused[name]}).",
                         hint="Check that the baseline runs correctly on this host.",
                     )
-            remaining = [
-                subject
-                for subject in remaining
-                if subject.name not in refused and (done < _FEWEST or subject.name in needed)
-            ]
+            measured = Measured(self.baseline, self.threads, tuple(launches), refused, contest)
+            remaining = [subject for subject in remaining if subject.name not in refused]
+            if done == _FEWEST:
+                needed = {self.baseline, copy, *contest.needed(measured)}
+                remaining = [subject for subject in remaining if subject.name in needed]
             self.on_launch(done, max(done, minimum))
             if done < minimum:
                 continue
-            measured = Measured(self.baseline, self.threads, tuple(launches), refused, contest)
             spent_s = time.monotonic() - began
             if done in (*LOOKS, minimum) and contest.is_decided(measured):
                 return measured

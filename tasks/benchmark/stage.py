@@ -13,6 +13,7 @@ from typing import Literal
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError, StoreError
+from storage.humanize import plural
 from storage.locks import host_lock
 from tasks.benchmark.capacity import eligible_subjects, measure_capacity
 from tasks.benchmark.child import Limit
@@ -39,13 +40,16 @@ class BenchmarkCandidate(Frozen):
     If ``standing`` is ``settled``, the candidate's speed does not affect decisions. The speed of a ``challenger``
     determines whether the candidate can be promoted. Challengers are compared with the current bundle (``incumbent``),
     or with a candidate that is identical to the bundle (``defender``). Capacity is measured only for the current bundle
-    and for candidates whose ``may_be_promoted`` is true.
+    and for candidates whose ``may_be_promoted`` is true. ``twin`` is the float candidate of a quantized candidate's
+    runtime, or ``""``. ``could_serve`` is true for a float candidate that could be deployed instead.
     """
 
     candidate: CandidateRef
     outputs: ArtifactRef
     standing: Literal["settled", "challenger", "defender", "incumbent"] = "challenger"
     may_be_promoted: bool = True
+    twin: str = ""
+    could_serve: bool = False
 
     @property
     def name(self) -> str:
@@ -111,7 +115,7 @@ def benchmark(
     engines = tuple(sorted({recipe.engine for recipe in workload.recipe}))
     with host_lock(LOCK, on_wait=lambda: workspace.progress(0, profile.launches, "waiting for another benchmark")):
         session = Session(
-            settings.baseline,
+            workload.baseline_name,
             profile,
             settings.threads,
             limit=Limit(limit_s),
@@ -142,7 +146,7 @@ def benchmark(
         timings += timings_of(timed_further, setting.batch_size, "throughput", {}, setting.sequence_length)
     return BenchmarkResult(
         workload=workload.name,
-        baseline=settings.baseline,
+        baseline=workload.baseline_name,
         profile=profile.name,
         verdict=verdict_of(aa),
         aa_ratio=aa.value,
@@ -172,12 +176,38 @@ def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> 
     challengers = {candidate.name for candidate in candidates if candidate.standing in ("challenger", "defender")}
     deployed = (candidate.name for candidate in candidates if candidate.standing in ("defender", "incumbent"))
     return Contest(
-        contenders=frozenset(challengers - {workload.benchmark.baseline}),
+        contenders=frozenset(challengers - {workload.baseline_name}),
         min_speedup=workload.gate.min_speedup,
         incumbent=next(deployed, ""),
         caches=workload.benchmark.caches,
         fastest_wins=workload.gate.objective == "fastest",
+        twins={candidate.name: candidate.twin for candidate in candidates if candidate.twin},
+        floats=frozenset(candidate.name for candidate in candidates if candidate.could_serve),
+        min_over_best_float=workload.gate.over_best_float,
     )
+
+
+def fastest_float(
+    job: Job[Workload], candidates: Sequence[BenchmarkCandidate], profile: Profile, workspace: Workspace
+) -> tuple[str, str]:
+    """Time the float candidates that could be the baseline; return the fastest, and the reason for the choice.
+
+    Raises
+    ------
+    MeasurementError
+        No launch succeeded, or the first candidate was refused.
+    """
+    workload = job.workload
+    contest = Contest(caches=workload.benchmark.caches, floats=frozenset(candidate.name for candidate in candidates))
+    with host_lock(LOCK, on_wait=lambda: workspace.progress(0, 1, "waiting for another benchmark")):
+        session = Session(candidates[0].name, profile, workload.benchmark.threads)
+        measured = session.measure([candidate.subject(workspace) for candidate in candidates], contest)
+    measured = measured.with_caches(contest.caches)
+    best = measured.best_float()
+    over = [ratio for name in measured.floats() if name != best and (ratio := measured.over_best_float(name))]
+    nearest = max((ratio.value for ratio in over), default=None)
+    reason = f"it was the fastest of {plural(len(candidates), 'float candidate')} in {len(measured.launches)} launches"
+    return best, reason + (f", {1 / nearest:.3g} times as fast as the next" if nearest else "")
 
 
 def further_settings(benchmark: Benchmark) -> list[Setting]:

@@ -172,6 +172,14 @@ class Sample:
         """Mean of the log ratios."""
         return float(self.logs.mean())
 
+    def over(self, other: Sample) -> Sample:
+        """Return the log ratios of this sample's subject and another subject, from the launches that timed both.
+
+        Both samples have the same reference, whose noise cancels.
+        """
+        both = min(len(self.logs), len(other.logs))
+        return Sample(self.logs[:both] - other.logs[:both], _AGAINST_ONE)
+
     @cached_property
     def squares(self) -> float:
         """Sum of squared deviations from the mean, divided by ``variance``."""
@@ -243,6 +251,17 @@ class Noise:
         )
         seen = abs(copy.mean) - self.half_width(copy, 0.025)
         return Ratio.around(sample.mean, half + max(STICKS, seen))
+
+    def interval_of_least(self, samples: Sequence[Sample]) -> tuple[float, float]:
+        """Return the ends of a 95% interval for the smallest of several ratios.
+
+        The smallest ratio lies between the smallest lower end and the smallest upper end of the single intervals. An
+        interval around the smallest measured ratio alone would end too low, because the choice favours ratios that were
+        measured too small. Taking the smallest ends moves both errors: the lower end is wrong less often, and the upper
+        end more often, than in 2.5% of the cases. Together, they stay close to 5% (see benchmarks.decisions).
+        """
+        intervals = [self.interval(sample) for sample in samples]
+        return min(ratio.low for ratio in intervals), min(ratio.high for ratio in intervals)
 
 
 def launch_values(logs: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from threading import Lock, local
 
@@ -22,7 +22,9 @@ MODEL, WEIGHTS = "model.xml", "model.bin"
 PRECISION = ["nightquant", "precision"]  # path of the IR entry that sets the precision of float operators
 DIGEST = ["nightquant", "weights_sha256"]  # path of the IR entry that contains the digest of the weights
 _COMPRESSED = "FullyConnectedCompressed"  # kernels are named after the output's type, even if weights are int8
-_SHAPES = 4  # number of compiled shapes to keep; evaluations use a few shapes, and benchmarks use one
+# Number of input shapes to compile; benchmarks use one. Further shapes, such as those of texts of many lengths, share
+# one model with dynamic shapes, because compiling a shape takes as long as about a hundred calls.
+_SHAPES = 4
 
 
 class OpenVinoOpener(Opener):
@@ -86,15 +88,21 @@ class _Requests(local):
 
 
 def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Tensor, ...]]:
-    """Open an IR, and compile it for each new input shape, because fixed shapes make kernels a fifth faster.
+    """Open an IR, and compile it for the first input shapes, because fixed shapes make kernels a fifth faster.
 
     Several threads may call the returned function at the same time.
     """
     compiling = Lock()
+    fixed: dict[tuple[tuple[int, ...], ...], _Requests] = {}
 
-    @lru_cache(maxsize=_SHAPES)
+    @cache
+    def compiled_for_others() -> _Requests:
+        return _Requests(_compile(path, threads, None, **more))
+
     def compiled_for(*shapes: tuple[int, ...]) -> _Requests:
-        return _Requests(_compile(path, threads, shapes, **more))
+        if shapes not in fixed and len(fixed) == _SHAPES:
+            return compiled_for_others()
+        return fixed.get(shapes) or fixed.setdefault(shapes, _Requests(_compile(path, threads, shapes, **more)))
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
         shapes = [tuple(tensor.shape) for tensor in inputs]
@@ -111,11 +119,12 @@ def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Ten
     return call
 
 
-def _compile(path: Path, threads: int, shapes: Sequence[tuple[int, ...]], **more: object) -> CompiledModel:
-    """Compile an IR for inputs with the given shapes."""
+def _compile(path: Path, threads: int, shapes: Sequence[tuple[int, ...]] | None, **more: object) -> CompiledModel:
+    """Compile an IR for inputs with the given shapes, or for the IR's own dynamic shapes."""
     core = openvino.Core()
     model = core.read_model(path)
-    model.reshape({entry: list(shape) for entry, shape in zip(model.inputs, shapes, strict=True)})
+    if shapes is not None:
+        model.reshape({entry: list(shape) for entry, shape in zip(model.inputs, shapes, strict=True)})
     settings = {
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,

@@ -77,7 +77,7 @@ def space(
             reason=reason,
         )
         trials.setdefault(canonical_json([recipe.content(), runtime]), trial)
-    found = [trial for trial in trials.values() if trial.name != workload.benchmark.baseline]
+    found = [trial for trial in trials.values() if trial.name != workload.baseline_name]
 
     def order(trial: Trial) -> tuple[bool, float, bool]:
         compiles = trial.origin == "space" and RUNTIMES[trial.runtime].compiles

@@ -26,6 +26,7 @@ BATCH_TOLERANCE = 1e-4
 
 _BATCH_NOTE = "distance between batched and separate outputs, as a fraction of the output's range"
 
+OVER_BEST_FLOAT = "min_over_best_float"
 CONSTANT = "constant_quality"  # the rule that the baseline must be better than the best constant answer
 
 Outcome = Literal["passed", "held", "failed"]
@@ -55,6 +56,12 @@ class Gate(Section):
     """Minimum required ratio of the baseline's size to the candidate's size."""
     min_speedup: PositiveFloat | None = None
     """Minimum required ratio of the baseline's latency to the candidate's latency."""
+    min_over_best_float: float | None = Field(default=None, ge=0)
+    """Minimum required ratio of the latency of the night's fastest deployable float candidate to the latency of a
+    quantized candidate.
+
+    The default is 1.0 if `objective` is `fastest`; otherwise, the rule does not apply. 0 turns the rule off.
+    """
     min_capacity_ratio: PositiveFloat | None = None
     """Minimum required ratio of the candidate's capacity to the baseline's capacity; needs `[benchmark.capacity]`."""
     max_peak_rss_bytes: PositiveInt | None = None
@@ -70,6 +77,12 @@ class Gate(Section):
     margin: float = Field(default=1.0, ge=1)
     """Factor by which a candidate must improve on the current bundle's speed, size or cost, depending on `objective`.
     """
+
+    @property
+    def over_best_float(self) -> float | None:
+        """The bound of the rule `min_over_best_float`, or None if the rule does not apply."""
+        default = 1.0 if self.objective == "fastest" else None
+        return default if self.min_over_best_float is None else self.min_over_best_float or None
 
     @property
     def needs_capacity(self) -> bool:
@@ -157,6 +170,8 @@ class Rule:
             return BATCH_TOLERANCE if gate.require_batch_invariance else None
         if self.name == "min_capacity_ratio" and gate.objective == "cheapest":
             return gate.min_capacity_ratio or 0.0  # with a bound of 0, any known capacity passes
+        if self.name == OVER_BEST_FLOAT:
+            return gate.over_best_float
         bound: float | None = getattr(gate, self.name)
         return bound
 
@@ -201,8 +216,21 @@ def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, 
         if gain <= 0:
             note = text(row, "quality_metric") or "quality"
             return (RuleOutcome(name=CONSTANT, bound=constant, seen=baseline, outcome="held", note=note),)
-    applicable = ((rule, rule.bound(gate)) for rule in RULES.values() if timed or not rule.is_timed)
+    # Float candidates are not compared with the fastest of themselves, and without a float candidate that could be
+    # deployed, nothing is faster.
+    is_compared = row.get("best_float") is not None and not is_float(row)
+    rules = [rule for rule in RULES.values() if rule.name != OVER_BEST_FLOAT or is_compared]
+    applicable = ((rule, rule.bound(gate)) for rule in rules if timed or not rule.is_timed)
     return tuple(rule.check(gate, row, bound) for rule, bound in applicable if bound is not None)
+
+
+def is_float(row: Row) -> bool:
+    """Return whether a row's candidate computes in float32.
+
+    The method of a bundle is unknown if the workload file no longer has the bundle's recipe.
+    """
+    method = text(row, "method")
+    return method == "none" if method is not None else not finite(row, "coverage")
 
 
 def finite(row: Row, column: str) -> float | None:
@@ -228,6 +256,14 @@ def _speedup(gate: Gate, row: Row) -> Seen:
     note = "its speedup has no bounds" if low is None or high is None else f"interval: {low:.4g} to {high:.4g}"
     note += " with cold caches" if caches_of(row) == "cold" else ""
     return Seen((low, high), note, why_unknown(row, *bounds))
+
+
+def _over_best_float(gate: Gate, row: Row) -> Seen:
+    low, high = (finite(row, f"over_best_float_bound_{end}") for end in ("low", "high"))
+    note = f"{text(row, 'best_float')} is the fastest float candidate"
+    if low is not None and high is not None:
+        note += f"; interval: {low:.4g} to {high:.4g}"
+    return Seen((low, high), note, why_unknown(row, "over_best_float"))
 
 
 def _capacity_ratio(gate: Gate, row: Row) -> Seen:
@@ -288,6 +324,7 @@ RULES: dict[str, Rule] = {
         Rule("max_quality_drop", "at most", "quality drop", "quality_metric", _quality_drop),
         Rule("min_size_ratio", "at least", "size ratio", "ratio", partial(_column, "size_ratio")),
         Rule("min_speedup", "at least", "speedup", "ratio", _speedup, is_timed=True),
+        Rule(OVER_BEST_FLOAT, "at least", "gain over the best float", "ratio", _over_best_float, is_timed=True),
         Rule("min_capacity_ratio", "at least", "capacity", "ratio", _capacity_ratio, is_timed=True),
         Rule("max_peak_rss_bytes", "at most", "memory", "bytes", partial(_column, "peak_rss_bytes"), is_timed=True),
         Rule("min_coverage", "at least", "coverage", "share", partial(_column, "coverage")),

@@ -24,14 +24,23 @@ from tasks.workload.gate import Gate
 from tasks.workload.recipe import Recipe
 from tasks.workload.search import Search
 
+FASTEST_FLOAT = "fastest-float"
+
 
 class Benchmark(Section):
     """Settings for the timed calls. Every run times calls with warm caches and calls with cold caches."""
 
     baseline: str = Field(
-        default=f"float/{RUNTIMES.default}", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}/[a-z0-9][a-z0-9.-]{0,62}$"
+        default=f"float/{RUNTIMES.default}",
+        pattern=rf"^({FASTEST_FLOAT}|[a-z0-9][a-z0-9.-]{{0,62}}/[a-z0-9][a-z0-9.-]{{0,62}})$",
     )
-    """Candidate that all other candidates are compared with, in the form `recipe/runtime`."""
+    """Candidate that all other candidates are compared with, in the form `recipe/runtime`.
+
+    With `fastest-float`, the first night chooses the fastest float candidate that can be deployed. The choice stays
+    until another float candidate is decidedly faster.
+    """
+    twins: bool = True
+    """Whether nights also build, evaluate and time the float candidate of each quantized candidate's runtime."""
     threads: PositiveInt = 1
     """Number of threads for each call."""
     batch_size: PositiveInt = 1
@@ -56,6 +65,10 @@ class SequenceBenchmark(Benchmark):
 
     sequence_lengths: tuple[PositiveInt, ...] = ()
     """Additional sequence lengths to time; the gate ignores these timings."""
+
+
+def _deployable() -> list[str]:
+    return [name for name in RUNTIMES if RUNTIMES[name].hands_over]
 
 
 _LACKS: Mapping[Need, str] = {
@@ -124,7 +137,12 @@ class Workload(Section):
                     )
         if self.search:
             self.search.goal(self.gate)
-        if self.benchmark.baseline not in self.candidates():
+        if self.chooses_baseline and not self.floats():
+            raise ValueError(
+                f'benchmark.baseline = "{FASTEST_FLOAT}" requires a float candidate that can be deployed; add a recipe '
+                f'with method = "none" and one of the runtimes {", ".join(_deployable())}'
+            )
+        if self.benchmark.baseline not in (FASTEST_FLOAT, *self.candidates()):
             raise ValueError(
                 f'benchmark.baseline "{self.benchmark.baseline}" is not a candidate of this workload; '
                 f"choose one of {', '.join(self.candidates())}"
@@ -169,7 +187,54 @@ class Workload(Section):
         """Return the recipe with this name; raise `KeyError` if the name is unknown."""
         return {recipe.name: recipe for recipe in self.recipe}[name]
 
+    @property
+    def chooses_baseline(self) -> bool:
+        """Whether the baseline is the fastest float candidate, and not known yet."""
+        return self.benchmark.baseline == FASTEST_FLOAT
+
+    @property
+    def baseline_name(self) -> str:
+        """Name of the baseline; as long as the fastest float candidate is unknown, the first one in the file."""
+        return self.floats()[0] if self.chooses_baseline else self.benchmark.baseline
+
     def baseline(self) -> tuple[str, str]:
-        """Return the recipe name and runtime of the baseline."""
-        recipe, _, runtime = self.benchmark.baseline.partition("/")
+        """Return the recipe name and runtime of `baseline_name`."""
+        recipe, _, runtime = self.baseline_name.partition("/")
         return recipe, runtime
+
+    def with_baseline(self, name: str) -> Self:
+        """Return a copy whose baseline is the candidate `name`."""
+        return self.model_copy(update={"benchmark": self.benchmark.model_copy(update={"baseline": name})})
+
+    def floats(self) -> list[str]:
+        """Return the float candidates in file order, without those whose runtime is never deployed."""
+        return [
+            f"{recipe.name}/{runtime}"
+            for recipe in self.recipe
+            for runtime in recipe.runtimes
+            if recipe.method == "none" and RUNTIMES[runtime].hands_over
+        ]
+
+    def twin(self, runtime: str) -> str:
+        """Return the float candidate of a runtime, the first in file order, or ``""`` if there is none."""
+        found = (recipe.name for recipe in self.recipe if recipe.method == "none" and runtime in recipe.runtimes)
+        return next((f"{name}/{runtime}" for name in found), "")
+
+    def with_twins(self) -> Self:
+        """Return a copy with the missing float candidates of the quantized candidates' runtimes.
+
+        A plain float recipe of the file gets the runtimes. If there is none, a recipe is added.
+        """
+        quantized = [name for recipe in self.recipe if recipe.method != "none" for name in recipe.runtimes]
+        missing = tuple(name for name in dict.fromkeys(quantized) if not self.twin(name))
+        if not missing or not self.benchmark.twins:
+            return self
+        names = [recipe.name for recipe in self.recipe]
+        added = Recipe.model_validate(
+            {"name": "float" if "float" not in names else "float-twin", "method": "none", "runtimes": missing}
+        )
+        plain = next((each for each in self.recipe if each.content() == added.content()), None)
+        if plain is None:
+            return self.model_copy(update={"recipe": (*self.recipe, added)})
+        extended = plain.model_copy(update={"runtimes": (*plain.runtimes, *missing)})
+        return self.model_copy(update={"recipe": tuple(extended if each is plain else each for each in self.recipe)})

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from storage.results import Row
 from storage.results.tables import PROMOTIONS
+from tasks.gate import DOES_NOT_PAY, could_serve, may_be_promoted, pays
 from tasks.gate import judge as judge_beside
-from tasks.gate import may_be_promoted
 from tasks.judgement import GateDecision, Judgement
 from tasks.results import Failure, Incumbent, UnknownIncumbent
 from tasks.workload.workload import Workload
@@ -111,6 +111,60 @@ def test_a_candidate_that_passes_every_rule_is_promoted_with_the_numbers_that_we
         "min_coverage": 0.9,
     }
     assert decision.artifact_digest == "a" * 64
+
+
+OVER = {"best_float": "float/torchscript", "method": "dynamic"}
+
+
+def compared(low: float, high: float, **changes: Any) -> dict[str, Any]:
+    return row(**OVER, over_best_float_bound_low=low, over_best_float_bound_high=high, **changes)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "decision"), [((1.1, 1.3), "promote"), ((0.8, 0.9), "reject"), ((0.9, 1.1), "hold")]
+)
+def test_a_quantized_candidate_must_be_faster_than_a_float_file_of_any_runtime(
+    bounds: tuple[float, float], decision: str
+) -> None:
+    found = only(judge(workload(**STRICT), [compared(*bounds)]))
+    assert found.decision == decision
+    assert outcomes(found)["min_over_best_float"] == {"promote": "passed", "reject": "failed", "hold": "held"}[decision]
+    if decision == "reject":
+        assert "float/torchscript is the fastest float candidate" in found.reason
+
+
+@pytest.mark.parametrize("gate", [{"objective": "smallest"}, {"min_over_best_float": 0}])
+def test_the_best_float_is_information_where_speed_is_not_the_objective_or_the_rule_is_off(
+    gate: dict[str, Any],
+) -> None:
+    found = only(judge(workload(**STRICT | gate), [compared(0.8, 0.9)]))
+    assert found.decision == "promote"
+    assert "min_over_best_float" not in outcomes(found)
+
+
+def test_a_float_candidate_wins_where_int8_does_not_pay_even_if_it_is_the_baseline() -> None:
+    float_ = {"method": "none", "size_ratio": 1.0, "best_float": "float/torchscript"}
+    alone = row("float/torchscript", **float_, speedup=1.0)
+    slow = compared(0.8, 0.9)
+    demo = workload(max_quality_drop=0.2)
+    for baseline in ("float/torchscript", "float/eager"):
+        judgement = judge(demo.with_baseline(baseline), [alone, slow])
+        assert decided(judgement) == {"float/torchscript": "promote", "int8/torchscript": "reject"}
+        assert judgement.promoted is not None
+        assert judgement.promoted.reason.endswith(DOES_NOT_PAY)
+    # A float file that another rule rejects is not promoted, and the quantized candidate stays rejected.
+    rejected = judge(workload(max_quality_drop=0.2, min_size_ratio=1.2), [alone, slow])
+    assert rejected.promoted is None
+    assert not pays(rejected.decisions)
+    assert pays(judge(demo, [alone, compared(1.1, 1.2)]).decisions)
+
+
+def test_only_a_float_candidate_that_could_be_deployed_is_the_best_float() -> None:
+    demo, float_ = workload(max_quality_drop=0.2, min_size_ratio=3.0), {"method": "none", "size_ratio": 1.0}
+    assert could_serve(demo, row("float/torchscript", **float_))
+    assert not could_serve(demo, row("float/eager", **float_))
+    assert not could_serve(demo, row("float/torchscript", **float_, quality_difference=9.0))
+    assert not could_serve(demo, row("half/torchscript", method="cast"))
 
 
 def test_the_baseline_is_never_judged_though_another_float_candidate_is():

@@ -14,11 +14,7 @@
 -- column deciding_latency_s: median seconds per call, for the calls that the gate uses
 -- column resolution: size of the noise, as the distance from 1 to the farther end of the A/A interval
 -- column goodness: number by which the gate ranks candidates: deciding_speedup, size_ratio or capacity_ratio, depending on the objective
--- column best_float: fastest float candidate on the same night and host
--- column speedup_over_best_float: deciding_speedup of the candidate / deciding_speedup of best_float
 -- column unbeaten: whether the candidate is Pareto-optimal in size, deciding_speedup and quality
---
--- best_float compares only rows with the same host and baseline, because other ratios are not comparable.
 create macro outcomes_of(runs) as table
 with measured as (
     select *,
@@ -34,19 +30,6 @@ with measured as (
         ) as resolution
     from measurements
     where run_id in (select unnest(runs)) and setting in ('primary', 'incumbent')
-),
-best_float as (
-    select
-        workload, night, fingerprint, baseline,
-        max(deciding_speedup) as best_float_speedup, arg_max(candidate, deciding_speedup) as best_float
-    from (
-        select * from measured
-        where setting = 'primary' and method = 'none' and status = 'ok' and deciding_speedup is not null
-        qualify row_number() over (
-            partition by workload, night, fingerprint, baseline, candidate order by measured_at desc, run_id desc
-        ) = 1
-    )
-    group by workload, night, fingerprint, baseline
 ),
 newest as (
     select * from measured
@@ -72,10 +55,9 @@ judged as (
         case
             when status in ('failed', 'skipped') then concat_ws(': ', stage, coalesce(error, 'no reason was recorded'))
             when setting = 'incumbent' then bundle_reason
+            when is_baseline then baseline_reason
             else decided.reason
         end as why,
-        best_float,
-        deciding_speedup / best_float_speedup as speedup_over_best_float,
         case max(decided.objective) over of_night
             when 'smallest' then size_ratio when 'cheapest' then capacity_ratio else deciding_speedup
         end as goodness,
@@ -88,10 +70,6 @@ judged as (
         on newest.setting = 'primary' and decided.run_id = newest.run_id and decided.workload = newest.workload
         and decided.recipe = newest.recipe and decided.runtime = newest.runtime
     left join standings on standings.run_id = newest.run_id and standings.workload = newest.workload
-    left join best_float
-        on best_float.workload = newest.workload and best_float.night = newest.night
-        and best_float.fingerprint is not distinct from newest.fingerprint
-        and best_float.baseline is not distinct from newest.baseline
     window of_night as (partition by newest.workload, newest.night)
 ),
 points as (

@@ -7,6 +7,9 @@
 -- column decision: one of promote, stays (remains current), pass, hold, reject, failed, skipped or baseline
 -- column quality_difference: candidate quality minus baseline quality, in the workload's metric, rounded to three significant digits
 -- column size_ratio: baseline size / candidate size, rounded to three significant digits; above 1 if the candidate is smaller
+-- column over_best_float: latency of the fastest float candidate that could be deployed / candidate latency, rounded to three significant digits
+-- column int8_gain: latency of the float candidate of the same runtime / candidate latency, rounded to three significant digits
+-- column runtime_gain: baseline latency / latency of the float candidate of the same runtime, rounded to three significant digits
 -- column speedup: baseline latency / candidate latency over paired launches, rounded to three significant digits; above 1 if the candidate is faster
 -- column interval: 95% interval for speedup, formatted as text
 -- column cold_speedup: speed-up with cold caches; the workload file specifies whether the gate uses warm or cold calls
@@ -19,9 +22,6 @@
 -- column capacity_p999_ms: 99.9th percentile of the latency at capacity_rps, in milliseconds
 -- column cost_per_million: cost of a million requests, in the currency of price_per_hour in the workload file
 -- column why: first line of the gate's reason or of the error; the outcomes view contains the full text
---
--- In leaderboard_on, speedup_over_best_float compares a candidate with the night's fastest float candidate on the host
--- instead of the baseline.
 create macro leaderboard_on(asked) as table
 select
     workload, rank,
@@ -30,7 +30,7 @@ select
     quality_metric, quality, baseline_quality, quality_difference, quality_difference_low, quality_difference_high,
     higher_is_better, agreement, quality_batched,
     latency_s, baseline_latency_s, coalesce(speedup, case when is_baseline then 1.0 end) as speedup, speedup_low,
-    speedup_high, speedup_over_best_float, best_float,
+    speedup_high, best_float, over_best_float, over_best_float_low, over_best_float_high, runtime_gain, int8_gain,
     peak_rss_bytes, coverage, verdict, why as reason, stage, error, night, run_id, profile, fingerprint, artifact_digest,
     incumbent_stays,
     caches, cold_latency_s, cold_baseline_latency_s, cold_speedup, cold_speedup_low, cold_speedup_high, threads_used,
@@ -51,6 +51,9 @@ select
     workload, rank, candidate, became as decision,
     internal.to_three_digits(size_ratio) as size_ratio,
     internal.to_three_digits(quality_difference) as quality_difference,
+    internal.to_three_digits(over_best_float) as over_best_float,
+    internal.to_three_digits(int8_gain) as int8_gain,
+    internal.to_three_digits(runtime_gain) as runtime_gain,
     internal.to_three_digits(coalesce(speedup, case when is_baseline then 1.0 end)) as speedup,
     case
         when is_baseline then null

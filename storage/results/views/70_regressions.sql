@@ -25,22 +25,46 @@ join newest_nights(asked) as newest using (workload)
 where resets.night + holds_after <= newest.night
 group by all;
 
--- Valid rows of the requested night and of the year before. With few launches, intervals are wide because of Student's
+-- Valid rows of the requested night and of the year before. Speed-ups over an earlier baseline are divided by the
+-- speed-up of the last night's baseline in the same run, so that a new baseline does not begin a new history. With few launches, intervals are wide because of Student's
 -- quantile, not because of scatter. The widths are therefore rescaled to five launches, for which
 -- benchmarks.regressions tuned the alerts. Hashes replace names, because thousands of names are slow to transfer.
 create macro internal.history_on(asked) as table
-select rows.*, newest.night as last,
+with rows as (
+    select *,
+        coalesce(internal.deciding(caches, cold_speedup, speedup), case when is_baseline then 1.0 end) as gain,
+        ln(internal.deciding(caches, cold_speedup_high / cold_speedup_low, speedup_high / speedup_low))
+            * case launches when 2 then 0.218 when 3 then 0.645 when 4 then 0.872 else 1 end as ratio_width,
+        greatest(coalesce(ratio_width, 0.2) / (2 * 1.96), 0.001) as own_sd
+    from measurements where status = 'ok' and setting in ('primary', 'incumbent')
+),
+last_baselines as (
+    select workload, profile, arg_max(baseline, (rows.night, measured_at)) as last_baseline
+    from rows join newest_nights(asked) as newest using (workload)
+    where rows.night <= newest.night group by workload, profile
+),
+bases as (
+    select run_id, workload, gain as base, own_sd as base_sd, coalesce(quality_difference, 0) as base_difference
+    from rows join last_baselines using (workload, profile)
+    where setting = 'primary' and recipe || '/' || runtime = last_baseline
+)
+select rows.* exclude (gain, own_sd) replace (
+        quality_difference - coalesce(base_difference, 0) as quality_difference,
+        quality_difference_low - coalesce(base_difference, 0) as quality_difference_low,
+        quality_difference_high - coalesce(base_difference, 0) as quality_difference_high
+    ),
+    newest.night as last,
     hash(workload, recipe, runtime) as candidate,
-    hash(workload, recipe, runtime, machine, profile, baseline, threads, batch_size, caches) as series,
-    hash(baseline, quality_metric) as quality_of,
-    ln(internal.deciding(caches, cold_speedup, speedup)) as ratio,
-    ln(internal.deciding(caches, cold_speedup_high / cold_speedup_low, speedup_high / speedup_low))
-        * case launches when 2 then 0.218 when 3 then 0.645 when 4 then 0.872 else 1 end as ratio_width,
-    greatest(coalesce(ratio_width, 0.2) / (2 * 1.96), 0.001) as ratio_sd
-from measurements as rows
+    case when base is null then baseline else last_baseline end as compared_with,
+    hash(workload, recipe, runtime, machine, profile, compared_with, threads, batch_size, caches) as series,
+    hash(compared_with, quality_metric) as quality_of,
+    ln(gain / coalesce(base, 1.0)) as ratio,
+    case when baseline = last_baseline or base is null then own_sd else sqrt(own_sd ** 2 + base_sd ** 2) end as ratio_sd
+from rows
 join newest_nights(asked) as newest using (workload)
-where status = 'ok' and setting in ('primary', 'incumbent')
-    and rows.night <= newest.night and rows.night > newest.night - 365;
+join last_baselines using (workload, profile)
+left join bases using (run_id, workload)
+where rows.night <= newest.night and rows.night > newest.night - 365;
 
 -- Speed-ups on one machine and in one setting, by night. A night's runs are weighted by precision, so that a later,
 -- noisy run does not cancel the findings of an earlier run.

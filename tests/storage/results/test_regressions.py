@@ -465,3 +465,27 @@ def test_a_slow_down_with_cold_caches_is_found_where_those_decide(tmp_path: Path
     assert kinds(tmp_path) == [("slower", "speedup")]
     (found,) = find_regressions(tmp_path)
     assert found.tonight == pytest.approx(3.5)
+
+
+def rebased(store: Path, later: float) -> list[tuple[str, str]]:
+    """Eight nights over float/eager, then two over float/openvino, on which the candidate is `later` times as fast."""
+    for index in range(10):
+        night, run = FIRST + dt.timedelta(days=index), f"run-{index:02}"
+        is_new = index >= 8
+        name = "float/openvino" if is_new else "float/eager"
+        # float/openvino is four times as fast as float/eager, and the candidate eight times.
+        floats = [
+            baseline(run, night, baseline=name, is_baseline=not is_new, speedup=0.25 if is_new else None),
+            baseline(
+                run, night, runtime="openvino", baseline=name, is_baseline=is_new, speedup=None if is_new else 4.0
+            ),
+        ]
+        speedup = later if is_new else 8.0
+        write_night(store, night, [*floats, measurement(run, night, baseline=name, speedup=speedup)], run)
+    refresh(store)
+    return [(finding.recipe, finding.kind) for finding in find_regressions(store)]
+
+
+def test_a_new_baseline_does_not_begin_a_new_history(tmp_path: Path) -> None:
+    assert rebased(tmp_path / "same", 2.0) == []
+    assert rebased(tmp_path / "slower", 1.5) == [("dynamic", "slower")]

@@ -92,34 +92,6 @@ def test_the_best_passing_candidate_is_first_and_the_failed_last(tmp_path: Path)
     assert [row["rank"] for row in ranked] == [1, 2, 3, 4, 5]
 
 
-def test_speedup_over_the_best_float_candidate_not_over_the_named_baseline(tmp_path: Path) -> None:
-    rows = [
-        baseline("a", FIRST),
-        baseline("a", FIRST, runtime="torchscript", is_baseline=False, speedup=1.6),
-        measurement("a", FIRST, speedup=2.0),
-    ]
-    write_night(tmp_path, FIRST, rows, "a")
-    found = ask(tmp_path, "select * from leaderboard_on(null) where recipe = 'dynamic'")[0]
-    assert found["speedup"] == 2.0
-    assert found["best_float"] == "float/torchscript"
-    assert found["speedup_over_best_float"] == pytest.approx(1.25)
-
-
-def test_the_best_float_candidate_is_that_of_all_the_nights_runs_on_the_host(tmp_path: Path) -> None:
-    later = {"measured_at": at(FIRST, 9)}
-    elsewhere = {"measured_at": at(FIRST, 10), "fingerprint": "0" * 64}
-    full = [baseline("full", FIRST), baseline("full", FIRST, runtime="torchscript", is_baseline=False, speedup=1.6)]
-    write_night(tmp_path, FIRST, full, "full")
-    write_night(tmp_path, FIRST, [baseline("narrow", FIRST, **later), measurement("narrow", FIRST, **later)], "narrow")
-    other_host = [baseline("else", FIRST, **elsewhere), measurement("else", FIRST, recipe="static", **elsewhere)]
-    write_night(tmp_path, FIRST, other_host, "else")
-    sql = "select recipe, best_float, speedup_over_best_float as over from leaderboard_on(null) where method <> 'none'"
-    assert {row["recipe"]: (row["best_float"], row["over"]) for row in ask(tmp_path, sql)} == {
-        "dynamic": ("float/torchscript", pytest.approx(1.25)),
-        "static": ("float/eager", pytest.approx(2.0)),
-    }
-
-
 def test_a_workload_that_is_decided_with_cold_caches_has_its_outcomes_by_those(tmp_path: Path) -> None:
     def row(recipe: str, warm: float, cold: float, **changes: Any) -> dict[str, Any]:
         ends = {"cold_speedup": cold, "cold_speedup_low": cold, "cold_speedup_high": cold, "cold_latency_s": 1.0}
@@ -133,7 +105,6 @@ def test_a_workload_that_is_decided_with_cold_caches_has_its_outcomes_by_those(t
     assert [row["rank"] for row in found.values()] == [1, 2, 3]
     assert list(found) == ["int8/eager", "float-b/eager", "float-a/eager"]
     int8 = found["int8/eager"]
-    assert (int8["best_float"], int8["speedup_over_best_float"]) == ("float-b/eager", 1.5)
     assert (int8["deciding_speedup"], int8["deciding_latency_s"]) == (6.0, 1.0)
     assert int8["resolution"] == pytest.approx(0.3)
     assert [name for name, row in found.items() if row["unbeaten"]] == ["int8/eager", "float-b/eager"]

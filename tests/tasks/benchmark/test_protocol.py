@@ -186,3 +186,35 @@ def test_launches_go_on_for_the_caches_that_decide_only(tmp_path: Path, monkeypa
     by_warm = Contest(frozenset({"close/eager"}), min_speedup=1.11)
     assert len(session.measure(subjects, by_warm).launches) == 3
     assert len(session.measure(subjects, replace(by_warm, caches="cold")).launches) == 5
+
+
+@pytest.mark.slow
+def test_the_gains_of_runtime_and_int8_multiply_to_the_speedup_and_the_best_float_is_compared(tmp_path: Path) -> None:
+    works = {BASELINE: 300, "float/openvino": 100, "float/onnxruntime": 180, "int8/openvino": 40, "int8/eager": 200}
+    contest = Contest(
+        contenders=frozenset({"int8/openvino", "int8/eager"}),
+        min_speedup=1.05,
+        twins={"int8/openvino": "float/openvino", "int8/eager": BASELINE},
+        floats=frozenset({"float/openvino", "float/onnxruntime"}),
+        min_over_best_float=1.0,
+    )
+    subjects = [plan(tmp_path, name, work=work, simulated=True) for name, work in works.items()]
+    profile = TINY.model_copy(update={"budget_s": 600, "launches": 5})
+    measured = replace(SESSION, profile=profile).measure(subjects, contest)
+    for name in contest.contenders:
+        runtime, int8 = measured.gains(name) or (None, None)
+        assert runtime is not None
+        assert int8 is not None
+        assert runtime.value * int8.value == pytest.approx(measured.ratio(name).value)
+        assert int8.low <= works[contest.twins[name]] / works[name] <= int8.high
+    # The slower float leaves the launches, the faster one stays, because it is a twin and the best float.
+    assert [len(measured.of(name)) for name in ("float/openvino", "float/onnxruntime")] == [5, 2]
+    assert measured.best_float() == "float/openvino"
+    slow, fast = (measured.over_best_float(name) for name in ("int8/eager", "int8/openvino"))
+    assert slow is not None
+    assert fast is not None
+    assert slow.high < 1 < fast.low
+    bounds = measured.over_best_float_bounds("int8/eager")
+    assert bounds is not None
+    assert bounds.high < 1
+    assert contest.is_decided(measured)

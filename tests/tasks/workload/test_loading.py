@@ -1,12 +1,15 @@
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from flows.request import BUILT_IN
 from storage.errors import ConfigurationError
-from tasks.workload import find_workloads, read_workload
+from tasks.workload import Workload, find_workloads, read_workload
 from tests.documentation.pages import ROOT
 
 GOOD = """
@@ -268,3 +271,37 @@ def test_a_workload_that_is_nearly_one_of_ours_gets_a_proposal():
 
 def test_a_misspelt_key_where_the_purpose_is_missing_too_is_one_message(tmp_path):
     assert "purpos: Extra inputs" in _refused(tmp_path, 'purpose = "language-model"', 'purpos = "language-model"')
+
+
+def floats_of(document: dict[str, Any]) -> Workload:
+    return Workload.model_validate(tomllib.loads(GOOD) | document)
+
+
+def test_twins_are_the_missing_float_candidates_of_the_quantized_runtimes() -> None:
+    quantized = {"name": "int8", "method": "dynamic", "runtimes": ["onnxruntime", "torchscript"]}
+    plain = {"name": "float", "method": "none", "runtimes": ["torchscript"]}
+    other = {"name": "channels-last", "method": "none", "runtimes": ["torchscript"], "memory_format": "channels-last"}
+    found = floats_of(
+        {"recipe": [other, plain, quantized], "benchmark": {"baseline": "float/torchscript"}}
+    ).with_twins()
+    assert found.candidates()[:3] == ["channels-last/torchscript", "float/torchscript", "float/onnxruntime"]
+    assert [found.twin(name) for name in ("torchscript", "onnxruntime", "openvino")] == [
+        "channels-last/torchscript",
+        "float/onnxruntime",
+        "",
+    ]
+    added = floats_of({"recipe": [other, quantized], "benchmark": {"baseline": "fastest-float"}}).with_twins()
+    assert added.recipe[-1].name == "float"
+    assert added.recipe[-1].runtimes == ("onnxruntime",)
+    off = floats_of({"recipe": [plain, quantized], "benchmark": {"baseline": "float/torchscript", "twins": False}})
+    assert off.with_twins() is off
+
+
+def test_the_fastest_float_is_the_first_that_can_be_deployed_until_it_is_known() -> None:
+    recipes = [{"name": "float", "method": "none", "runtimes": ["eager", "torchscript"]}]
+    found = floats_of({"recipe": recipes, "benchmark": {"baseline": "fastest-float"}})
+    assert found.baseline() == ("float", "torchscript")
+    assert found.with_baseline("float/eager").baseline() == ("float", "eager")
+    recipes = [{"name": "float", "method": "none", "runtimes": ["eager"]}]
+    with pytest.raises(ValidationError, match="requires a float candidate that can be deployed"):
+        floats_of({"recipe": recipes, "benchmark": {"baseline": "fastest-float"}})
