@@ -2,9 +2,8 @@
 PYTHON ?= python3
 PROFILE ?= quick
 BIN := .venv/bin
-# Each module in one process; the slow ones begin (tests/conftest.py). REPORT=file.xml keeps the time of every test, for
-# `python -m benchmarks.durations file.xml`.
-PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder $(if $(REPORT),--junitxml=$(REPORT)) --numprocesses
+# Each module in one process; the slow ones begin (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 PROCESSORS := $(shell nproc)
 # Nights wait much, unit tests do not.
 MORE := $(shell expr $(PROCESSORS) + 2)
@@ -42,7 +41,6 @@ lint: .venv/installed-dev ## Check style, types, import layers and dependencies
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/deptry flows tasks storage
-	$(BIN)/python -m tests.prose
 
 format: .venv/installed-dev ## Rewrite the source in the house style
 	$(BIN)/ruff check --fix .

@@ -106,8 +106,10 @@ def script(folder: Path, threads: int) -> Call:
 
 def package(folder: Path, threads: int) -> Call:
     """Open a compiled package and its operators."""
+    loaded = {Path(library).name for library in torch.ops.loaded_libraries}
     for library in folder.glob("*.so"):
-        torch.ops.load_library(str(library))
+        if library.name not in loaded:  # torch aborts the process if another copy registers the same operators
+            torch.ops.load_library(str(library))
     model = torch._inductor.aoti_load_package(str(folder / "model.pt2"))
     return lambda *inputs: listed(model(*inputs))
 

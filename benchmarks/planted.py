@@ -17,7 +17,7 @@ import os
 import random
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,13 +92,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=120)
     parser.add_argument("--clean", type=int, default=200)
-    parser.add_argument("--kind", help="only the faults of which this is the method's name")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         garden = Garden(Workspace(ArtifactStore(Path(folder) / "store")), Path(folder))
         kinds = [garden.fallback, garden.unfused, garden.shared_range, garden.saturating]
-        kinds = [kind for kind in kinds if arguments.kind in (None, kind.__name__)]
         faults = [kinds[number % len(kinds)](number) for number in range(arguments.faults)]
         clean = [garden.clean(1000 + number) for number in range(arguments.clean)]
         missed: list[str] = []
@@ -219,7 +217,7 @@ class Garden:
         store.copy(candidate.kind, candidate.digest, own)
         (own / GOLDEN).write_bytes(golden.to_bytes())
         if claimed:
-            _claim(own / DOCUMENT, lambda module: module in claimed)
+            _claim(own / DOCUMENT, claimed)
         shared = CandidateFiles.find(candidate, store).shared
         subject = Subject(
             name=own.name,
@@ -272,11 +270,11 @@ def _separate(path: Path, seed: int) -> None:
     onnx.save(model, path)
 
 
-def _claim(document: Path, is_claimed: Callable[[str], bool]) -> None:
+def _claim(document: Path, claimed: list[str]) -> None:
     """Write into a candidate that modules are quantized which are not."""
     made = json.loads(document.read_text(encoding="utf-8"))
     for module in made["coverage"]:
-        if is_claimed(module["module"]):
+        if module["module"] in claimed:
             module |= {"quantized": True, "reason": ""}
     document.write_text(json.dumps(made), encoding="utf-8")
 

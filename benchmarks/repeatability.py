@@ -8,33 +8,23 @@ Prepares, trains, quantizes and evaluates what the store does not hold yet, then
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from statistics import median
 
 from storage.artifacts import ArtifactStore
 from tasks.benchmark.messages import PROFILES
 from tasks.benchmark.stage import BenchmarkCandidate, benchmark
-from tasks.job import Job, Workspace
+from tasks.job import Workspace
 from tasks.machine import this_machine
 from tasks.results import BenchmarkResult
 from tasks.stages import build, evaluate, obtain, prepare
-from tasks.workload import Workload, read_workload
+from tasks.workload import read_workload
 
 _WORKLOADS = Path(__file__).parent.parent / "flows" / "workloads"
 
 
-def candidates_of(job: Job[Workload], workspace: Workspace) -> list[BenchmarkCandidate]:
-    """Build and evaluate every candidate, as a night does before it benchmarks."""
-    built = [build(workspace, job, recipe, runtime) for recipe in job.workload.recipe for runtime in recipe.runtimes]
-    return [
-        BenchmarkCandidate(candidate=candidate, outputs=evaluate(workspace, job, candidate).outputs)
-        for candidate in built
-    ]
-
-
 def show(workload: str, results: list[BenchmarkResult]) -> None:
-    """Print the coverage of each candidate, then the resolutions and what benchmarks and launches took."""
+    """Print the coverage of each candidate, then the resolutions and what the benchmarks took."""
     for index, row in enumerate(results[0].timings):
         if f"{row.recipe}/{row.runtime}" == results[0].baseline and row.setting == "primary":
             continue
@@ -54,14 +44,6 @@ def show(workload: str, results: list[BenchmarkResult]) -> None:
         f"{workload:10} resolution ±{resolutions[0]:.0%} to ±{resolutions[-1]:.0%}; "
         f"wall {median(r.wall_s for r in results):.1f} s, of which outside timed blocks {outside:.0%}"
     )
-    launched = [json.loads(result.evidence_after)["first_block_s"] for result in results]
-    first, later = [each[0] for each in launched], [seconds for each in launched for seconds in each[1:]]
-    print(
-        f"{workload:10} from a launch's start to its first timed block: first launch {median(first):.1f} s "
-        f"({min(first):.1f} to {max(first):.1f}), "
-        f"later ones {median(later):.1f} s ({min(later):.1f} to {max(later):.1f})",
-        flush=True,
-    )
 
 
 def main() -> None:
@@ -77,7 +59,11 @@ def main() -> None:
     for name in arguments.workload or ["lstm-demo", "word-lm"]:
         workload = read_workload(_WORKLOADS / f"{name}.toml")
         job = obtain(workspace, workload, prepare(workspace, workload))
-        candidates = candidates_of(job, workspace)
+        built = [build(workspace, job, recipe, runtime) for recipe in workload.recipe for runtime in recipe.runtimes]
+        candidates = [
+            BenchmarkCandidate(candidate=candidate, outputs=evaluate(workspace, job, candidate).outputs)
+            for candidate in built
+        ]
         results = [benchmark(job, candidates, PROFILES[arguments.profile], workspace) for _ in range(arguments.runs)]
         show(name, results)
 

@@ -4,10 +4,10 @@ Run it where nothing else runs; it takes some ten minutes::
 
     python -m benchmarks.runtimes --rounds 12
 
-One thread, blocks of at least 0.12 s in random order, caches warm. Ratios are to torch's eager float of the same round,
-with the 95% interval of their median by order statistics. Peers are written here as their own documentation has them;
-the candidates are built by this project from workload files. The word model is the tutorial's from ../shared/data where
-that is, else random weights of the same shape.
+The models are the tutorial's word model (from ../shared/data where that is, else random weights of the same shape),
+ResNet-18, and a BERT with the shape of MiniLM-L6 (width 384, 6 layers). One thread, blocks of at least 0.12 s in random
+order, caches warm. Ratios are to torch's eager float of the same round, with the 95% interval of their median by order
+statistics. Peers are written here as their own documentation has them; the candidates are built by this project.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tasks.job import Job, Workspace
 from tasks.machine import this_machine
 from tasks.outputs import intra_op_threads
 from tasks.stages import build, obtain, prepare
-from tasks.workload import Workload
+from tasks.workload import Workload, find_workloads
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 EXAMPLE = Path(__file__).parents[1] / "docs" / "examples" / "wikitext.toml"
@@ -75,6 +75,14 @@ IMAGES: dict[str, Any] = {
     "checkpoint": {"kind": "seeded", "seed": 0},
     "benchmark": {"baseline": "float/torchscript"},
 }  # fmt: skip
+ENCODER_LENGTHS = (8, 32, 128)
+ENCODER_SHAPE = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+ENCODER_RECIPES: list[dict[str, Any]] = [
+    {"name": "float", "method": "none", "runtimes": ["eager", "onnxruntime", "openvino"]},
+    {"name": "dynamic-int8", "method": "dynamic", "runtimes": ["torchscript", "onnxruntime", "openvino"]},
+    {"name": "static-int8", "method": "static", "runtimes": ["onnxruntime", "openvino"]},
+    {"name": "int8-per-row", "method": "dynamic-per-row", "runtimes": ["eager", "aot-inductor"]},
+]
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12, help="timed blocks of each subject (default: %(default)s)")
-    parser.add_argument("--only", choices=("words", "images"), help="one of the models (default: both)")
+    parser.add_argument("--only", choices=("words", "images", "encoders"), help="time only this model")
     parser.add_argument("--shared", type=Path, default=SHARED, help="folder with the checkpoint and its text")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -98,13 +106,20 @@ def main() -> None:
     print(f"{machine.cpu} ({', '.join(has)}); {', '.join(f'{n} {v}' for n, v in machine.libraries.items())}.\n")
     with tempfile.TemporaryDirectory() as folder, intra_op_threads(1), torch.inference_mode():
         workspace = Workspace(ArtifactStore(Path(folder) / "store"))
-        if arguments.only != "images":
+        if arguments.only in (None, "words"):
             words = word_job(arguments.shared, workspace)
             for title, length in (("word model with one token", 1), ("word model with 25 tokens", 25)):
                 print_column(title, subjects_of(words, workspace, length, Path(folder)), arguments.rounds)
-        if arguments.only != "words":
+        if arguments.only in (None, "images"):
             images = subjects_of(image_job(workspace), workspace, 0, Path(folder))
             print_column("ResNet-18, 224², batch 1", images, arguments.rounds)
+        if arguments.only in (None, "encoders"):
+            job = encoder_job(workspace)
+            for length in ENCODER_LENGTHS:
+                ids = torch.randint(5, 1000, (1, length), generator=torch.Generator().manual_seed(length))
+                encoders = candidates_of(job, workspace, (ids, torch.ones_like(ids)))
+                encoders[EAGER] = encoders.pop("nightquant float/eager")
+                print_column(f"MiniLM shape, {length} tokens", encoders, arguments.rounds)
 
 
 def word_job(shared: Path, workspace: Workspace) -> Job[Workload]:
@@ -126,6 +141,16 @@ def image_job(workspace: Workspace) -> Job[Workload]:
     return job_of(IMAGES | {"recipe": IMAGE_RECIPES}, workspace)
 
 
+def encoder_job(workspace: Workspace) -> Job[Workload]:
+    """The text encoder of the built-in workload in another shape, with random weights."""
+    (built_in,) = find_workloads(["python-text"], Path(__file__).parents[1] / "flows" / "workloads")
+    document = built_in.model_dump(mode="json") | {"checkpoint": {"kind": "seeded"}, "recipe": ENCODER_RECIPES}
+    document["model"]["config"] |= ENCODER_SHAPE
+    document["data"] |= {"train": 200, "valid": 20, "test": 200, "calibration": 20}
+    document["benchmark"]["baseline"] = "float/eager"
+    return job_of(document, workspace)
+
+
 def job_of(document: Mapping[str, Any], workspace: Workspace) -> Job[Workload]:
     """Data and checkpoint of a workload."""
     workload = Workload.model_validate(document)
@@ -133,7 +158,7 @@ def job_of(document: Mapping[str, Any], workspace: Workspace) -> Job[Workload]:
 
 
 def subjects_of(job: Job[Workload], workspace: Workspace, length: int, folder: Path) -> dict[str, Subject]:
-    """Every peer by its own means, then every candidate of this project; what cannot be made is told."""
+    """Every peer by its own means, then every candidate of this project."""
     benchmark = job.workload.benchmark.model_copy(update={"sequence_length": length or 1})
     workload = job.workload.model_copy(update={"benchmark": benchmark})
     domain, store = DOMAINS[workload.domain], workspace.store
@@ -144,7 +169,13 @@ def subjects_of(job: Job[Workload], workspace: Workspace, length: int, folder: P
         name: Subject((lambda call=call: call(*inputs)), scope)  # type: ignore[misc]
         for name, (call, scope) in made.items()
     }
-    for recipe in workload.recipe:
+    return subjects | candidates_of(job, workspace, inputs)
+
+
+def candidates_of(job: Job[Workload], workspace: Workspace, inputs: tuple[torch.Tensor, ...]) -> dict[str, Subject]:
+    """Every candidate that can be built here; name those that cannot."""
+    subjects = {}
+    for recipe in job.workload.recipe:
         for runtime in recipe.runtimes:
             try:
                 with torch.inference_mode(mode=False):

@@ -3,7 +3,7 @@
 Run it where nothing else runs; it takes some minutes. The corpus is a folder or archive in WikiText's layout, the
 checkpoint a state dict of the tutorial's model trained on it::
 
-    python benchmarks/word_lm.py --data PATH --checkpoint FILE
+    python -m benchmarks.word_lm --data PATH --checkpoint FILE
 
 The tutorial's column is its own procedure in plain torch: quantize, save, evaluate word by word on one thread. The
 other is what the nightly flow does with the same inputs, for every recipe.
@@ -12,40 +12,29 @@ other is what the nightly flow does with the same inputs, for every recipe.
 from __future__ import annotations
 
 import argparse
-import io
-import statistics
-import sys
 import tempfile
 import time
 import tomllib
 import warnings
-from collections.abc import Callable
-from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
-from tasks.build import model_source, open_candidate
+from tasks.build import model_source
 from tasks.data.samples import load_samples
-from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.machine import available_cores
 from tasks.outputs import intra_op_threads
 from tasks.quantize.engine import quantized_engine
 from tasks.quantize.source import ModelSource
-from tasks.refs import CandidateRef
 from tasks.stages import build, evaluate, obtain, prepare
 from tasks.workload import Workload
 
 EXAMPLE = Path(__file__).parent.parent / "docs" / "examples" / "wikitext.toml"
-MARKS = ("<!-- printed by benchmarks/word_lm.py -->", "<!-- end of what it printed -->")
-ROUNDS, CALLS = 15, 20
-RUNTIMES = ("eager", "torchscript")
-MODES: tuple[Literal["exact", "segments"], ...] = ("exact", "segments")
 
 
 @dataclass(frozen=True)
@@ -61,44 +50,14 @@ class Line:
 
 
 def main() -> None:
-    """Measure, print, and write into the page where one is named."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="wikitext-2", help="corpus: folder or archive (default: %(default)s)")
     parser.add_argument("--checkpoint", default="word_lm.pth", help="state dict (default: %(default)s)")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="put what is printed between the page's marks, too")
     arguments = parser.parse_args()
-    printed = io.StringIO()
-    with redirect_stdout(Tee(printed)):
-        measure(arguments.data, arguments.checkpoint)
-    if arguments.write:
-        write_page(arguments.write, printed.getvalue())
-
-
-class Tee(io.TextIOBase):
-    """Writes to standard output and keeps a copy."""
-
-    def __init__(self, copy: io.StringIO) -> None:
-        self._copy = copy
-
-    def write(self, text: str) -> int:
-        """Write at once, so that a long run shows how far it is."""
-        sys.__stdout__.write(text)  # type: ignore[union-attr]
-        sys.__stdout__.flush()  # type: ignore[union-attr]
-        return self._copy.write(text)
-
-
-def write_page(page: Path, printed: str) -> None:
-    """Replace what stands between the page's two marks."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    page.write_text(f"{before}{MARKS[0]}\n\n{printed.strip()}\n\n{MARKS[1]}{after}", encoding="utf-8")
-
-
-def measure(data: str, checkpoint: str) -> None:
-    """Print every table for a corpus and a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(ArtifactStore(Path(folder)))
-        job = open_job(data, checkpoint, workspace)
+        job = open_job(arguments.data, arguments.checkpoint, workspace)
         ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
         print(
             f"The vocabulary has {job.dataset.vocabulary:,} words, and the test split has {len(ids):,} words. The "
@@ -108,7 +67,7 @@ def measure(data: str, checkpoint: str) -> None:
         began = time.perf_counter()
         tutorial = tutorial_lines(model_source(job, workspace), ids.long())
         tutorial_s = time.perf_counter() - began
-        candidates, ours, ours_s = nightly_lines(job, workspace)
+        ours, ours_s = nightly_lines(job, workspace)
         print_quality(tutorial, ours)
         same_table_s = sum(line.whole_s for line in ours if line.name in ("float", "dynamic-int8"))
         print(
@@ -117,8 +76,6 @@ def measure(data: str, checkpoint: str) -> None:
             f"Quantizing the model with all {len(ours)} recipes, and saving and evaluating the results, takes "
             f"{ours_s:.1f} s.\n"
         )
-        print_modes(job, candidates, workspace)
-        print_latency(job, candidates, workspace)
 
 
 def open_job(data: str, checkpoint: str, workspace: Workspace) -> Job[Workload]:
@@ -165,19 +122,18 @@ def tutorial_loss(model: nn.Module, ids: Tensor, example: dict[str, Tensor]) -> 
     return total / (len(words) - 1)
 
 
-def nightly_lines(job: Job[Workload], workspace: Workspace) -> tuple[list[CandidateRef], list[Line], float]:
+def nightly_lines(job: Job[Workload], workspace: Workspace) -> tuple[list[Line], float]:
     """Every recipe as the nightly flow does it; the seconds of a line are its evaluation's on all cores."""
-    candidates, lines = [], []
-    whole = time.perf_counter()
+    lines, whole = [], time.perf_counter()
     for recipe in job.workload.recipe:
         started = time.perf_counter()
-        candidates.append(build(workspace, job, recipe, "eager"))
+        candidate = build(workspace, job, recipe, "eager")
         began = time.perf_counter()
-        result = evaluate(workspace, job, candidates[-1])
+        result = evaluate(workspace, job, candidate)
         done = time.perf_counter()
-        size = candidates[-1].size_bytes / 1e6
+        size = candidate.size_bytes / 1e6
         lines.append(Line(recipe.name, size, result.quality, result.quality_batched, done - began, done - started))
-    return candidates, lines, time.perf_counter() - whole
+    return lines, time.perf_counter() - whole
 
 
 def print_quality(tutorial: list[Line], ours: list[Line]) -> None:
@@ -191,73 +147,6 @@ def print_quality(tutorial: list[Line], ours: list[Line]) -> None:
             f"| {line.name} | {line.megabytes:.3f} | {line.loss:.6f} | {line.batched_loss:.6f} | {line.seconds:.1f} |"
         )
     print()
-
-
-def print_modes(job: Job[Workload], candidates: list[CandidateRef], workspace: Workspace) -> None:
-    """Both modes of evaluation on all cores, in batches: the exact one, chunk after chunk, and the segments."""
-    print("| evaluation on all cores | exact s | segments s | speed-up | loss difference |")
-    print("|---|---:|---:|---:|---:|")
-    for candidate in candidates:
-        if candidate.recipe not in ("float", "dynamic-int8"):
-            continue
-        taken, losses = [], []
-        model = open_candidate(candidate, workspace, torch.get_num_threads())
-        for mode in MODES:
-            settings = job.workload.evaluate.model_copy(update={"mode": mode})
-            workload = job.workload.model_copy(update={"evaluate": settings})
-            changed = replace(job, workload=workload)
-            began = time.perf_counter()
-            with model.scope():
-                losses.append(DOMAINS[workload.domain].evaluate(changed, model.call, workspace).value)
-            taken.append(time.perf_counter() - began)
-        exact_s, segments_s = taken
-        gap = abs(losses[0] - losses[1])
-        print(f"| {candidate.recipe} | {exact_s:.1f} | {segments_s:.1f} | {exact_s / segments_s:.1f} | {gap:.1e} |")
-    print()
-
-
-def print_latency(job: Job[Workload], candidates: list[CandidateRef], workspace: Workspace) -> None:
-    """Milliseconds of one word at batch size 1 on one thread, in interleaved rounds, as ratios to eager float."""
-    example = model_source(job, workspace).example_inputs
-    step = (example["tokens"][:1], example["h"], example["c"])
-    models = {
-        (recipe.name, runtime): open_candidate(build(workspace, job, recipe, runtime), workspace, 1)
-        for recipe in job.workload.recipe
-        for runtime in recipe.runtimes
-        if runtime in RUNTIMES
-    }
-    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in models}
-    with intra_op_threads(1), torch.inference_mode():
-        for turn in range(ROUNDS + 2):
-            for key, model in models.items():
-                with model.scope():
-                    taken = time_calls(lambda model=model: model.call(*step), CALLS)  # type: ignore[misc]
-                # The first two rounds warm up, traced models compile in them.
-                if turn >= 2:
-                    seconds[key].append(taken)
-    base = seconds["float", "eager"]
-    print("| one word per call on one thread | eager ms | torchscript ms | eager × | torchscript × |")
-    print("|---|---:|---:|---:|---:|")
-    for candidate in candidates:
-        cells = [_cells(seconds.get((candidate.recipe, runtime)), base) for runtime in RUNTIMES]
-        print(
-            f"| {candidate.recipe} | {' | '.join(ms for ms, _ in cells)} | {' | '.join(ratio for _, ratio in cells)} |"
-        )
-
-
-def _cells(taken_s: list[float] | None, base_s: list[float]) -> tuple[str, str]:
-    if taken_s is None:
-        return "–", "–"
-    ratio = statistics.median(base / taken for base, taken in zip(base_s, taken_s, strict=True))
-    return f"{1e3 * statistics.median(taken_s):.2f}", f"{ratio:.2f}"
-
-
-def time_calls(call: Callable[[], object], calls: int) -> float:
-    """Seconds of one call, over a block of `calls`."""
-    began = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return (time.perf_counter() - began) / calls
 
 
 if __name__ == "__main__":

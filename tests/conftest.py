@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from benchmarks.durations import CPU
 from storage.locks import file_lock
-
-_CPU_BEFORE = pytest.StashKey[float]()
 
 # How long one example takes on a machine that is shared says nothing of the code.
 settings.register_profile("shared machine", deadline=None)
@@ -35,20 +32,6 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """Let the interpreter end as usual: libraries report what is not collected as leaked."""
     gc.unfreeze()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begin to count a test's processor time."""
-    item.stash[_CPU_BEFORE] = sum(os.times()[:4])
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Write the processor time of the worker and its ended children into the report, for `benchmarks.durations`."""
-    if call.when == "teardown":
-        item.user_properties.append((CPU, f"{sum(os.times()[:4]) - item.stash[_CPU_BEFORE]:.2f}"))
-    return (yield)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,12 +1,10 @@
 """Which architectures become int8, by which method and in which runtime; or what each one says instead?
 
-    python -m benchmarks.architectures [--families timm,torchvision,transformers,torchaudio,own] [--only NAME ...]
-        [--method dynamic,static] [--runtime torchscript,onnxruntime,openvino,aot-inductor] [--seconds 300]
-        [--memory-gb 8] [--markdown FILE]
+    python -m benchmarks.architectures [--only NAME ...] [--memory-gb 8]
 
 Makes each architecture small and with random weights, writes the workload file that a user would write, and builds each
-candidate in a process of its own for the architecture, with limits of time and memory. timm and torchaudio are not
-installed with nightquant: install them first, or leave their families out.
+candidate in a process of its own for the architecture, with limits of time and memory. timm is not installed with
+nightquant; without it, its architectures are left out.
 
 A cell shows the outcome of a candidate: the largest difference of its outputs from the float model's outputs, as a
 fraction of their range; "refused", with a message below the table; "crashed" for an unforeseen error; "too slow" or
@@ -21,11 +19,11 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,9 +31,9 @@ from pathlib import Path
 from benchmarks.architectures.catalog import Architecture, architectures
 
 ROOT = Path(__file__).parents[2]
-FAMILIES = ("timm", "torchvision", "transformers", "torchaudio", "own")
-RUNTIMES = ("torchscript", "onnxruntime", "openvino", "aot-inductor")
-CARRIED_OUT = {"dynamic": RUNTIMES[:3], "static": RUNTIMES}
+METHODS = ("dynamic", "static")
+RUNTIMES = ("torchscript", "onnxruntime", "openvino")
+SECONDS = 120  # for each candidate
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,7 @@ def write_user_files(architecture: Architecture, folder: Path) -> Path:
     head = f"import torch\nfrom torch import nn\n{architecture.imports}\n"
     (folder / "sweep.py").write_text(head + textwrap.dedent(code), encoding="utf-8")
     recipes = "".join(
-        f'[[recipe]]\nname = "{method}"\nmethod = "{method}"\nruntimes = {json.dumps(runtimes)}\n'
-        for method, runtimes in CARRIED_OUT.items()
+        f'[[recipe]]\nname = "{method}"\nmethod = "{method}"\nruntimes = {json.dumps(RUNTIMES)}\n' for method in METHODS
     )
     document = f"""
     schema_version = 1
@@ -101,39 +98,25 @@ def write_user_files(architecture: Architecture, folder: Path) -> Path:
     return path
 
 
-def run_one(
-    architecture: Architecture, methods: Sequence[str], runtimes: Sequence[str], seconds: float, memory_bytes: int
-) -> list[Outcome]:
+def run_one(memory_bytes: int, architecture: Architecture) -> tuple[Architecture, list[Outcome]]:
     """Try an architecture in a process of its own; what that did not come to is too slow or crashed."""
-    asked = [(method, runtime) for method in methods for runtime in runtimes if runtime in CARRIED_OUT[method]]
+    asked = [(method, runtime) for method in METHODS for runtime in RUNTIMES]
     with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
         path = write_user_files(architecture, Path(folder))
         words = [sys.executable, "-m", "benchmarks.architectures.candidates", str(path), str(memory_bytes)]
-        errors = Path(folder) / "stderr"
-        with errors.open("w", encoding="utf-8") as stream:
-            process = subprocess.Popen(
-                [*words, *(f"{method}/{runtime}" for method, runtime in asked)],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=stream,
-                text=True,
-            )
-            try:
-                output, _ = process.communicate(timeout=seconds * len(asked))
-                became = "crashed"
-            except subprocess.TimeoutExpired:
-                process.kill()
-                output, _ = process.communicate()
-                became = "too slow"
-        tail = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-    outcomes = [Outcome(architecture.name, **json.loads(line)) for line in output.splitlines() if line.startswith("{")]
-    missing = asked[len(outcomes) :]
-    message = "".join(tail) or f"exit status {process.returncode}"
+        try:
+            command, limit_s = [*words, *map("/".join, asked)], SECONDS * len(asked)
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=limit_s, check=False)
+            output, became, errors = done.stdout, "crashed", done.stderr.decode(errors="replace")
+        except subprocess.TimeoutExpired as error:
+            output, became, errors = error.stdout or b"", "too slow", ""
+    message = "".join(errors.strip().splitlines()[-1:])
+    outcomes = [Outcome(architecture.name, **json.loads(line)) for line in output.splitlines() if line.startswith(b"{")]
     outcomes += [
-        Outcome(architecture.name, *each, became if number == 0 else "-", message)
-        for number, each in enumerate(missing)
+        Outcome(architecture.name, *each, "-" if number else became, message)
+        for number, each in enumerate(asked[len(outcomes) :])
     ]
-    return outcomes
+    return architecture, outcomes
 
 
 def print_table(found: Iterable[tuple[Architecture, list[Outcome]]]) -> None:
@@ -163,33 +146,18 @@ def print_table(found: Iterable[tuple[Architecture, list[Outcome]]]) -> None:
 
 
 def main() -> None:
-    """Try the chosen architectures, two at a time."""
+    """Try the architectures, two at a time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", default=",".join(FAMILIES), help="try only these families")
     parser.add_argument("--only", nargs="*", default=[], help="try only the architectures with these names")
-    parser.add_argument("--method", default=",".join(CARRIED_OUT), help="try only these methods")
-    parser.add_argument("--runtime", default=",".join(RUNTIMES), help="try only these runtimes")
-    parser.add_argument("--seconds", type=float, default=120.0, help="stop a candidate that takes longer")
     parser.add_argument("--memory-gb", type=float, default=8.0, help="limit a process to this much memory")
-    parser.add_argument("--processes", type=int, default=2, help="try this many architectures at a time")
     options = parser.parse_args()
-    families = options.families.split(",")
-    for family in (name for name in families if name != "own" and find_spec(name) is None):
-        parser.error(f"{family} is not installed: pip install {family}, or leave it out of --families")
-    chosen = [each for each in architectures() if each.family in families]
-    chosen = [each for each in chosen if not options.only or each.name in options.only]
-    versions = ["torch", "onnxruntime", "openvino", "nncf", "torchao", *(name for name in families if name != "own")]
-    print(", ".join(f"{name} {version(name)}" for name in dict.fromkeys(versions)) + "\n")
-    began = time.monotonic()
-
-    def tried(architecture: Architecture) -> tuple[Architecture, list[Outcome]]:
-        methods, runtimes = options.method.split(","), options.runtime.split(",")
-        memory = int(options.memory_gb * 2**30)
-        return architecture, run_one(architecture, methods, runtimes, options.seconds, memory)
-
-    with ThreadPoolExecutor(options.processes) as pool:
-        print_table(pool.map(tried, chosen))
-    print(f"{time.monotonic() - began:.0f} s")
+    names = ("torch", "onnxruntime", "openvino", "nncf", "torchvision", "transformers", "timm")
+    installed = [name for name in names if find_spec(name)]
+    chosen = [one for one in architectures() if one.family in (*installed, "own")]
+    chosen = [one for one in chosen if not options.only or one.name in options.only]
+    print(", ".join(f"{name} {version(name)}" for name in installed) + "\n")
+    with ThreadPoolExecutor(2) as pool:
+        print_table(pool.map(partial(run_one, int(options.memory_gb * 2**30)), chosen))
 
 
 if __name__ == "__main__":

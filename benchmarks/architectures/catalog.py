@@ -14,8 +14,7 @@ class Architecture:
     """A model of the sweep.
 
     ``model`` is an expression that makes it. ``inputs`` are expressions by the names of forward's parameters, of one
-    sample each; ``g`` is a seeded generator. ``convolutional`` models are quantized statically, the others dynamically
-    as well.
+    sample each; ``g`` is a seeded generator.
     """
 
     family: str
@@ -60,15 +59,8 @@ squeezenet1_1 swin_t swin_v2_t vgg11_bn vit_b_32 wide_resnet50_2
 """
 TORCHVISION = tuple(_TORCHVISION.split())
 # Pictures of the smallest size that these take; 64 otherwise.
-SIZES = {
-    "inception_v3": 96,
-    "googlenet": 96,
-    "maxvit_t": 224,
-    "vit_b_32": 64,
-    "alexnet": 96,
-    "efficientformer_l1": 224,
-    "crossvit_9_240": 240,
-}
+SIZES = {"inception_v3": 96, "googlenet": 96, "maxvit_t": 224, "alexnet": 96}
+SIZES |= {"efficientformer_l1": 224, "crossvit_9_240": 240}
 SEGMENTATION = ("fcn_resnet50", "lraspp_mobilenet_v3_large", "deeplabv3_mobilenet_v3_large")
 
 _SIZES = "hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64"
@@ -106,10 +98,7 @@ VISION_ENCODERS = {
 }
 _WAVES = f"{_SIZES}, conv_dim=(16, 16), conv_stride=(5, 4), conv_kernel=(10, 8), num_feat_extract_layers=2"
 _WAVES += ", num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=2"
-SOUND_ENCODERS = {
-    "wav2vec2": ("Wav2Vec2", _WAVES),
-    "hubert": ("Hubert", _WAVES),
-}
+SOUND_ENCODERS = {"wav2vec2": ("Wav2Vec2", _WAVES), "hubert": ("Hubert", _WAVES)}
 
 OWN = """
 class Gru(nn.Module):
@@ -165,68 +154,8 @@ class TwoTowers(nn.Module):
     def forward(self, user, item):
         return {"score": (self.left(self.user(user)) * self.right(self.item(item))).sum(-1, keepdim=True)}
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.middle, self.decoder = nn.Embedding(200, 32), nn.Linear(32, 32), nn.Linear(32, 200)
-        self.decoder.weight = self.embedding.weight
-    def forward(self, ids):
-        return self.decoder(torch.tanh(self.middle(self.embedding(ids))))
-
-class Functional(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(8, 3, 3, 3) / 5)
-        self.head = nn.Linear(8, 3)
-    def forward(self, x):
-        return self.head(nn.functional.relu(nn.functional.conv2d(x, self.weight)).mean((2, 3)))
-
-class ScaledConv(nn.Conv2d):
-    def forward(self, x):
-        return super().forward(x) * 0.5
-
-class ScaledLinear(nn.Linear):
-    def forward(self, x):
-        return nn.functional.linear(x, self.weight / self.weight.norm(), self.bias)
-
-class Subclasses(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.plain, self.head = ScaledConv(3, 8, 3), nn.Conv2d(8, 16, 3), ScaledLinear(16, 3)
-    def forward(self, x):
-        return self.head(torch.relu(self.plain(torch.relu(self.conv(x)))).mean((2, 3)))
-
-class Branches(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.left, self.right, self.head = nn.Linear(12, 32), nn.Linear(12, 32), nn.Linear(32, 3)
-    def forward(self, x):
-        return self.head(torch.relu(self.left(x) if x.sum() > 0 else self.right(x)))
-
-@dataclass
-class Found:
-    logits: torch.Tensor
-    boxes: torch.Tensor
-
-class Dataclass(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body, self.logits, self.boxes = nn.Conv2d(3, 16, 3, 2), nn.Linear(16, 3), nn.Linear(16, 4)
-    def forward(self, x):
-        x = torch.relu(self.body(x)).mean((2, 3))
-        return Found(self.logits(x), self.boxes(x))
-
-class Nested(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(12, 12), nn.Linear(12, 12), nn.Linear(12, 3)])
-    def forward(self, x):
-        first = torch.relu(self.layers[0](x))
-        second = torch.relu(self.layers[1](first))
-        return self.layers[2](second), {"hidden": (first, second)}
 """
 _SERIES = (("x", "torch.randn(20, 12, generator=g)"),)
-_ROW = (("x", "torch.randn(12, generator=g)"),)
 OWN_INPUTS = {
     "Gru": _SERIES,
     "BidirectionalLstm": _SERIES,
@@ -234,12 +163,6 @@ OWN_INPUTS = {
     "Tcn": _SERIES,
     "Dlrm": (("dense", "torch.randn(13, generator=g)"), ("sparse", "torch.randint(1000, (4,), generator=g)")),
     "TwoTowers": (("user", "torch.randint(500, (), generator=g)"), ("item", "torch.randint(900, (), generator=g)")),
-    "Tied": (("ids", "torch.randint(200, (16,), generator=g)"),),
-    "Functional": picture(16),
-    "Subclasses": picture(16),
-    "Branches": _ROW,
-    "Dataclass": picture(16),
-    "Nested": _ROW,
 }
 
 
@@ -275,13 +198,10 @@ def architectures() -> Iterator[Architecture]:
         (("input_features", "torch.randn(16, 64, generator=g)"),),
         "import transformers",
     )
-    for name in ("wav2vec2_model", "conformer"):
-        yield Architecture("torchaudio", name, _TORCHAUDIO[name], _TORCHAUDIO_INPUTS[name], "import torchaudio")
     for name, inputs in OWN_INPUTS.items():
-        yield Architecture("own", name, f"{name}()", inputs, _IMPORT_DATACLASS + OWN)
+        yield Architecture("own", name, f"{name}()", inputs, OWN)
 
 
-_IMPORT_DATACLASS = "from dataclasses import dataclass\n"
 _IMPORT_TIMM = """import timm
 
 def made(name, size):
@@ -290,14 +210,3 @@ def made(name, size):
     except TypeError:
         return timm.create_model(name, num_classes=10)
 """
-_TORCHAUDIO = {
-    "wav2vec2_model": (
-        "torchaudio.models.wav2vec2_model('layer_norm', [(16, 10, 5), (16, 8, 4)], False, 32, 0.0, 16, 2, 2, 2, 0.0,"
-        " 64, 0.0, 0.0, True, 0.0, 10)"
-    ),
-    "conformer": "torchaudio.models.Conformer(16, 2, 32, 2, 7)",
-}
-_TORCHAUDIO_INPUTS = {
-    "wav2vec2_model": (("waveforms", "torch.randn(1600, generator=g)"),),
-    "conformer": (("input", "torch.randn(20, 16, generator=g)"), ("lengths", "torch.tensor(20)")),
-}

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.faults.nights import ENDING, end_night, hand_over_tonight, recorded
 from storage.artifacts import ArtifactStore, artifact_digest, artifacts_in
 from storage.bundles import BundleStore
 from storage.check import check
@@ -44,14 +43,12 @@ Facts = dict[str, str]
 class Operation:
     """Something that changes a store: `do` calls its argument with the name of each fact once it is promised.
 
-    ``removes`` names the facts that may go, ``tells`` what must have been promised whatever failed or was killed: it
-    is not in the store.
+    ``removes`` names the facts that may go.
     """
 
     name: str
     do: Callable[[StoreRoot, Callable[[str], None]], None]
     removes: frozenset[str] = frozenset()
-    tells: frozenset[str] = frozenset()
 
 
 def fill(place: StoreRoot | Path | str) -> None:
@@ -65,7 +62,7 @@ def fill(place: StoreRoot | Path | str) -> None:
         if run == "f1":
             compact(root, now=LATER)
         _append(root, run, night, artifact_digest=model)
-    _append(root, ENDING, _OPEN)
+    _append(root, "o1", _OPEN)
     refresh(root)
     bundles = BundleStore(root)
     for number in (1, 2):
@@ -92,7 +89,6 @@ def facts_of(root: StoreRoot) -> Facts:
         except StoreError as error:
             facts[name] = f"torn: {error.message}"
     facts.update(_handed_over(BundleStore(root)))
-    facts.update(recorded(root))
     return facts
 
 
@@ -190,6 +186,4 @@ OPERATIONS = (
     Operation("publish", _publish_new),
     Operation("promotion", _promote_new),
     Operation("gc", _collect, LOOSE),
-    Operation("hand-over", hand_over_tonight),
-    Operation("end", end_night, tells=frozenset({"alarm"})),
 )

@@ -64,12 +64,10 @@ class Finding:
 class Bench:
     """One model with its workload file, and a store that contains its data and weights."""
 
-    def __init__(
-        self, model: str, data: Path | None, folder: Path, budget_s: float, keys: Sequence[str] = (), seed: int = 0
-    ) -> None:
+    def __init__(self, model: str, data: Path | None, folder: Path, budget_s: float) -> None:
         folder.mkdir(parents=True)
-        self.model, self.data, self.folder, self.budget_s, self.keys = model, data, folder, budget_s, keys
-        self.workload = write_workload(model, data, folder, folder / "store", seed, keys)
+        self.model, self.folder, self.budget_s = model, folder, budget_s
+        self.workload = write_workload(model, data, folder, folder / "store")
         self.job, self.workspace = obtained(self.workload, folder / "store")
         self.bound: float = self.job.workload.gate.max_quality_drop or 0.0
         recipe, runtime = self.job.workload.baseline()
@@ -79,23 +77,15 @@ class Bench:
         """Copy the store with the data and the weights."""
         return Path(shutil.copytree(self.folder / "store", self.folder / name, symlinks=True))
 
-    def start(self, store: Path) -> subprocess.Popen[str]:
-        """Start nightquant's search as a user does."""
+    def search(self, store: Path) -> tuple[SearchResult, float]:
+        """Run nightquant's search as a user does; return its result and the command's wall time."""
         options = ("--workload", self.workload, "--store", store, "--budget", self.budget_s, "--format", "json")
         command = [sys.executable, "-P", "-m", "flows", "search", *map(str, options)]
-        errors = (self.folder / "errors.txt").open("a")
-        with errors:
-            return subprocess.Popen(
-                command, cwd=self.folder, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
-            )
-
-    def search(self, store: Path) -> tuple[SearchResult, float]:
-        """Run nightquant's search to its end; return its result and the command's wall time."""
-        began, process = time.monotonic(), self.start(store)
-        out, _ = process.communicate()
-        if process.returncode:
-            raise RuntimeError(f"The search failed:\n{(self.folder / 'errors.txt').read_text()[-3000:]}")
-        return SearchResult.model_validate_json(out), time.monotonic() - began
+        began = time.monotonic()
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"The search failed:\n{done.stderr[-3000:]}")
+        return SearchResult.model_validate_json(done.stdout), time.monotonic() - began
 
     def found(self, by: str, store: Path, best: Trial | None, trials: Sequence[Trial], wall_s: float) -> Finding:
         """Return the best trial of a search as a finding."""
@@ -109,17 +99,16 @@ class Bench:
         opened = open_candidate(candidate, workspace, 1)
         return Finding(by, wall_s, best.name, trials, subject, opened, apart, candidate.size_bytes)
 
-    def judge(self, findings: Sequence[Finding], *, timed: bool = True) -> None:
+    def judge(self, findings: Sequence[Finding]) -> None:
         """Judge findings on the test split, and time them in common launches."""
         recipe, runtime = self.baseline
         reference = Trial(number=1, recipe=recipe, runtime=runtime, origin="written")
         baseline = self.found("baseline", self.folder / "store", reference, (), 0.0)
-        if timed:
-            self._time(baseline, findings)
+        self._time(baseline, findings)
         before = self._quality(baseline)
         sign = -1 if before.higher_is_better else 1
         for finding in findings:
-            if finding.subject and (finding.speed or not timed):
+            if finding.subject and finding.speed:
                 try:
                     after = self._quality(finding)
                 except Exception as error:

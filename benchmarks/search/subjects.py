@@ -78,12 +78,8 @@ def plant(model: nn.Module) -> None:
         following.weight.data[:, :OUTLIERS] /= OUTLIER
 
 
-def write_workload(
-    name: str, data: Path | None, folder: Path, store: Path, seed: int = 0, keys: Sequence[str] = ()
-) -> Path:
-    """Write a model's workload file with `keys` in its ``[search]`` section; train the network with planted outliers.
-
-    With `keys`, the file lists only the baseline's recipe, so that the keys determine the recipes that are tried.
+def write_workload(name: str, data: Path | None, folder: Path, store: Path) -> Path:
+    """Write a model's workload file; train the network with planted outliers.
 
     Other models than the built-in ones differ from the built-in ResNet-18 in the network and the pictures.
     """
@@ -94,7 +90,6 @@ def write_workload(
         # The selection split is as large as the test split, so that its intervals are narrow enough for the bound.
         r"valid = \d+": f"valid = {2000 if name == 'python-text' else 2048}",
         r"test = 2048": "test = 4096",
-        r"seed = 0": f"seed = {seed}",
     }
     if not is_built_in:
         changes |= {
@@ -112,12 +107,8 @@ def write_workload(
         )
     for pattern, replacement in changes.items():
         text = re.sub(f"(?m)^{pattern}", replacement, text)
-    if keys:
-        (baseline,) = re.findall(r'^baseline = "(.+)/', text, re.M)
-        is_kept = re.compile(rf'name = "{baseline}"$', re.M).search
-        text = re.sub(r"\[\[recipe\]\]\n(.+\n)+\n", lambda recipe: recipe[0] if is_kept(recipe[0]) else "", text)
     path = folder / f"{name}.toml"
-    path.write_text("\n".join([text, "[search]", *keys, ""]), encoding="utf-8")
+    path.write_text(f"{text}\n[search]\n", encoding="utf-8")
     if name == "planted":
         job, workspace = obtained(path, store)
         model, examples = planted(12).eval(), model_source(job, workspace).example_inputs

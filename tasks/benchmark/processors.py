@@ -124,7 +124,7 @@ _PROCESSORS = Path("/sys/devices/system/cpu")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # Maximum size of the eviction buffer. A virtual machine sees the host's entire last-level cache but can use only part
 # of the cache. On a host that reports 480 MiB of cache, writing to a buffer of that size would take about 50 ms per
-# call. `python -m benchmarks.cold_calls` shows that a larger buffer would hardly slow the timed calls further.
+# call, and would hardly slow the timed calls further.
 MOST_BYTES = 128 << 20
 
 

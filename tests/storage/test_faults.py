@@ -15,13 +15,10 @@ import pytest
 from benchmarks.faults.__main__ import REMOTE, Finding, Ground, findings
 from benchmarks.faults.operations import OPERATIONS
 from benchmarks.faults.shim import Killed, Shim
-from flows import nightly
-from flows.night import Night
 from storage import local_root
 from storage.errors import StoreError
 from storage.local_root import LocalRoot
 from storage.root import StoreRoot
-from tasks.judgement import Judgement
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
@@ -32,19 +29,15 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
     return Ground(tmp_path_factory.mktemp("faults"))
 
 
-def bad(found: Iterator[object]) -> list[object]:
+def bad(found: Iterator[Finding]) -> list[Finding]:
     tried = list(found)
     assert tried
-    return [finding for finding in tried if finding.lost or finding.torn or finding.tracebacks]  # type: ignore[attr-defined]
-
-
-def any_bad(found: Iterator[Finding]) -> bool:
-    return any(finding.lost or finding.torn or finding.tracebacks for finding in found)
+    return [finding for finding in tried if finding.lost or finding.torn or finding.tracebacks]
 
 
 @pytest.mark.parametrize(
     ("name", "stride"),
-    [("append", 5), ("compaction", 12), ("publish", 1), ("promotion", 1), ("gc", 3), ("hand-over", 2), ("end", 12)],
+    [("append", 5), ("compaction", 12), ("publish", 1), ("promotion", 1), ("gc", 3)],
 )
 def test_a_kill_loses_and_tears_nothing(name: str, stride: int, ground: Ground) -> None:
     assert bad(findings(ground, BY_NAME[name], ("kill",), stride=stride, repaired=6, power_cuts=False)) == []
@@ -59,31 +52,6 @@ def test_the_power_going_with_a_disk_that_fails_or_is_full_loses_and_tears_nothi
 def test_requests_and_answers_that_an_object_store_loses(s3_store: str, tmp_path: Path) -> None:
     far = Ground(tmp_path, s3_store.removeprefix("s3://"))
     assert bad(findings(far, BY_NAME["publish"], REMOTE, stride=3)) == []
-
-
-def test_a_switch_that_no_later_night_records_is_found(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.faults.nights.unrecorded_switches", lambda root: [])
-    assert any_bad(findings(ground, BY_NAME["hand-over"], ("kill",), stride=8, power_cuts=False))
-
-
-def test_a_decision_that_is_recorded_and_has_not_happened_is_found(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Judgement, "not_packaged", lambda self, why, version: self)
-    assert any_bad(findings(ground, BY_NAME["hand-over"], ("EIO",), stride=8, repaired=99))
-
-
-def test_an_alarm_that_waits_for_the_report_is_found(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    alert = nightly._alert
-    monkeypatch.setattr(nightly, "_alert", lambda night: ((), ""))
-    finish = nightly._finish
-
-    def late(night: Night) -> None:
-        finish(night)
-        alert(night)
-
-    monkeypatch.setattr(nightly, "_finish", late)
-    assert any_bad(findings(ground, BY_NAME["end"], ("kill",), stride=12, repaired=99, power_cuts=False))
 
 
 def test_what_is_not_flushed_is_found(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
 
     Attention uses torch's ``scaled_dot_product_attention`` if transformers supports it for the architecture, and plain
     matrix products otherwise. Both kinds of attention can be exported to every runtime, but torch's function is faster
-    (see ``docs/measured-runtimes.md``).
+    in torch's runtimes.
 
     Raises
     ------

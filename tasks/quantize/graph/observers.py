@@ -37,8 +37,8 @@ _TRANSPOSED = "torch's quantized kernels for transposed convolutions are wrong f
 # Modules of these types always stay in float, because torch's int8 kernels for these types are faulty. For transposed
 # convolutions with a kernel size and stride of 2 (the usual upsampling), fbgemm's kernels write outside their buffers.
 # The ``onednn`` kernels for transposed convolutions return wrong results if the numbers of input and output channels
-# differ, as `python -m benchmarks.transposed` shows. The quantized PReLU rounds negative slopes to 0, and supports only
-# one slope for all channels. The state dict of a quantized PReLU lacks the weight and the range.
+# differ. The quantized PReLU rounds negative slopes to 0, and supports only one slope for all channels. The
+# state dict of a quantized PReLU lacks the weight and the range.
 UNSUPPORTED: dict[type[nn.Module], str] = {
     nn.ConvTranspose1d: _TRANSPOSED,
     nn.ConvTranspose2d: _TRANSPOSED,

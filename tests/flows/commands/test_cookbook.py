@@ -66,32 +66,22 @@ def test_it_has_twenty_questions_each_with_a_query_and_a_line_on_its_answer() ->
 
 @pytest.mark.parametrize("question", list(QUESTIONS))
 @pytest.mark.slow
-def test_every_query_answers(question: str, folder: Path) -> None:
+def test_every_query_answers_in_both_programs(question: str, folder: Path) -> None:
     for command in commands("sh", QUESTIONS[question]):
         program, *arguments = words(command)
         if program == "duckdb":
             printed = subprocess.run([CLIENT, *arguments], capture_output=True, text=True, check=True).stdout
             assert len(printed.splitlines()) > 1, command
-        elif "-o" in arguments:
+            continue
+        if "-o" in arguments:
             nightquant_query(arguments)
             output = folder / arguments[arguments.index("-o") + 1]
             rows = pq.read_metadata(output).num_rows if output.suffix == ".parquet" else len(read_csv(output)) - 1
             assert rows >= 1, command
-        else:
-            assert re.search(r"^\([1-9][\d,]* rows?\)$", nightquant_query(arguments), re.MULTILINE), command
-
-
-@pytest.mark.parametrize("question", list(QUESTIONS))
-@pytest.mark.slow
-def test_the_command_line_client_answers_the_same(question: str) -> None:
-    for command in commands("sh", QUESTIONS[question]):
-        program, *arguments = words(command)
-        if program != "nightquant":
-            continue
         ours = nightquant_query(["query", arguments[1], "--format", "csv"])
         shell = [CLIENT, "-readonly", "-csv", "nightquant-store/results.duckdb", arguments[1]]
         theirs = subprocess.run(shell, capture_output=True, text=True, check=True).stdout
-        assert len(list(csv.reader(ours.splitlines()))) == len(list(csv.reader(theirs.splitlines()))), command
+        assert len(list(csv.reader(ours.splitlines()))) == len(list(csv.reader(theirs.splitlines()))) > 1, command
         assert ours.splitlines()[0] == theirs.splitlines()[0], command
 
 

@@ -36,20 +36,6 @@ def ask(store: Path, *arguments: str) -> Result:
     return CliRunner().invoke(query, [*arguments, "--store", str(store)], catch_exceptions=False)
 
 
-@pytest.mark.slow
-def test_it_imports_neither_torch_nor_the_reports_statistics(store: Path) -> None:
-    for words in (["--list"], ["from leaderboard"]):
-        code = (
-            "import sys\nfrom flows.cli import main\n"
-            f"try:\n    main(['query', '--store', {str(store)!r}, *{words!r}])\n"
-            "except SystemExit as ended:\n    assert ended.code == 0\n"
-            "heavy = {'torch', 'prefect', 'scipy', 'matplotlib', 'httpx'} & set(sys.modules)\n"
-            "sys.exit(f'imported {heavy}' if heavy else 0)"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode == 0, done.stderr
-
-
 SQL = "select recipe, night, speedup from trend order by recipe"
 
 

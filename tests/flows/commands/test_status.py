@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from flows.overview import Overview, overview
 from storage.bundles import BundleStore
 from storage.results.catalog import refresh
 from storage.results.writer import ResultsStore
-from tests.flows.commands.filled_store import AFTER, NIGHTS, RUNS, VERSIONS, fill, hand_over, write
+from tests.flows.commands.filled_store import AFTER, NIGHTS, RUNS, VERSIONS, hand_over, write
 from tests.storage.results.rows import at, baseline, measurement, promotion, run_row
 
 NightQuant = Callable[..., tuple[int, str]]
@@ -169,21 +168,24 @@ def test_a_file_in_the_place_of_the_store_is_an_error(tmp_path: Path, nightquant
     assert nightquant("status", "--store", tmp_path / "file" / "store") == (2, "")
 
 
-def test_json_holds_what_the_screen_shows(two_nights: Path, nightquant: NightQuant) -> None:
-    document = json.loads(nightquant("status", "--store", two_nights, "--format", "json")[1])
-    assert document["last_run"]["night"] == NIGHTS[1].isoformat()
-    assert document["current"][0]["version"] == VERSIONS[0]
-    assert len(document["next"]) == 3
-
-
+@pytest.mark.parametrize(
+    ("arguments", "more"),
+    [
+        (["--help"], ["pyarrow", "duckdb", "pydantic"]),
+        (["status"], ["jsonschema"]),
+        (["query", "--list"], ["httpx"]),
+        (["query", "from leaderboard"], ["httpx"]),
+    ],
+)
 @pytest.mark.slow
-def test_it_imports_nothing_heavy(tmp_path: Path) -> None:
-    store = fill(tmp_path / "store")
+def test_a_command_that_only_reads_imports_nothing_heavy(
+    arguments: list[str], more: list[str], two_nights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTQUANT_STORE", str(two_nights))
     code = (
-        "import sys\nfrom flows.cli import main\n"
-        f"try:\n    main(['status', '--store', {str(store)!r}])\n"
+        f"import sys\nfrom flows.cli import main\ntry:\n    main({arguments!r})\n"
         "except SystemExit as ended:\n    assert ended.code == 0\n"
-        "heavy = {'torch', 'prefect', 'scipy', 'matplotlib', 'jsonschema'} & set(sys.modules)\n"
+        f"heavy = {{'torch', 'prefect', 'scipy', 'matplotlib', *{more!r}}} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)

@@ -101,14 +101,6 @@ def test_comments_and_views_are_there_in_the_command_line_client(tmp_path: Path)
     assert set(asked("show tables")) == {item.name for item in described()}
 
 
-@pytest.mark.slow
-def test_only_tables_and_views_for_people_are_listed(tmp_path: Path) -> None:
-    write_night(tmp_path, NIGHT)
-    refresh(tmp_path)
-    listed = [row["name"] for row in run_query(tmp_path, "show tables").to_pylist()]
-    assert sorted(listed) == sorted(item.name for item in described())
-
-
 @pytest.mark.parametrize("limit", [0, 2_000_000], ids=["views", "rows"])
 def test_a_column_that_a_file_is_too_old_to_have_reads_as_null(tmp_path: Path, limit: int) -> None:
     old = Path(ResultsStore(tmp_path).append("measurements", [measurement("old", NIGHT)], "old", at(NIGHT)))

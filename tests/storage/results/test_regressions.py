@@ -71,23 +71,48 @@ def from_night(start: int, **changes: Any) -> Changes:
     return lambda index: changes if index >= start else {}
 
 
-def test_a_first_night_has_nothing_to_be_compared_to(tmp_path: Path) -> None:
-    nights(tmp_path, 1)
-    assert kinds(tmp_path) == []
+def cold(speedup: float) -> dict[str, Any]:
+    ends = {"cold_speedup_low": speedup * 0.99, "cold_speedup_high": speedup * 1.01}
+    return {"caches": "cold", "cold_speedup": speedup, **ends}
 
 
-def test_similar_nights_raise_nothing(tmp_path: Path) -> None:
-    nights(tmp_path, 14)
-    assert kinds(tmp_path) == []
+def around(speedup: float, factor: float, **more: Any) -> dict[str, Any]:
+    return {"speedup": speedup, "speedup_low": speedup / factor, "speedup_high": speedup * factor, **more}
 
 
-def test_a_slow_down_shows_after_two_launches_whose_intervals_are_wide(tmp_path: Path) -> None:
-    def changes(index: int) -> dict[str, Any]:
-        speedup = 1.5 if index >= 10 else 2.0
-        return {"speedup": speedup, "speedup_low": speedup / 1.5, "speedup_high": speedup * 1.5, "launches": 2}
+VAGUE = {"speedup": 1.5, "speedup_low": 1.0, "speedup_high": 2.3, "verdict": "inconclusive"}
+WIDE = {"verdict": "inconclusive", "speedup_low": 1.2, "speedup_high": 3.3}
 
-    nights(tmp_path, 12, changes)
-    assert kinds(tmp_path) == [("slower", "speedup")]
+
+@pytest.mark.parametrize(
+    ("count", "changes", "found"),
+    [
+        pytest.param(1, lambda index: {}, False, id="a first night"),
+        pytest.param(14, lambda index: {}, False, id="similar nights"),
+        pytest.param(14, lambda index: {"speedup": 1.5} if index in (9, 13) else {}, False, id="one bad night"),
+        pytest.param(14, lambda index: VAGUE if index % 3 == 0 or index > 11 else {}, False, id="inconclusive nights"),
+        pytest.param(4, from_night(2, speedup=1.5), False, id="too short a history"),
+        pytest.param(14, from_night(12, **cold(1.0)), False, id="other caches are another history"),
+        pytest.param(
+            14, lambda index: cold(4.0) | ({"speedup": 1.8} if index >= 12 else {}), False, id="cold caches decide"
+        ),
+        pytest.param(14, from_night(12, caches="warm", speedup=1.8), True, id="rows from before there were cold calls"),
+        pytest.param(
+            12,
+            lambda index: around(1.5 if index >= 10 else 2.0, 1.5, launches=2),
+            True,
+            id="two wide launches",
+        ),
+        pytest.param(25, lambda index: {"speedup": 2.0 * 0.99 ** max(index - 12, 0)}, True, id="a slow decline"),
+        pytest.param(
+            20, lambda index: WIDE if index < 15 else WIDE | around(1.0, 1.65), True, id="every night is inconclusive"
+        ),
+    ],
+)
+@pytest.mark.slow
+def test_a_slow_down_is_told_from_noise(tmp_path: Path, count: int, changes: Changes, found: bool) -> None:
+    nights(tmp_path, count, changes)
+    assert kinds(tmp_path) == [("slower", "speedup")] * found
 
 
 @pytest.mark.slow
@@ -164,23 +189,6 @@ def test_an_alert_stays_until_it_is_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_slow_decline_is_found_however_slow_each_night_is(tmp_path: Path) -> None:
-    nights(tmp_path, 25, lambda index: {"speedup": 2.0 * 0.99 ** max(index - 12, 0)})
-    assert kinds(tmp_path) == [("slower", "speedup")]
-
-
-@pytest.mark.slow
-def test_a_slow_down_is_found_where_every_night_is_inconclusive(tmp_path: Path) -> None:
-    wide = {"verdict": "inconclusive", "speedup_low": 1.2, "speedup_high": 3.3}
-    nights(
-        tmp_path,
-        20,
-        lambda index: wide if index < 15 else {**wide, "speedup": 1.0, "speedup_low": 0.6, "speedup_high": 1.65},
-    )
-    assert kinds(tmp_path) == [("slower", "speedup")]
-
-
-@pytest.mark.slow
 def test_numbers_that_nothing_can_be_said_about_are_named(tmp_path: Path) -> None:
     nights(tmp_path, 1)
     first = compare_night(tmp_path)
@@ -199,27 +207,6 @@ def test_quality_without_an_interval_goes_by_its_direction(tmp_path: Path, highe
     plain = {"quality_difference_low": None, "quality_difference_high": None, "higher_is_better": higher_is_better}
     nights(tmp_path, 14, lambda index: {**plain, "quality": 4.1 if index < 12 else 3.9})
     assert kinds(tmp_path) == [(kind, "quality")]
-
-
-@pytest.mark.slow
-def test_one_bad_night_is_no_alert(tmp_path: Path) -> None:
-    nights(tmp_path, 14, lambda index: {"speedup": 1.5} if index in (9, 13) else {})
-    assert kinds(tmp_path) == []
-
-
-def test_inconclusive_nights_far_off_are_no_alert(tmp_path: Path) -> None:
-    vague = {"speedup": 1.5, "speedup_low": 1.0, "speedup_high": 2.3, "verdict": "inconclusive"}
-    nights(tmp_path, 14, lambda index: vague if index % 3 == 0 or index > 11 else {})
-    assert kinds(tmp_path) == []
-
-
-@pytest.mark.slow
-def test_a_later_inconclusive_run_of_the_night_takes_no_alert_back(tmp_path: Path) -> None:
-    for index in range(8):
-        a_run(tmp_path, index, "a", speedup=2.0 if index < 5 else 1.5)
-    before = listed(tmp_path)
-    a_run(tmp_path, 7, "a", hour=9, speedup=2.1, speedup_low=1.4, speedup_high=3.1, verdict="inconclusive")
-    assert listed(tmp_path) == before == [("a", "slower")]
 
 
 @pytest.mark.slow
@@ -334,12 +321,6 @@ def test_what_was_acknowledged_is_told_no_more_and_is_the_new_reference(tmp_path
     assert [each.reference for each in find_regressions(tmp_path) if each.metric == "size_bytes"] == [440]
 
 
-@pytest.mark.slow
-def test_too_short_a_history_raises_nothing(tmp_path: Path) -> None:
-    nights(tmp_path, 4, from_night(2, speedup=1.5))
-    assert kinds(tmp_path) == []
-
-
 def test_candidates_that_appeared_and_vanished_are_listed(tmp_path: Path) -> None:
     nights(tmp_path, 3, lambda index: {"recipe": "new"} if index == 2 else {"recipe": "old"})
     assert [(found.recipe, found.kind, found.is_bad) for found in find_regressions(tmp_path)] == [
@@ -347,36 +328,6 @@ def test_candidates_that_appeared_and_vanished_are_listed(tmp_path: Path) -> Non
         ("old", "vanished", True),
     ]
     assert find_regressions(tmp_path)[0].tonight is None
-
-
-@pytest.mark.slow
-def test_a_candidate_that_vanished_is_listed_on_one_night_only(tmp_path: Path) -> None:
-    for index, recipes in enumerate((("a", "b"), ("a",), ("a",))):
-        a_run(tmp_path, index, *recipes)
-    assert listed(tmp_path, 1) == [("b", "vanished")]
-    assert listed(tmp_path, 2) == []
-
-
-def test_a_candidate_that_failed_has_neither_vanished_nor_appeared_the_night_after(tmp_path: Path) -> None:
-    for index, recipe in enumerate(("a", "a", "a!", "a")):
-        a_run(tmp_path, index, recipe)
-    assert listed(tmp_path, 2) == []
-    assert listed(tmp_path, 3) == []
-
-
-def test_a_new_candidate_that_fails_has_appeared_and_one_that_is_gone_after_its_failure_has_vanished(
-    tmp_path: Path,
-) -> None:
-    for index, recipes in enumerate((("a",), ("a", "new!"), ("a",))):
-        a_run(tmp_path, index, *recipes)
-    assert listed(tmp_path, 1) == [("new", "appeared")]
-    assert listed(tmp_path, 2) == [("new", "vanished")]
-
-
-def test_a_candidate_that_goes_while_another_fails_has_vanished(tmp_path: Path) -> None:
-    a_run(tmp_path, 0, "a", "b")
-    a_run(tmp_path, 1, "a!")
-    assert listed(tmp_path) == [("b", "vanished")]
 
 
 @pytest.mark.parametrize("narrow", [{}, {"profile": "quick"}, {"machine": "0" * 64}])
@@ -396,65 +347,65 @@ def test_a_run_of_some_recipes_hides_nothing_of_the_nights_full_run(
     assert {of for _, of in found} == {kind}
 
 
-@pytest.mark.slow
-def test_a_run_of_another_workload_hides_nothing_of_the_nights_full_run(tmp_path: Path) -> None:
-    for index in range(7):
-        a_run(tmp_path, index, "a", speedup=2.0 if index < 5 else 1.5)
-    a_run(tmp_path, 6, "a", hour=9, workload="resnet18")
-    assert listed(tmp_path) == listed(tmp_path, 6) == [("a", "slower")]
-
-
 def test_of_a_candidate_measured_twice_a_night_the_last_size_counts_and_both_speeds_do(tmp_path: Path) -> None:
     for index in range(8):
         a_run(tmp_path, index, "a", speedup=2.0 if index < 5 else 1.5, size_bytes=400 if index < 5 else 500)
     a_run(tmp_path, 7, "a", hour=9)
-    assert [(found.metric, found.tonight) for found in find_regressions_of(tmp_path)] == [
+    refresh(tmp_path)
+    assert [(found.metric, found.tonight) for found in find_regressions(tmp_path)] == [
         ("speedup", pytest.approx((1.5 * 2.0) ** 0.5))
     ]
 
 
-def find_regressions_of(store: Path) -> list[Regression]:
-    refresh(store)
-    return find_regressions(store)
-
-
-def test_a_later_failure_leaves_the_nights_earlier_measurement_to_be_compared(tmp_path: Path) -> None:
-    for index in range(7):
-        a_run(tmp_path, index, "a", speedup=2.0 if index < 5 else 1.5)
-    a_run(tmp_path, 6, "a!", hour=9)
-    assert listed(tmp_path) == [("a", "slower")]
-
-
-def test_a_candidate_that_no_run_of_the_night_has_is_listed_once_as_vanished(tmp_path: Path) -> None:
-    for index, recipes in enumerate((("a", "b", "c"), ("a", "b"))):
-        a_run(tmp_path, index, *recipes)
-        a_run(tmp_path, index, *recipes, hour=5, profile="quick")
-    a_run(tmp_path, 1, "a", hour=9)
-    assert listed(tmp_path) == [("c", "vanished")]
-
-
-def test_a_run_of_some_recipes_the_night_before_does_not_hide_what_its_full_run_had(tmp_path: Path) -> None:
-    a_run(tmp_path, 0, "a", "b!", "c")
-    a_run(tmp_path, 0, "a", hour=9)
-    a_run(tmp_path, 1, "a", "b")
-    assert listed(tmp_path) == [("c", "vanished")]
-
-
-def test_after_a_night_of_some_recipes_only_the_others_have_not_appeared_and_the_removed_have_vanished(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("runs", "found"),
+    [
+        pytest.param([(0, "ab"), (1, "a"), (2, "a")], {1: [("b", "vanished")], 2: []}, id="once"),
+        pytest.param([(0, "a"), (1, "a"), (2, ("a!",)), (3, "a")], {2: [], 3: []}, id="not by a failure"),
+        pytest.param(
+            [(0, "a"), (1, ("a", "n!")), (2, "a")],
+            {1: [("n", "appeared")], 2: [("n", "vanished")]},
+            id="failed",
+        ),
+        pytest.param([(0, "ab"), (1, ("a!",))], {1: [("b", "vanished")]}, id="beside another's failure"),
+        pytest.param(
+            [(0, "abc"), (0, "abc", 5), (1, "ab"), (1, "ab", 5), (1, "a", 9)], {1: [("c", "vanished")]}, id="of no run"
+        ),
+        pytest.param(
+            [(0, ("a", "b!", "c")), (0, "a", 9), (1, "ab")], {1: [("c", "vanished")]}, id="the night before of some"
+        ),
+        pytest.param(
+            [(0, "abc"), (1, "a"), (2, "ab"), (3, "ab")], {2: [("c", "vanished")], 3: []}, id="after a night of some"
+        ),
+        pytest.param(
+            [(0, "ab"), *((index, "a") for index in range(1, 11)), (11, "ab")],
+            {11: [("b", "appeared")]},
+            id="back",
+        ),
+    ],
+)
+@pytest.mark.slow
+def test_when_a_candidate_has_appeared_or_vanished(
+    tmp_path: Path, runs: list[Any], found: dict[int, list[tuple[str, str]]]
 ) -> None:
-    for index, recipes in enumerate((("a", "b", "c"), ("a",), ("a", "b"), ("a", "b"))):
-        a_run(tmp_path, index, *recipes)
-    assert listed(tmp_path, 2) == [("c", "vanished")]
-    assert listed(tmp_path, 3) == []
+    for index, recipes, *hour in runs:
+        profile = {"profile": "quick"} if hour == [5] else {}
+        a_run(tmp_path, index, *recipes, hour=hour[0] if hour else 3, **profile)
+    assert {index: listed(tmp_path, index) for index in found} == found
 
 
-def test_a_candidate_that_comes_back_after_many_nights_has_appeared(tmp_path: Path) -> None:
-    a_run(tmp_path, 0, "a", "b")
-    for index in range(1, 11):
-        a_run(tmp_path, index, "a")
-    a_run(tmp_path, 11, "a", "b")
-    assert listed(tmp_path) == [("b", "appeared")]
+@pytest.mark.parametrize(
+    ("recipe", "more"),
+    [("a!", {}), ("a", {"workload": "resnet18"}), ("a", {"verdict": "inconclusive", **around(2.1, 1.5)})],
+    ids=["a failure", "another workload", "an inconclusive run"],
+)
+@pytest.mark.slow
+def test_a_later_run_of_the_night_hides_nothing(tmp_path: Path, recipe: str, more: dict[str, Any]) -> None:
+    for index in range(8):
+        a_run(tmp_path, index, "a", speedup=2.0 if index < 5 else 1.5)
+    before = listed(tmp_path)
+    a_run(tmp_path, 7, recipe, hour=9, **more)
+    assert listed(tmp_path) == listed(tmp_path, 7) == before == [("a", "slower")]
 
 
 def test_a_workload_that_was_not_asked_for_has_not_vanished(tmp_path: Path) -> None:
@@ -508,34 +459,12 @@ def test_the_view_shows_what_the_last_run_of_the_newest_night_found_and_nobody_a
     assert in_view(tmp_path) == listed(tmp_path) == []
 
 
-def cold(speedup: float) -> dict[str, Any]:
-    ends = {"cold_speedup_low": speedup * 0.99, "cold_speedup_high": speedup * 1.01}
-    return {"caches": "cold", "cold_speedup": speedup, **ends}
-
-
-@pytest.mark.slow
-def test_a_workload_that_is_decided_with_cold_caches_is_watched_with_those(tmp_path: Path) -> None:
-    nights(tmp_path, 14, lambda index: cold(4.0) | ({"speedup": 1.8} if index >= 12 else {}))
-    assert kinds(tmp_path) == []
-
-
 @pytest.mark.slow
 def test_a_slow_down_with_cold_caches_is_found_where_those_decide(tmp_path: Path) -> None:
     nights(tmp_path, 14, lambda index: cold(4.0 if index < 12 else 3.5))
     assert kinds(tmp_path) == [("slower", "speedup")]
     (found,) = find_regressions(tmp_path)
     assert found.tonight == pytest.approx(3.5)
-
-
-def test_speeds_with_other_caches_are_another_history(tmp_path: Path) -> None:
-    nights(tmp_path, 14, lambda index: cold(1.0) if index >= 12 else {})
-    assert kinds(tmp_path) == []
-
-
-@pytest.mark.slow
-def test_rows_from_before_there_were_cold_calls_go_on_with_those_that_warm_ones_decide(tmp_path: Path) -> None:
-    nights(tmp_path, 14, lambda index: {"caches": "warm", "speedup": 1.8} if index >= 12 else {})
-    assert kinds(tmp_path) == [("slower", "speedup")]
 
 
 def rebased(store: Path, later: float) -> list[tuple[str, str]]:

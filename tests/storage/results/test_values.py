@@ -140,25 +140,6 @@ def test_every_table_of_a_night_says_what_it_lacks(tmp_path: Path, table: str) -
     assert told[0].startswith(f"{table} of {label}: {column} not recorded: ")
 
 
-@pytest.mark.parametrize(
-    "defect", [{"latency_ms": 3.0}, {"run_id": "other"}], ids=["an unknown column", "another run's id"]
-)
-def test_a_defect_of_the_program_is_an_error_and_costs_no_other_table(
-    tmp_path: Path, defect: dict[str, object]
-) -> None:
-    tables = {"measurements": [measurement("r1", NIGHT) | defect], "runs": [run_row("r1", NIGHT)]}
-    with pytest.raises(StoreError, match="rows for the table measurements were rejected: row 0"):
-        ResultsStore(tmp_path).record(tables, "r1", at(NIGHT))
-    assert [path.parent.parent.name for path in tmp_path.rglob("*.parquet")] == ["runs"]
-
-
-def test_a_row_without_a_required_column_is_a_defect(tmp_path: Path) -> None:
-    row = measurement("r1", NIGHT)
-    del row["threads"]
-    with pytest.raises(StoreError, match=r"row 0 lacks columns \['threads'\]"):
-        ResultsStore(tmp_path).record({"measurements": [row]}, "r1", at(NIGHT))
-
-
 def test_a_table_that_cannot_be_written_costs_no_other_table(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "results/measurements").write_text("a file, no folder")
@@ -166,12 +147,6 @@ def test_a_table_that_cannot_be_written_costs_no_other_table(tmp_path: Path) -> 
     with pytest.raises(StoreError, match="measurements"):
         ResultsStore(tmp_path).record(tables, "r1", at(NIGHT))
     assert len(list((tmp_path / "results/runs").rglob("*.parquet"))) == 1
-
-
-def test_what_is_in_the_store_already_is_told_of_once(tmp_path: Path) -> None:
-    row = measurement("r1", NIGHT, speedup=math.nan)
-    assert len(recorded(tmp_path, row)[1]) == 1
-    assert recorded(tmp_path, row)[1] == []
 
 
 def test_a_value_that_is_unknown_is_found_by_a_query(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""Nights on several machines, one of which dies: ``python -m benchmarks.machines``."""

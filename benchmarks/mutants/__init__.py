@@ -1,1 +1,0 @@
-"""How many planted mistakes the tests of a module miss: ``python -m benchmarks.mutants``."""

@@ -1,1 +1,0 @@
-"""A benchmark on a processor with fewer instruction sets than this one."""
