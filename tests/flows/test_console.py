@@ -97,9 +97,9 @@ def test_an_unknown_current_bundle_is_not_called_none() -> None:
 
 def test_a_bundle_that_stays_is_marked_as_such() -> None:
     lines = printed([row("dynamic-int8", "stays", "stays: it passes"), BASELINE], outcome="kept")
-    assert lines[-2].startswith("★ dynamic-int8/torchscript")
-    assert lines[-2].endswith("  stays")
-    assert lines[-1] == "→ dynamic-int8/torchscript stays: it passes"
+    assert lines[-4].startswith("★ dynamic-int8/torchscript")
+    assert lines[-4].endswith("  stays")
+    assert lines[-3] == "→ dynamic-int8/torchscript stays: it passes"
 
 
 def test_a_failure_is_said_once_however_many_candidates_it_cost_with_its_first_line() -> None:
@@ -138,6 +138,6 @@ def test_a_night_that_is_decided_with_cold_caches_says_so() -> None:
     assert printed([fast, base])[2:6] == [
         "  baseline float/torchscript: 1.1 ms with cold caches, 5.97 MB, loss 5.734,",
         "  noise ±20%",
-        "  candidate                 smaller      loss        cold  decision",
-        "★ dynamic-int8/torchscript    1.70×  +0.00057  1.50× ±22%  promoted",
+        "  candidate                 smaller      loss   int8        cold  decision",
+        "★ dynamic-int8/torchscript    1.70×  +0.00057  2.71×  1.50× ±22%  promoted",
     ]
