@@ -94,7 +94,8 @@ def _words(run: str, night: dt.date, index: int) -> list[dict[str, Any]]:
                 quality_difference=drop, quality_difference_low=drop - 0.001, quality_difference_high=drop + 0.002,
                 artifact_digest=f"{position}" * 64, over_incumbent=speed / 2.4, over_incumbent_low=speed / 2.5,
                 over_incumbent_high=speed / 2.3, best_float="float/onnxruntime", over_best_float=speed / 1.8,
-                over_best_float_low=speed / 1.9, over_best_float_high=speed / 1.7, recipe_digest=("b" if index < REWRITTEN else "c") * 64,
+                over_best_float_low=speed / 1.9, over_best_float_high=speed / 1.7,
+                recipe_digest=("b" if index < REWRITTEN else "c") * 64,
                 method="none" if recipe == "float" else "dynamic", quality=4 + drop, **common,
             )
         )  # fmt: skip
