@@ -97,12 +97,11 @@ def with_fastest_float(result: WorkloadResult, settings: Settings, store: str) -
 
     If the float candidates cannot be timed, the first one stays the baseline.
     """
+    names = result.workload.floats()
     floats = [
         BenchmarkCandidate(candidate=one.built, outputs=one.evaluation.outputs)
         for one in result.candidates
-        if one.built is not None
-        and one.evaluation is not None
-        and f"{one.recipe}/{one.runtime}" in result.workload.floats()
+        if one.built is not None and one.evaluation is not None and f"{one.recipe}/{one.runtime}" in names
     ]
     first = floats[0].name if floats else result.workload.baseline_name
     reason = "it is the only float candidate that can be deployed"

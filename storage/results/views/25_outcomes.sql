@@ -55,8 +55,7 @@ judged as (
         case
             when status in ('failed', 'skipped') then concat_ws(': ', stage, coalesce(error, 'no reason was recorded'))
             when setting = 'incumbent' then bundle_reason
-            when is_baseline then baseline_reason
-            else decided.reason
+            else coalesce(decided.reason, baseline_reason)
         end as why,
         case max(decided.objective) over of_night
             when 'smallest' then size_ratio when 'cheapest' then capacity_ratio else deciding_speedup

@@ -201,3 +201,12 @@ def test_cold_samples_are_the_cold_calls_one_row_each(tmp_path: Path) -> None:
         {"recipe": "dynamic", "launch": 1, "seconds": 0.3},
         {"recipe": "dynamic", "launch": 2, "seconds": 0.4},
     ]
+
+
+def test_a_promoted_baseline_gives_the_gates_reason_and_any_other_baseline_why_it_is_the_baseline(
+    tmp_path: Path,
+) -> None:
+    write_night(tmp_path, FIRST, [baseline("a", FIRST, baseline_reason="the fastest of two")], "a")
+    assert ask(tmp_path, "select why from outcomes") == [{"why": "the fastest of two"}]
+    decide(tmp_path, "a", FIRST, float="promote")
+    assert [row["why"] for row in ask(tmp_path, "select why from outcomes")] != ["the fastest of two"]
