@@ -27,6 +27,7 @@ _TABLES = (".csv", ".jsonl", ".parquet")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
 _POINTS = 0.5  # largest allowed loss of a percentage metric, in percentage points
 _SHARE = 0.01  # largest allowed loss of any other metric, as a fraction of the quality
+_LEAST_SIZE_RATIO = 1.2
 _LINES = 5  # rows per class in the placeholder table, enough for every split
 _RECIPES: tuple[JsonObject, ...] = (
     {"name": "float", "method": "none"},
@@ -216,12 +217,12 @@ def whole(name: str, content: JsonObject) -> JsonObject:
         **content,
         "recipe": recipes,
         "benchmark": {"baseline": FASTEST_FLOAT},
-        "gate": {"objective": "fastest", "quality_drop": "relative", "max_quality_drop": _SHARE, "min_size_ratio": 1.2},
+        "gate": {"objective": "fastest", "quality_drop": "relative", "max_quality_drop": _SHARE},
     }
 
 
 def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject, dict[str, str]]:
-    """Set the gate's limit on the quality drop, and omit the size rule if all quantized candidates are too large.
+    """Set the gate's limit on the quality drop.
 
     Return the document, and a dictionary that maps the gate's keys (``section.key``) to the reasons for their values.
     """
@@ -236,24 +237,19 @@ def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject
             f"the float model's {preview.metric} of {reference.evaluation.quality:.2g} is nearly 0, so a candidate may "
             f"lose 1% of {reference.unit:.3g}, the {preview.metric} of a constant answer"
         )
-    size = "only a quantized candidate is so much smaller than the baseline"
-    ratios = _size_ratios(document, preview)
-    if ratios and len(ratios) == len(_quantized(document, preview)) and max(ratios.values()) < gate["min_size_ratio"]:
-        gate = {key: value for key, value in gate.items() if key != "min_size_ratio"}
-        size = f"the smallest candidate is only {max(ratios.values()):.3g} times as small as the float model"
-    objective = "the fastest candidate that is small enough and loses little enough quality is promoted"
-    reasons = {"gate.objective": objective, "gate.max_quality_drop": quality, "gate.min_size_ratio": size}
+    objective = "the fastest candidate that loses little enough quality is promoted; a float one if int8 does not pay"
+    reasons = {"gate.objective": objective, "gate.max_quality_drop": quality}
     return document | {"gate": gate}, reasons
 
 
 def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
-    """Set the `obstacle` of each candidate whose files are too large for the gate's size rule.
+    """Set the `obstacle` of each quantized candidate that is hardly smaller than the float model.
 
-    Without an obstacle, a run would build and evaluate a candidate that is too large, and then reject the candidate. If
-    all quantized candidates are too large, return the preview unchanged; `with_strict_gate` then omits the size rule.
+    Most of such a model is still float, so int8 can gain little. If all quantized candidates are too large, return the
+    preview unchanged.
     """
-    bound, ratios = float(document["gate"]["min_size_ratio"]), _size_ratios(document, preview)
-    too_large = {name: ratio for name, ratio in ratios.items() if ratio < bound}
+    ratios = _size_ratios(document, preview)
+    too_large = {name: ratio for name, ratio in ratios.items() if ratio < _LEAST_SIZE_RATIO}
     if len(too_large) == len(_quantized(document, preview)):
         return preview
 
@@ -261,8 +257,7 @@ def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
         if candidate.candidate not in too_large:
             return candidate
         reason = (
-            f"it is only {too_large[candidate.candidate]:.3g} times as small as the float model, and the gate's "
-            f"min_size_ratio is {bound:g}"
+            f"most of it is float: it is only {too_large[candidate.candidate]:.3g} times as small as the float model"
         )
         return CandidatePreview(candidate=candidate.candidate, obstacle=reason)
 

@@ -25,6 +25,11 @@ description = "an extension"
 GATE = """
 [gate]
 objective = "fastest"
+
+# Nothing else may be published: a file in eager mode cannot be, and float twins are not built.
+[benchmark]
+baseline = "float/eager"
+twins = false
 """
 SEQUENCE = """
 domain = "sequence"
@@ -37,6 +42,7 @@ kind = "seeded"
 [[recipe]]
 name = "float"
 method = "none"
+runtimes = ["eager"]
 """
 WORKLOADS = {
     "a-runtime": ("runtime", f'{SEQUENCE}\n[[recipe]]\nname = "saved"\nmethod = "none"\nruntimes = ["state-dict"]\n'),
@@ -57,6 +63,7 @@ kind = "seeded"
 [[recipe]]
 name = "float"
 method = "none"
+runtimes = ["eager"]
 [[recipe]]
 name = "saved"
 method = "dynamic"

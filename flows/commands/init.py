@@ -299,7 +299,7 @@ def _section(
         if all_keys and fields[key].description:
             yield from textwrap.wrap(str(fields[key].description), 100, initial_indent="# ", subsequent_indent="# ")
         if reason := reasons.get(f"{name}.{key}"):
-            yield f"# {'Chosen' if key in given else f'Without {key}'}: {reason}."
+            yield f"# Chosen: {reason}."
         if key in given:
             yield f"{key} = {toml(given[key])}"
         elif all_keys:

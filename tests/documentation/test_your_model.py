@@ -48,7 +48,8 @@ def test_an_example_runs_as_the_page_says_to_a_verified_bundle(
     (pointer,) = tmp_path.glob(f"*/handoff/{name}/current.json")
     bundle = pointer.parent / json.loads(pointer.read_text(encoding="utf-8"))["version"]
     manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
-    assert re.fullmatch(r"(static|dynamic)-int8", manifest["recipe"]["name"])
+    # The fastest is promoted, so the machine decides whether int8 pays.
+    assert re.fullmatch(r"float|(static|dynamic)-int8", manifest["recipe"]["name"])
     assert str(tmp_path) not in json.dumps(manifest["workload"]["model"])
     verified = subprocess.run(
         [sys.executable, "-I", str(bundle / "verify.py")], capture_output=True, text=True, check=False

@@ -33,7 +33,7 @@ def previewed(document: dict[str, object], dynamic_ratio: float, static_ratio: f
 
 
 @pytest.mark.parametrize(("ratio", "kept"), [(1.0, False), (1.19, False), (1.21, True), (4.0, True)])
-def test_candidates_that_are_not_as_small_as_the_gate_asks_are_left_out(ratio: float, kept: bool) -> None:
+def test_candidates_that_stay_mostly_float_are_left_out(ratio: float, kept: bool) -> None:
     document = drafted()
     found = with_size_obstacles(document, previewed(document, ratio))
     recipes = [recipe["name"] for recipe in without_obstacles(document, found)["recipe"]]
@@ -82,23 +82,6 @@ def test_a_bound_relative_to_nearly_nothing_is_taken_from_a_constant_answer(
     assert reasons["gate.max_quality_drop"].startswith(said) is (expected[0] == "absolute")
 
 
-@pytest.mark.parametrize(("static_ratio", "is_bounded"), [(1.0, False), (1.19, False), (1.21, True)])
-def test_the_gate_bounds_the_size_only_if_a_quantized_candidate_can_be_small_enough(
-    static_ratio: float, is_bounded: bool
-) -> None:
-    document = drafted()
-    found = with_size_obstacles(document, previewed(document, 1.0, static_ratio))
-    strict, reasons = with_strict_gate(without_obstacles(document, found), found)
-    assert ("min_size_ratio" in strict["gate"]) is is_bounded
-    text = render(strict, validated(Path("photos.toml"), strict), found, reasons=reasons)
-    if is_bounded:
-        assert (
-            "# Chosen: only a quantized candidate is so much smaller than the baseline.\nmin_size_ratio = 1.2" in text
-        )
-    else:
-        assert f"# Without min_size_ratio: the smallest candidate is only {static_ratio:.3g} times as small" in text
-
-
 def test_the_file_has_the_keys_that_were_decided_and_on_request_all_others() -> None:
     document = drafted()
     workload, found = validated(Path("photos.toml"), document), previewed(document, 4.0)
@@ -116,7 +99,7 @@ def test_the_file_says_why_a_recipe_is_not_in_it_and_why_a_value_was_chosen() ->
     left = without_obstacles(document, found)
     reasons = {"data.image_size": "all 8 pictures are 32 x 32"}
     text = render(left, validated(Path("photos.toml"), left), found, reasons=reasons)
-    assert "# Left out, dynamic-int8/torchscript: it is only 1 times as small as the float model, and the" in text
+    assert "# Left out, dynamic-int8/torchscript: most of it is float: it is only 1 times as small as the float" in text
     assert "# Chosen: all 8 pictures are 32 x 32.\nimage_size = 32\n" in text
 
 
@@ -133,9 +116,7 @@ def test_the_gate_is_strict_in_points_of_a_percentage_and_else_in_shares(
     document = drafted()
     found = previewed(document, 4.0).model_copy(update={"metric": metric, "is_percentage": is_percentage})
     strict, reasons = with_strict_gate(without_obstacles(document, found), found)
-    assert strict["gate"] == {
-        "objective": "fastest", "quality_drop": drop, "max_quality_drop": bound, "min_size_ratio": 1.2,
-    }  # fmt: skip
+    assert strict["gate"] == {"objective": "fastest", "quality_drop": drop, "max_quality_drop": bound}
     text = render(strict, validated(Path("photos.toml"), strict), found, reasons=reasons)
     assert f"# Chosen: {why}.\nmax_quality_drop = {bound}\n" in text
 

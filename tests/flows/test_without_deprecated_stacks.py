@@ -125,7 +125,7 @@ def test_a_night_hands_over_a_bundle_of_each_runtime_without_them(
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = run_query(tmp_path / "store", "select status, error from measurements where setting = 'primary'").to_pylist()
-    assert len(rows) == 2 * len(WORKLOADS)
+    assert len(rows) == 3 * len(WORKLOADS)  # the baseline, the int8 candidate and its float twin
     assert {row["status"] for row in rows} == {"ok"}, rows
     for name, (_, _, runtime) in WORKLOADS.items():
         folder = tmp_path / "store" / "handoff" / name

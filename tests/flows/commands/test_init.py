@@ -127,7 +127,7 @@ def test_a_table_gets_its_columns(folder: Path) -> None:
         "target": "weight",
     }
     assert document["evaluate"] == {"metric": "mse"}
-    strict = {"objective": "fastest", "quality_drop": "relative", "max_quality_drop": 0.01, "min_size_ratio": 1.2}
+    strict = {"objective": "fastest", "quality_drop": "relative", "max_quality_drop": 0.01}
     assert document["gate"] == strict
     (folder / "own_metric.py").write_text("def worst(outputs, targets):\n    return (outputs[:, 0] - targets).abs()\n")
     own = ("--metric", "own_metric:worst", "--lower-is-better", "-o", "own.toml")
@@ -182,7 +182,7 @@ def test_weights_that_int8_spoils_are_named_before_a_night(folder: Path) -> None
     done = init(*options, "-o", "net.toml")
     document = written(done, folder / "net.toml")
     bounds = {"quality_drop": "absolute", "max_quality_drop": 0.5}
-    assert document["gate"] == {"objective": "fastest", "min_size_ratio": 1.2} | bounds
+    assert document["gate"] == {"objective": "fastest"} | bounds
     assert "\nChose gate.max_quality_drop = 0.5: accuracy is a percentage, and a candidate may lose" in done.output
     said = r"static-int8/torchscript loses [\d.]+% of accuracy on 256 samples; these layers lose most: third, "
     assert re.search(rf"(?m)^  ! {said}", done.output)
