@@ -15,14 +15,14 @@ from tasks.workload.gate import BATCH_TOLERANCE
 TOP = 5
 _ABSURD = 0.1  # a speed-up that no missing instruction explains
 _NOTICED = 0.2  # a fraction of the time
-_OTHERS = 'compare the "onnxruntime" and "aot-inductor" runtimes'
-# Kernels of float models that a better path avoids, as measured by ``benchmarks.slow_convolutions``.
-_AVOIDABLE = {
-    "aten::_slow_conv2d_forward": _OTHERS,
-    "aten::slow_conv3d_forward": _OTHERS,
-    "aten::slow_conv_transpose2d": _OTHERS,
-    "aten::mkldnn_rnn_layer": 'compare the "onnxruntime" runtime, or onednn = false in "eager"',
-}
+# Kernels of float models that other runtimes avoid, as measured by ``benchmarks.slow_convolutions``.
+_AVOIDABLE = (
+    "aten::_slow_conv2d_forward",
+    "aten::slow_conv3d_forward",
+    "aten::slow_conv_transpose2d",
+    "aten::mkldnn_rnn_layer",
+)
+_REMEDY = 'compare the "onnxruntime" and "aot-inductor" runtimes'
 # ``"convert"`` operators convert between int8 and float; ``"other"`` operators allocate memory or create views.
 Arithmetic = Literal["int8", "float", "convert", "other"]
 
@@ -116,10 +116,10 @@ def most_expensive_floats(
 
 
 def doubts_about_kernels(operators: Iterable[FloatOperator]) -> Iterator[str]:
-    """Yield a warning for each kernel that takes a fifth of a float model's time, although a better path avoids it."""
+    """Yield a warning for each kernel that takes a fifth of a float model's time, although other runtimes avoid it."""
     for operator in operators:
         if operator.share >= _NOTICED and operator.type in _AVOIDABLE:
-            yield f"{operator.share:.0%} of the time is {operator.type}: {_AVOIDABLE[operator.type]}"
+            yield f"{operator.share:.0%} of the time is {operator.type}: {_REMEDY}"
 
 
 def doubt_about_batches(difference: float | None) -> str:

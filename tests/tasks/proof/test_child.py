@@ -12,6 +12,7 @@ import onnx
 import pytest
 import torch
 from torch import nn
+from torchvision.models import resnet18
 
 from storage.artifacts import ArtifactStore
 from tasks.benchmark.child import Limit, run_child
@@ -24,8 +25,10 @@ from tasks.outputs import intra_op_threads
 from tasks.proof.child import doubts_about, run
 from tasks.proofs import Operator, Proof, ProofReport, doubt_about_batches
 from tasks.quantize.graph import observers
+from tasks.quantize.plain import ChannelsLast
 from tasks.refs import CandidateRef, ModuleCoverage
 from tasks.runtimes.torch_modules import profile_torch
+from tasks.runtimes.torchscript_files import read_script, write_script
 from tasks.workload import Workload
 from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob
@@ -257,6 +260,15 @@ def test_torchs_profiler_names_the_slow_kernels(module: nn.Module, shape: tuple[
     with intra_op_threads(1), torch.inference_mode():
         found = doubts(*profile_torch(partial(module, torch.randn(shape)), 20), coverage=[EXCLUDED])
     assert [doubt.partition("is ")[2].partition(": ")[0] for doubt in found] == [kernel] * bool(kernel)
+
+
+@pytest.mark.skipif("avx2" not in this_machine().isa, reason="torch has other kernels on this processor")
+def test_resnet_in_channels_last_spends_its_time_in_a_slow_kernel(tmp_path: Path) -> None:
+    images, path = torch.randn(1, 3, 32, 32), tmp_path / "model.ts"
+    write_script(ChannelsLast(resnet18().eval()).eval(), {"images": images}, path, exact=False)
+    with intra_op_threads(1), torch.inference_mode():
+        [doubt] = doubts(*profile_torch(partial(read_script(path), images), 20), coverage=[EXCLUDED])
+    assert "of the time is aten::_slow_conv2d_forward" in doubt
 
 
 def test_rows_that_see_each_other_are_told() -> None:
