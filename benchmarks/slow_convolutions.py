@@ -35,7 +35,7 @@ from tasks.runtimes.aot_compile import compile_package
 from tasks.runtimes.aot_session import open_package
 from tasks.runtimes.torch_modules import profile_torch
 
-CHANNELS, SIDES = (64, 256, 512), (2, 4, 7, 14, 28)
+CHANNELS, SIDES = (64, 256, 512), (2, 4, 7, 14)
 AS_IS, PAIR, LAST = "as is", "as is, of a pair", "TorchScript, channels-last"
 LAYER_WAYS = (AS_IS, PAIR, "channels-last", "oneDNN graph", "`to_mkldnn`", "packed once")
 MODEL_WAYS = (AS_IS, "without oneDNN", "TorchScript", LAST, "oneDNN graph", "ONNX Runtime", "aot-inductor")
