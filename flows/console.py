@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -128,6 +129,9 @@ def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[Rend
         yield Text()
         yield Text(workload, style="bold")
         yield from wrapped(" ", _baseline(rows))
+        baseline: Row = next((row for row in rows if row["became"] == "baseline"), {})
+        for doubt in json.loads(str(baseline.get("doubts") or "[]")):
+            yield from wrapped("  warning:", doubt, style="yellow")
         if measured := [row for row in rows if row["became"] not in ("baseline", "failed", "skipped")]:
             yield _table(measured)
         yield from _without_result(rows, "failed", "✗", "bold red")

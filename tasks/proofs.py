@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Literal
 
@@ -14,6 +14,15 @@ from tasks.workload.gate import BATCH_TOLERANCE
 
 TOP = 5
 _ABSURD = 0.1  # a speed-up that no missing instruction explains
+_NOTICED = 0.2  # a fraction of the time
+# Kernels of float models that other runtimes avoid, as measured by ``benchmarks.slow_convolutions``.
+_AVOIDABLE = (
+    "aten::_slow_conv2d_forward",
+    "aten::slow_conv3d_forward",
+    "aten::slow_conv_transpose2d",
+    "aten::mkldnn_rnn_layer",
+)
+_REMEDY = 'compare the "onnxruntime" and "aot-inductor" runtimes'
 # ``"convert"`` operators convert between int8 and float; ``"other"`` operators allocate memory or create views.
 Arithmetic = Literal["int8", "float", "convert", "other"]
 
@@ -49,7 +58,8 @@ class Proof(Frozen):
     ``float_operators`` lists the most expensive float operators. ``instructions`` maps instruction families to the
     fraction of time spent in each family, if the system allows sampling. ``saturation`` is the distance between outputs
     with and without saturation, as a fraction of the output's range. ``saturation`` is 0 if products cannot saturate,
-    or None if the distance is unknown. ``doubts`` lists warnings that int8 may not have run as intended.
+    or None if the distance is unknown. ``doubts`` lists warnings that int8 may not have run as intended, or that a
+    float model spends its time in a slow kernel.
     """
 
     # Write NaN to JSON as ``NaN``, because ``null`` means that the number was not measured.
@@ -103,6 +113,13 @@ def most_expensive_floats(
             FloatOperator(name=operator.name, type=operator.type, share=operator.seconds / total, reason=reason)
         )
     return tuple(expensive)
+
+
+def doubts_about_kernels(operators: Iterable[FloatOperator]) -> Iterator[str]:
+    """Yield a warning for each kernel that takes a fifth of a float model's time, although other runtimes avoid it."""
+    for operator in operators:
+        if operator.share >= _NOTICED and operator.type in _AVOIDABLE:
+            yield f"{operator.share:.0%} of the time is {operator.type}: {_REMEDY}"
 
 
 def doubt_about_batches(difference: float | None) -> str:

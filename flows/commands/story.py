@@ -76,7 +76,7 @@ def _sections(content: Story, store: str) -> dict[str, Iterator[object]]:
     sections = {f"{content.workload}: current bundle": _current(content.current)}
     sections[f"Nights (quality: {metric_of(content.nights)})"] = _nights(content.nights)
     sections["Layers"] = _layers(content, store)
-    if any(number(row, "int8_time_share") or _unknown_reason(row) for row in content.executed):
+    if any(number(row, "int8_time_share") or row["doubts"] or _unknown_reason(row) for row in content.executed):
         sections["Executed"] = _executed(content.executed)
     if content.current:
         sections["Recipe"] = _recipe(content.current.recipe)
@@ -155,8 +155,8 @@ def _executed(executed: Sequence[Row]) -> Iterator[object]:
             kinds = [kind.split()[0] for kind in str(row["instructions"] or "").split(", ") if kind]
             by = ", ".join(kind for kind in kinds if kind not in ("other", "float")) or MISSING
             table.row(f"  {_candidate(row)}", f"{share:.0%}", by)
-            warnings += [f"  {_candidate(row)}: {warning}" for warning in str(row["doubts"]).splitlines()]
-        elif why := _unknown_reason(row):
+        warnings += [f"  {_candidate(row)}: {warning}" for warning in str(row["doubts"]).splitlines()]
+        if why := _unknown_reason(row):
             warnings.append(f"  {_candidate(row)}: unknown: {why}")
     yield table
     yield from (Text(warning, style="yellow") for warning in warnings)

@@ -364,7 +364,7 @@ MEASUREMENTS = Table(
             "difference between outputs with and without saturation, as a fraction of the output's range",
             "ranges",
         ),
-        Column("doubts", TEXT, "warnings about the candidate's int8 computation, as a JSON list of sentences"),
+        Column("doubts", TEXT, "warnings about how the candidate computes, as a JSON list of sentences"),
         Column(
             "batch_difference",
             REAL,

@@ -26,7 +26,15 @@ from tasks.extensions import RUNTIMES
 from tasks.machine import affinity, require_installed
 from tasks.outputs import distance, tensors_of, worst
 from tasks.proof.instructions import INT8, SATURATING, Disassembler, Family, Sampler
-from tasks.proofs import Operator, Proof, ProofReport, int8_share, most_expensive_floats, owner
+from tasks.proofs import (
+    Operator,
+    Proof,
+    ProofReport,
+    doubts_about_kernels,
+    int8_share,
+    most_expensive_floats,
+    owner,
+)
 from tasks.refs import ModuleCoverage
 from tasks.runtimes.base import Opened
 from tasks.tensor_files import Golden
@@ -140,11 +148,12 @@ def doubts_about(
     saturation: float | None,
     saturation_noticed: float = 0.0,
 ) -> Iterator[str]:
-    """Yield warnings about a quantized candidate, as sentences without full stops.
+    """Yield warnings as sentences without full stops; a float candidate is only checked for slow kernels.
 
     A saturation error of up to `saturation_noticed` (a fraction of the output's range) is not reported.
     """
     if not any(module.quantized for module in coverage):
+        yield from doubts_about_kernels(most_expensive_floats(operators))
         return
     yield from _in_float(operators, coverage)
     yield from _in_int8(operators, coverage)

@@ -56,6 +56,13 @@ def test_what_was_skipped_is_said_once_with_its_reason() -> None:
     assert not [line for line in lines if "int8/torchscript  " in line]
 
 
+def test_a_baseline_in_a_slow_kernel_is_said_with_what_to_do() -> None:
+    lines = printed([BASELINE | {"doubts": '["83% of the time is a::slow: compare the other runtime, or this"]'}])
+    assert [line for line in lines if "slow" in line] == [
+        "  warning: 83% of the time is a::slow: compare the other runtime, or this"
+    ]
+
+
 def test_the_winner_is_marked_the_numbers_are_aligned_and_the_reason_follows() -> None:
     slower = row(
         "float16", "hold", "min_speedup requires 1.5, but the measured value is uncertain", **faster(1.2, 1.1, 1.3)

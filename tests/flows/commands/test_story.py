@@ -11,6 +11,7 @@ from storage.bundles import BundleStore
 from storage.errors import BundleError, ConfigurationError
 from storage.results.catalog import refresh
 from storage.results.writer import ResultsStore
+from tasks.doctor import check_baselines
 from tests.flows.commands.filled_store import NIGHTS, RUNS, VERSIONS, hand_over, write
 from tests.storage.results.rows import at, baseline, measurement, promotion
 
@@ -68,6 +69,14 @@ def test_both_speeds_are_told_and_the_one_that_decides_with_its_interval(
         assert rows[0][1:4] == speeds
         assert rows[1][1:4] == ["2.00×", "±1%", "–"]
         assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_float_baseline_is_told_with_its_warnings(tmp_path: Path, nightquant: NightQuant) -> None:
+    doubted = {"int8_time_share": 0.0, "doubts": '["83% of the time is a::slow: compare"]'}
+    write(tmp_path, 1, measurements=[baseline(RUNS[1], NIGHTS[1], **doubted), measurement(RUNS[1], NIGHTS[1])])
+    assert "  float/eager: 83% of the time is a::slow: compare" in nightquant("show", "word-lm", "--store", tmp_path)[1]
+    check = check_baselines(str(tmp_path))
+    assert (check.status, check.found) == ("note", "word-lm float/eager: 83% of the time is a::slow: compare")
 
 
 def test_the_last_nights_alone_are_told(two_nights: Path) -> None:

@@ -30,6 +30,13 @@ class Tags(html.parser.HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
+def test_a_float_baseline_is_listed_with_its_warnings(tmp_path: Path) -> None:
+    doubted = baseline("run", LAST, int8_time_share=0.0, doubts='["83% of the time is a::slow: compare"]')
+    write_night(tmp_path, LAST, [doubted, measurement("run", LAST)], "run")
+    write_report(tmp_path, LAST, tmp_path / "report.html")
+    assert "83% of the time is a::slow: compare" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_the_page_needs_nothing_else(full_page: Path) -> None:
     text = full_page.read_text(encoding="utf-8")

@@ -13,9 +13,9 @@ from tests.storage.results.rows import at, baseline, measurement, promotion, wri
 
 NIGHT = dt.date(2026, 3, 1)
 COLUMNS = [
-    "workload", "rank", "candidate", "decision", "size_ratio", "quality_difference", "over_best_float",
-    "int8_gain", "runtime_gain", "speedup", "interval", "cold_speedup", "latency_ms", "memory_mb", "capacity_rps", "capacity_ratio", "capacity_p50_ms", "capacity_p99_ms",
-    "capacity_p999_ms", "cost_per_million", "why",
+    "workload", "rank", "candidate", "decision", "size_ratio", "quality_difference", "over_best_float", "int8_gain",
+    "runtime_gain", "speedup", "interval", "cold_speedup", "latency_ms", "memory_mb", "capacity_rps", "capacity_ratio",
+    "capacity_p50_ms", "capacity_p99_ms", "capacity_p999_ms", "cost_per_million", "why",
 ]  # fmt: skip
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import platform
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
+import torch
+from torch import nn
+from torchvision.models import resnet18
 
 from storage.artifacts import ArtifactStore
 from tasks.benchmark.child import Limit, run_child
@@ -21,7 +25,10 @@ from tasks.outputs import intra_op_threads
 from tasks.proof.child import doubts_about, run
 from tasks.proofs import Operator, Proof, ProofReport, doubt_about_batches
 from tasks.quantize.graph import observers
+from tasks.quantize.plain import ChannelsLast
 from tasks.refs import CandidateRef, ModuleCoverage
+from tasks.runtimes.torch_modules import profile_torch
+from tasks.runtimes.torchscript_files import read_script, write_script
 from tasks.workload import Workload
 from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob
@@ -65,7 +72,7 @@ def test_a_static_candidate_runs_in_int8_and_a_float_one_does_not(
     assert products(plain)
     assert int8.int8_time_share
     assert not products(int8)
-    assert int8.doubts == plain.doubts == ()
+    assert int8.doubts == ()
 
 
 def test_what_stays_float_is_named_with_its_reason(words: MakeJob, store: ArtifactStore) -> None:
@@ -226,6 +233,42 @@ def test_saturation_is_told_where_such_instructions_ran() -> None:
 @pytest.mark.slow
 def test_a_float_candidate_is_not_doubted() -> None:
     assert doubts(in_float("Conv", "conv/node"), coverage=[EXCLUDED]) == []
+
+
+def test_a_float_candidate_is_doubted_if_a_fifth_of_its_time_is_in_a_slow_kernel() -> None:
+    slow, rest = in_float("aten::_slow_conv2d_forward"), in_float("aten::addmm")
+    [doubt] = doubts(slow, *[rest] * 4, coverage=[EXCLUDED])
+    assert doubt == (
+        '20% of the time is aten::_slow_conv2d_forward: compare the "onnxruntime" and "aot-inductor" runtimes'
+    )
+    assert doubts(slow, *[rest] * 5, coverage=[EXCLUDED]) == []
+    assert "20% of the time" not in "".join(doubts(int8(), slow))
+
+
+@pytest.mark.skipif("avx2" not in this_machine().isa, reason="torch has other kernels on this processor")
+@pytest.mark.parametrize(
+    ("module", "shape", "kernel"),
+    [
+        (nn.Conv2d(256, 256, 3, padding=1), (1, 256, 2, 2), "aten::_slow_conv2d_forward"),
+        (nn.Conv2d(256, 256, 3, padding=1), (2, 256, 2, 2), ""),
+        (nn.Conv3d(64, 64, 3, padding=1), (1, 64, 4, 4, 4), "aten::slow_conv3d_forward"),
+        (nn.ConvTranspose2d(256, 128, 2, 2), (1, 256, 4, 4), "aten::slow_conv_transpose2d"),
+        (nn.LSTM(512, 512), (1, 1, 512), "aten::mkldnn_rnn_layer"),
+    ],
+)
+def test_torchs_profiler_names_the_slow_kernels(module: nn.Module, shape: tuple[int, ...], kernel: str) -> None:
+    with intra_op_threads(1), torch.inference_mode():
+        found = doubts(*profile_torch(partial(module, torch.randn(shape)), 20), coverage=[EXCLUDED])
+    assert [doubt.partition("is ")[2].partition(": ")[0] for doubt in found] == [kernel] * bool(kernel)
+
+
+@pytest.mark.skipif("avx2" not in this_machine().isa, reason="torch has other kernels on this processor")
+def test_resnet_in_channels_last_spends_its_time_in_a_slow_kernel(tmp_path: Path) -> None:
+    images, path = torch.randn(1, 3, 32, 32), tmp_path / "model.ts"
+    write_script(ChannelsLast(resnet18().eval()).eval(), {"images": images}, path, exact=False)
+    with intra_op_threads(1), torch.inference_mode():
+        [doubt] = doubts(*profile_torch(partial(read_script(path), images), 20), coverage=[EXCLUDED])
+    assert "of the time is aten::_slow_conv2d_forward" in doubt
 
 
 def test_rows_that_see_each_other_are_told() -> None:
