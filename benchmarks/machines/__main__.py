@@ -1,11 +1,11 @@
-"""Kill one of two machines in the middle of a night: ``python -m benchmarks.machines [workers] [dask] [ray]``.
+"""Kill one of two machines in the middle of a night: ``python -m benchmarks.machines [workers] [dask]``.
 
 Both are network namespaces of this host with addresses and names of their own; Prefect's server is on PostgreSQL
 and the store on moto's S3 server. The machine that is at a stage loses all of its processes at once (SIGKILL):
 
 workers
     Each machine has a Prefect worker. The next night runs on the other one, once the dead night's lease is over.
-dask, ray
+dask
     The night's stages run on a cluster of both machines. The night goes on with the other one.
 
 For each night: whether it completed, that no artifact was lost or made twice and no row is there twice, which machines
@@ -183,26 +183,6 @@ def dask(scratch: Path, stage: str) -> bool:
         return _on_cluster(ground, "dask", stage, NIGHTQUANT_DASK_ADDRESS=address)
 
 
-def ray(scratch: Path, stage: str) -> bool:
-    """A Ray node on each machine, the one at work killed; the head, on the host, has no processors to give."""
-    os.environ["RAY_AUTH_MODE"] = "disabled"  # nobody else is on this network
-    with _ground(scratch) as ground:
-        program = (str(Path(sys.executable).parent / "ray"),)
-        begin = ("--block", "--disable-usage-stats")
-        head = ("start", "--head", f"--node-ip-address={ADDRESS}", "--port=26379", "--num-cpus=0", *begin)
-        dashboard = ("--include-dashboard=false", f"--temp-dir={ground.site.folder}/ray")
-        ground.site.running.append(
-            ground.site.command(*head, *dashboard, program=program, log=ground.site.folder / "ray.log")
-        )
-        ground.site.wait_for(lambda: "Ray runtime started" in (ground.site.folder / "ray.log").read_text(), 120)
-        for machine in ground.network.machines:
-            node = (f"--address={ADDRESS}:26379", f"--node-ip-address={machine.address}", "--num-cpus=1", *begin)
-            machine.start("-m", "ray.scripts.scripts", "start", *node)
-            # One after the other: they share a folder, as machines do not.
-            ground.site.wait_for(lambda: "block forever" in machine.log(), 120)  # noqa: B023 - called at once
-        return _on_cluster(ground, "ray", stage, NIGHTQUANT_RAY_ADDRESS=f"{ADDRESS}:26379")
-
-
 def _on_cluster(ground: Ground, runner: str, stage: str, **variables: str) -> bool:
     arguments = ("nightly", "--workload", _WORKLOAD, "--profile", "quick", "--task-runner", runner)
     log = ground.site.folder / "night.log"
@@ -226,7 +206,7 @@ def _on_cluster(ground: Ground, runner: str, stage: str, **variables: str) -> bo
     return is_good and code == 0
 
 
-KINDS = {"workers": workers, "dask": dask, "ray": ray}
+KINDS = {"workers": workers, "dask": dask}
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ class Machine:
     def __init__(self, name: str, address: str, folder: Path, bridge: str) -> None:
         self.name, self.address, self._bridge = name, address, bridge
         self.folder = folder
-        self.variables = {"NIGHTQUANT_CACHE": str(folder / "cache"), "RAY_TMPDIR": str(folder)}
+        self.variables = {"NIGHTQUANT_CACHE": str(folder / "cache")}
         self._begun: list[Command] = []
 
     def connect(self) -> None:
