@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 
 from storage.digest import digest_of
 from storage.results.descriptions import add_comments, quoted, view_files
-from storage.results.layout import arrow_files, broken, check_file, find_files
+from storage.results.layout import arrow_files, broken, checked, find_files
 from storage.results.tables import MEASUREMENTS, TABLES, Table
 from storage.root import Entry, StoreRoot
 
@@ -58,7 +58,7 @@ def build(root: StoreRoot, target: Path) -> list[str]:
         for table in TABLES.values():
             files = find_files(root, table).current
             for entry in files:
-                check_file(root, entry.name)
+                checked(root, entry.name)
                 row = [table.name, entry.name, entry.size]
                 connection.execute("insert into internal.catalog_files values (?, ?, ?)", row)
             if files:

@@ -29,7 +29,9 @@ def documented(page: str) -> str:
     tables = map(_table, TABLES.values())
     names = [[f"[`{name}`](#{name})" for name in part] for part in ([view.name for view in views], TABLES)]
     overview = f"- Views: {', '.join(names[0])}\n- Tables: {', '.join(names[1])}\n"
-    return "\n".join([f"{written}{MARKER}", overview, version, "## Views\n", *map(_view, views), "## Tables\n", *tables])
+    return "\n".join(
+        [f"{written}{MARKER}", overview, version, "## Views\n", *map(_view, views), "## Tables\n", *tables]
+    )
 
 
 def _view(view: Described) -> str:
