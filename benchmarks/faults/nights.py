@@ -52,7 +52,7 @@ def hand_over_tonight(root: StoreRoot, promise: Callable[[str], None]) -> None:
         make(info.run_id, _DAY, workload=WORKLOAD, runtime="torchscript", baseline="float/torchscript")
         for make in (baseline, measurement)
     ]
-    ResultsStore(root).append("measurements", rows, info.run_id, at(_DAY))
+    ResultsStore(root).append("measurements", rows, info.run_id, at(_DAY), WORKLOAD)
     promise(f"run {info.run_id}")
     bundles = BundleStore(root)
     result = _result(bundles)
