@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
@@ -19,8 +19,6 @@ from storage.results import Profile
 
 if TYPE_CHECKING:
     from storage.trust import Signer
-
-TaskRunnerName = Literal["threads", "dask", "ray"]
 
 
 class Settings(BaseSettings):
@@ -35,7 +33,11 @@ class Settings(BaseSettings):
         default="standard",
         description="time limit for each workload's benchmarks: 1 min (quick), 5 min (standard) or 15 min (full)",
     )
-    task_runner: TaskRunnerName = Field(default="threads", description="task runner that executes stages in parallel")
+    task_runner: str = Field(
+        default="threads",
+        description="task runner that executes stages in parallel: `threads`, `dask`, or the import path of another "
+        "Prefect task runner (`module:Class`)",
+    )
     workers: PositiveInt = Field(
         default_factory=lambda: min(4, os.cpu_count() or 1), description="maximum number of stages that run at once"
     )
@@ -50,9 +52,6 @@ class Settings(BaseSettings):
     )
     dask_address: str = Field(
         default="", description="address of the Dask scheduler; if empty, the run starts a local cluster"
-    )
-    ray_address: str = Field(
-        default="", description="address of the Ray cluster; if empty, the run starts a local cluster"
     )
     fingerprint: str = Field(
         default="",

@@ -48,6 +48,11 @@ def code_digest(*roots: Root) -> str:
     return digest_of({"code": sources})
 
 
+def source_digest(path: Path) -> str:
+    """Return the digest of one file's code, without its imports; comments and docstrings do not affect the digest."""
+    return _digest(_relevant_tree(path.read_bytes()))
+
+
 def model_digest(model: nn.Module, spec: Kind, *makers: Callable[..., object]) -> str:
     """Return the digest of a model's code, and of the `makers` that build the model and its inputs.
 

@@ -162,7 +162,8 @@ def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspa
     card = _model_card(manifest, domain, RUNTIMES[runtime], signed=signer is not None)
     (folder / CARD).write_text(card, encoding="utf-8")
     workload = provenance.job.workload.name
-    _write_json(folder / SBOM, sbom_of(workload, version, installed_packages(), platform.python_version()))
+    bom = sbom_of(workload, version, installed_packages(), platform.python_version())
+    (folder / SBOM).write_text(bom, encoding="ascii")
     digests = {path.name: file_digest(path) for path in folder.iterdir() if path.name != SUMS}
     _write_json(folder / PROVENANCE, provenance_of(provenance, digests, store))
     write_sums(folder)

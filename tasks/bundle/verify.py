@@ -32,6 +32,9 @@ _CHECKER = Path(__file__).with_name("checker.py")
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY")
 
 
+Signature = Literal["valid", "not checked", "none"]
+
+
 @dataclass(frozen=True)
 class VerificationReport:
     """Result of a verification that ended at ``stage``; ``problem`` is ``""`` if the bundle is good.
@@ -45,7 +48,7 @@ class VerificationReport:
     stage: Literal["pointer", "files", "signature", "manifest", "model"]
     problem: str = ""
     sha256sums: str = ""
-    signature: Literal["valid", "not checked", "none"] = "none"
+    signature: Signature = "none"
     workload: str = ""
     version: str = ""
     differences: dict[str, float] = field(default_factory=dict)
@@ -129,9 +132,7 @@ def packages_of(*programs: str) -> tuple[str, ...]:
     return tuple(name for name in found if name not in sys.stdlib_module_names)
 
 
-def _signature(
-    path: Path, keys: Sequence[Ed25519PublicKey], statement: Statement | None, sha256sums: str
-) -> Literal["valid", "not checked", "none"]:
+def _signature(path: Path, keys: Sequence[Ed25519PublicKey], statement: Statement | None, sha256sums: str) -> Signature:
     if statement is not None:
         if statement.sha256sums != sha256sums:
             raise BundleError(

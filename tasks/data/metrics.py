@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
@@ -231,21 +232,9 @@ def word_errors(outputs: Tensor, target: Tensor) -> Tensor:
         )
     guesses = [_best_path(row) for row in outputs.argmax(1).tolist()] if logits else _without_padding(outputs)
     rows = zip(guesses, _without_padding(target), strict=True)
-    return torch.tensor([[edit_distance(guess, truth), len(truth)] for guess, truth in rows], dtype=torch.float64)
-
-
-def edit_distance(guess: Sequence[int], truth: Sequence[int]) -> int:
-    """Return the smallest number of insertions, deletions and substitutions that turn `guess` into `truth`.
-
-    Source: Wagner and Fischer, "The string-to-string correction problem", 1974.
-    """
-    above = list(range(len(truth) + 1))
-    for row, guessed in enumerate(guess, start=1):
-        current = [row]
-        for column, true in enumerate(truth, start=1):
-            current.append(min(above[column] + 1, current[-1] + 1, above[column - 1] + (guessed != true)))
-        above = current
-    return above[-1]
+    return torch.tensor(
+        [[Levenshtein.distance(guess, truth), len(truth)] for guess, truth in rows], dtype=torch.float64
+    )
 
 
 def _best_path(classes: Sequence[int]) -> list[int]:

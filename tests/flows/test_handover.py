@@ -17,6 +17,7 @@ from flows.request import SearchResult
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
+from storage.results import TrialOrigin
 from storage.seal import sign
 from storage.trust import Signer
 from tasks.bundle.manifest import Provenance, Searched
@@ -24,7 +25,7 @@ from tasks.bundle.package import BundleRef, package
 from tasks.job import Job, Workspace
 from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
 from tasks.results import CandidateResult, Evaluation, Failure, Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
-from tasks.search.trial import Origin, Trial
+from tasks.search.trial import Trial
 from tasks.workload.search import Goal
 from tests.storage.bundle_files import fill, signer_of
 from tests.tasks.test_gate import row, workload
@@ -333,7 +334,7 @@ def test_the_content_that_is_current_replaces_nothing_although_its_bytes_were_ma
     ("origin", "searched"),
     [("space", Searched(trials=1, split="valid", bound=0.5, finalists=1, spent_s=90.0)), ("written", None)],
 )
-def test_a_bundle_says_which_search_made_its_recipe(site: Site, origin: Origin, searched: Searched | None) -> None:
+def test_a_bundle_says_which_search_made_its_recipe(site: Site, origin: TrialOrigin, searched: Searched | None) -> None:
     chosen = Trial(number=1, recipe=workload().recipe_named("int8"), runtime="torchscript", origin=origin, size_bytes=1)
     broken = chosen.model_copy(update={"number": 2, "size_bytes": None})
     search = SearchResult(

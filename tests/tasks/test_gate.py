@@ -32,7 +32,7 @@ def workload(**gate: Any) -> Workload:
             "schema_version": 1,
             "name": "demo",
             "description": "an LSTM",
-            "purpose": "sequence",
+            "domain": "sequence",
             "data": {"kind": "random-sequence"},
             "model": {"kind": "lstm"},
             "checkpoint": {"kind": "seeded"},

@@ -267,3 +267,11 @@ def test_an_edit_of_code_makes_anew_what_that_code_makes(
 def test_a_runtimes_edit_leaves_other_runtimes_alone(made_anew: dict[str, set[str]]) -> None:
     assert all("torchscript" in name for name in made_anew["a runtime's line"])
     assert all("plain" in name for name in made_anew["a converter's line"])
+
+
+def test_comments_and_docstrings_do_not_change_a_files_digest(tmp_path: Path) -> None:
+    file, digests = tmp_path / "code.py", []
+    for text in ("def two():\n    return 2\n", '"""A number."""\n\n\ndef two():  # even\n    return 2\n', "two = 2\n"):
+        file.write_text(text)
+        digests.append(sources.source_digest(file))
+    assert digests[0] == digests[1] != digests[2]

@@ -6,7 +6,7 @@ import math
 import os
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from storage.errors import ConfigurationError, InputError, first_line
 from tasks.data.weight_files import weight_files
 from tasks.data.weights import build_blank
-from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec
+from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec, Pooling, Task
 from tasks.libraries import quiet
 from tasks.refs import DatasetRef
 
@@ -34,8 +34,8 @@ class Encoder(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        task: Literal["classification", "embedding"],
-        pooling: Literal["mean", "cls", "max"],
+        task: Task,
+        pooling: Pooling,
         normalize: bool,
     ) -> None:
         super().__init__()

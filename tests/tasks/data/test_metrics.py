@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from storage.errors import MeasurementError
 from tasks.data import metrics, scores
-from tasks.data.metrics import METRICS, area_under_roc, edit_distance, macro_f1, reciprocal_ranks, word_errors
+from tasks.data.metrics import METRICS, area_under_roc, macro_f1, reciprocal_ranks, word_errors
 from tasks.data.scores import BatchResults, OwnScore
 
 PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=30).filter(
@@ -120,24 +120,6 @@ def test_top5_asks_whether_the_class_is_among_the_five_largest_logits() -> None:
     assert METRICS["top5"].rows(outputs, torch.arange(7)).tolist() == [0, 0, 100, 100, 100, 100, 100]
     with pytest.raises(MeasurementError, match=r"shape \[7, 5\], but top5 needs logits for more than five classes"):
         METRICS["top5"].rows(outputs[:, :5], torch.arange(7))
-
-
-WORDS = st.lists(st.integers(1, 3), max_size=6)
-
-
-def fewest_edits(guess: list[int], truth: list[int]) -> int:
-    """By the definition."""
-    if not guess or not truth:
-        return len(guess) + len(truth)
-    if guess[0] == truth[0]:
-        return fewest_edits(guess[1:], truth[1:])
-    shorter = (guess[1:], truth), (guess, truth[1:]), (guess[1:], truth[1:])
-    return 1 + min(fewest_edits(*pair) for pair in shorter)
-
-
-@given(WORDS, WORDS)
-def test_the_edit_distance_is_the_fewest_edits(guess: list[int], truth: list[int]) -> None:
-    assert edit_distance(guess, truth) == fewest_edits(guess, truth)
 
 
 @pytest.mark.slow
