@@ -30,7 +30,7 @@ from benchmarks.mutants.meaning import meaning_of
 
 ROOT = Path(__file__).parents[2]
 QUICK = "not server and not browser and not long"
-STORE = ("test_bundles.py", "test_pointers.py", "test_pointer.py", "test_switches.py", "test_trust.py")
+STORE = ("test_bundles.py", "test_pointer.py", "test_switches.py", "test_signing.py")
 GATE = ("tests/tasks/test_gate.py", "tests/tasks/workload/test_gate.py")
 TESTS = {
     "tasks/gate.py": GATE,
@@ -41,7 +41,6 @@ TESTS = {
     "storage/locks.py": ("tests/storage/test_locks.py",),
     "storage/bundles.py": tuple(f"tests/storage/{name}" for name in STORE),
     "storage/pointer.py": tuple(f"tests/storage/{name}" for name in STORE),
-    "storage/pointers.py": tuple(f"tests/storage/{name}" for name in STORE),
     "storage/check.py": ("tests/storage/test_check.py", "tests/storage/test_recovery.py"),
 }
 
