@@ -18,7 +18,7 @@ from storage.errors import ConfigurationError
 from storage.results import Profile
 
 if TYPE_CHECKING:
-    from storage.trust import Signer
+    from storage.signing import Signer
 
 
 class Settings(BaseSettings):
@@ -61,9 +61,8 @@ class Settings(BaseSettings):
         default="", description="name of the Prefect notification block that receives alerts"
     )
     webhook_url: SecretStr = Field(default=SecretStr(""), description="URL to which nightquant posts alerts")
-    signing_key: SecretStr = Field(
-        default=SecretStr(""),
-        description="Ed25519 key that signs bundles and current.json: PEM text or the path of a PEM file",
+    signing_key: str = Field(
+        default="", description="path of the P-256 private key (a PEM file) that signs bundles and current.json"
     )
     signature_days: PositiveFloat = Field(
         default=30.0, description="number of days after which a signed current.json expires"
@@ -75,10 +74,8 @@ class Settings(BaseSettings):
     )
 
     def signer(self) -> Signer | None:
-        """Return the signer, or None if no key is set; raise `ConfigurationError` if the key is not an Ed25519 key."""
-        signer: Signer | None = resolve_name("storage.trust:Signer").of(
-            self.signing_key.get_secret_value(), self.signature_days
-        )
+        """Return the signer, or None if no key is set; raise `ConfigurationError` if the key is not a P-256 key."""
+        signer: Signer | None = resolve_name("storage.signing:Signer").of(self.signing_key, self.signature_days)
         return signer
 
     @classmethod

@@ -18,14 +18,13 @@ from storage.bundles import BundleStore
 from storage.digest import canonical_json
 from storage.errors import BundleError, StoreError
 from storage.holder import Holder
-from storage.pointer import Switch
+from storage.pointer import VERSION, Switch
 from storage.results import Row
 from storage.results.layout import find_files, part_name, read_rows
 from storage.results.tables import MEASUREMENTS, PROMOTIONS, RUNS
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
 from storage.seal import check_sums, read_manifest
-from storage.trust import VERSION
 
 _BY = re.compile(r"run ([A-Za-z0-9][A-Za-z0-9._-]*)")
 

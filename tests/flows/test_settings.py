@@ -119,8 +119,8 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path):
 
 
 def test_secrets_are_not_shown(monkeypatch):
-    monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", "very-secret")
+    monkeypatch.setenv("NIGHTQUANT_WEBHOOK_URL", "very-secret")
     settings = load_settings()
     assert "very-secret" not in repr(settings)
     assert "very-secret" not in settings.model_dump_json()
-    assert settings.signing_key.get_secret_value() == "very-secret"
+    assert settings.webhook_url.get_secret_value() == "very-secret"
