@@ -53,11 +53,11 @@ def show_generator(bound_s: float = 0.01) -> None:
 
 
 def show_candidates(name: str, workspace: Workspace, budget_s: float, bound_calls: float) -> None:
-    """Print the capacity of a workload's first two int8 recipes in each runtime that can be deployed."""
+    """Print the capacity of a workload's first int8 recipe in each runtime that can be deployed."""
     workload = read_workload(_WORKLOADS / f"{name}.toml")
     job = obtain(workspace, workload, prepare(workspace, workload))
-    recipes = [recipe for recipe in workload.recipe if recipe.method not in ("none", "cast")][:2]
-    names = [f"{recipe.name}/{runtime}" for recipe in recipes for runtime in recipe.runtimes if runtime != "eager"]
+    first = next(recipe for recipe in workload.recipe if recipe.method not in ("none", "cast"))
+    names = [f"{first.name}/{runtime}" for runtime in first.runtimes if runtime != "eager"]
     subjects = []
     for candidate in [workload.benchmark.baseline, *names]:
         recipe, _, runtime = candidate.partition("/")
