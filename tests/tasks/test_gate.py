@@ -41,7 +41,7 @@ def workload(**gate: Any) -> Workload:
                 {"name": "int8", "method": "dynamic", "runtimes": ["eager", "torchscript"]},
                 {"name": "half", "method": "dynamic", "dtype": "float16"},
             ],
-            "benchmark": {"capacity": {"scenario": "offline"}},
+            "benchmark": {"capacity": {}},
             "gate": gate,
         }
     )

@@ -125,13 +125,7 @@ def test_a_baseline_that_is_no_candidate_is_refused_with_the_candidates(tmp_path
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ('[benchmark.capacity]\nscenario = "server"', "requires latency_bound_ms"),
-        ('[benchmark.capacity]\nscenario = "offline"\nlatency_bound_ms = 5', 'applies only to scenario "server"'),
-        ('[benchmark.capacity]\nscenario = "offline"\nprise_per_hour = 1', "price_per_hour"),
-        (
-            '[benchmark.capacity]\nscenario = "server"\nlatency_bound_ms = 5\nbatch_sizes = [2]',
-            'applies only to scenario "offline"',
-        ),
+        ("[benchmark.capacity]\nprise_per_hour = 1", "price_per_hour"),
         ('[gate]\nobjective = "cheapest"', 'objective = "cheapest" requires the section [benchmark.capacity]'),
         ("[gate]\nmin_capacity_ratio = 1.1", "min_capacity_ratio requires the section [benchmark.capacity]"),
     ],
@@ -141,7 +135,7 @@ def test_a_capacity_that_could_not_be_measured_or_judged_is_refused(tmp_path, se
 
 
 def test_the_cheapest_can_be_chosen_where_capacity_is_measured(tmp_path):
-    text = GOOD + '[benchmark.capacity]\nscenario = "offline"\n[gate]\nobjective = "cheapest"\n'
+    text = GOOD + '[benchmark.capacity]\n[gate]\nobjective = "cheapest"\n'
     assert read_workload(_write(tmp_path, text)).gate.needs_capacity
 
 
