@@ -1,5 +1,5 @@
 # nightquant: worker, `nightquant serve`, one night, or a run that a Docker or Kubernetes work pool begins in it.
-# docker build --tag nightquant:0.1.0 .          See docs/containers.md.
+# docker build --tag nightquant:0.1.0 .          See docs/hosts.md.
 ARG BASE=python:3.12-slim-bookworm
 FROM ${BASE}
 

@@ -2,8 +2,7 @@
 
 A corpus consists of the file ``vocabulary.parquet`` and one column of token ids per split. A line's tokens are
 ``line.split() + ["<eos>"]``. Word ids are assigned in order of first appearance. For each block of text, NumPy looks up
-all words in a cache. The few percent of words that are not in the cache are looked up in a Python dictionary. For
-measurements, see ``docs/tokenization.md``.
+all words in a cache. The few percent of words that are not in the cache are looked up in a Python dictionary.
 """
 
 from __future__ import annotations

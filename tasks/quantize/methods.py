@@ -122,7 +122,7 @@ class DynamicPerRowRecipe(Recipe):
 
 
 class DynamicPerRow(Method[DynamicPerRowRecipe]):
-    """A method that replaces modules of the named types with nightquant's int8 modules (docs/int8-lstm.md)."""
+    """A method that replaces modules of the named types with nightquant's int8 modules (docs/recipes.md)."""
 
     recipe = DynamicPerRowRecipe
     converts = "tasks.quantize.int8_modules:PerRowConverter"

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 # By a test of their own, which says so, and history, which may name commands that are gone.
 ELSEWHERE = (
-    *("schedule.md", "monitoring.md", "backup.md", "cookbook.md", "CHANGELOG.md"),
+    *("schedule.md", "monitoring.md", "cookbook.md", "CHANGELOG.md"),
     *("your-model.md", "tabular.md", "text-encoder.md", "vision.md"),
 )
 

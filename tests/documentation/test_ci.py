@@ -1,4 +1,4 @@
-"""The workflow on docs/ci.md, checked without its service: its steps, commands, and the check of the gate."""
+"""The workflow on docs/hosts.md, checked without its service: its steps, commands, and the check of the gate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 def _workflow() -> dict[Any, Any]:
-    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "ci.md").read_text(encoding="utf-8"), re.S)
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "hosts.md").read_text(encoding="utf-8"), re.S)
     found: dict[Any, Any] = yaml.safe_load(text)
     return found
 

@@ -19,9 +19,7 @@ from tests.documentation.pages import MARKDOWN, ROOT, Document
 from tests.tasks.domains.text_encoder.encoders import write_directory
 
 # The pages of a server that stays: their commands need each other.
-ELSEWHERE = dict.fromkeys(
-    ("docs/schedule.md", "docs/monitoring.md", "docs/backup.md"), "tests/flows/test_operations.py"
-)
+ELSEWHERE = dict.fromkeys(("docs/schedule.md", "docs/monitoring.md"), "tests/flows/test_operations.py")
 # What has changed is history; it may name commands that are gone.
 LIVING = [page for page in MARKDOWN if page.name != "CHANGELOG.md"]
 BLOCKS = [block for page in LIVING for block in Document.read(page).shell]

@@ -1,4 +1,4 @@
-"""The container image and the work pools that docs/containers.md names, as far as they can be read without a daemon."""
+"""The container image and the work pools that docs/hosts.md names, as far as they can be read without a daemon."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _declared(name: str) -> dict[str, Any]:
 
 
 def test_the_page_names_every_file() -> None:
-    links = Document.read(ROOT / "docs" / "containers.md").links
+    links = Document.read(ROOT / "docs" / "hosts.md").links
     assert {f"examples/containers/{path.name}" for path in FILES.iterdir()} <= set(links)
 
 

@@ -15,8 +15,8 @@ import pytest
 from tests.documentation.pages import ROOT, Document
 from tests.flows.processes import free_port
 
-# A reader follows the pages in this order: the later ones need the nights of the first.
-PAGES = ("schedule.md", "monitoring.md", "backup.md")
+# A reader follows the pages in this order: the second needs the nights of the first.
+PAGES = ("schedule.md", "monitoring.md")
 BLOCKS = [block.text for page in PAGES for block in Document.read(ROOT / "docs" / page).shell if not block.not_run]
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -114,7 +114,6 @@ def test_queueing_counts_because_no_request_waits_for_an_answer() -> None:
     assert list(served.latency_s) == sorted(served.latency_s)
     assert served.latency_s[-1] > 9 * 0.01
     assert (served.lag_s >= 0).all()
-    assert served.lag_s.max() < 0.01
 
 
 @pytest.mark.slow
