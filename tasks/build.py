@@ -110,7 +110,6 @@ def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: 
         digest=digest,
         recipe=recipe.name,
         runtime=runtime,
-        graph=made.graph,
         size_bytes=made.size_bytes,
         coverage=made.coverage,
         notes=made.notes,

@@ -72,8 +72,7 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
     folder = find_or_convert(source, spec)
     with running(spec):
         converted = open_converted(folder)
-        graph = Structure.read(folder).graph
-        pairs = pair_with_float(source.float_model(), converted, spec, graph, source.example_inputs)
+        pairs = pair_with_float(source.float_model(), converted, spec, source.example_inputs)
         noises = {pair.path: _Noise(pair.float) for pair in pairs}
         with ExitStack() as hooks, torch.no_grad():
             for pair in pairs:

@@ -26,7 +26,6 @@ Property = Literal[
     "activations",
     "arithmetic",
     "engine",
-    "graphs",
     "memory_format",
     "onednn",
     "operators",
@@ -82,7 +81,6 @@ class Spec:
     arithmetic: Literal["float32", "bfloat16"] = "float32"  # type in which float modules compute
     engine: Engine | None = None  # engine whose kernels run the converted module; None for an ordinary module
     operators: Literal["torch", "own"] = "torch"  # provider of the operators that the module calls: torch or nightquant
-    graph: Literal["auto", "eager", "fx"] = "auto"  # mode in which torch converts the model's graph
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     onednn: bool = True
     tolerance: float = 5e-2
@@ -112,11 +110,6 @@ class Spec:
     def activations(self) -> frozenset[Activations]:
         """Ways in which quantized modules quantize activations."""
         return frozenset(layer.activations for layer in self.layers.values())
-
-    @property
-    def graphs(self) -> frozenset[str]:
-        """Graph modes that a runtime must support; empty if the spec does not include calibration."""
-        return frozenset({self.graph} if self.calibration else ())
 
     @property
     def couples_rows(self) -> bool:

@@ -77,7 +77,7 @@ class AotMaker(Maker):
         after = finite_outputs(open_package(folder / MODEL), source.example_inputs, name)
         refuse_other(before, after, spec.tolerance, spec, "compiling with Inductor")
         size_bytes = sum(path.stat().st_size for path in (folder / MODEL, *folder.glob(f"*{SUFFIX}")))
-        return Made(size_bytes=size_bytes, coverage=quantized.coverage, graph=quantized.graph)
+        return Made(size_bytes=size_bytes, coverage=quantized.coverage)
 
 
 def _quantized(source: ModelSource, spec: Spec, folder: Path) -> Quantized:
@@ -88,7 +88,7 @@ def _quantized(source: ModelSource, spec: Spec, folder: Path) -> Quantized:
         align_for_aot_inductor(model)
         for library in converted.glob(f"*{SUFFIX}"):
             shutil.copyfile(library, folder / library.name)
-        return Quantized(model, structure.graph, structure.coverage)
+        return Quantized(model, structure.coverage)
     from tasks.quantize.pt2e import export_trained, quantize_exported  # torchao takes seconds to import
 
     if spec.training is not None:

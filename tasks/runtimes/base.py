@@ -85,7 +85,6 @@ class Made(Frozen):
     size_bytes: int
     coverage: tuple[ModuleCoverage, ...] = ()
     notes: tuple[str, ...] = ()
-    graph: str = ""
     recipe: dict[str, JsonValue] = Field(default_factory=dict)
 
 

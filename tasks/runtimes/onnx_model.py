@@ -10,7 +10,6 @@ import ast
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -68,7 +67,7 @@ def find_or_export(source: ModelSource, spec: Spec) -> Path:
 
 
 def _export(source: ModelSource, spec: Spec, folder: Path) -> None:
-    trained = Trained(source.float_model(), "", {}, {})
+    trained = Trained(source.float_model(), {})
     size = sum(tensor.nbytes for tensor in trained.model.state_dict().values())
     if size > LARGEST_BYTES:
         raise QuantizationError(
@@ -77,7 +76,7 @@ def _export(source: ModelSource, spec: Spec, folder: Path) -> None:
         )
     if spec.training is not None:
         trained = converter_of(spec).train(spec, source)
-    exported, norms = export(trained.model, source.example_inputs, source.axes, trained.paths)
+    exported, norms = export(trained.model, source.example_inputs, source.axes)
     if spec.training is not None:
         quantize_biases(exported)
     (folder / MODEL).write_bytes(exported.SerializeToString())
@@ -85,15 +84,11 @@ def _export(source: ModelSource, spec: Spec, folder: Path) -> None:
 
 
 def export(
-    model: nn.Module,
-    examples: Mapping[str, Tensor],
-    axes: Mapping[str, Mapping[int, str]],
-    paths: Mapping[str, str] = MappingProxyType({}),
+    model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
 ) -> tuple[ModelProto, dict[str, str]]:
     """Export a model in evaluation mode; name the nodes after their modules, and omit this host's paths.
 
-    For a model with wrapped modules, `paths` maps the modules' paths to paths in the export. The second return value
-    maps each folded batch norm to the module into which it was folded.
+    The second return value maps each folded batch norm to the module into which it was folded.
 
     Raises
     ------
@@ -134,12 +129,12 @@ def export(
         owner = next((name.rpartition(".")[0] for name in node.input if name.endswith(".weight")), "")
         if owner in modules and isinstance(modules[path], _BatchNorm) and node.op_type != "BatchNormalization":
             # The batch norm was folded into an operator whose weights have kept their names.
-            folded[paths.get(path, path)] = paths.get(owner, owner)
+            folded[path] = owner
             path = owner
         elif owner in modules and (not path or is_within(owner, [path])):
             # For example, nn.MultiheadAttention multiplies by the weights of its out_proj without calling out_proj.
             path = owner
-        node.name = f"{paths.get(path, path)}/{node.name}"
+        node.name = f"{path}/{node.name}"
         del node.metadata_props[:]  # remove source code and this host's paths
     graph = exported.graph
     for described in (exported, graph, *graph.value_info, *graph.input, *graph.output, *graph.initializer):

@@ -53,7 +53,7 @@ class EagerMaker(Maker):
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
         """Return the module's properties; ``size_bytes`` is the size of a ``torch.save`` file of the state dict."""
         structure = Structure.read(find_or_convert(source, spec))
-        return Made(size_bytes=structure.size_bytes, coverage=structure.coverage, graph=structure.graph)
+        return Made(size_bytes=structure.size_bytes, coverage=structure.coverage)
 
 
 class EagerOpener(Opener):

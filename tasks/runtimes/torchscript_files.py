@@ -35,7 +35,7 @@ class ScriptMaker(EagerMaker):
             before, after = (outputs_of(module, source.example_inputs) for module in (model, read_script(script)))
         refuse_other(before, after, exactness(spec), spec, "saving as TorchScript")
         structure = Structure.read(converted)
-        return Made(size_bytes=script.stat().st_size, coverage=structure.coverage, graph=structure.graph)
+        return Made(size_bytes=script.stat().st_size, coverage=structure.coverage)
 
 
 class ScriptOpener(EagerOpener):

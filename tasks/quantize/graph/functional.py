@@ -1,9 +1,9 @@
 """Replace function calls in `forward`, such as ``functional.conv2d``, with plain modules that own the parameters.
 
 Model libraries have many subclasses of `nn.Conv2d` whose `forward` pads the input and then calls ``functional.conv2d``.
-PyTorch cannot fuse such function calls or load their packed weights, and requires positional arguments in the calls.
-Function calls in a traced graph are therefore replaced with plain modules, at the paths of the modules that own the
-parameters. A function call is kept if its weight belongs to the root module, is computed, or is used more than once.
+PyTorch cannot fuse such function calls or load their packed weights. They are therefore replaced with plain modules, at
+the paths of the modules that own the parameters, unless the weight belongs to the root module, is computed, or is used
+more than once.
 """
 
 from __future__ import annotations
@@ -36,22 +36,8 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _READ = "_read_by_forward"
 
 
-def with_plain_layers(
-    model: nn.Module, graph: fx.Graph, *, training: bool = False
-) -> tuple[fx.GraphModule, frozenset[str]]:
-    """Replace function calls in a model's graph, in place, with plain layers; return a graph module.
-
-    Parameters
-    ----------
-    training
-        Whether the plain layers are in training mode.
-
-    Returns
-    -------
-    tuple of GraphModule and frozenset
-        The graph module and the paths of the plain layers. The graph module uses the model's tensors and, except for
-        plain layers, the model's modules.
-    """
+def with_plain_layers(model: nn.Module, graph: fx.Graph, *, training: bool = False) -> fx.GraphModule:
+    """Replace function calls in a model's graph, in place, with plain layers, which share the model's tensors."""
     plain: dict[str, nn.Module] = {}
     moved: dict[str, nn.Module] = {}
     for node in list(graph.nodes):
@@ -73,22 +59,17 @@ def with_plain_layers(
     named = plain | moved | dict(_separate_reads(graph, model))
     targets = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
     attributes = {name: named[name] if name in named else attrgetter(name)(model) for name in targets}
-    return fx.GraphModule(attributes, graph), frozenset(plain)
+    return fx.GraphModule(attributes, graph)
 
 
-def parameters_read(model: nn.Module) -> frozenset[str]:
-    """Return the names of the float tensors that a graph module reads; return an empty set for any other module."""
-    if not isinstance(model, fx.GraphModule):
-        return frozenset()
+def parameters_read(model: fx.GraphModule) -> frozenset[str]:
+    """Return the names of the float tensors that a graph module reads."""
     names = (str(node.target) for node in model.graph.nodes if node.op == "get_attr")
     return frozenset(name for name in names if not name.endswith(_READ))
 
 
 def _arguments_of(node: fx.Node) -> Args:
-    """Return a function call's arguments, keyed by name.
-
-    For a convolution, repeat a single stride, padding or dilation for each axis.
-    """
+    """Return a function call's arguments by name; repeat a convolution's single numbers for each axis."""
     defaults = _ARGUMENTS[node.target]
     arguments = defaults | dict(zip(defaults, node.args, strict=False)) | dict(node.kwargs)
     if node.target in _CONVOLUTIONS:

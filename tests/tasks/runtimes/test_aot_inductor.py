@@ -199,7 +199,6 @@ def test_a_converted_module_that_can_be_exported_is_compiled(images: MakeJob, st
         ({"method": "dynamic"}, 'does not support the "dynamic" method'),
         ({"method": "qat", "weights": "per-tensor"}, "need per-channel weights"),
         ({"method": "static", "weights": "per-tensor"}, "need per-channel weights"),
-        ({"method": "static", "graph": "fx"}, 'not support graph = "fx"'),
         ({"method": "static", "engine": "qnnpack"}, 'not from the "qnnpack" engine'),
     ],
     ids=str,

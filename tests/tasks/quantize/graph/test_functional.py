@@ -9,80 +9,49 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from storage.errors import QuantizationError
 from tasks.quantize.graph.convert import convert
 from tasks.quantize.graph.functional import with_plain_layers
-from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.graph.prepare import prepare
-from tasks.quantize.methods import QatRecipe, Static
+from tasks.quantize.methods import QatRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 from tests.tasks.quantize import networks
-from tests.tasks.quantize.graph.test_convert import recipe, saved_and_opened, sqnr_db
+from tests.tasks.quantize.graph.test_convert import assert_close_and_saved, converted, left_float
 
 Sources = Callable[..., ModelSource]
 
 
-@pytest.mark.parametrize("network", ["FunctionalProducts", "Volumes"])
+@pytest.mark.parametrize(
+    "network", ["FunctionalProducts", "Volumes", "FunctionalRelu", "ReadsItsWeights", "norm_and_act"]
+)
 @pytest.mark.slow
 def test_functional_products_are_quantized_and_opened_again(network: str, source_of: Sources, engine: str) -> None:
-    source = source_of(network)
-    (images,) = source.example_inputs.values()
-    expected = source.float_model()(images)
-    converted = Static().converter().convert(source.float_model(), recipe(), source)
-    assert converted.graph == "fx"
-    assert all(row.quantized for row in converted.coverage)
-    assert sqnr_db(expected, converted.model(images)) > 15
-    opened = saved_and_opened(getattr(networks, network), converted, source)
-    assert torch.equal(opened(images), converted.model(images))
+    assert not left_float(assert_close_and_saved(getattr(networks, network), source_of(network)))
 
 
 @pytest.mark.parametrize("name", ["stem.0", "child", "signal", "head"])
 @pytest.mark.slow
 def test_the_module_that_owns_the_weight_can_be_excluded(name: str, source_of: Sources, engine: str) -> None:
-    source = source_of("FunctionalProducts")
-    chosen = recipe(exclude=(name,))
-    converted = Static().converter().convert(source.float_model(), chosen, source)
-    floats = {row.module: row.reason for row in converted.coverage if not row.quantized}
-    assert floats == {name: "excluded by the recipe"}
+    found = converted(source_of("FunctionalProducts"), exclude=(name,))
+    assert left_float(found) == {name: "excluded by the recipe"}
 
 
-def test_a_function_with_an_even_kernel_is_refused_unless_its_weights_owner_is_excluded(
-    source_of: Sources, engine: str
-) -> None:
-    source = source_of("FunctionalEvenlyPadded")
-    with pytest.raises(QuantizationError, match=r"convolution conv has an even kernel size.*exclude"):
-        Static().converter().convert(source.float_model(), recipe(), source)
-    converted = Static().converter().convert(source.float_model(), recipe(exclude=("conv",)), source)
-    assert [row.module for row in converted.coverage if not row.quantized] == ["conv"]
+@pytest.mark.parametrize("network", ["FunctionalProducts", "functional_dropout"])
+def test_functional_products_are_trained_and_converted(network: str, source_of: Sources, engine: str) -> None:
+    source = source_of(network)
+    chosen = spec_of(QatRecipe(name="qat", method="qat", exclude=("m3",) if network == "functional_dropout" else ()))
+    prepared, (images,) = prepare(source.float_model(), chosen, source.example_inputs), source.example_inputs.values()
+    prepared.observing(images).sum().backward()
+    done = convert(prepared.graph)
+    assert not [name for name, _ in done.named_parameters() if name.endswith("weight")]
+    assert torch.equal(done(images), done(images))  # no functional dropout stays in the graph
 
 
-def test_modules_whose_weights_forward_reads_are_quantized_and_what_is_read_is_kept(
-    source_of: Sources, engine: str
-) -> None:
-    source = source_of("ReadsItsWeights")
-    (images,) = source.example_inputs.values()
-    expected = source.float_model()(images)
-    converted = Static().converter().convert(source.float_model(), recipe(), source)
-    assert {row.module for row in converted.coverage if row.quantized} == {"conv", "norm", "last", "tied"}
-    assert sqnr_db(expected, converted.model(images)) > 15
-    opened = saved_and_opened(networks.ReadsItsWeights, converted, source)
-    assert torch.equal(opened(images), converted.model(images))
-
-
-def test_functional_products_are_trained_and_converted(source_of: Sources, engine: str) -> None:
-    source = source_of("FunctionalProducts")
-    model, examples = source.float_model(), source.example_inputs
-    chosen = spec_of(QatRecipe(name="qat", method="qat"))
-    prepared = prepare(model, make_plan(model, chosen, examples), chosen, examples)
-    prepared(*examples.values()).sum().backward()
-    converted = convert(prepared)
-    assert converted(*examples.values()).shape[1] == 4
-    assert not [name for name, _ in converted.named_parameters() if name.endswith("weight")]
-
-
-def rewritten(model: nn.Module) -> tuple[fx.GraphModule, frozenset[str]]:
-    return with_plain_layers(model, fx.symbolic_trace(model).graph)
+def rewritten(model: nn.Module) -> tuple[fx.GraphModule, set[str]]:
+    """The graph module, and the paths of the modules in it that replace modules of the model."""
+    graph, modules = with_plain_layers(model, fx.symbolic_trace(model).graph), dict(model.named_modules())
+    called = {str(node.target) for node in graph.graph.nodes if node.op == "call_module"}
+    return graph, {path for path in called & modules.keys() if graph.get_submodule(path) is not modules[path]}
 
 
 def test_each_of_several_layers_that_call_a_module_of_their_own_becomes_a_plain_one() -> None:
@@ -139,7 +108,7 @@ def test_a_subclass_of_a_batch_norm_becomes_one_and_what_it_calls_moves_out_of_i
     assert type(graph.m1) is nn.BatchNorm2d
     assert type(graph.m1_act) is nn.ReLU
     assert torch.equal(graph(images), model(images))
-    trained, _ = with_plain_layers(model, fx.symbolic_trace(model).graph, training=True)
+    trained = with_plain_layers(model, fx.symbolic_trace(model).graph, training=True)
     before = model.m1.running_mean.clone()
     trained(images)
     assert not torch.equal(model.m1.running_mean, before)  # it is shared
@@ -205,26 +174,3 @@ def test_what_no_module_can_stand_for_stays_a_function_with_every_argument_in_it
             assert not node.kwargs
             assert len(node.args) == (3 if node.target is functional.linear else 7)
             assert all(isinstance(value, tuple) for value in node.args[3:6])
-
-
-def test_a_norm_in_a_subclass_is_folded_into_its_convolution(source_of: Sources, engine: str) -> None:
-    source = source_of("norm_and_act")
-    (images,) = source.example_inputs.values()
-    expected = source.float_model()(images)
-    converted = Static().converter().convert(source.float_model(), recipe(), source)
-    assert all(row.quantized for row in converted.coverage)
-    for path in ("m0", "m2"):
-        assert type(converted.model.get_submodule(path)).__name__ == "ConvReLU2d"
-    assert sqnr_db(expected, converted.model(images)) > 15
-    opened = saved_and_opened(networks.norm_and_act, converted, source)
-    assert torch.equal(opened(images), converted.model(images))
-
-
-def test_no_dropout_of_a_module_without_children_stays_in_a_trained_graph(source_of: Sources, engine: str) -> None:
-    source = source_of("functional_dropout")
-    model, examples = source.float_model(), source.example_inputs
-    chosen = spec_of(QatRecipe(name="qat", method="qat", graph="fx", exclude=("m3",)))  # int8 kernels never drop
-    prepared = prepare(model, make_plan(model, chosen, examples), chosen, examples)
-    prepared(*examples.values()).sum().backward()
-    converted, (images,) = convert(prepared), examples.values()
-    assert torch.equal(converted(images), converted(images))
