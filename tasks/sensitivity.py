@@ -1,9 +1,7 @@
 """Rank layers by quantization loss, and evaluate the model with the worst layers in float.
 
-A layer's loss is measured as the signal-to-quantization-noise ratio of its output:
-``10 log10(sum(y^2) / sum((y - q)^2))`` dB. ``q`` is the quantized layer's output, and ``y`` is the float layer's output
-for the same input. Each ratio therefore excludes the noise of earlier layers. The ratio is always measured on the
-converted torch module, even if the recipe's runtimes are not based on torch.
+A layer's loss is its signal-to-quantization-noise ratio ``10 log10(sum(y^2) / sum((y - q)^2))`` dB in the converted
+torch module. ``q`` is the quantized layer's output, and ``y`` is the float layer's output for the same input.
 """
 
 from __future__ import annotations
@@ -51,17 +49,12 @@ class KeepEffect(Frozen):
 
 
 def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
-    """Rank a recipe's quantized layers by loss, largest first.
-
-    Make one pass over some calibration batches, and store two sums per layer. If there is no calibration data, use
-    the example input. For ``qat``, the noise includes the effect of training on the weights.
+    """Rank a recipe's quantized layers by loss on some calibration batches (or the example input), largest first.
 
     Raises
     ------
     ConfigurationError
         The recipe's method does not quantize.
-    QuantizationError
-        The recipe cannot be applied to this model.
     """
     if not METHODS[recipe.method].quantizes:
         raise ConfigurationError(
@@ -143,8 +136,7 @@ def excluding(recipe: Recipe, ranking: Sequence[LayerSensitivity], count: int) -
     """Return a recipe that keeps the first `count` layers of `ranking` in float."""
     changes: dict[str, object] = {"exclude": (*recipe.exclude, *(layer.module for layer in ranking[:count]))}
     if "Embedding" in spec_of(recipe).layers and not any(layer.type == "Embedding" for layer in ranking[count:]):
-        # If all embeddings stay in float, remove the bit width for embeddings, because validation refuses an unused
-        # width.
+        # If all embeddings stay in float, remove their bit width, because validation refuses an unused width.
         changes["embedding_bits"] = None
     return recipe.model_copy(update=changes)
 

@@ -37,13 +37,6 @@ class Converted:
 
 
 @dataclass(frozen=True)
-class Quantized(Converted):
-    """A model to compile; ``products`` is the number of convolutions and matrix products that must run in int8."""
-
-    products: int = 0
-
-
-@dataclass(frozen=True)
 class Trained:
     """A fine-tuned model that can be exported; ``folded`` maps the paths of batch norms to the layers' paths."""
 

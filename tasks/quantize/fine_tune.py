@@ -38,13 +38,6 @@ def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Modul
     """Train a model that contains fake quantization, or load the result of an identical earlier training run.
 
     Return the model on the CPU in evaluation mode, with the weights and ranges of the best epoch.
-
-    Raises
-    ------
-    QuantizationError
-        Training diverges, or there are no calibration samples.
-    InputError
-        There are too few training samples.
     """
     training, recipe, data, workspace = spec.training, spec.recipe.name, source.fine_tuning, source.workspace
     assert training is not None

@@ -128,11 +128,6 @@ class Int8Lstm(_Packable):
         """Return the outputs and states, as `torch.nn.LSTM` does, for inputs [T, B, I] and states h and c [L, B, H].
 
         Inputs may also have the shape [T, I] or, if `batch_first` is true, [B, T, I].
-
-        Raises
-        ------
-        QuantizationError
-            The inputs are a packed sequence.
         """
         if not isinstance(inputs, Tensor):
             raise QuantizationError(

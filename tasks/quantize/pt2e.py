@@ -14,7 +14,7 @@ from torch import fx
 
 from storage.errors import QuantizationError
 from tasks.libraries import quiet
-from tasks.quantize.base import Quantized, Trained
+from tasks.quantize.base import Converted, Trained
 from tasks.quantize.coverage import cover, excluded_modules, leaves_of
 from tasks.quantize.engine import saturates
 from tasks.quantize.export import export
@@ -42,7 +42,7 @@ _OBSERVERS: dict[str, type[ObserverBase]] = {
 }
 
 
-def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
+def quantize_exported(spec: Spec, source: ModelSource) -> Converted:
     """Quantize the float model with ranges from calibration."""
     model, calibration = source.float_model(), spec.calibration
     assert calibration is not None
@@ -58,15 +58,15 @@ def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
     return _covered(converted, spec, source, folded)
 
 
-def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Quantized:
+def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Converted:
     """Export a fine-tuned model as a quantized graph."""
     graph = export(trained.model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
     return _covered(graph, spec, source, {**dict(_batch_norms(graph)), **trained.folded})
 
 
-def _covered(graph: fx.GraphModule, spec: Spec, source: ModelSource, folded: Mapping[str, str]) -> Quantized:
-    """Determine coverage and count the int8 products."""
+def _covered(graph: fx.GraphModule, spec: Spec, source: ModelSource, folded: Mapping[str, str]) -> Converted:
+    """Determine which modules multiply in int8."""
     model = source.float_model()
     excluded = excluded_modules(model, spec.recipe.exclude)
     products = [(_path(node), _is_int8(node)) for node in graph.graph.nodes if node.target in _PRODUCTS]
@@ -86,7 +86,7 @@ def _covered(graph: fx.GraphModule, spec: Spec, source: ModelSource, folded: Map
             hint="Inductor has int8 kernels only for Conv1d, Conv2d and Linear. Remove aot-inductor from the recipe's "
             "`runtimes`.",
         )
-    return Quantized(graph, cover(leaves_of(model), why_float), sum(is_int8 for _, is_int8 in products))
+    return Converted(graph, cover(leaves_of(model), why_float))
 
 
 def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQuantizer:

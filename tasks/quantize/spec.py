@@ -20,16 +20,8 @@ Granularity = Literal["tensor", "channel"]
 Activations = Literal["float", "dynamic-per-tensor", "dynamic-per-row", "static"]
 Observer = Literal["min-max", "moving-average", "histogram"]
 Property = Literal[
-    "form",
-    "weights",
-    "granularities",
-    "activations",
-    "arithmetic",
-    "engine",
-    "memory_format",
-    "onednn",
-    "operators",
-]
+    "form", "weights", "granularities", "activations", "arithmetic", "engine", "memory_format", "onednn", "operators"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,9 +61,8 @@ class Training:
 class Spec:
     """A description of how to quantize a float model.
 
-    ``tolerance`` is the allowed difference between two processors' outputs, as a fraction of the outputs' range. An
-    int8 activation has 256 steps (128 without VNNI). Rounding can move an activation to the next step, and the
-    differences add up.
+    ``tolerance`` is the allowed difference between two processors' outputs, as a fraction of the outputs' range:
+    rounding can move an activation to the next of its 256 steps (128 without VNNI), and the differences add up.
     """
 
     recipe: Recipe  # recipe that the spec describes
@@ -125,10 +116,7 @@ class Spec:
 
 
 class Limit(NamedTuple):
-    """The values that a runtime supports for a property of a spec, and the reason for rejecting other values.
-
-    ``reason`` is a format string that can refer to the spec's attributes.
-    """
+    """The values that a runtime supports for a property of a spec; ``reason`` is a format string over the spec."""
 
     of: Property
     values: frozenset[object]

@@ -121,11 +121,6 @@ def _round_within(module: nn.Module) -> None:
         if hasattr(child, "weight_fake_quant"):
             setattr(module, name, Int8Weight(child))
         elif isinstance(child, FakeQuantizeBase):
-            if child.dtype == torch.qint8:
-                raise QuantizationError(
-                    "Trained weights that `forward` passes to a function cannot be exported.",
-                    hint="Replace the function with a module such as nn.Linear, or use the torchscript runtime.",
-                )
             setattr(module, name, Rounded.learned(child))
         elif isinstance(child, _DropoutNd):
             setattr(module, name, nn.Identity())  # dropout would separate a product from its rounded input

@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
@@ -60,45 +59,6 @@ def test_a_float_recipe_has_no_sensitivity(made: Made) -> None:
     job, workspace = made
     with pytest.raises(ConfigurationError, match="does not quantize"):
         sensitivity(job, job.workload.recipe_named("float"), workspace)
-
-
-@pytest.mark.slow
-def test_a_layer_with_a_coarse_weight_ranks_first(made: Made) -> None:
-    from tasks.sensitivity import _Noise
-
-    linear = torch.nn.Linear(4, 4)
-    fine, coarse = _Noise(linear), _Noise(linear)
-    inputs = torch.randn(8, 4)
-    with torch.no_grad():
-        output = linear(inputs)
-        fine(linear, (inputs,), output + 0.001)
-        coarse(linear, (inputs,), output + 0.1)
-    assert coarse.sqnr_db == pytest.approx(fine.sqnr_db - 40, abs=0.1)
-
-
-@pytest.mark.slow
-def test_recurrent_layers_are_ranked_as_well(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    workload = Workload.model_validate(
-        {
-            "schema_version": 1,
-            "name": "sequence",
-            "description": "a bare LSTM",
-            "domain": "sequence",
-            "data": {"kind": "random-sequence", "seed": 1, "length": 5},
-            "model": {"kind": "lstm", "dimension": 8},
-            "checkpoint": {"kind": "seeded", "seed": 1},
-            "recipe": [{"name": "float", "method": "none"}, {"name": "int8", "method": "dynamic"}],
-            "benchmark": {"baseline": "float/eager"},
-        }
-    )
-    job, workspace = job_of(workload, store), Workspace(store)
-    (layer,) = sensitivity(job, job.workload.recipe_named("int8"), workspace)
-    assert layer.type == "LSTM"
-    # The only layer there is: keeping it float leaves nothing to quantize.
-    (studied,) = study(job, job.workload.recipe_named("int8"), workspace)
-    assert studied.kept_float_quality == 0
-    assert 15 < layer.sqnr_db < 80
 
 
 @pytest.mark.slow

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, fx, nn
-from torch.ao.nn.quantized import ELU
 from torch.ao.quantization.quantize_fx import convert_fx
 
 from tasks.quantize.base import Converted, Converter
 from tasks.quantize.coverage import cover, is_within, leaves_of
 from tasks.quantize.dynamic_modules import FourBitEmbedding
-from tasks.quantize.graph.functional import parameters_read
 from tasks.quantize.graph.observers import UNSUPPORTED
 from tasks.quantize.graph.prepare import Prepared, fuse, prepare
 from tasks.quantize.graph.trace import refusing, try_out
@@ -47,21 +44,14 @@ class GraphConverter(Converter):
         """Prepare a float model, calibrate or train it, and convert it.
 
         Modules without an int8 kernel stay in float.
-
-        Raises
-        ------
-        QuantizationError
-            torch cannot trace, prepare or convert the model, an operation lacks a quantized kernel, there are no
-            calibration samples, or the model contains or returns NaN or infinity.
         """
         refuse_non_finite_state(model)
         leaves, name = leaves_of(model), type(model).__name__
         prepared = prepare(model, spec, source.example_inputs)
         self.show_data(prepared.observing, spec, source)
-        read = parameters_read(prepared.graph)
         converted = convert(prepared.graph, name)
         try_out(converted, source.example_inputs)
-        return Converted(converted, cover_fused(leaves, converted, prepared, read - parameters_read(converted)))
+        return Converted(converted, cover_fused(leaves, converted, prepared))
 
     def skeleton(self, model: nn.Module, spec: Spec, example_inputs: Mapping[str, Tensor]) -> nn.Module:
         """Convert the model without calibration or training; return a model with default scales."""
@@ -84,15 +74,7 @@ class StaticConverter(GraphConverter):
 def convert(prepared: fx.GraphModule, name: str = "The model") -> fx.GraphModule:
     """Convert a calibrated or trained model, and pack it for the quantized engine; `name` is used in messages."""
     with refusing("converted", name):
-        converted = convert_fx(prepared.eval())
-    for module in converted.modules():
-        if isinstance(module, ELU):
-            # Only torch's quantized ELU keeps the output's range in plain attributes, outside the state dict.
-            scale, zero_point = float(module.scale), int(module.zero_point)
-            del module.scale, module.zero_point
-            module.register_buffer("scale", torch.tensor(scale))
-            module.register_buffer("zero_point", torch.tensor(zero_point))
-    return converted
+        return convert_fx(prepared.eval())
 
 
 @dataclass(frozen=True)
@@ -119,21 +101,19 @@ def pair_with_float(
 
 
 def cover_fused(
-    leaves: Sequence[ModuleCoverage], converted: nn.Module, prepared: Prepared, packed: Collection[str] = ()
+    leaves: Sequence[ModuleCoverage], converted: nn.Module, prepared: Prepared
 ) -> tuple[ModuleCoverage, ...]:
     """Mark each leaf module of the unfused float model as quantized, or record why the module stays in float.
 
-    A folded batch norm counts as quantized if its layer is quantized. A module also counts as quantized if its
-    parameters are in `packed`, the packed parameters of function calls in `forward`.
+    A folded batch norm counts as quantized if its layer is quantized.
     """
     modules, folded = dict(converted.named_modules()), prepared.folded
-    owners = {name.rpartition(".")[0] for name in packed}
     unsupported = {kind.__name__: reason for kind, reason in UNSUPPORTED.items()}
     excluded = prepared.excluded | {layer for norm, layer in folded.items() if norm in prepared.excluded}
 
     def why_float(leaf: ModuleCoverage) -> str:
         head = folded.get(leaf.module, leaf.module)
-        if leaf.module in owners or (head in modules and has_quantized_kernel(modules[head])):
+        if head in modules and has_quantized_kernel(modules[head]):
             return ""
         if not excluded.isdisjoint((leaf.module, head)):
             return "excluded by the recipe"

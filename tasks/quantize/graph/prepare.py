@@ -45,13 +45,7 @@ class _FloatPReLU(nn.PReLU):
 
 
 def prepare(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> Prepared:
-    """Attach observers or fake quantization to a float model, possibly in place.
-
-    Raises
-    ------
-    QuantizationError
-        torch cannot trace or prepare the model, an excluded module does not exist, or a convolution has uneven padding.
-    """
+    """Attach observers or fake quantization to a float model, possibly in place."""
     excluded = excluded_modules(model, spec.recipe.exclude)
     if behavior := own_behavior(model):
         raise QuantizationError(
@@ -79,7 +73,7 @@ def _prepared(model: nn.Module, spec: Spec, excluded: frozenset[str], inputs: tu
     # so that the graph does not contain functional dropout or auxiliary heads.
     for module in model.train(is_qat).modules():
         module.training = is_qat and is_leaf(module) and not any(True for _ in module.children())
-    traced = traced_module(model, len(inputs), excluded | unsupported, training=is_qat)
+    traced = traced_module(model, len(inputs), excluded | unsupported)
     folded = dict(_folded(traced))
     # If a batch norm stays in float, the layer into which it is folded does too.
     stay_float = excluded | unsupported

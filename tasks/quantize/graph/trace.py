@@ -16,7 +16,6 @@ from torch.nn.modules.conv import _ConvNd
 from storage.errors import NightquantError, QuantizationError, first_line
 from tasks.libraries import place_of
 from tasks.quantize.carried import own_behavior
-from tasks.quantize.graph.functional import with_plain_layers
 from tasks.quantize.source import refuse_non_finite
 
 # Operations that assertions in `forward` use to check shapes.
@@ -29,17 +28,10 @@ _NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.
 _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend")
 
 
-def traced_module(
-    model: nn.Module, inputs: int, leaves: Collection[str] = (), *, training: bool = False
-) -> fx.GraphModule:
-    """Trace a model for calls with `inputs` inputs, and return the result of `with_plain_layers`.
+def traced_module(model: nn.Module, inputs: int, leaves: Collection[str] = ()) -> fx.GraphModule:
+    """Trace a model for calls with `inputs` inputs; further parameters keep their defaults.
 
-    Further parameters keep their defaults. Tracing does not enter modules in `leaves`.
-
-    Raises
-    ------
-    QuantizationError
-        The model cannot be traced, for example because its control flow depends on tensor values.
+    Tracing does not enter modules in `leaves`.
     """
     further = [each for each in list(signature(model.forward).parameters.values())[inputs:] if each.kind in _NAMED]
     defaults = {each.name: each.default for each in further if each.default is not Parameter.empty}
@@ -54,7 +46,7 @@ def traced_module(
     for node in list(graph.nodes)[inputs : inputs + len(further)]:
         if node.op == "placeholder" and not node.users:
             graph.erase_node(node)  # torch names the placeholder of a default differently
-    return with_plain_layers(model, graph, training=training)
+    return fx.GraphModule(model, graph)
 
 
 def without_floats(traced: fx.GraphModule, inputs: Iterable[torch.Tensor]) -> frozenset[str]:
@@ -102,13 +94,7 @@ def refusing(step: str, model: str) -> Iterator[None]:
 
 
 def try_out(model: fx.GraphModule, example_inputs: Mapping[str, torch.Tensor]) -> None:
-    """Call a converted model once with its example inputs.
-
-    Raises
-    ------
-    QuantizationError
-        An operation lacks a quantized kernel (the message names the module), or the output is not finite.
-    """
+    """Call a converted model once with its example inputs."""
     run = _Interpreter(model)  # a graph module prints a traceback if a direct call fails
     try:
         with torch.no_grad():

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
+from torch.nn.utils import parametrizations, parametrize, spectral_norm, weight_norm
 
 
 class Rows(nn.Module):
@@ -153,10 +153,9 @@ CARRIED = (
         spectral_norm=lambda net: parametrizations.spectral_norm(net.middle),
         parametrization=lambda net: parametrize.register_parametrization(net.middle, "weight", Flipped()),
     )),
-    Carried("pruning, or an older weight norm or spectral norm", "middle", "float", "float", "int8", rows(
+    Carried("an older weight norm or spectral norm", "middle", "float", "float", "int8", rows(
         old_weight_norm=lambda net: weight_norm(net.middle),
         old_spectral_norm=lambda net: spectral_norm(net.middle),
-        pruning=lambda net: prune.l1_unstructured(net.middle, "weight", amount=0.7),
     )),
     Carried("`max_norm` of an embedding", "embed", "float", "float", "float", {
         "max_norm": lambda: Tokens(nn.Embedding(8, 16, max_norm=0.5)),
@@ -206,7 +205,7 @@ class Everything(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         names = ("hook", "prehook", "replaced_forward", "hook_of_block", "hook_of_model", "subclass")
-        names += ("old_weight_norm", "pruning", "parametrization", "reflect", "shared_module")
+        names += ("old_weight_norm", "parametrization", "reflect", "shared_module")
         self.nets = nn.ModuleList(map(build, names))
 
     def forward(self, images: Tensor) -> Tensor:

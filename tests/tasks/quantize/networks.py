@@ -95,17 +95,6 @@ class Concatenating(nn.Module):
         return self.fc(torch.cat([self.left(images), self.right(images)], 1).mean((2, 3)))
 
 
-class FunctionalRelu(nn.Module):
-    """Eager mode can run this, but leaves the ReLU out of the fused kernel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 4)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.fc(functional.relu(self.conv(images)).mean((2, 3)))
-
-
 class SharedRelu(nn.Module):
     """One ReLU called twice: fusing it into the first convolution would take it from the second."""
 
@@ -184,36 +173,6 @@ class FunctionalProducts(nn.Module):
         return functional.linear(self.head(signals.mean(2)), self.weight)
 
 
-class FunctionalHead(nn.Module):
-    """A convolution, and a head that calls the function."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.head = nn.Conv2d(3, 8, 3), OwnLinear(8, 4)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.conv(images).mean((2, 3)))
-
-
-class NormAct(nn.BatchNorm2d):
-    """A norm that asserts its input's rank, with its activation and what may drop values, as timm has them."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels)
-        self.drop, self.act = nn.Identity(), nn.ReLU()
-
-    def forward(self, images: Tensor) -> Tensor:
-        torch._assert(images.ndim == 4, f"expected 4 axes, not {images.ndim}")
-        tensors = self.running_mean, self.running_var, self.weight, self.bias
-        normed = functional.batch_norm(images, *tensors, self.training, self.momentum, self.eps)
-        return self.act(self.drop(normed))
-
-
-def norm_and_act() -> nn.Module:
-    body = nn.Conv2d(3, 8, 3), NormAct(8), nn.Conv2d(8, 4, 3), NormAct(4)
-    return one_path(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-
-
 def clamped() -> nn.Module:
     """Two convolutions whose outputs are ten times as wide as what ReLU6 keeps of them."""
     model = one_path(
@@ -229,42 +188,6 @@ def clamped() -> nn.Module:
         model.m0.weight *= 40
         model.m2.weight *= 10
     return model
-
-
-class FunctionalDropout(nn.Module):
-    """Has no children, and drops values by the function."""
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return functional.dropout(rows, 0.5, self.training)
-
-
-def functional_dropout() -> nn.Module:
-    return one_path(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), FunctionalDropout(), nn.Linear(8, 4))
-
-
-class Volumes(nn.Module):
-    """A functional convolution over three axes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 1, 3, 3, 3) / 5)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return functional.conv3d(images.unsqueeze(1), self.weight, stride=2).mean((2, 3, 4))
-
-
-class ReadsItsWeights(nn.Module):
-    """Calls a convolution, a norm and a Linear, and reads their tensors: for a device, as numbers, as tied weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm, self.last = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3)
-        self.tied = nn.Linear(8, 8)
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.last(self.norm(self.conv(images))).mean((2, 3)) - self.norm.running_mean
-        features = self.tied(features + torch.zeros(1).to(self.conv.weight.device))
-        return functional.linear(functional.relu(features), self.tied.weight.t())
 
 
 class GroupNorms(nn.Module):

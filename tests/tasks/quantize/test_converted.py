@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +14,6 @@ from tasks.quantize.converted import find_or_convert, refuse_other
 from tasks.quantize.methods import StaticRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
-from tasks.runtimes.base import CandidateFiles
 from tasks.workload import Workload
 from tests.tasks.pipeline import build, example_inputs, job_of, opened
 from tests.tasks.quantize.conftest import IMAGES
@@ -60,28 +56,6 @@ def test_both_runtimes_compute_what_was_converted(recipe: str, job: Job[Workload
         assert torch.allclose(outputs[0][0], outputs[1][0], rtol=1e-3, atol=1e-4)
     else:
         assert same(*outputs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["static", "static-fbgemm", "qat"])
-def test_the_script_gives_the_same_bits_where_only_torch_is(
-    recipe: str, job: Job[Workload], images_store: ArtifactStore, tmp_path: Path
-) -> None:
-    eager, script = (build(job, recipe, runtime, images_store) for runtime in ("eager", "torchscript"))
-    assert eager.covered_share == 1
-    folder = CandidateFiles.find(script, images_store).folder
-    images = example_inputs(job.workload, job.dataset, images_store)["images"]
-    golden = tmp_path / "golden.pt"
-    torch.save((images, *call(opened(eager, images_store), {"images": images})), golden)
-    code = (
-        "import sys, torch; torch.backends.quantized.engine = sys.argv[3]; model = torch.jit.load(sys.argv[1]); "
-        "images, expected = torch.load(sys.argv[2]); "
-        "assert torch.equal(model(images), expected); assert 'tasks' not in sys.modules"
-    )
-    arguments = [str(folder / "model.ts"), str(golden), job.workload.recipe_named(recipe).engine]
-    command = [sys.executable, "-I", "-W", "ignore", "-c", code, *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("changed", [torch.tensor([0.0, 1.2]), torch.tensor([0.0, float("nan")]), torch.zeros(3)])

@@ -56,10 +56,6 @@ def test_products_saturate_on_processors_without_vnni() -> None:
     assert saturates("onednn") is not this_machine().has_vnni
 
 
-def test_an_engine_that_is_missing_does_not_saturate() -> None:
-    assert not saturates("abacus")
-
-
 def test_an_unknown_engine_is_refused_with_those_that_are_supported() -> None:
     with pytest.raises(QuantizationError, match=SUPPORTED[-1]), quantized_engine("abacus"):
         pass

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from storage.errors import QuantizationError
 from tasks.quantize.graph import observers
 from tasks.quantize.methods import QatRecipe
 from tasks.quantize.source import ModelSource
@@ -30,7 +29,7 @@ def trainings(source: ModelSource) -> list[Path]:
     ("network", "keys"),
     [
         ("plain", {}), ("plain", {"weights": "per-tensor"}), ("plain", {"engine": "onednn"}), ("with_dropout", {}),
-        ("Residual", {}), ("OwnStubs", {}), ("FunctionalHead", {}),
+        ("Residual", {}), ("OwnStubs", {}),
     ],
     ids=str,
 )  # fmt: skip
@@ -69,9 +68,3 @@ def test_excluded_modules_stay_float(source_of: Sources, engine: str) -> None:
     assert set(int8) == {"m3", "m5", "m9", "m11"}
     assert reference.folded["m1"] == "m0"
     assert {part.weight.dtype for part in int8.values()} == {torch.int8}
-
-
-@pytest.mark.slow
-def test_weights_of_the_models_own_that_a_function_gets_are_refused(source_of: Sources, engine: str) -> None:
-    with pytest.raises(QuantizationError, match=r"to a function cannot be exported.*torchscript"):
-        QatConverter().train(recipe(), source_of("Volumes"))

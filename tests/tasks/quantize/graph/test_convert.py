@@ -141,6 +141,17 @@ def test_transposed_convolutions_stay_float_and_the_coverage_says_why(
     assert "wrong for some shapes" in found["ConvTranspose2d"].reason
 
 
+@pytest.mark.parametrize("method", ["static", "qat"])
+def test_layers_that_forward_calls_as_functions_stay_float(method: str, source_of: Sources, engine: str) -> None:
+    source, (images,) = source_of("FunctionalProducts"), source_of().example_inputs.values()
+    spec = recipe() if method == "static" else spec_of(QatRecipe(name="qat", method="qat"))
+    prepared = prepare(source.float_model(), spec, source.example_inputs)
+    prepared.observing(images)
+    done = convert(prepared.graph)
+    assert sqnr_db(source.float_model()(images), done(images)) > 15
+    assert torch.equal(done(images), done(images))  # no functional dropout stays in the graph
+
+
 def test_prelu_stays_float_and_survives_saving(source_of: Sources, engine: str) -> None:
     (reason,) = left_float(assert_close_and_saved(networks.rectified, source_of("rectified"))).values()
     assert "PReLU" in reason
@@ -195,7 +206,7 @@ def test_a_layer_before_a_relu6_uses_its_steps_for_what_the_activation_keeps(
 
 
 MODULES: list[Callable[[], nn.Module]] = [
-    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.Hardswish, nn.Sigmoid, nn.Tanh, nn.Hardsigmoid, nn.Dropout,
+    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardswish, nn.Sigmoid, nn.Tanh, nn.Hardsigmoid, nn.Dropout,
     nn.SiLU, lambda: nn.MaxPool2d(2), lambda: nn.Upsample(scale_factor=2),
     lambda: nn.BatchNorm2d(8), lambda: nn.GroupNorm(2, 8), lambda: nn.InstanceNorm2d(8), lambda: nn.LayerNorm(7),
     lambda: nn.Upsample(scale_factor=2, mode="bicubic"),
