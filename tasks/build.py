@@ -110,7 +110,6 @@ def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: 
         digest=digest,
         recipe=recipe.name,
         runtime=runtime,
-        graph=made.graph,
         size_bytes=made.size_bytes,
         coverage=made.coverage,
         notes=made.notes,
@@ -123,4 +122,4 @@ def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: 
 def open_candidate(candidate: CandidateRef, workspace: Workspace, threads: int) -> Opened:
     """Open a candidate, which runs on `threads` threads and which any number of threads may call."""
     files = CandidateFiles.find(candidate, workspace.store)
-    return RUNTIMES[candidate.runtime].opener().open(files, threads).for_threads()
+    return RUNTIMES[candidate.runtime].opener().open(files, threads)

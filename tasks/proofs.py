@@ -28,10 +28,7 @@ Arithmetic = Literal["int8", "float", "convert", "other"]
 
 
 class Operator(Frozen):
-    """Time spent in one operator, or in all operators of one type.
-
-    ``name`` begins with the module's path if the path is known.
-    """
+    """Time spent in one operator, or in all operators of one type; ``name`` begins with the module's path if known."""
 
     name: str = ""
     type: str
@@ -40,10 +37,7 @@ class Operator(Frozen):
 
 
 class FloatOperator(Frozen):
-    """A float operator and its fraction of operator time.
-
-    ``reason`` explains why the operator's module stayed in float.
-    """
+    """A float operator, its fraction of operator time, and the reason that its module stayed in float."""
 
     name: str
     type: str
@@ -55,11 +49,9 @@ class Proof(Frozen):
     """The operators and instructions that one candidate executed.
 
     ``int8_time_share`` is the fraction of operator time spent in int8, or None if the runtime lacks a profiler.
-    ``float_operators`` lists the most expensive float operators. ``instructions`` maps instruction families to the
-    fraction of time spent in each family, if the system allows sampling. ``saturation`` is the distance between outputs
-    with and without saturation, as a fraction of the output's range. ``saturation`` is 0 if products cannot saturate,
-    or None if the distance is unknown. ``doubts`` lists warnings that int8 may not have run as intended, or that a
-    float model spends its time in a slow kernel.
+    ``instructions`` maps instruction families to fractions of the time, if the system allows sampling. ``saturation``
+    is the distance between outputs with and without saturation, as a fraction of the output's range, or None if it is
+    unknown. ``doubts`` lists warnings.
     """
 
     # Write NaN to JSON as ``NaN``, because ``null`` means that the number was not measured.

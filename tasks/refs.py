@@ -99,15 +99,14 @@ class ModuleCoverage(Frozen):
 class CandidateRef(ArtifactRef):
     """A candidate: the result of one recipe for one runtime, built and opened by `tasks.runtimes`.
 
-    ``size_bytes`` is the serialized size as counted by the runtime. ``graph`` is torch's graph mode, or ``""`` if the
-    runtime has only one mode. ``shared`` contains the digests of artifacts that several candidates share, keyed by
-    kind. ``recipe_digest`` is the digest of the recipe, and ``source_digest`` is the digest of the code that built the
-    candidate. ``notes`` says where the runtime's tools quantize in another way than the recipe asks.
+    ``size_bytes`` is the serialized size as counted by the runtime. ``shared`` contains the digests of artifacts that
+    several candidates share, keyed by kind. ``recipe_digest`` is the digest of the recipe, and ``source_digest`` is the
+    digest of the code that built the candidate. ``notes`` says where the runtime's tools quantize in another way than
+    the recipe asks.
     """
 
     recipe: str
     runtime: str
-    graph: str = ""
     size_bytes: int
     coverage: tuple[ModuleCoverage, ...] = ()
     notes: tuple[str, ...] = ()

@@ -1,9 +1,7 @@
 """Rank layers by quantization loss, and evaluate the model with the worst layers in float.
 
-A layer's loss is measured as the signal-to-quantization-noise ratio of its output:
-``10 log10(sum(y^2) / sum((y - q)^2))`` dB. ``q`` is the quantized layer's output, and ``y`` is the float layer's output
-for the same input. Each ratio therefore excludes the noise of earlier layers. The ratio is always measured on the
-converted torch module, even if the recipe's runtimes are not based on torch.
+A layer's loss is its signal-to-quantization-noise ratio ``10 log10(sum(y^2) / sum((y - q)^2))`` dB in the converted
+torch module. ``q`` is the quantized layer's output, and ``y`` is the float layer's output for the same input.
 """
 
 from __future__ import annotations
@@ -51,17 +49,12 @@ class KeepEffect(Frozen):
 
 
 def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
-    """Rank a recipe's quantized layers by loss, largest first.
-
-    Make one pass over some calibration batches, and store two sums per layer. If there is no calibration data, use
-    the example input. For ``qat``, the noise includes the effect of training on the weights.
+    """Rank a recipe's quantized layers by loss on some calibration batches (or the example input), largest first.
 
     Raises
     ------
     ConfigurationError
         The recipe's method does not quantize.
-    QuantizationError
-        The recipe cannot be applied to this model.
     """
     if not METHODS[recipe.method].quantizes:
         raise ConfigurationError(
@@ -72,8 +65,7 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
     folder = find_or_convert(source, spec)
     with running(spec):
         converted = open_converted(folder)
-        graph = Structure.read(folder).graph
-        pairs = pair_with_float(source.float_model(), converted, spec, graph, source.example_inputs)
+        pairs = pair_with_float(source.float_model(), converted, spec, source.example_inputs)
         noises = {pair.path: _Noise(pair.float) for pair in pairs}
         with ExitStack() as hooks, torch.no_grad():
             for pair in pairs:

@@ -1,8 +1,6 @@
-"""Record the operators and instructions that candidates execute.
+"""Record the operators and instructions that candidates execute, and report operators that contradict the coverage.
 
-`tasks.benchmark.child` calls `run` in a child process. Each candidate runs briefly under the runtime's profiler to
-record operators, and under the sampler to record instructions. The coverage lists converted modules; warnings report
-executed operators that contradict the coverage.
+`tasks.benchmark.child` calls `run` in a child process.
 """
 
 from __future__ import annotations
@@ -41,8 +39,7 @@ from tasks.tensor_files import Golden
 
 _PROFILED_S, _SAMPLED_S = 0.1, 0.2
 _MOST_CALLS, _DISASSEMBLED = 200, 400
-# Ignore instruction families with less than this fraction of the samples; such families occur only at the edges of
-# kernels.
+# Ignore instruction families with less than this fraction of the samples, which occur only at the edges of kernels.
 _NOTICED = 0.02
 
 _PRODUCT = re.compile(r"conv(?!ert)|addmm|linear|gemm|fullyconnected|lstm|gru|rnn|matmul", re.IGNORECASE)
@@ -85,7 +82,7 @@ def _prove(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
         with opened.scope():
             call = partial(opened.call, *inputs)
             calls = min(_MOST_CALLS, max(1, int(_PROFILED_S / _seconds(call))))
-            families = sample(sampler, call) if sampler else None
+            families = _sample(sampler, call) if sampler else None
         operators = opener.profile(files, opened, inputs, threads, calls)
         saturation = _saturation(opened, partial(opener.reference, files, threads), inputs, families or {})
     coverage = files.made().coverage
@@ -107,7 +104,7 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def sample(sampler: Sampler, call: Callable[[], object]) -> dict[str, float]:
+def _sample(sampler: Sampler, call: Callable[[], object]) -> dict[str, float]:
     """Return the fraction of time spent in each instruction family; omit negligible families."""
     counts = count_families(sampler, call)
     total = counts.total()
@@ -121,18 +118,14 @@ def count_families(sampler: Sampler, call: Callable[[], object]) -> Counter[Fami
     while time.perf_counter() < until:
         call()
     counters = sampler.stop()
-    # Use only some samples, because disassembling is slow; the error of a family's fraction is at most 5 percentage
-    # points.
+    # Use only some samples, because disassembling is slow; the error of a fraction is at most 5 percentage points.
     return Disassembler().families(counters[:: 1 + len(counters) // _DISASSEMBLED])
 
 
 def _saturation(
     opened: Opened, reference: Callable[[], Opened | None], inputs: Sequence[Tensor], families: Mapping[str, float]
 ) -> float | None:
-    """Return the saturation error as a fraction of the output's range.
-
-    Return 0 if saturation cannot occur, and None if the error is unknown.
-    """
+    """Return the saturation error as a fraction of the output's range, or None if it is unknown."""
     if not SATURATING & families.keys():
         return 0.0 if INT8 & families.keys() else None
     exact = reference()

@@ -1,8 +1,4 @@
-"""Golden cases (real inputs with a candidate's outputs), and a test for dependence between the rows of a batch.
-
-The first case contains the benchmark's inputs. Further cases have the shapes of calls in deployment: single samples
-(with a nonzero state if the model is stateful) and a small batch.
-"""
+"""Golden cases (real inputs with a candidate's outputs), and a test for dependence between the rows of a batch."""
 
 from __future__ import annotations
 
@@ -36,11 +32,7 @@ class Batching:
 
 
 def golden_cases(job: Job[Workload], call: Call, workspace: Workspace) -> tuple[Golden, Batching | None]:
-    """Call a candidate on the golden inputs: the benchmark's inputs, single samples, and a small batch.
-
-    If no input has a ``batch`` axis, the only case contains the benchmark's inputs, and the second return value is
-    None.
-    """
+    """Call a candidate on the benchmark's inputs and, if they have a ``batch`` axis, on single samples and a batch."""
     workload, domain, store = job.workload, DOMAINS[job.workload.domain], workspace.store
     dataset = job.dataset.as_prepared()  # all candidates are timed with the same inputs, even during a search
     inputs = domain.example_inputs(workload, dataset, store, workload.benchmark.batch_size)

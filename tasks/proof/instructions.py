@@ -1,9 +1,7 @@
 """Sample executed instructions by reading the threads' program counters several thousand times per second.
 
-Kernel names show which code should run; instructions show which code ran, including generated code. The Linux kernel's
-``cpu-clock`` event (``perf_event_open(2)``) provides the program counters. The event does not need a hardware counter,
-so sampling works in virtual machines. Only code in user space is sampled. A sample's family is determined by the
-instructions of the innermost loop around the program counter.
+The Linux kernel's ``cpu-clock`` event (``perf_event_open(2)``) provides the program counters, also in virtual machines.
+A sample's family is determined by the instructions of the innermost loop around the program counter.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Base classes for quantization methods.
 
-A method turns recipes into specs, and names the `Converter` that applies the specs. The Python module that defines a
-method does not import torch, because nightquant imports the module to validate a workload file. The method's converter
-needs torch, and is imported on demand.
+A method turns recipes into specs, and names the `Converter` that applies the specs. A method's module does not import
+torch, because nightquant imports it to validate a workload file. The converter needs torch, and is imported on demand.
 """
 
 from __future__ import annotations
@@ -31,31 +30,17 @@ R = TypeVar("R", bound=Recipe)
 
 @dataclass(frozen=True)
 class Converted:
-    """A converted model in evaluation mode; ``graph`` is the graph mode, or "" if the method has only one mode."""
+    """A converted model in evaluation mode."""
 
     model: nn.Module
-    graph: str
     coverage: tuple[ModuleCoverage, ...]
 
 
 @dataclass(frozen=True)
-class Quantized(Converted):
-    """A model to compile; ``products`` is the number of convolutions and matrix products that must run in int8."""
-
-    products: int = 0
-
-
-@dataclass(frozen=True)
 class Trained:
-    """A fine-tuned model that runs in eager torch and can be exported; ``graph`` is the graph mode used in training.
-
-    ``paths`` maps the path of each module to its path in the float model. ``folded`` maps the path of each folded
-    module, such as a batch norm, to the path of the module into which it was folded.
-    """
+    """A fine-tuned model that can be exported; ``folded`` maps the paths of batch norms to the layers' paths."""
 
     model: nn.Module
-    graph: str
-    paths: Mapping[str, str]
     folded: Mapping[str, str]
 
 
@@ -73,44 +58,30 @@ class Converter(ABC):
         """
 
     @abstractmethod
-    def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
+    def skeleton(self, model: nn.Module, spec: Spec, example_inputs: Mapping[str, Tensor]) -> nn.Module:
         """Give a model the structure of a converted model, with arbitrary parameters; calibration data is not needed.
 
         The caller then loads saved tensors into the model. Quantized models can therefore be stored without pickle.
         """
 
     def pack(self, model: nn.Module) -> nn.Module:
-        """Arrange a model's loaded weights in the order that the kernels need.
-
-        The returned model's state dict can be empty.
-        """
+        """Arrange a model's loaded weights in the order that the kernels need."""
         return model
 
     def library(self, workspace: Workspace) -> Path | None:
-        """Find or compile the operator library that converted models call; return None if torch provides all operators.
-
-        The library is stored with the converted module, and is loaded before the module is opened.
-
-        Raises
-        ------
-        QuantizationError
-            The library cannot be compiled on this host.
-        """
+        """Find or compile the operator library that converted models call; return None if torch has all operators."""
         return None
 
     def train(self, spec: Spec, source: ModelSource) -> Trained:
         """Fine-tune a model with the spec's training settings, or load the result of an earlier run."""
-        raise TypeError(
-            f'The "{spec.recipe.method}" method does not support training; implement `train` in the converter of '
-            "this method."
-        )
+        raise NotImplementedError
 
 
 class Axis(NamedTuple):
     """A recipe key that a search varies, and the values to try; the default value comes first.
 
-    If ``types`` is not empty, the key affects only models with a module of one of these types. If ``same_speed`` is
-    true, the key affects a model's quality but has little effect on its speed.
+    If ``types`` is not empty, the key affects only models with such modules. If ``same_speed`` is true, the key has
+    little effect on a model's speed.
     """
 
     key: str

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -21,7 +20,7 @@ from storage.errors import QuantizationError
 from tasks.outputs import finite_outputs, outputs_of
 from tasks.quantize.base import converter_of
 from tasks.quantize.carried import settle
-from tasks.quantize.engine import instruction_set, refusing_reference_loops, running, without_deprecations
+from tasks.quantize.engine import RefusingReferenceLoops, instruction_set, running, without_deprecations
 from tasks.quantize.operators import load_libraries
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, spec_of
@@ -49,40 +48,20 @@ class Structure(Frozen):
     state dict.
     """
 
-    schema_version: int = 3
     recipe: SerializeAsAny[Recipe]
     architecture: Architecture
-    graph: str
     example_inputs: dict[str, TensorSpec]
     size_bytes: int
     coverage: tuple[ModuleCoverage, ...]
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the structure of an artifact.
-
-        Raises
-        ------
-        QuantizationError
-            This version of nightquant cannot read the structure stored in the folder.
-        """
-        try:
-            return cls.model_validate_json((folder / STRUCTURE).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise QuantizationError(
-                f"This version of nightquant cannot read the converted module in {folder}: {error}.",
-                hint="Repeat the run to convert the model again.",
-            ) from error
+        """Read the structure of an artifact."""
+        return cls.model_validate_json((folder / STRUCTURE).read_text(encoding="utf-8"))
 
 
 def find_or_convert(source: ModelSource, spec: Spec) -> Path:
-    """Apply a spec to a torch module, or reuse an earlier result. Return the artifact's folder, whose name is a digest.
-
-    Raises
-    ------
-    QuantizationError
-        The spec cannot be applied to this model or on this processor, or the converted model returns NaN or infinity.
-    """
+    """Apply a spec to a torch module, or reuse an earlier result; return the folder, whose name is the digest."""
     library = converter_of(spec).library(source.workspace)
     made_from = {
         **source.made_from,
@@ -106,7 +85,7 @@ def open_converted(folder: Path) -> nn.Module:
     }
     with _quietly(spec):
         converter = converter_of(spec)
-        rebuilt = converter.skeleton(model, spec, structure.graph, examples)
+        rebuilt = converter.skeleton(model, spec, examples)
         load_flat_state(rebuilt, load_file(folder / WEIGHTS))
     return converter.pack(rebuilt).eval()
 
@@ -119,7 +98,7 @@ def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], fraction: fl
     if len(before) != len(after) or not all(map(is_close, before, after, repeat(fraction))):
         raise QuantizationError(
             f'The outputs of the model changed after {step} with recipe "{spec.recipe.name}".',
-            hint="Check whether the model's code depends on input values, or on values that are not in its state dict.",
+            hint="Make the model's code independent of input values and of values that are not in its state dict.",
         )
 
 
@@ -149,23 +128,14 @@ def _convert(source: ModelSource, spec: Spec, library: Path | None, folder: Path
         load_libraries(folder)
     with running(spec), _quietly(spec):
         converted = converter_of(spec).convert(source.float_model(), spec, source)
-        try:
-            with refusing_reference_loops(converted.model, spec):
-                outputs = finite_outputs(converted.model, examples, spec.recipe.name)
-        except QuantizationError as error:
-            quantized = [leaf.module for leaf in converted.coverage if leaf.quantized]
-            bypassed = _uncalled(source.float_model(), quantized, examples)
-            if bypassed and _can_run(source, spec, bypassed):
-                hint = f"The model reads weights without calling their modules: set exclude = {json.dumps(bypassed)}."
-                raise QuantizationError(error.message, hint=hint) from error
-            raise
+        with RefusingReferenceLoops():
+            outputs = finite_outputs(converted.model, examples, spec.recipe.name)
         state, buffer = converted.model.state_dict(), io.BytesIO()
         save_tensors(flatten_state(state), folder / WEIGHTS)
         torch.save(state, buffer)
         structure = Structure(
             recipe=spec.recipe,
             architecture=source.architecture,
-            graph=converted.graph,
             example_inputs={
                 name: TensorSpec(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
                 for name, tensor in examples.items()
@@ -175,39 +145,4 @@ def _convert(source: ModelSource, spec: Spec, library: Path | None, folder: Path
         )
         (folder / STRUCTURE).write_text(structure.model_dump_json(indent=1), encoding="utf-8")
         after = outputs_of(open_converted(folder), examples)
-    try:
-        refuse_other(outputs, after, exactness(spec), spec, "saving as plain tensors")
-    except QuantizationError as error:
-        first, second = (dict(source.float_model().named_buffers()) for _ in range(2))
-        if changing := [name for name, buffer in first.items() if not torch.equal(buffer, second[name])]:
-            raise QuantizationError(
-                f"The buffer {changing[0]} has other values each time the model is built.",
-                hint="Register it as a persistent buffer.",
-            ) from error
-        raise
-
-
-def _can_run(source: ModelSource, spec: Spec, exclude: Sequence[str]) -> bool:
-    """Return whether a model that also keeps the modules in `exclude` in float can be converted and called."""
-    recipe = spec.recipe.model_copy(update={"exclude": (*spec.recipe.exclude, *exclude)})
-    spec = spec_of(recipe)
-    try:
-        model = converter_of(spec).convert(source.float_model(), spec, source).model
-        finite_outputs(model, source.example_inputs, recipe.name)
-    except QuantizationError:
-        return False
-    return True
-
-
-def _uncalled(model: nn.Module, paths: Sequence[str], examples: Mapping[str, Tensor]) -> list[str]:
-    """Return the subset of `paths` whose modules are not called, such as projections in torchvision's Swin models."""
-    uncalled = dict.fromkeys(paths)
-    with ExitStack() as hooks:
-        for path in paths:
-
-            def called(*_: object, path: str = path) -> None:
-                uncalled.pop(path, None)
-
-            hooks.callback(model.get_submodule(path).register_forward_pre_hook(called).remove)
-        outputs_of(model, examples)
-    return list(uncalled)
+    refuse_other(outputs, after, exactness(spec), spec, "saving as plain tensors")

@@ -20,7 +20,7 @@ from tasks.refs import ModuleCoverage, in_words
 
 
 def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
-    """Return a coverage entry, marked as not quantized, for each module that has its own parameters, in model order."""
+    """Return a coverage entry, marked as not quantized, for each module that has its own parameters."""
     leaves = (
         ModuleCoverage(
             module=name,
@@ -53,14 +53,7 @@ def nothing_quantized(spec: Spec, coverage: Iterable[ModuleCoverage], kind: str 
 
 
 def excluded_modules(model: nn.Module, exclude: Collection[str]) -> frozenset[str]:
-    """Return the paths of the excluded modules and their submodules.
-
-    Raises
-    ------
-    QuantizationError
-        `exclude` names a module that the model does not have. The message suggests similar names and lists up to 40
-        modules.
-    """
+    """Return the paths of the excluded modules and their submodules; raise `QuantizationError` for unknown names."""
     paths = [path for path, _ in model.named_modules() if path]
     unknown = [name for name in exclude if name not in paths]
     if unknown:
@@ -91,21 +84,15 @@ class ModuleConverter(Converter):
         """Quantize the modules at `paths`, whatever values their weights have."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize a float model.
-
-        Raises
-        ------
-        QuantizationError
-            No module was quantized, or the spec names embeddings and no embedding was quantized.
-        """
+        """Quantize a float model; raise `QuantizationError` if no module, or no named embedding, was quantized."""
         reasons = self._why_float(model, spec)
         coverage = cover(leaves_of(model), lambda leaf: reasons[leaf.module])
         quantized = {leaf.type for leaf in coverage if leaf.quantized}
         if not quantized or ("Embedding" in spec.layers and "Embedding" not in quantized):
             raise nothing_quantized(spec, coverage, "embedding" if quantized else "module")
-        return Converted(self.skeleton(model, spec, "", source.example_inputs), "", coverage)
+        return Converted(self.skeleton(model, spec, source.example_inputs), coverage)
 
-    def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
+    def skeleton(self, model: nn.Module, spec: Spec, example_inputs: Mapping[str, Tensor]) -> nn.Module:
         """Replace the modules."""
         paths = [path for path, reason in self._why_float(model, spec).items() if not reason]
         leave_fast_path(model, paths)
@@ -125,6 +112,8 @@ class ModuleConverter(Converter):
                 return "the model itself cannot be replaced"
             if behavior := own_behavior(module):
                 return f"the module {behavior}"
+            if getattr(module, "max_norm", None) is not None:
+                return "max_norm changes weights in every call"
             return self.lack(module, spec)
 
         return {path: why(path, module) for path, module in model.named_modules()}

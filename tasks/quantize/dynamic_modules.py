@@ -20,10 +20,8 @@ _ops = torch.ops.quantized
 class FourBitEmbedding(nn.Module):
     """An embedding whose rows store two values per byte, followed by a scale and an offset in float16.
 
-    ``quantize_dynamic`` puts a 4-bit weight into an 8-bit module, which reads rows of the wrong width. PyTorch's 4-bit
-    module (``quint4x2``) works, but TorchScript cannot reload the module's saved weight. `FourBitEmbedding` calls the
-    embedding-bag operator, whose weight is a plain byte tensor that TorchScript can reload. Each bag contains one
-    index.
+    It calls the embedding-bag operator with one index per bag, because TorchScript cannot reload the weight of
+    PyTorch's 4-bit module (``quint4x2``).
     """
 
     packed: Tensor

@@ -5,11 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from storage.errors import QuantizationError, UnavailableError
@@ -30,10 +29,7 @@ _DEPRECATIONS = (
 
 @contextmanager
 def quantized_engine(name: str) -> Iterator[None]:
-    """Run the block with the quantized engine `name`, then restore the previous engine.
-
-    Convert, load and call a model inside the same block, because each engine packs weights in its own layout. Some
-    operators also read the current engine at run time.
+    """Run the block with the quantized engine `name`, which packs weights in its own layout.
 
     Raises
     ------
@@ -73,10 +69,8 @@ def running(spec: Spec) -> Iterator[None]:
 def saturates(engine: str) -> bool:
     """Return whether an engine's 16-bit sums saturate in this process if activations use all 8 bits.
 
-    On CPUs without VNNI, the kernels of ``onednn`` add pairs of products in 16 bits. PyTorch itself leaves one bit
-    unused for ``x86`` and ``fbgemm``. Therefore, the function tests only ``onednn``, and returns False for every other
-    engine. The function tests the largest possible sum, because CPUID does not reflect the ``ONEDNN_MAX_CPU_ISA``
-    environment variable. The function uses plain tensors, because torch's quantized tensors are deprecated.
+    Only ``onednn`` can saturate (without VNNI), because PyTorch leaves one bit unused for ``x86`` and ``fbgemm``. The
+    function computes the largest possible sum, because CPUID does not reflect ``ONEDNN_MAX_CPU_ISA``.
     """
     if engine != "onednn" or engine not in torch.backends.quantized.supported_engines:
         return False
@@ -91,58 +85,23 @@ def saturates(engine: str) -> bool:
     return float(outputs) < terms * largest[0] * largest[1]
 
 
-@contextmanager
-def refusing_reference_loops(model: nn.Module, spec: Spec) -> Iterator[None]:
-    """Refuse static Linear layers that ``onednn`` computes in a reference loop, about a thousand times as slow.
+class RefusingReferenceLoops(TorchFunctionMode):
+    """A torch mode that refuses static Linear layers that ``onednn`` computes in a reference loop.
 
-    oneDNN's fast kernels for these layers need inputs whose zero point is 0, for example the outputs of a ReLU. The
-    block must call `model`.
-
-    Raises
-    ------
-    QuantizationError
-        The block computed such a layer. The message names the layers.
+    oneDNN's fast kernels for these layers need inputs whose zero point is 0, for example the outputs of a ReLU.
     """
-    if spec.engine != "onednn" or "static" not in spec.activations:
-        yield
-        return
-    shifted = _ShiftedInputs()
-    handles = [
-        module.register_forward_pre_hook(partial(shifted.enter, path)) for path, module in model.named_modules() if path
-    ]
-    try:
-        with shifted:
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
-    if shifted.found:
-        raise QuantizationError(
-            f'The "onednn" engine computes {", ".join(shifted.found)} about a thousand times slower than "x86", '
-            "because the zero point of the inputs is not 0.",
-            hint='Set engine = "x86".',
-        )
-
-
-class _ShiftedInputs(TorchFunctionMode):
-    """A torch mode that collects the last module called before each Linear operator whose input has a zero point."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: dict[str, None] = {}
-        self._path = "a Linear layer"
-
-    def enter(self, path: str, *_: object) -> None:
-        """Remember the module at `path`, which is being called."""
-        self._path = path.removeprefix("module.")  # the wrapper of eager mode
 
     def __torch_function__(
         self, func: Callable[..., object], types: object, args: tuple[object, ...] = (), kwargs: Any = None
     ) -> object:
-        if str(func).startswith("quantized.linear"):
+        if str(func).startswith("quantized.linear") and torch.backends.quantized.engine == "onednn":
             inputs = args[0]
             if isinstance(inputs, torch.Tensor) and inputs.is_quantized and inputs.q_zero_point():
-                self.found[self._path] = None
+                raise QuantizationError(
+                    'The "onednn" engine computes a Linear layer about a thousand times slower than "x86", because '
+                    "the zero point of its inputs is not 0.",
+                    hint='Set engine = "x86".',
+                )
         return func(*args, **(kwargs or {}))
 
 
@@ -174,7 +133,7 @@ def require_bfloat16(recipe: str) -> None:
 
 @contextmanager
 def without_deprecations() -> Iterator[None]:
-    """Silence torch's deprecation warnings in the block. Only one thread at a time may use this context manager."""
+    """Silence torch's deprecation warnings in the block, which only one thread at a time may enter."""
     with warnings.catch_warnings():
         for message in _DEPRECATIONS:
             warnings.filterwarnings("ignore", message=message)

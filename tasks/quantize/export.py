@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from inspect import Parameter, signature
 
 import torch
@@ -19,12 +18,7 @@ from storage.errors import QuantizationError, first_line
 def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> ExportedProgram:
     """Replace an evaluation-mode model's LSTMs in place with `OneDnnLstm`, and export the model.
 
-    Parameters
-    ----------
-    examples
-        Example inputs by name, in argument order.
-    axes
-        Input axes that may have any length of at least 1 (`ModelSource.axes`).
+    The input axes in `axes` may have any length of at least 1.
 
     Raises
     ------
@@ -50,11 +44,7 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
 
 
 def forget_decompositions() -> None:
-    """Clear torch's cache of operators' kernels, so that an export does not depend on earlier exports.
-
-    During an export, torch.onnx.export registers decompositions that keep the time axis of recurrent layers dynamic. In
-    torch 2.15, the cached kernels are kept when the decompositions are registered and when they are removed.
-    """
+    """Clear torch's cache of operators' kernels, in which torch 2.15 keeps decompositions of earlier ONNX exports."""
     for operator in global_decomposition_table["post_autograd"]:
         if isinstance(operator, OpOverload):
             operator._dispatch_cache.clear()
@@ -74,25 +64,14 @@ def open_shapes(
     model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
 ) -> tuple[object, ...]:
     """Return torch.export's ``dynamic_shapes`` argument for a model and its example inputs."""
-    names = _valid_names(axis for named in axes.values() for axis in named.values())
-    lengths = {axis: Dim(name, min=1) for axis, name in names.items()}
+    names = dict.fromkeys(axis for named in axes.values() for axis in named.values())
+    lengths = {name: Dim(name if name.isidentifier() else f"axis_{index}", min=1) for index, name in enumerate(names)}
     shapes: tuple[object, ...] = tuple(
         {axis: lengths[length] for axis, length in axes.get(name, {}).items()} for name in examples
     )
     parameters = signature(model.forward).parameters.values()
     is_variadic = any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters)
     return (shapes,) if is_variadic else shapes
-
-
-def _valid_names(axes: Iterable[str]) -> dict[str, str]:
-    """Map axis names to names that torch accepts; names that are identifiers stay as they are."""
-    names: dict[str, str] = {}
-    for axis in sorted(dict.fromkeys(axes), key=lambda each: not each.isidentifier()):
-        name = re.sub(r"\W|^(?=\d)", "_", axis)
-        while name in names.values():
-            name += "_"
-        names[axis] = name
-    return names
 
 
 class OneDnnLstm(nn.Module):

@@ -128,11 +128,6 @@ class Int8Lstm(_Packable):
         """Return the outputs and states, as `torch.nn.LSTM` does, for inputs [T, B, I] and states h and c [L, B, H].
 
         Inputs may also have the shape [T, I] or, if `batch_first` is true, [B, T, I].
-
-        Raises
-        ------
-        QuantizationError
-            The inputs are a packed sequence.
         """
         if not isinstance(inputs, Tensor):
             raise QuantizationError(
@@ -192,8 +187,6 @@ class PerRowConverter(ModuleConverter):
                 return "there is no kernel for bidirectional LSTMs"
             case nn.LSTM() if module.proj_size:
                 return "there is no kernel for LSTMs with projections"
-            case nn.Embedding() if module.max_norm is not None:
-                return "max_norm changes weights in every call"
         widths = [getattr(module, name, 0) for name in ("in_features", "input_size", "hidden_size")]
         if max(widths) > MOST_FEATURES:
             return f"sums over more than {MOST_FEATURES:,} features do not fit into 32 bits"

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from tasks.extensions import Need
 from tasks.quantize.base import Axis, Method
 from tasks.quantize.spec import EVERY, Calibration, Layer, Spec, Training
-from tasks.workload.recipe import Graph, MemoryFormat, Observer, Recipe, WeightScales
+from tasks.workload.recipe import MemoryFormat, Observer, Recipe, WeightScales
 
 _PLAIN = "tasks.quantize.plain:PlainConverter"
 _MEMORY_FORMAT = Axis("memory_format", ("contiguous", "channels-last"), frozenset({"Conv2d"}))
@@ -141,8 +141,6 @@ class DynamicPerRow(Method[DynamicPerRowRecipe]):
 class GraphRecipe(Recipe):
     """A recipe that quantizes a model's complete graph."""
 
-    graph: Graph = "auto"
-    """Torch's graph mode. `auto` uses eager mode if it supports the model, and otherwise FX graph mode."""
     weights: WeightScales = "per-channel"
     """Granularity of the weights' scales: one scale per output channel, or one scale per weight tensor."""
 
@@ -180,7 +178,7 @@ class Static(Method[StaticRecipe]):
     def spec(self, recipe: StaticRecipe) -> Spec:
         """Return a spec that calibrates static ranges."""
         ranges = Calibration(recipe.activation_observer, recipe.calibration_batches, recipe.calibration_batch_size)
-        return Spec(recipe=recipe, layers=recipe.layers(), calibration=ranges, engine=recipe.engine, graph=recipe.graph)
+        return Spec(recipe=recipe, layers=recipe.layers(), calibration=ranges, engine=recipe.engine)
 
 
 class QatRecipe(GraphRecipe):
@@ -218,4 +216,4 @@ class Qat(Method[QatRecipe]):
     def spec(self, recipe: QatRecipe) -> Spec:
         """Return a spec that fine-tunes weights and ranges."""
         training = Training(**{name: getattr(recipe, name) for name in Training.__dataclass_fields__})
-        return Spec(recipe=recipe, layers=recipe.layers(), training=training, engine=recipe.engine, graph=recipe.graph)
+        return Spec(recipe=recipe, layers=recipe.layers(), training=training, engine=recipe.engine)

@@ -1,8 +1,7 @@
 """Compile the C++ operators in `tasks.quantize.native` on first use, store them as an artifact, and load them.
 
-The library is a separate file next to the model, and depends only on torch. The library is named after the
-operators' namespace, which contains a digest of the sources. A process can therefore use several versions of the
-library.
+The library depends only on torch, and is named after the operators' namespace, which contains a digest of the sources.
+A process can therefore use several versions of the library.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,13 +29,12 @@ _SET = "NIGHTQUANT_ISA"
 _SOURCES = Path(__file__).parent / "native"
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = (
-    "-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden",
+    "-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-fopenmp",
     # Avoid fused multiply-adds, because some processors lack them and every processor must compute the same numbers.
     "-ffp-contract=off",
     # ``errno`` and floating-point traps prevent vectorization and are not needed.
     "-fno-math-errno", "-fno-trapping-math",
 )  # fmt: skip
-_FLAGS_HERE = ("-fopenmp",) if sys.platform == "linux" else ()  # without OpenMP, loops run on one thread
 
 
 def namespace() -> str:
@@ -46,20 +43,8 @@ def namespace() -> str:
 
 
 def operators() -> torch._ops._OpNamespace:
-    """Return the operators compiled from the current sources.
-
-    Raises
-    ------
-    QuantizationError
-        The operator library is not loaded.
-    """
-    name = namespace()
-    if not is_loaded(name):
-        raise QuantizationError(
-            f"The {name} operators are not loaded.",
-            hint=f"Call torch.ops.load_library with the path of {name}{SUFFIX}.",
-        )
-    loaded: torch._ops._OpNamespace = getattr(torch.ops, name)
+    """Return the operators compiled from the current sources, whose library is already loaded."""
+    loaded: torch._ops._OpNamespace = getattr(torch.ops, namespace())
     return loaded
 
 
@@ -90,19 +75,11 @@ def portable_kernels() -> Iterator[None]:
 
 
 def find_or_compile(workspace: Workspace) -> Path:
-    """Compile the operators with the system's compiler, or reuse an earlier result; return the library's path.
-
-    Raises
-    ------
-    UnavailableError
-        There is no C++ compiler.
-    QuantizationError
-        The compiler cannot compile the sources.
-    """
+    """Compile the operators with the system's compiler, or reuse an earlier result; return the library's path."""
     name, compiler = namespace(), _compiler()
     made_from = {
         "sources": digest_of(_sources()),
-        "flags": [*_FLAGS, *_FLAGS_HERE],
+        "flags": list(_FLAGS),
         "compiler": _version(compiler),
         "architecture": platform.machine(),
         "torch": torch.__version__,
@@ -125,12 +102,11 @@ def _compile(compiler: str, name: str, library: Path) -> None:
     sources = [str(path) for path in sorted(_SOURCES.glob("*.cpp"))]
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        _run([compiler, "-c", *_FLAGS, *_FLAGS_HERE, *defined, *sources], work)
+        _run([compiler, "-c", *_FLAGS, *defined, *sources], work)
         objects = [path.name for path in sorted(work.glob("*.o"))]
         # Link without ``-fopenmp``, because torch includes an OpenMP library whose threads follow torch's settings.
-        undefined = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
         libraries = [f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10"]
-        _run([compiler, "-shared", *undefined, *objects, "-o", str(library), *libraries], work)
+        _run([compiler, "-shared", *objects, "-o", str(library), *libraries], work)
 
 
 def _compiler() -> str:
@@ -140,8 +116,7 @@ def _compiler() -> str:
             return path
     raise UnavailableError(
         f"The int8 operators need a C++ compiler, but none was found (tried: {configured or ', '.join(_COMPILERS)}).",
-        hint="Set the environment variable CXX to a compiler, or install one. On Debian and Ubuntu, run apt install "
-        "g++. On Fedora, run dnf install gcc-c++. On macOS, run xcode-select --install.",
+        hint="Install a compiler, for example with apt install g++, or set the environment variable CXX.",
     )
 
 

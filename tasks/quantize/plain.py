@@ -48,19 +48,13 @@ class PlainConverter(Converter):
     """A converter that gives float models a spec's dtype and memory format."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Wrap the model.
-
-        Raises
-        ------
-        UnavailableError
-            The processor lacks bfloat16 instructions, and emulating them would be far slower than computing in float32.
-        """
+        """Wrap the model; raise `UnavailableError` if the processor can only emulate bfloat16."""
         if spec.arithmetic == "bfloat16":
             require_bfloat16(spec.recipe.name)
         coverage = cover(leaves_of(model), lambda _: spec.why_float)
-        return Converted(self.skeleton(model, spec, "", source.example_inputs), "", coverage)
+        return Converted(self.skeleton(model, spec, source.example_inputs), coverage)
 
-    def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
+    def skeleton(self, model: nn.Module, spec: Spec, example_inputs: Mapping[str, Tensor]) -> nn.Module:
         """Wrap the model if the spec requires the channels-last memory format, or a dtype other than float32."""
         if spec.arithmetic != "float32":
             model = Cast(model, getattr(torch, spec.arithmetic))

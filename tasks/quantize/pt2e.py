@@ -8,14 +8,13 @@ kernels.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
 
 import torch
 from torch import fx
 
 from storage.errors import QuantizationError
 from tasks.libraries import quiet
-from tasks.quantize.base import Quantized, Trained
+from tasks.quantize.base import Converted, Trained
 from tasks.quantize.coverage import cover, excluded_modules, leaves_of
 from tasks.quantize.engine import saturates
 from tasks.quantize.export import export
@@ -43,15 +42,8 @@ _OBSERVERS: dict[str, type[ObserverBase]] = {
 }
 
 
-def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
-    """Quantize the float model with ranges from calibration.
-
-    Raises
-    ------
-    QuantizationError
-        There are no calibration samples, or the model cannot be exported, contains NaN or infinity, or has no modules
-        that can be quantized.
-    """
+def quantize_exported(spec: Spec, source: ModelSource) -> Converted:
+    """Quantize the float model with ranges from calibration."""
     model, calibration = source.float_model(), spec.calibration
     assert calibration is not None
     refuse_non_finite_state(model)
@@ -63,37 +55,21 @@ def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
         prepared = prepare_pt2e(graph, _quantizer(calibration, spec.recipe.exclude))
         calibrate(prepared, source, calibration)
         converted = convert_pt2e(prepared)
-    return _covered(converted, "pt2e", spec, source, folded)
+    return _covered(converted, spec, source, folded)
 
 
-def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Quantized:
-    """Export a fine-tuned model as a quantized graph.
-
-    Raises
-    ------
-    QuantizationError
-        The model cannot be exported, or the result does not contain int8 products.
-    """
+def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Converted:
+    """Export a fine-tuned model as a quantized graph."""
     graph = export(trained.model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
-    folded = dict(_batch_norms(graph)) | dict(trained.folded)
-    return _covered(graph, trained.graph, spec, source, folded, trained.paths)
+    return _covered(graph, spec, source, {**dict(_batch_norms(graph)), **trained.folded})
 
 
-def _covered(
-    graph: fx.GraphModule,
-    mode: str,
-    spec: Spec,
-    source: ModelSource,
-    folded: Mapping[str, str],
-    paths: Mapping[str, str] = MappingProxyType({}),
-) -> Quantized:
-    """Determine coverage and count the int8 products; `paths` maps graph paths to the float model's paths."""
+def _covered(graph: fx.GraphModule, spec: Spec, source: ModelSource, folded: Mapping[str, str]) -> Converted:
+    """Determine which modules multiply in int8."""
     model = source.float_model()
     excluded = excluded_modules(model, spec.recipe.exclude)
-    products = [
-        (paths.get(path := _path(node), path), _is_int8(node)) for node in graph.graph.nodes if node.target in _PRODUCTS
-    ]
+    products = [(_path(node), _is_int8(node)) for node in graph.graph.nodes if node.target in _PRODUCTS]
     quantized = {path for path, _ in products} - {path for path, is_int8 in products if not is_int8}
 
     def why_float(leaf: ModuleCoverage) -> str:
@@ -110,7 +86,7 @@ def _covered(
             hint="Inductor has int8 kernels only for Conv1d, Conv2d and Linear. Remove aot-inductor from the recipe's "
             "`runtimes`.",
         )
-    return Quantized(graph, mode, cover(leaves_of(model), why_float), sum(is_int8 for _, is_int8 in products))
+    return Converted(graph, cover(leaves_of(model), why_float))
 
 
 def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQuantizer:

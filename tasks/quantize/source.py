@@ -47,13 +47,7 @@ class ModelSource:
 
 
 def batches_of(source: ModelSource, calibration: Calibration) -> Iterator[tuple[Tensor, ...]]:
-    """Yield up to `calibration.batches` batches of samples, and report progress after each batch.
-
-    Raises
-    ------
-    QuantizationError
-        There are no calibration samples.
-    """
+    """Yield up to `calibration.batches` batches of samples; raise `QuantizationError` if there are none."""
     number = 0
     batches = islice(source.calibration_batches(calibration.batch_size), calibration.batches)
     for number, inputs in enumerate(batches, start=1):
@@ -67,26 +61,10 @@ def batches_of(source: ModelSource, calibration: Calibration) -> Iterator[tuple[
 
 
 def calibrate(prepared: nn.Module, source: ModelSource, calibration: Calibration) -> None:
-    """Run calibration batches through a prepared model.
-
-    Raises
-    ------
-    QuantizationError
-        There are no batches, or the model returns NaN or infinity for a batch.
-    """
+    """Run calibration batches through a prepared model; raise `QuantizationError` if it returns NaN or infinity."""
     with torch.no_grad():
         for number, inputs in enumerate(batches_of(source, calibration), start=1):
-            try:
-                output = prepared(*inputs)
-            except RuntimeError as error:
-                # A histogram observer raises a `RuntimeError` for non-finite values.
-                if "is not finite" not in str(error):
-                    raise
-                raise QuantizationError(
-                    f"An activation of the model is NaN or infinite for calibration batch {number}.",
-                    hint="Check the float checkpoint and the calibration samples for NaN and infinity.",
-                ) from error
-            refuse_non_finite(output, f"calibration batch {number}")
+            refuse_non_finite(prepared(*inputs), f"calibration batch {number}")
 
 
 def refuse_non_finite_state(model: nn.Module) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from tasks.extensions import METHODS
-from tasks.workload.recipe import Engine, Graph, MemoryFormat, Observer, Recipe
+from tasks.workload.recipe import Engine, MemoryFormat, Observer, Recipe
 
 EVERY = "*"  # type name that stands for every type with a kernel
 
@@ -19,17 +19,8 @@ Weights = Literal["int8", "int4", "float16", "bfloat16"]
 Granularity = Literal["tensor", "channel"]
 Activations = Literal["float", "dynamic-per-tensor", "dynamic-per-row", "static"]
 Property = Literal[
-    "form",
-    "weights",
-    "granularities",
-    "activations",
-    "arithmetic",
-    "engine",
-    "graphs",
-    "memory_format",
-    "onednn",
-    "operators",
-]
+    "form", "weights", "granularities", "activations", "arithmetic", "engine", "memory_format", "onednn", "operators"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,9 +60,8 @@ class Training:
 class Spec:
     """A description of how to quantize a float model.
 
-    ``tolerance`` is the allowed difference between two processors' outputs, as a fraction of the outputs' range. An
-    int8 activation has 256 steps (128 without VNNI). Rounding can move an activation to the next step, and the
-    differences add up.
+    ``tolerance`` is the allowed difference between two processors' outputs, as a fraction of the outputs' range:
+    rounding can move an activation to the next of its 256 steps (128 without VNNI), and the differences add up.
     """
 
     recipe: Recipe  # recipe that the spec describes
@@ -81,7 +71,6 @@ class Spec:
     arithmetic: Literal["float32", "bfloat16"] = "float32"  # type in which float modules compute
     engine: Engine | None = None  # engine whose kernels run the converted module; None for an ordinary module
     operators: Literal["torch", "own"] = "torch"  # provider of the operators that the module calls: torch or nightquant
-    graph: Graph = "auto"  # mode in which torch converts the model's graph
     memory_format: MemoryFormat = "contiguous"
     onednn: bool = True
     tolerance: float = 5e-2
@@ -113,11 +102,6 @@ class Spec:
         return frozenset(layer.activations for layer in self.layers.values())
 
     @property
-    def graphs(self) -> frozenset[str]:
-        """Graph modes that a runtime must support; empty if the spec does not include calibration."""
-        return frozenset({self.graph} if self.calibration else ())
-
-    @property
     def couples_rows(self) -> bool:
         """Whether each activation has one range for all rows of a call."""
         return "dynamic-per-tensor" in self.activations
@@ -131,10 +115,7 @@ class Spec:
 
 
 class Limit(NamedTuple):
-    """The values that a runtime supports for a property of a spec, and the reason for rejecting other values.
-
-    ``reason`` is a format string that can refer to the spec's attributes.
-    """
+    """The values that a runtime supports for a property of a spec; ``reason`` is a format string over the spec."""
 
     of: Property
     values: frozenset[object]

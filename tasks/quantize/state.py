@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import cast
 
 import torch
 from torch import ScriptObject, Tensor, nn
-from torch.fx import GraphModule
 
 from storage.errors import QuantizationError
 
@@ -20,13 +18,7 @@ Parts = tuple[object, ...]
 
 
 def flatten_state(state: Mapping[str, object]) -> dict[str, Tensor]:
-    """Return a state dict's tensors by name, as plain, contiguous tensors without shared memory.
-
-    Raises
-    ------
-    QuantizationError
-        An entry has a type that cannot be stored.
-    """
+    """Return a state dict's tensors by name, as plain, contiguous tensors without shared memory."""
     tensors: dict[str, Tensor] = {}
     for name, value in state.items():
         _flatten(value, name, tensors)
@@ -38,15 +30,7 @@ def load_flat_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     # Do not copy the state dict, because a copy would lose `_metadata`, which contains the modules' layout versions.
     state = module.state_dict()
     for name, value in list(state.items()):
-        rebuilt = _rebuild(value, name, tensors)
-        path, _, attribute = name.rpartition(".")
-        if isinstance(value, ScriptObject) and isinstance(graph := module.get_submodule(path), GraphModule):
-            # If `forward` passes packed parameters to a function, torch can load them only into the root module. Names
-            # of parameters that torch packs for functions begin with an underscore.
-            setattr(graph, attribute, rebuilt)
-            del state[name]
-        else:
-            state[name] = rebuilt
+        state[name] = _rebuild(value, name, tensors)
     module.load_state_dict(state)
 
 
@@ -111,13 +95,6 @@ def _pack_linear(weight: Tensor, bias: Tensor | None) -> object:
     return _ops.linear_prepack(weight, bias) if weight.is_quantized else _ops.linear_prepack_fp16(weight, bias)
 
 
-def _unpack_convolution(kind: str, packed: ScriptObject) -> Parts:
-    stride, padding, dilation, groups = (
-        getattr(_ops, f"{kind}_{part}")(packed) for part in ("stride", "padding", "dilation", "groups")
-    )
-    return (*getattr(_ops, f"{kind}_unpack")(packed), list(stride), list(padding), list(dilation), groups)
-
-
 def _pack_cell(
     kind: str, tensors: list[Tensor], scales: list[float], integers: list[int], weights: list[ScriptObject]
 ) -> object:
@@ -133,7 +110,4 @@ def _pack_cell(
 _PACKINGS: dict[str, tuple[Callable[[ScriptObject], Parts], Callable[..., object]]] = {
     "LinearPackedParamsBase": (_unpack_state, _pack_linear),
     "CellParamsBase": (_unpack_state, _pack_cell),
-    # torch packs Conv1d like Conv2d, because it runs Conv1d as Conv2d on images with one row.
-    "Conv2dPackedParamsBase": (partial(_unpack_convolution, "conv2d"), _ops.conv2d_prepack),
-    "Conv3dPackedParamsBase": (partial(_unpack_convolution, "conv3d"), _ops.conv3d_prepack),
 }

@@ -26,7 +26,7 @@ class AotOpener(Opener):
         """Load the package; its loops and oneDNN's kernels use torch's intra-op threads."""
         torch.set_num_threads(threads)
         load_libraries(files.folder)
-        return Opened(open_package(files.folder / MODEL), parallel=True)
+        return Opened(open_package(files.folder / MODEL))
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
         """Open a package with nightquant's portable kernels; return None if the package uses torch's operators."""
@@ -43,9 +43,8 @@ class AotOpener(Opener):
 def open_package(path: Path) -> Call:
     """Load a package as a callable that takes tensors.
 
-    ``torch._inductor.aoti_load_package`` creates the same loader, but imports and runs the compiler to warn about
-    packages for other processors. The function that ``aoti_load_package`` returns also parses descriptions of inputs
-    and outputs on every call.
+    ``torch._inductor.aoti_load_package`` creates the same loader, but imports and runs the compiler, and returns a
+    function that parses descriptions of inputs and outputs in every call.
     """
     loader = torch._C._aoti.AOTIModelPackageLoader(str(path))
     structure = pytree.treespec_loads(loader.get_call_spec()[1])

@@ -1,8 +1,7 @@
 """Base class of runtimes. A runtime declares the specs that it supports, and names its maker, opener and checker.
 
-A runtime's module does not import large libraries, because nightquant imports the module to validate a workload file.
-The maker and the opener are imported separately and on demand, because a benchmark process must not load the tools that
-build files.
+A runtime's module does not import large libraries, because nightquant imports it to validate a workload file. The maker
+and the opener are imported separately, because a benchmark process must not load the tools that build files.
 """
 
 from __future__ import annotations
@@ -10,15 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from threading import Lock
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from pydantic import Field, JsonValue
 
-from storage.errors import QuantizationError
 from tasks.machine import installed_version, require_installed
 from tasks.quantize.spec import Limit, Spec, obstacle, spec_of
 from tasks.refs import CandidateRef, Frozen, ModuleCoverage
@@ -59,20 +56,8 @@ class CandidateFiles:
         return spec_of(self.recipe())
 
     def made(self) -> Made:
-        """Read ``candidate.json``.
-
-        Raises
-        ------
-        QuantizationError
-            This version of nightquant cannot read the candidate in the folder.
-        """
-        try:
-            return Made.model_validate_json((self.folder / DOCUMENT).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise QuantizationError(
-                f"This version of nightquant cannot read the candidate in {self.folder}: {error}.",
-                hint="Repeat the run to build the candidate again.",
-            ) from error
+        """Read ``candidate.json``."""
+        return Made.model_validate_json((self.folder / DOCUMENT).read_text(encoding="utf-8"))
 
 
 class Made(Frozen):
@@ -85,46 +70,31 @@ class Made(Frozen):
     size_bytes: int
     coverage: tuple[ModuleCoverage, ...] = ()
     notes: tuple[str, ...] = ()
-    graph: str = ""
     recipe: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A candidate that is ready to be called.
+    """A candidate that is ready to be called, also by several threads at the same time.
 
     ``scope`` prepares the process for calls, for example by setting the quantized engine. One scope surrounds many
-    calls, and entering the scope is not timed. Calling the object itself enters the scope for that call only.
-    ``parallel`` states whether several threads may call the model at the same time.
+    calls, and entering it is not timed. Calling the object itself enters the scope for that call only.
     """
 
     call: Call
     scope: Callable[[], AbstractContextManager[None]] = nullcontext
-    parallel: bool = False
 
     def __call__(self, *inputs: Tensor) -> object:
         """Call the model once."""
         with self.scope():
             return self.call(*inputs)
 
-    def for_threads(self) -> Opened:
-        """Return a model that several threads may call; the calls wait for each other unless `parallel` is true."""
-        if self.parallel:
-            return self
-        calling = Lock()
-
-        def call(*inputs: Tensor) -> object:
-            with calling:
-                return self.call(*inputs)
-
-        return replace(self, call=call)
-
 
 class Maker(ABC):
     """An object that builds a runtime's files."""
 
     def environment(self) -> dict[str, object]:
-        """Return properties of this host that affect the built files; `Runtime.environment` adds package versions."""
+        """Return properties of this host that affect the built files."""
         return {}
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
@@ -133,13 +103,7 @@ class Maker(ABC):
 
     @abstractmethod
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Write the runtime's files into a folder.
-
-        Raises
-        ------
-        QuantizationError
-            The spec cannot be applied to this model, or the result has wrong or non-finite outputs.
-        """
+        """Write the runtime's files into a folder; raise `QuantizationError` if the spec cannot be applied."""
 
 
 class Opener(ABC):
@@ -152,11 +116,7 @@ class Opener(ABC):
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
     ) -> list[Operator]:
-        """Profile the operators in `calls` calls with the runtime's profiler; return ``[]`` if there is no profiler.
-
-        `opened` is the result of `open`. If the profiler must be enabled before files are opened, `profile` opens the
-        files again.
-        """
+        """Profile the operators in `calls` calls with the runtime's profiler; return ``[]`` if there is no profiler."""
         return []
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
@@ -168,10 +128,10 @@ class Runtime(ABC):
     """A way to execute models.
 
     Candidates of a runtime without a ``checker`` are measured, but never promoted. A checker is a module that defines
-    ``open_model(files, manifest)``, which opens a bundle's files and returns a function from tensors to tensors. In a
-    checker, a tensor is a tuple: the dtype's name, the shape, and the values as bytes in C order. The checker's source
-    code is copied into the bundle's ``verify.py``, so the checker must not import nightquant. ``usage`` is a Jinja
-    template for Python code that opens a bundle's files; the variable ``m`` is the manifest.
+    ``open_model(files, manifest)``, which returns a function from tensors to tensors. In a checker, a tensor is a tuple
+    of the dtype's name, the shape, and the values as bytes in C order. The checker's code is copied into the bundle's
+    ``verify.py``, so it must not import nightquant. ``usage`` is a Jinja template for Python code that opens a bundle's
+    files; the variable ``m`` is the manifest.
     """
 
     makes: ClassVar[str]  # import path of the `Maker`, ``module:class``
@@ -186,9 +146,8 @@ class Runtime(ABC):
     usage: ClassVar[str] = ""
     caution: ClassVar[str] = ""  # a warning for users who open the files
     not_reproducible: ClassVar[dict[str, str]] = {}  # causes of differences in rebuilt files, keyed by file name
-    # Tolerated difference from the reference, as a fraction of the outputs' range. Without saturation, outputs differ
-    # from the reference by up to 0.015 of their range, because torch's reference kernels round at different points
-    # (``python -m benchmarks.proof``).
+    # Tolerated difference from the reference, as a fraction of the outputs' range: torch's reference kernels round at
+    # different points, so outputs differ by up to 0.015 without saturation (``python -m benchmarks.proof``).
     saturation_noticed: ClassVar[float] = 0.02
 
     def maker(self) -> Maker:
@@ -221,7 +180,7 @@ class Runtime(ABC):
         return spec_of(recipe).couples_rows
 
     def require_installed(self, name: str) -> None:
-        """Raise `UnavailableError`, with the install command, if the runtime's libraries are not installed."""
+        """Raise `UnavailableError` if the runtime's libraries are not installed."""
         require_installed(f'The "{name}" runtime', self.distributions, self.extra or name)
 
     def environment(self) -> dict[str, object]:

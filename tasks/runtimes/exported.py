@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar
-
-from torch import Tensor
 
 from storage.errors import QuantizationError
 from tasks.libraries import quiet
@@ -35,20 +33,11 @@ class ExportedMaker(Maker):
     def quantize(
         self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource
     ) -> tuple[str, ...]:
-        """Apply a spec to an exported file; return notes about differences from the recipe (see `Made`).
-
-        Raises
-        ------
-        QuantizationError
-            The tools reject the model.
-        """
+        """Apply a spec to an exported file; return notes about differences from the recipe (see `Made`)."""
 
     @abstractmethod
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
         """Yield the module path of each operation with weights, and whether the weights are int8."""
-
-    def refuse(self, outputs: Sequence[Tensor], spec: Spec, source: ModelSource) -> None:
-        """Raise `QuantizationError` if the outputs for the example inputs are wrong."""
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
         """Export the float or fine-tuned model, or reuse an earlier export."""
@@ -83,7 +72,7 @@ class ExportedMaker(Maker):
         if spec.layers and not any(int8.values()):
             raise nothing_quantized(spec, cover(leaves_of(model), why_float))
         opened = self.opener().open(CandidateFiles(folder, {}), 1)
-        self.refuse(finite_outputs(opened, source.example_inputs, spec.recipe.name), spec, source)
+        finite_outputs(opened, source.example_inputs, spec.recipe.name)
         size_bytes = sum((folder / name).stat().st_size for name in self.files)
         return Made(size_bytes=size_bytes, coverage=cover(leaves_of(model), why_float), notes=notes)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
-from onnx import GraphProto, ModelProto
+from numpy.typing import NDArray
+from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 from onnxscript import opset20
 from onnxscript.optimizer import optimize_ir
 from torch import Tensor, nn
@@ -28,7 +29,6 @@ from tasks.quantize.coverage import is_within
 from tasks.quantize.export import forget_decompositions, open_shapes, opened
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
-from tasks.runtimes.onnx_biases import quantize_biases
 from tasks.runtimes.runtimes import EXPORTING
 from tasks.sources import code_digest
 
@@ -37,6 +37,8 @@ MODEL, FOLDED = "model.onnx", "folded.json"
 # Maximum size of a protocol buffer in bytes.
 LARGEST_BYTES = 2**31 - 1
 
+_LAYERS = ("Conv", "ConvTranspose", "Gemm")
+_LARGEST = np.iinfo(np.int32).max
 # `Value` and `op` are typed as Any, because the type hints of onnxscript's operators exclude values that the operators
 # accept.
 Value = Any
@@ -44,16 +46,9 @@ op: Any = opset20
 
 
 def find_or_export(source: ModelSource, spec: Spec) -> Path:
-    """Export the float model, or reuse an earlier export. The name of the returned folder is the artifact's digest.
+    """Export the float or fine-tuned model, or reuse an earlier export; the returned folder is named after the digest.
 
-    If the spec includes training, export the fine-tuned model, including its int8 weights, int32 biases, and its
-    QuantizeLinear and DequantizeLinear nodes. The domain declares the dynamic axes; all other axes have the lengths of
-    the example inputs.
-
-    Raises
-    ------
-    QuantizationError
-        The model cannot be exported, or is too large for one ONNX file.
+    The domain declares the dynamic axes; all other axes have the lengths of the example inputs.
     """
     made_from = {
         **source.made_from,
@@ -68,38 +63,27 @@ def find_or_export(source: ModelSource, spec: Spec) -> Path:
 
 
 def _export(source: ModelSource, spec: Spec, folder: Path) -> None:
-    trained = Trained(source.float_model(), "", {}, {})
-    size = sum(tensor.nbytes for tensor in trained.model.state_dict().values())
-    if size > LARGEST_BYTES:
-        raise QuantizationError(
-            f"The model is too large for an ONNX file: the size is {size / 1e9:.1f} GB, and the limit is 2.1 GB.",
-            hint="Remove the onnxruntime and openvino runtimes from this workload's recipes.",
-        )
+    trained = Trained(source.float_model(), {})
     if spec.training is not None:
         trained = converter_of(spec).train(spec, source)
-    exported, norms = export(trained.model, source.example_inputs, source.axes, trained.paths)
+    exported, norms = export(trained.model, source.example_inputs, source.axes)
     if spec.training is not None:
-        quantize_biases(exported)
+        _quantize_biases(exported)
     (folder / MODEL).write_bytes(exported.SerializeToString())
     (folder / FOLDED).write_text(json.dumps({**norms, **trained.folded}), encoding="utf-8")
 
 
 def export(
-    model: nn.Module,
-    examples: Mapping[str, Tensor],
-    axes: Mapping[str, Mapping[int, str]],
-    paths: Mapping[str, str] = MappingProxyType({}),
+    model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
 ) -> tuple[ModelProto, dict[str, str]]:
     """Export a model in evaluation mode; name the nodes after their modules, and omit this host's paths.
 
-    For a model with wrapped modules, `paths` maps the modules' paths to paths in the export. The second return value
-    maps each folded batch norm to the module into which it was folded.
+    The second return value maps each folded batch norm to the module into which it was folded.
 
     Raises
     ------
     QuantizationError
-        torch.export cannot trace the model, an operator has no counterpart in ONNX, or the export fixes the length of a
-        dynamic axis.
+        The model cannot be exported, or the export fixes the length of a dynamic axis.
     """
     inputs = opened(examples, axes)
     forget_decompositions()
@@ -126,7 +110,7 @@ def export(
         ) from error
     exported = program.model_proto
     modules = dict(model.named_modules())
-    _refuse_fixed_axes(exported.graph, axes, modules)
+    _refuse_fixed_axes(exported.graph, axes)
     folded: dict[str, str] = {}
     for node in exported.graph.node:
         scopes = {entry.key: entry.value for entry in node.metadata_props}.get("pkg.torch.onnx.name_scopes", "[]")
@@ -134,12 +118,12 @@ def export(
         owner = next((name.rpartition(".")[0] for name in node.input if name.endswith(".weight")), "")
         if owner in modules and isinstance(modules[path], _BatchNorm) and node.op_type != "BatchNormalization":
             # The batch norm was folded into an operator whose weights have kept their names.
-            folded[paths.get(path, path)] = paths.get(owner, owner)
+            folded[path] = owner
             path = owner
         elif owner in modules and (not path or is_within(owner, [path])):
             # For example, nn.MultiheadAttention multiplies by the weights of its out_proj without calling out_proj.
             path = owner
-        node.name = f"{paths.get(path, path)}/{node.name}"
+        node.name = f"{path}/{node.name}"
         del node.metadata_props[:]  # remove source code and this host's paths
     graph = exported.graph
     for described in (exported, graph, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
@@ -147,9 +131,50 @@ def export(
     return exported, folded
 
 
-def _refuse_fixed_axes(
-    graph: GraphProto, axes: Mapping[str, Mapping[int, str]], modules: Mapping[str, nn.Module]
-) -> None:
+def _quantize_biases(model: ModelProto) -> None:
+    """Replace the float bias of each layer with int8 inputs and weights by an int32 constant and a DequantizeLinear.
+
+    The scale of a bias is the product of the scales of the layer's input and weights (Jacob et al., "Quantization and
+    Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018). A bias whose quantized value
+    exceeds 32 bits stays float.
+    """
+    graph = model.graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    dequantized = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
+
+    def scale(name: str) -> NDArray[np.float32] | None:
+        node = dequantized.get(name)
+        return numpy_helper.to_array(constants[node.input[1]]) if node and node.input[1] in constants else None
+
+    def ordered() -> Iterator[NodeProto]:
+        for node in list(graph.node):
+            name = node.input[2] if node.op_type in _LAYERS and len(node.input) > 2 else ""
+            scales = [scale(operand) for operand in node.input[:2]]
+            if name in constants and scales[0] is not None and scales[1] is not None:
+                product, values = scales[0] * scales[1], numpy_helper.to_array(constants[name])
+                bias = np.rint(values.astype(np.float64) / product)
+                if product.shape in ((), values.shape) and np.abs(bias).max() <= _LARGEST:
+                    names = [f"{node.name}/bias_{part}" for part in ("quantized", "scale", "dequantized")]
+                    graph.initializer.extend(
+                        (
+                            numpy_helper.from_array(bias.astype(np.int32), names[0]),
+                            numpy_helper.from_array(product.astype(np.float32), names[1]),
+                        )
+                    )
+                    yield helper.make_node("DequantizeLinear", names[:2], names[2:], f"{node.name}/bias", axis=0)
+                    node.input[2] = names[2]
+            yield node
+
+    nodes = list(ordered())
+    del graph.node[:]
+    graph.node.extend(nodes)
+    used = {name for node in nodes for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _refuse_fixed_axes(graph: GraphProto, axes: Mapping[str, Mapping[int, str]]) -> None:
     shapes = {entry.name: entry.type.tensor_type.shape.dim for entry in graph.input}
     fixed = [
         f"{axis} of {name} at {shapes[name][index].dim_value}"
@@ -158,12 +183,9 @@ def _refuse_fixed_axes(
         if name in shapes and not shapes[name][index].dim_param
     ]
     if fixed:
-        unrolled = [path for path, module in modules.items() if isinstance(module, nn.RNN)]
-        because = f", because it unrolls nn.RNN over time ({', '.join(unrolled)})" if unrolled else ""
         raise QuantizationError(
-            f"torch.onnx.export fixed the length of axes that must vary{because}: {', '.join(fixed)}.",
-            hint="Remove the onnxruntime and openvino runtimes from the recipes"
-            + (", or use nn.GRU or nn.LSTM instead of nn.RNN." if unrolled else "."),
+            f"torch.onnx.export fixed the length of axes that must vary: {', '.join(fixed)}.",
+            hint="Use nn.GRU or nn.LSTM instead of nn.RNN, or remove the onnxruntime and openvino runtimes.",
         )
 
 
@@ -185,20 +207,10 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Value, Value, Value]:
-    """Translate ``aten::lstm.input``.
+    """Translate ``aten::lstm.input``; onnxscript's own translation adds ten operators that run in every call.
 
-    Parameters
-    ----------
-    inputs
-        Tensor [T, B, I], or [B, T, I] if `batch_first`.
-    state
-        States h and c, each [L * D, B, H] for L layers and D directions.
-    weights
-        For each layer and direction, the input and recurrent weights, followed by both biases if `has_biases`.
-
-    Returns
-    -------
-    Outputs [T, B, D * H] (or [B, T, D * H]), and h and c after the last step.
+    `state` is h and c, each [L * D, B, H] for L layers and D directions. `weights` are, for each layer and direction,
+    the input and recurrent weights, followed by both biases if `has_biases`.
     """
     directions = 2 if bidirectional else 1
     per_direction = len(weights) // (num_layers * directions)

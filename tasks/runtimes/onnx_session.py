@@ -28,7 +28,7 @@ class OnnxOpener(Opener):
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Start a session with `threads` threads, which do not spin between calls."""
-        return Opened(_call(_session(files, _options(threads))), parallel=True)
+        return Opened(_call(_session(files, _options(threads))))
 
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int

@@ -32,7 +32,7 @@ class OpenVinoOpener(Opener):
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Compile the model for each new input shape, with `threads` threads, one stream and the recipe's precision."""
-        return Opened(open_ir(files.folder / MODEL, threads), parallel=True)
+        return Opened(open_ir(files.folder / MODEL, threads))
 
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
@@ -56,10 +56,7 @@ class OpenVinoOpener(Opener):
         return typical(operators)
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Open the IR without low-precision transformations, so that float operators compute on rounded values.
-
-        The setting ``LP_TRANSFORMS_MODE`` is undocumented, but the plugin's own tests use it.
-        """
+        """Open the IR without low-precision transformations, so that float operators compute on rounded values."""
         return Opened(open_ir(files.folder / MODEL, threads, LP_TRANSFORMS_MODE=False))
 
 
@@ -70,11 +67,7 @@ def _arithmetic(node: ProfilingInfo) -> Arithmetic:
 
 
 def _rounds_activations(opened: Opened, path: Path, threads: int, inputs: Sequence[Tensor]) -> bool:
-    """Return whether layers with compressed weights round activations to int8 on this processor.
-
-    Performance counts do not show whether activations are rounded. If activations are rounded, the outputs change when
-    rounding is turned off.
-    """
+    """Return whether layers with compressed weights round activations: the outputs change if rounding is turned off."""
     plain = open_ir(path, threads, DYNAMIC_QUANTIZATION_GROUP_SIZE=0)
     return not all(map(torch.equal, tensors_of(opened(*inputs)), plain(*inputs)))
 
@@ -145,10 +138,9 @@ class _Stack(ctypes.Structure):
 def signal_stack_kept() -> Iterator[None]:
     """Restore the calling thread's alternate signal stack after the block.
 
-    When OpenVINO's CPU plugin is loaded, it replaces the stack on which Python's signal handlers run. When the plugin
-    is unloaded, it restores the previous stack. If the lifetimes of two plugins overlap in OpenVINO 2026.4, the second
-    plugin restores the first plugin's stack, which has already been freed. The next signal then kills the process with
-    SIGSEGV, so SIGTERM cannot stop a stage worker cleanly.
+    OpenVINO's CPU plugin replaces the stack on which Python's signal handlers run, and restores the previous stack when
+    it is unloaded. If the lifetimes of two plugins overlap in OpenVINO 2026.4, the restored stack has been freed, and
+    the next signal kills the process with SIGSEGV.
     """
     libc = ctypes.CDLL(None)
     before = _Stack()

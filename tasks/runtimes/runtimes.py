@@ -1,7 +1,6 @@
 """The runtimes: the limits of each runtime, and the import paths of its maker, opener and checker.
 
-Runtimes that read ONNX files quantize the exported float model with their own tools. The tools ignore a recipe's engine
-and graph mode, which are settings of torch.
+Runtimes that read ONNX files quantize the exported float model with their own tools, which ignore a recipe's engine.
 """
 
 from __future__ import annotations
@@ -95,11 +94,6 @@ class AotInductor(Runtime):
             "granularities",
             "channel",
             reason='its int8 kernels need per-channel weights: use weights = "per-channel"',
-        ),
-        limit(
-            "graphs",
-            "auto",
-            reason='it quantizes the graph that torch.export produces, and does not support graph = "{graph}"',
         ),
         limit(
             "engine", None, "x86", "onednn", reason='its int8 kernels come from oneDNN, not from the "{engine}" engine'

@@ -53,7 +53,7 @@ class EagerMaker(Maker):
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
         """Return the module's properties; ``size_bytes`` is the size of a ``torch.save`` file of the state dict."""
         structure = Structure.read(find_or_convert(source, spec))
-        return Made(size_bytes=structure.size_bytes, coverage=structure.coverage, graph=structure.graph)
+        return Made(size_bytes=structure.size_bytes, coverage=structure.coverage)
 
 
 class EagerOpener(Opener):
@@ -64,7 +64,7 @@ class EagerOpener(Opener):
         scope = partial(running, files.spec())
         torch.set_num_threads(threads)
         with scope():
-            return Opened(self.load(files), scope, parallel=True)
+            return Opened(self.load(files), scope)
 
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
@@ -74,11 +74,7 @@ class EagerOpener(Opener):
             return profile_torch(partial(opened.call, *inputs), calls)
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Open the converted module with kernels that accumulate products in 32 bits on every processor.
-
-        torch's modules use QNNPACK, which rounds at different points in the computation than the other engines.
-        nightquant's operators use portable code.
-        """
+        """Open the converted module with kernels that accumulate products in 32 bits on every processor."""
         if files.spec().operators == "own":
             return Opened(self.open(files, threads).call, portable_kernels)
         if files.spec().engine is None or _EXACT not in torch.backends.quantized.supported_engines:
@@ -93,10 +89,7 @@ class EagerOpener(Opener):
 
 
 def profile_torch(call: Callable[[], object], calls: int) -> list[Operator]:
-    """Profile the operators in up to 20 calls.
-
-    If `call` runs a compiled package, the operators include oneDNN's primitives and the compiled loops.
-    """
+    """Profile the operators in up to 20 calls, including the oneDNN primitives of a compiled package."""
     parts = min(_PARTS, calls)
     calls_in_part = min(_MOST_IN_PART, calls // parts)
     return typical(operator for _ in range(parts) for operator in _profile_part(call, calls_in_part))
@@ -156,10 +149,7 @@ def _primitive(line: str) -> Operator | None:
 
 @contextmanager
 def _standard_output_to(descriptor: int) -> Iterator[None]:
-    """Redirect standard output, including output from C code, to a file.
-
-    The redirection is safe, because this process only measures candidates.
-    """
+    """Redirect standard output, including output from C code, to a file."""
     library = ctypes.CDLL(None)
     sys.stdout.flush()
     library.fflush(None)

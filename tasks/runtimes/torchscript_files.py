@@ -35,7 +35,7 @@ class ScriptMaker(EagerMaker):
             before, after = (outputs_of(module, source.example_inputs) for module in (model, read_script(script)))
         refuse_other(before, after, exactness(spec), spec, "saving as TorchScript")
         structure = Structure.read(converted)
-        return Made(size_bytes=script.stat().st_size, coverage=structure.coverage, graph=structure.graph)
+        return Made(size_bytes=script.stat().st_size, coverage=structure.coverage)
 
 
 class ScriptOpener(EagerOpener):
@@ -49,14 +49,8 @@ class ScriptOpener(EagerOpener):
 def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: Path, *, exact: bool) -> None:
     """Trace, freeze and save a model.
 
-    With `exact`, the operations do not change, and outputs equal the model's outputs bit for bit. Without `exact`,
-    freezing may fold float operations, for example a batch norm into a convolution. Folding makes the model faster but
-    changes the rounding.
-
-    Raises
-    ------
-    QuantizationError
-        The model cannot be traced.
+    With `exact`, outputs equal the model's outputs bit for bit. Otherwise, freezing may fold float operations, for
+    example a batch norm into a convolution, which is faster but changes the rounding.
     """
     with without_deprecations(), torch.no_grad():
         # Tracing triggers warnings from torch and transformers, because it runs shape checks and reads every property
@@ -78,21 +72,7 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
 
 
 def read_script(path: Path) -> nn.Module:
-    """Load a file from `write_script`, and pack the weights for the current quantized engine.
-
-    Raises
-    ------
-    QuantizationError
-        The file contains a scale of 1e10 or more, which torch writes without a decimal point and then cannot read.
-    """
+    """Load a file from `write_script`, and pack the weights for the current quantized engine."""
     with without_deprecations():
-        try:
-            script: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-        except RuntimeError as error:
-            if "found type 'int'" not in str(error):
-                raise
-            raise QuantizationError(
-                "torch cannot read the TorchScript file that it wrote, because activations exceed 1e12.",
-                hint="Check the model's weights, or remove the torchscript runtime from the recipe.",
-            ) from error
+        script: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
     return script

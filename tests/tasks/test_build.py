@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from storage.artifacts import ArtifactStore
@@ -82,11 +80,6 @@ def test_quantized_outputs_are_near_float_but_not_float(candidates: Candidates, 
         assert torch.allclose(output, wanted, atol=0.02)
 
 
-@pytest.mark.parametrize("recipe", ["float", "float-channels-last"])
-def test_float_recipes_compute_what_the_checkpoint_computes(candidates: Candidates, recipe: str) -> None:
-    assert same(call(candidates.open(recipe), candidates.inputs()), call(candidates.float_model(), candidates.inputs()))
-
-
 @pytest.mark.slow
 def test_without_onednn_the_switch_is_off_inside_and_as_before_outside(candidates: Candidates) -> None:
     model, seen = candidates.open("float-without-onednn"), []
@@ -106,24 +99,6 @@ def test_weights_are_int8_in_the_quantized_model(candidates: Candidates) -> None
     assert candidates.module("int8-per-channel").decoder.weight().qscheme() == torch.per_channel_affine
 
 
-def test_per_channel_reaches_the_lstm_too(candidates: Candidates) -> None:
-    cell = candidates.module("int8-per-channel").rnn._all_weight_values[0].param.__getstate__()[0]
-    weight, _ = cell[4][0].__getstate__()[0]
-    assert weight.qscheme() == torch.per_channel_affine
-
-
-@pytest.mark.parametrize(("recipe", "bits"), [("int8-embedding8", 8), ("int8-embedding4", 4)])
-def test_a_quantized_embedding_has_rows_of_the_right_width_and_values(
-    candidates: Candidates, recipe: str, bits: int
-) -> None:
-    tokens = torch.arange(candidates.job.dataset.vocabulary).reshape(1, -1)
-    weight = candidates.float_model().encoder.weight.detach()
-    rows = candidates.module(recipe).encoder(tokens)[0]
-    assert rows.shape == weight.shape
-    step = (weight.amax(1) - weight.amin(1)) / (2**bits - 1)
-    assert bool(((rows - weight).abs().amax(1) <= step).all())
-
-
 def test_recipe_and_code_that_made_a_candidate_are_named_apart(candidates: Candidates) -> None:
     int8, script, per_channel = (
         candidates.build("int8"), candidates.build("int8", "torchscript"), candidates.build("int8-per-channel"),
@@ -139,18 +114,6 @@ def test_a_candidate_that_is_found_is_the_same_whatever_its_recipe_is_called(can
     other = candidates.job.workload.model_copy(update={"recipe": (named,)})
     job = replace(candidates.job, workload=other)
     assert build(job, "other", "eager", candidates.store) == made.model_copy(update={"recipe": "other"})
-
-
-@pytest.mark.slow
-def test_each_recipe_and_each_runtime_has_its_own_digest(candidates: Candidates) -> None:
-    digests = {candidates.build(recipe).digest for recipe in RECIPES} | {candidates.build("int8", "torchscript").digest}
-    assert len(digests) == len(RECIPES) + 1
-
-
-def test_runtimes_share_the_converted_module_which_is_made_once(candidates: Candidates) -> None:
-    eager, script = candidates.build("int8"), candidates.build("int8", "torchscript")
-    assert eager.shared == script.shared
-    assert set(eager.shared) == {"converted"}
 
 
 def test_coverage_says_what_was_quantized_and_why_the_rest_was_not(candidates: Candidates) -> None:
@@ -172,27 +135,6 @@ def test_sizes_are_those_of_the_serialized_state_and_of_the_script(candidates: C
     assert candidates.build("int8-embedding4").size_bytes < candidates.build("float").size_bytes
 
 
-@pytest.mark.parametrize("recipe", ["int8-embedding4", "int8-onednn"])
-@pytest.mark.slow
-def test_the_script_runs_where_this_project_is_not(candidates: Candidates, tmp_path: Path, recipe: str) -> None:
-    """A fresh, isolated process that has torch alone gives the outputs of the model that was evaluated."""
-    inputs = candidates.inputs()
-    save_file({f"{i}": tensor.contiguous() for i, tensor in enumerate(inputs.values())}, tmp_path / "in.safetensors")
-    code = f"""
-import sys, torch
-from safetensors.torch import load_file, save_file
-torch.backends.quantized.engine = {candidates.job.workload.recipe_named(recipe).engine!r}
-inputs = load_file({str(tmp_path / "in.safetensors")!r})
-with torch.inference_mode():
-    outputs = torch.jit.load({str(candidates.script(recipe))!r})(*(inputs[str(i)] for i in range(len(inputs))))
-save_file({{str(i): output.contiguous() for i, output in enumerate(outputs)}}, {str(tmp_path / "out.safetensors")!r})
-assert not any(name.split(".")[0] in ("tasks", "flows", "storage") for name in sys.modules)
-"""
-    subprocess.run([sys.executable, "-I", "-c", code], check=True, cwd=tmp_path, timeout=300)
-    outputs = load_file(tmp_path / "out.safetensors")
-    assert same(tuple(outputs[str(i)] for i in range(len(outputs))), call(candidates.open(recipe), inputs))
-
-
 def test_nothing_is_published_where_the_output_is_not_finite(candidates: Candidates, tmp_path: Path) -> None:
     state = {name: tensor.clone() for name, tensor in load_state(candidates.job.checkpoint, candidates.store).items()}
     state["decoder.bias"][0] = float("inf")
@@ -205,11 +147,6 @@ def test_nothing_is_published_where_the_output_is_not_finite(candidates: Candida
         build(replace(job, checkpoint=broken), "int8", "eager", store)
     assert not list(tmp_path.glob("artifacts/converted/*/*"))
     assert not list(tmp_path.glob("artifacts/candidate/*/*"))
-
-
-def test_a_folder_without_a_candidate_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(QuantizationError, match="cannot read the candidate in"):
-        CandidateFiles(tmp_path, {}).made()
 
 
 def test_a_full_disk_is_reported_as_the_stores_own_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

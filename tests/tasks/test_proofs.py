@@ -30,10 +30,6 @@ def test_the_share_is_a_share_and_the_most_expensive_come_first(found: list[Oper
     assert sum(shares) + int8_share(found) <= 1 + 1e-9
 
 
-def test_conversions_are_not_int8() -> None:
-    assert int8_share([operator("int8", 3), operator("convert", 1)]) == 0.75
-
-
 def test_one_interrupted_call_does_not_count() -> None:
     calls = [operator("int8", 1.0) for _ in range(9)] + [operator("int8", 100.0)]
     assert typical([*calls, operator("float", 1.0)]) == [operator("int8", 1.0), operator("float", 1.0)]
@@ -47,11 +43,3 @@ def test_an_operator_in_float_has_its_modules_reason() -> None:
     ]
     [found] = most_expensive_floats([operator("float", 1.0, name="layer.out/node_7"), operator("int8", 3.0)], coverage)
     assert found == FloatOperator(name="layer.out/node_7", type="Gemm", share=0.25, reason="it is excluded")
-
-
-@pytest.mark.parametrize("name", ["", "layerX/node", "other"])
-@pytest.mark.slow
-def test_a_name_of_no_module_has_no_reason(name: str) -> None:
-    coverage = [ModuleCoverage(module="layer", type="Linear", parameters=1, quantized=False, reason="it is excluded")]
-    [found] = most_expensive_floats([operator("float", 1.0, name=name)], coverage)
-    assert found.reason == ""

@@ -99,8 +99,8 @@ WORKLOADS = [
         "checkpoint": {"kind": "train", "epochs": 1},
         "recipe": [
             {"name": "float", "method": "none", "runtimes": BOTH},
-            {"name": "static", "method": "static", "graph": "fx", "runtimes": BOTH},
-            {"name": "qat", "method": "qat", "graph": "fx", "epochs": 1},
+            {"name": "static", "method": "static", "runtimes": BOTH},
+            {"name": "qat", "method": "qat", "epochs": 1},
         ],
     },
     {

@@ -44,8 +44,13 @@ UNSUPPORTED: dict[type[nn.Module], str] = {
     nn.ConvTranspose2d: _TRANSPOSED,
     nn.ConvTranspose3d: _TRANSPOSED,
     nn.PReLU: "torch's quantized PReLU loses negative slopes and cannot be saved",
+    nn.ELU: "torch's quantized ELU cannot be saved",
 }
-_UNSUPPORTED_FUNCTIONS = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
+# Functions stay in float as well, because torch cannot fuse them or load their packed weights.
+_UNSUPPORTED_FUNCTIONS = (
+    functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d,
+    functional.conv1d, functional.conv2d, functional.conv3d, functional.linear,
+)  # fmt: skip
 
 
 def reduces_range(engine: str | None) -> bool:

@@ -1,131 +1,102 @@
-"""Prepare a float model according to its plan: attach observers or fake quantization in eager mode or FX graph mode.
-
-Eager mode fuses modules, and adds wrappers that convert between float and quantized values. FX graph mode rewrites the
-graph, so that functions are observed and fused like modules.
-"""
+"""Attach observers or fake quantization to the graph of a float model (torch's FX graph mode)."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 import torch
 from torch import fx, nn
-from torch.ao import quantization
 from torch.ao.quantization import DeQuantStub, FakeQuantizeBase, ObserverBase, QuantStub
 from torch.ao.quantization.quantize_fx import fuse_fx, prepare_fx, prepare_qat_fx
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from storage.errors import QuantizationError
-from tasks.quantize.coverage import is_within
-from tasks.quantize.graph.observers import mapping_for, qconfig_for
-from tasks.quantize.graph.plan import Plan, fuse_chains
+from tasks.quantize.carried import own_behavior
+from tasks.quantize.coverage import excluded_modules, is_within
+from tasks.quantize.graph.observers import UNSUPPORTED, mapping_for
 from tasks.quantize.graph.trace import is_leaf, refusing, traced_module, without_floats
 from tasks.quantize.spec import Spec
 
+_FOLDING = (
+    nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear
+)  # fmt: skip
 
-class QuantizedInside(nn.Module):
-    """A wrapper that quantizes the floating-point inputs and dequantizes the outputs of a model without its own stubs.
 
-    `example_inputs` contains one tensor per argument. Integer tensors are not changed.
+@dataclass(frozen=True)
+class Prepared:
+    """A traced model with observers.
+
+    ``graph`` is to be converted, after ``observing`` was calibrated or trained. Both share all modules, but
+    ``observing`` calls each observer once: values that pass through a pooling, for example, are not observed again.
+    ``folded`` maps the path of each folded batch norm to the path of the layer into which it was folded.
     """
 
-    def __init__(self, module: nn.Module, example_inputs: Iterable[torch.Tensor]) -> None:
-        super().__init__()
-        # Each argument needs its own stub, because each argument has its own range.
-        self.quants = nn.ModuleList(
-            QuantStub() if tensor.is_floating_point() else nn.Identity() for tensor in example_inputs
-        )
-        self.module = module
-        self.dequant = DeQuantStub()
-
-    def forward(self, *inputs: torch.Tensor) -> object:
-        """Quantize the inputs, call the model, and dequantize the outputs."""
-        quantized = [quant(tensor) for quant, tensor in zip(self.quants, inputs, strict=True)]
-        return _map_tensors(self.dequant, self.module(*quantized))
-
-
-class FloatInside(nn.Module):
-    """A float module in a quantized model, with dequantized inputs and quantized outputs."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.dequant = DeQuantStub()
-        self.module = module
-        self.quant = QuantStub()
-
-    def forward(self, *inputs: object, **options: object) -> object:
-        """Call the module with dequantized inputs."""
-        values = (self.dequant(value) if isinstance(value, torch.Tensor) else value for value in inputs)
-        return _map_tensors(self.quant, self.module(*values, **options))
+    graph: fx.GraphModule
+    observing: fx.GraphModule
+    folded: Mapping[str, str]
+    excluded: frozenset[str]
 
 
 class _FloatPReLU(nn.PReLU):
     """A PReLU subclass that torch leaves in float; torch quantizes each plain `nn.PReLU` between quantized values."""
 
 
-def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
-    """Attach observers or fake quantization to a float model in the plan's graph mode, possibly in place.
-
-    Raises
-    ------
-    QuantizationError
-        torch cannot prepare the model, a convolution has uneven padding, or an excluded module cannot stay in float. A
-        module cannot stay in float if `fuse_model` fused it, or if `forward` calls the module's methods instead of the
-        module itself.
-    """
-    with refusing("prepared", type(model).__name__, plan.graph):
-        prepare_mode = _prepare_graph if plan.graph == "fx" else _prepare_modules
-        return prepare_mode(model, plan, spec, example_inputs)
+def prepare(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> Prepared:
+    """Attach observers or fake quantization to a float model, possibly in place."""
+    excluded = excluded_modules(model, spec.recipe.exclude)
+    if behavior := own_behavior(model):
+        raise QuantizationError(
+            f"{type(model).__name__} itself {behavior}, which static quantization would lose.",
+            hint="Move this code into the `forward` of the class.",
+        )
+    with refusing("prepared", type(model).__name__):
+        return _prepared(model, spec, excluded, tuple(example_inputs.values()))
 
 
-def fuse(model: nn.Module, plan: Plan) -> nn.Module:
-    """Fuse a float model's chains, either in place (eager mode) or in a graph module that shares the parameters."""
-    if plan.graph == "eager":
-        return _fuse_modules(model, plan, is_qat=False)
+def fuse(model: nn.Module, inputs: int) -> nn.Module:
+    """Fuse a float model's layers in a graph module that shares the parameters."""
     _remove_stubs(model)
-    traced, _ = traced_module(model.eval(), plan.inputs)
-    return fuse_fx(traced)
+    return fuse_fx(traced_module(model.eval(), inputs))
 
 
-def _prepare_modules(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
+def _prepared(model: nn.Module, spec: Spec, excluded: frozenset[str], inputs: tuple[torch.Tensor, ...]) -> Prepared:
+    _remove_stubs(model)
+    for module in model.modules():
+        if type(module) is nn.PReLU:
+            module.__class__ = _FloatPReLU
+    unsupported = {path for path, module in model.named_modules() if type(module) in UNSUPPORTED}
     is_qat = spec.training is not None
-    _pad_by_numbers(model, plan.float_paths)
-    model = _fuse_modules(model, plan, is_qat=is_qat)
-    if plan.borders == "around":
-        _remove_stubs(model)
-    embeddings = (module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
-    for module in (*embeddings, *map(model.get_submodule, plan.outside)):
-        module.qconfig = None  # type: ignore[assignment]  # keeps it float
-    for path in plan.excluded:
-        _keep_float(model, path)
-    if plan.borders == "around":
-        model = QuantizedInside(model, example_inputs.values()).train(is_qat)
-    model.qconfig = qconfig_for(spec)  # type: ignore[assignment]
-    attach = quantization.prepare_qat if is_qat else quantization.prepare
-    prepared: nn.Module = attach(model, inplace=True)
-    return prepared
+    # A traced graph keeps only the branch that ``self.training`` selected. Trace non-leaf modules in evaluation mode,
+    # so that the graph does not contain functional dropout or auxiliary heads.
+    for module in model.train(is_qat).modules():
+        module.training = is_qat and is_leaf(module) and not any(True for _ in module.children())
+    traced = traced_module(model, len(inputs), excluded | unsupported)
+    folded = dict(_folded(traced))
+    # If a batch norm stays in float, the layer into which it is folded does too.
+    stay_float = excluded | unsupported
+    stay_float |= {layer for norm, layer in folded.items() if norm in stay_float}
+    mapping = mapping_for(spec)
+    for path in sorted(stay_float):
+        mapping.set_module_name(path, None)
+    _pad_by_numbers(traced, stay_float)
+    masks = without_floats(traced, inputs)
+    prepared = prepare_qat_fx(traced, mapping, inputs).train() if is_qat else prepare_fx(traced, mapping, inputs)
+    _observe_floats(prepared, masks)
+    _observe_clamped(prepared)
+    return Prepared(prepared, _observing_once(prepared), folded, excluded)
 
 
-def _fuse_modules(model: nn.Module, plan: Plan, *, is_qat: bool) -> nn.Module:
-    """Fuse a model in place; set training mode if `is_qat` is true, and evaluation mode otherwise."""
-    model.train(is_qat)
-    if not plan.own_fusing:
-        fuse_chains(model, plan.chains, is_qat=is_qat)
-        return model
-    # Support torchvision's protocol for quantizable models, and the older protocol without `is_qat`.
-    fuse_model = cast(Callable[..., None], model.fuse_model)
-    parameters = inspect.signature(fuse_model).parameters
-    if "is_qat" in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        fuse_model(is_qat=is_qat)
-        return model
-    # A `fuse_model` without `is_qat` folds batch norms, which requires evaluation mode. The model is then trained
-    # without the folded batch norms.
-    model.eval()
-    fuse_model()
-    return model.train(is_qat)
+def _folded(traced: fx.GraphModule) -> Iterator[tuple[str, str]]:
+    """Yield the path of each batch norm that directly follows a convolution or Linear layer, and the layer's path."""
+    for node in traced.graph.nodes:
+        if node.op == "call_module" and isinstance(traced.get_submodule(str(node.target)), _BatchNorm):
+            (before,) = node.all_input_nodes
+            is_module = before.op == "call_module" and len(before.users) == 1
+            if is_module and type(traced.get_submodule(str(before.target))) in _FOLDING:
+                yield str(node.target), str(before.target)
 
 
 def _remove_stubs(model: nn.Module) -> None:
@@ -135,56 +106,33 @@ def _remove_stubs(model: nn.Module) -> None:
             model.set_submodule(path, nn.Identity())
 
 
-def _keep_float(model: nn.Module, path: str) -> None:
-    module = model.get_submodule(path)
-    if isinstance(module, nn.Identity) or hasattr(module, "activation_post_process"):
-        raise QuantizationError(
-            f"The module {path} alone cannot stay in float, because it was fused with another module or because "
-            "`forward` calls its methods directly.",
-            hint='Set graph = "fx".',
-        )
-    for inner in module.modules():
-        inner.qconfig = None  # type: ignore[assignment]
-    model.set_submodule(path, FloatInside(module))
+def _observers(graph: fx.GraphModule) -> Iterator[tuple[fx.Node, nn.Module]]:
+    for node in list(graph.graph.nodes):
+        if node.op == "call_module":
+            module = graph.get_submodule(str(node.target))
+            if isinstance(module, ObserverBase | FakeQuantizeBase):
+                yield node, module
 
 
-def _map_tensors(border: Callable[[torch.Tensor], torch.Tensor], output: object) -> object:
-    if isinstance(output, tuple | list):
-        return tuple(_map_tensors(border, item) for item in output)
-    if isinstance(output, torch.Tensor) and (output.is_quantized or output.is_floating_point()):
-        return border(output)
-    return output
-
-
-def _prepare_graph(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
-    _remove_stubs(model)
-    for module in model.modules():
-        if type(module) is nn.PReLU:
-            module.__class__ = _FloatPReLU
-    mapping = mapping_for(spec)
-    for path in sorted(plan.float_paths):
-        mapping.set_module_name(path, None)
-    inputs, is_qat = tuple(example_inputs.values()), spec.training is not None
-    # A traced graph keeps only the branch that ``self.training`` selected. Trace non-leaf modules in evaluation mode,
-    # so that the graph does not contain functional dropout or auxiliary heads.
-    for module in model.train(is_qat).modules():
-        module.training = is_qat and is_leaf(module) and not any(True for _ in module.children())
-    traced, _ = traced_module(model, plan.inputs, plan.excluded, training=is_qat)
-    _pad_by_numbers(traced, plan.float_paths)
-    masks = without_floats(traced, inputs)
-    prepared = prepare_qat_fx(traced, mapping, inputs).train() if is_qat else prepare_fx(traced, mapping, inputs)
-    _observe_floats(prepared, masks)
-    _observe_clamped(prepared)
-    return prepared
+def _observing_once(prepared: fx.GraphModule) -> fx.GraphModule:
+    """Return a graph module with the same modules that calls each observer only at its first place."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(prepared.graph, {}))
+    observing, seen = fx.GraphModule(prepared, graph), set[nn.Module]()
+    for node, observer in _observers(observing):
+        if observer in seen:
+            node.replace_all_uses_with(node.all_input_nodes[0])
+            graph.erase_node(node)
+        seen.add(observer)
+    observing.recompile()
+    return observing
 
 
 def _observe_floats(prepared: fx.GraphModule, others: Collection[str]) -> None:
     """Remove the observers of nodes named in `others`, such as masks: torch observes operands whatever their type."""
-    for node in list(prepared.graph.nodes):
-        source = next(iter(node.all_input_nodes), None)
-        if node.op != "call_module" or source is None or source.name not in others:
-            continue
-        if isinstance(prepared.get_submodule(str(node.target)), ObserverBase | FakeQuantizeBase):
+    for node, _ in _observers(prepared):
+        source = node.all_input_nodes[0]
+        if source.name in others:
             node.replace_all_uses_with(source)
             prepared.graph.erase_node(node)
     prepared.delete_all_unused_submodules()
@@ -192,21 +140,17 @@ def _observe_floats(prepared: fx.GraphModule, others: Collection[str]) -> None:
 
 
 def _observe_clamped(prepared: fx.GraphModule) -> None:
-    """Limit observed values to the range of the activation function that follows the observer.
+    """Limit observed values to the range of the ReLU6 or Hardtanh that follows the observer.
 
-    torch fuses a ReLU into the preceding layer, but not a ReLU6 or Hardtanh. The preceding layer's range can be several
-    times as wide as the activation's range. Without the limit, the activation would use only a few of the 256 steps.
+    torch does not fuse such an activation into the preceding layer, whose range can be several times as wide. Without
+    the limit, the activation would use only a few of the 256 steps.
     """
-    for node in prepared.graph.nodes:
-        if node.op != "call_module" or len(node.all_input_nodes) != 1:
-            continue
-        activation, before = prepared.get_submodule(str(node.target)), node.all_input_nodes[0]
-        if not isinstance(activation, nn.Hardtanh) or before.op != "call_module" or len(before.users) != 1:
-            continue
-        observer = prepared.get_submodule(str(before.target))
-        if isinstance(observer, ObserverBase | FakeQuantizeBase):
-            low, high = activation.min_val, activation.max_val
-            observer.register_forward_pre_hook(partial(_clamped, low, high))
+    for node, observer in _observers(prepared):
+        following = [user.target for user in node.users if user.op == "call_module"]
+        if len(node.users) == len(following) == 1:
+            activation = prepared.get_submodule(str(following[0]))
+            if isinstance(activation, nn.Hardtanh):
+                observer.register_forward_pre_hook(partial(_clamped, activation.min_val, activation.max_val))
 
 
 def _clamped(low: float, high: float, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -214,13 +158,7 @@ def _clamped(low: float, high: float, module: nn.Module, inputs: tuple[torch.Ten
 
 
 def _pad_by_numbers(model: nn.Module, float_paths: Collection[str]) -> None:
-    """Replace the paddings ``"same"`` and ``"valid"`` with numbers, which torch's quantized convolutions require.
-
-    Raises
-    ------
-    QuantizationError
-        A convolution outside `float_paths` has uneven padding.
-    """
+    """Replace the paddings ``"same"`` and ``"valid"`` with numbers, which torch's quantized convolutions require."""
     for path, module in model.named_modules():
         if not isinstance(module, _ConvNd) or not isinstance(module.padding, str):
             continue

@@ -1,28 +1,23 @@
-"""Trace a model, record the rank of each node's result, and report operations that cannot run."""
+"""Trace a model, and report operations that cannot run."""
 
 from __future__ import annotations
 
 import operator
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from inspect import Parameter, signature
 
 import torch
 from torch import fx, nn
-from torch.ao.quantization import DeQuantStub, QuantStub
 from torch.fx._symbolic_trace import _assert_is_none
 from torch.nn.modules.conv import _ConvNd
 
 from storage.errors import NightquantError, QuantizationError, first_line
 from tasks.libraries import place_of
 from tasks.quantize.carried import own_behavior
-from tasks.quantize.graph.functional import with_plain_layers
 from tasks.quantize.source import refuse_non_finite
 
-_MODES = {"eager": "eager mode", "fx": "FX graph mode"}
 # Operations that assertions in `forward` use to check shapes.
 _SHAPE_CHECKS = frozenset(
     {getattr, *(vars(operator)[name] for name in ("eq", "ne", "lt", "le", "gt", "ge", "mod", "getitem"))}
@@ -33,73 +28,25 @@ _NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.
 _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend")
 
 
-@dataclass(frozen=True)
-class Traced:
-    """A symbolically traced model.
+def traced_module(model: nn.Module, inputs: int, leaves: Collection[str] = ()) -> fx.GraphModule:
+    """Trace a model for calls with `inputs` inputs; further parameters keep their defaults.
 
-    ``ranks`` maps each node whose first result is a floating-point tensor to the rank of that tensor. ``calls`` counts
-    the calls to each module. ``plain`` contains the paths of layers whose parameters `forward` passes to functions.
-    """
-
-    graph: fx.Graph
-    modules: Mapping[str, nn.Module]
-    ranks: Mapping[fx.Node, int]
-    calls: Mapping[str, int]
-    plain: frozenset[str] = frozenset()
-
-    def module_of(self, node: fx.Node) -> nn.Module | None:
-        """Return the module that a node calls, or None if the node does not call a module."""
-        return self.modules[str(node.target)] if node.op == "call_module" else None
-
-
-def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: Collection[str] = ()) -> Traced:
-    """Trace a model in evaluation mode without changing it, and run the graph; do not trace into modules in `leaves`.
-
-    Raises
-    ------
-    QuantizationError
-        The model cannot be traced, for example because its control flow depends on tensor values. The error is also
-        raised if the graph cannot run, for example because tracing assumed that an optional parameter is not None.
-    """
-    try:
-        traced, plain = traced_module(model, len(example_inputs), leaves)
-    except Exception as error:
-        raise QuantizationError(
-            f"{type(model).__name__} cannot be traced symbolically: {first_line(error)}{place_of(error)}.",
-            hint="Make the control flow independent of tensor values, or add QuantStub, DeQuantStub and a "
-            "fuse_model(is_qat) method, as in torchvision's quantizable models.",
-        ) from error
-    recorder = _Interpreter(traced)
-    with torch.no_grad():
-        try:
-            recorder.run(*example_inputs.values())
-        except Exception as error:
-            raise QuantizationError(
-                f"The traced graph of {type(model).__name__} cannot run: {first_line(error)}.",
-                hint="In the model factory, wrap the model so that `forward` takes only the inputs that the data "
-                "provides.",
-            ) from error
-    calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
-    # Take only called modules from `traced`, because every other module in `traced` is an empty container.
-    modules = dict(model.named_modules()) | {name: traced.get_submodule(name) for name in calls}
-    return Traced(traced.graph, modules, recorder.ranks, calls, plain)
-
-
-def traced_module(
-    model: nn.Module, inputs: int, leaves: Collection[str] = (), *, training: bool = False
-) -> tuple[fx.GraphModule, frozenset[str]]:
-    """Trace a model for calls with `inputs` inputs, and return the result of `with_plain_layers`.
-
-    Further parameters keep their defaults. Tracing does not enter modules in `leaves`.
+    Tracing does not enter modules in `leaves`.
     """
     further = [each for each in list(signature(model.forward).parameters.values())[inputs:] if each.kind in _NAMED]
     defaults = {each.name: each.default for each in further if each.default is not Parameter.empty}
-    graph = _Tracer(leaves).trace(model, defaults)
+    try:
+        graph = _Tracer(leaves).trace(model, defaults)
+    except Exception as error:
+        raise QuantizationError(
+            f"{type(model).__name__} cannot be traced symbolically: {first_line(error)}{place_of(error)}.",
+            hint="Make the control flow independent of tensor values, or use another method or runtime.",
+        ) from error
     _remove_idle_nodes(graph, model)
     for node in list(graph.nodes)[inputs : inputs + len(further)]:
         if node.op == "placeholder" and not node.users:
             graph.erase_node(node)  # torch names the placeholder of a default differently
-    return with_plain_layers(model, graph, training=training)
+    return fx.GraphModule(model, graph)
 
 
 def without_floats(traced: fx.GraphModule, inputs: Iterable[torch.Tensor]) -> frozenset[str]:
@@ -110,14 +57,14 @@ def without_floats(traced: fx.GraphModule, inputs: Iterable[torch.Tensor]) -> fr
         recorder.run(*inputs)
     for module, mode in training.items():
         module.training = mode
-    return frozenset(node.name for node in recorder.others)
+    return frozenset(recorder.others)
 
 
 def _remove_idle_nodes(graph: fx.Graph, model: nn.Module) -> None:
     """Remove assertions, the shape operations that only assertions use, and identity modules, in place.
 
-    Assertions and identity modules do not compute values, but keep torch from fusing adjacent nodes. For example,
-    timm's norms assert the rank of their inputs.
+    They compute no values, but keep torch from fusing adjacent nodes. For example, timm's norms assert their inputs'
+    rank.
     """
     for node in reversed(graph.nodes):
         path = str(node.target)
@@ -130,62 +77,31 @@ def _remove_idle_nodes(graph: fx.Graph, model: nn.Module) -> None:
             graph.erase_node(node)
 
 
-def beyond_kernel(module: nn.Module) -> str:
-    """Return what a module does that its int8 kernel does not, or "" if there is nothing.
-
-    The tracer makes such work an operation of the graph.
-    """
-    if isinstance(module, _ConvNd) and module.padding_mode not in ("zeros", "reflect"):
-        return f'has padding_mode="{module.padding_mode}"'
-    return own_behavior(module)
-
-
 def is_leaf(module: nn.Module) -> bool:
     """Return whether tracing treats a module as a leaf: a module of torch other than `nn.Sequential`."""
     return type(module).__module__.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(module, nn.Sequential)
 
 
-def operation_name(node: fx.Node) -> str:
-    """Return the name of the function or method that a node calls."""
-    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-
-
 @contextmanager
-def refusing(step: str, model: str, graph: str) -> Iterator[None]:
-    """Re-raise torch's errors as `QuantizationError`; `step` is ``"prepared"``, ``"calibrated"`` or ``"converted"``.
-
-    Raises
-    ------
-    QuantizationError
-        The message contains the step, the model's type, the graph mode and the first line of torch's message.
-    """
+def refusing(step: str, model: str) -> Iterator[None]:
+    """Re-raise torch's errors as `QuantizationError`; `step` is ``"prepared"``, ``"calibrated"`` or ``"converted"``."""
     try:
         yield
     except NightquantError:
         raise
     except Exception as error:
-        raise QuantizationError(
-            f"{model} cannot be {step} in {_MODES[graph]}: {_describe(error)}{place_of(error)}."
-        ) from error
+        raise QuantizationError(f"{model} cannot be {step}: {_describe(error)}{place_of(error)}.") from error
 
 
-def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> None:
-    """Call a converted model once with its example inputs.
-
-    Raises
-    ------
-    QuantizationError
-        An operation lacks a quantized kernel (the message names the module), or the output is not finite.
-    """
-    # Use an interpreter, because a graph module prints a traceback if a direct call fails.
-    run = _Interpreter(model) if isinstance(model, fx.GraphModule) else None
+def try_out(model: fx.GraphModule, example_inputs: Mapping[str, torch.Tensor]) -> None:
+    """Call a converted model once with its example inputs."""
+    run = _Interpreter(model)  # a graph module prints a traceback if a direct call fails
     try:
         with torch.no_grad():
-            output = (run.run if run else model)(*example_inputs.values())
+            output = run.run(*example_inputs.values())
     except Exception as error:
-        # The path of a module in a `QuantizedInside` wrapper begins with ``module.``.
-        place = f" in {run.place()}" if run else place_of(error).replace("module module.", "module ")
-        raise QuantizationError(f"The converted model cannot run: {_describe(error)}{place}.") from error
+        message = f"The converted model cannot run: {_describe(error)} in {run.place()}."
+        raise QuantizationError(message) from error
     refuse_non_finite(output, "the example inputs after conversion")
 
 
@@ -195,39 +111,41 @@ class _Tracer(fx.Tracer):
         self._leaves = frozenset(leaves)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        if isinstance(m, QuantStub | DeQuantStub) or module_qualified_name in self._leaves:
+        if module_qualified_name in self._leaves:
             return True
         stays_float = isinstance(m, nn.RNNBase | nn.RNNCellBase) or bool(m._modules)
-        return super().is_leaf_module(m, module_qualified_name) and (stays_float or not beyond_kernel(m))
+        return super().is_leaf_module(m, module_qualified_name) and (stays_float or not _beyond_kernel(m))
+
+
+def _beyond_kernel(module: nn.Module) -> bool:
+    """Return whether a module does more than its int8 kernel; the tracer makes such work operations of the graph."""
+    padded = isinstance(module, _ConvNd) and module.padding_mode not in ("zeros", "reflect")
+    return padded or bool(own_behavior(module))
 
 
 class _Interpreter(fx.Interpreter):
-    """An interpreter that records the last operation that ran, and the rank of each node's first result."""
+    """An interpreter that records the last operation that ran, and the nodes whose results are not of a float type."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
-        self.ranks: dict[fx.Node, int] = {}
-        self.others: list[fx.Node] = []  # nodes whose first result is a tensor that is not of a floating-point type
+        self.others: list[str] = []
         self.last = next(iter(module.graph.nodes))
 
     def run_node(self, n: fx.Node) -> object:
         self.last = n
         result = super().run_node(n)
         first = next(iter(result), None) if isinstance(result, tuple | list) else result
-        if isinstance(first, torch.Tensor):
-            if first.is_floating_point():
-                self.ranks[n] = first.dim()
-            else:
-                self.others.append(n)
+        if isinstance(first, torch.Tensor) and not first.is_floating_point():
+            self.others.append(n.name)
         return result
 
     def place(self) -> str:
-        """Describe the last operation: name the module that it calls, or the operation and the preceding module."""
+        """Describe the last operation by the module that it calls, or by the operation and the preceding module."""
         above = [self.last]
         for node in above:
             if node.op == "call_module":
                 module = f"module {node.target} ({type(self.module.get_submodule(str(node.target))).__name__})"
-                return module if node is self.last else f"{operation_name(self.last)} after {module}"
+                return module if node is self.last else f"{self.last.name} after {module}"
             above += [source for source in node.all_input_nodes if source not in above]
         return f"the operation {self.last.name}"
 

@@ -8,8 +8,7 @@ namespace nightquant {
 namespace {
 
 // Ordered from the fastest to the slowest.
-constexpr const Kernels* (*kSets[])() = {amx_kernels, avx512_vnni_kernels, avx512_kernels, avx2_kernels,
-                                         scalar_kernels};
+constexpr const Kernels* (*kSets[])() = {amx_kernels, avx512_vnni_kernels, avx2_kernels, scalar_kernels};
 
 const Kernels* best() {
   for (const auto set : kSets) {

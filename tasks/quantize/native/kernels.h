@@ -47,7 +47,6 @@ const Kernels* choose_kernels();
 const Kernels* scalar_kernels();
 // Each function returns null if the processor, operating system or compiler does not support the instructions.
 const Kernels* avx2_kernels();
-const Kernels* avx512_kernels();
 const Kernels* avx512_vnni_kernels();
 const Kernels* amx_kernels();
 

@@ -27,7 +27,7 @@ using at::Tensor;
 
 const Kernels& kernels() {
   const Kernels* const chosen = choose_kernels();
-  TORCH_CHECK(chosen != nullptr, "NIGHTQUANT_ISA must be amx, avx512-vnni, avx512, avx2 or scalar, and run on this processor.");
+  TORCH_CHECK(chosen != nullptr, "NIGHTQUANT_ISA must be amx, avx512-vnni, avx2 or scalar, and run on this processor.");
   return *chosen;
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,6 @@ import onnx
 import pytest
 import torch
 from torch import nn
-from torchvision.models import resnet18
 
 from storage.artifacts import ArtifactStore
 from tasks.benchmark.child import Limit, run_child
@@ -25,10 +23,8 @@ from tasks.outputs import intra_op_threads
 from tasks.proof.child import doubts_about, run
 from tasks.proofs import Operator, Proof, ProofReport, doubt_about_batches
 from tasks.quantize.graph import observers
-from tasks.quantize.plain import ChannelsLast
 from tasks.refs import CandidateRef, ModuleCoverage
 from tasks.runtimes.torch_modules import profile_torch
-from tasks.runtimes.torchscript_files import read_script, write_script
 from tasks.workload import Workload
 from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob
@@ -73,14 +69,6 @@ def test_a_static_candidate_runs_in_int8_and_a_float_one_does_not(
     assert int8.int8_time_share
     assert not products(int8)
     assert int8.doubts == ()
-
-
-def test_what_stays_float_is_named_with_its_reason(words: MakeJob, store: ArtifactStore) -> None:
-    # The LSTM, because it takes most of the time on every processor.
-    job = words(DYNAMIC | {"runtimes": ["onnxruntime"], "exclude": ["rnn"]})
-    [found] = prove(subject(job, store, pipeline.build(job, "int8", "onnxruntime", store)))
-    reasons = {each.name.partition("/")[0]: each.reason for each in found.float_operators}
-    assert "exclu" in reasons["rnn"]
 
 
 @pytest.mark.skipif("avx2" not in this_machine().isa, reason="oneDNN has other kernels on this processor")
@@ -152,22 +140,6 @@ def test_without_a_disassembler_the_profile_is_there_and_the_instructions_are_un
     assert [proof.int8_time_share is not None for proof in report.proofs.values()] == [True]
 
 
-def test_on_an_arm_processor_the_instructions_are_unknown(
-    images: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = images(STATIC | {"runtimes": ["eager"]})
-    sampled = subject(job, store, pipeline.build(job, "int8", "eager", store))
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    with intra_op_threads(1):
-        report = run(ChildSpec(subjects=(sampled,), loader="", threads=1).model_dump_json())
-    assert report.unsampled == (
-        "Instructions can be sampled only on Linux with an x86-64 processor, but this host runs "
-        f"{platform.system()} on aarch64."
-    )
-    [proof] = report.proofs.values()
-    assert (proof.instructions, proof.saturation) == (None, None)
-
-
 COVERAGE = [
     ModuleCoverage(module="conv", type="Conv2d", parameters=9, quantized=True),
     ModuleCoverage(module="norm", type="LayerNorm", parameters=2, quantized=False, reason="not named"),
@@ -201,18 +173,9 @@ def test_a_product_without_a_name_is_one_too_many_where_no_module_stayed_float(k
     assert doubts(int8(), in_float(kind), coverage=[*COVERAGE, EXCLUDED]) == []
 
 
-def test_a_module_that_stayed_float_by_the_recipe_is_no_doubt() -> None:
-    assert doubts(int8(), in_float("Gemm", "fc/node"), coverage=[*COVERAGE, EXCLUDED]) == []
-
-
 def test_a_module_that_was_to_stay_float_and_runs_in_int8_is_told() -> None:
     found = doubts(int8("QGemm", "fc/node"), coverage=[*COVERAGE, EXCLUDED])
     assert found == ["QGemm of fc, which counts as float, runs in int8"]
-
-
-@pytest.mark.slow
-def test_products_of_two_activations_have_no_weights_to_quantize() -> None:
-    assert doubts(int8(), in_float("MatMul", "attention/scores"), in_float("aten::bmm")) == []
 
 
 @pytest.mark.parametrize("kind", ["BatchNormalization", "aten::batch_norm", "aten::native_batch_norm"])
@@ -228,11 +191,6 @@ def test_saturation_is_told_where_such_instructions_ran() -> None:
     ]
     assert not list(doubts_about([int8()], COVERAGE, {"avx2-int8": 0.9}, 0.01, 0.02))
     assert not list(doubts_about([int8()], COVERAGE, {"vnni": 0.9}, 0.2, 0.02))
-
-
-@pytest.mark.slow
-def test_a_float_candidate_is_not_doubted() -> None:
-    assert doubts(in_float("Conv", "conv/node"), coverage=[EXCLUDED]) == []
 
 
 def test_a_float_candidate_is_doubted_if_a_fifth_of_its_time_is_in_a_slow_kernel() -> None:
@@ -260,15 +218,6 @@ def test_torchs_profiler_names_the_slow_kernels(module: nn.Module, shape: tuple[
     with intra_op_threads(1), torch.inference_mode():
         found = doubts(*profile_torch(partial(module, torch.randn(shape)), 20), coverage=[EXCLUDED])
     assert [doubt.partition("is ")[2].partition(": ")[0] for doubt in found] == [kernel] * bool(kernel)
-
-
-@pytest.mark.skipif("avx2" not in this_machine().isa, reason="torch has other kernels on this processor")
-def test_resnet_in_channels_last_spends_its_time_in_a_slow_kernel(tmp_path: Path) -> None:
-    images, path = torch.randn(1, 3, 32, 32), tmp_path / "model.ts"
-    write_script(ChannelsLast(resnet18().eval()).eval(), {"images": images}, path, exact=False)
-    with intra_op_threads(1), torch.inference_mode():
-        [doubt] = doubts(*profile_torch(partial(read_script(path), images), 20), coverage=[EXCLUDED])
-    assert "of the time is aten::_slow_conv2d_forward" in doubt
 
 
 def test_rows_that_see_each_other_are_told() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
+from torch.nn.utils import parametrizations, parametrize, spectral_norm, weight_norm
 
 
 class Rows(nn.Module):
@@ -62,34 +62,9 @@ class Encoder(nn.Module):
         return self.head((self.encoder(rows, src_key_padding_mask=padding) * kept).sum(1) / 12)
 
 
-class Shifted(Rows):
-    """Adds a buffer that its state dict does not contain, and which it draws at random unless `shift` is given."""
-
-    def __init__(self, shift: Tensor | None = None) -> None:
-        super().__init__()
-        self.register_buffer("shift", torch.randn(4) if shift is None else shift, persistent=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return super().forward(images) + self.shift
-
-
-class Stubborn(Rows):
-    """Stays in training mode."""
-
-    def train(self, mode: bool = True) -> Stubborn:
-        super().train(mode)
-        self.act.training = True
-        return self
-
-
 class Doubled(nn.Linear):
     def forward(self, rows: Tensor) -> Tensor:
         return -2 * super().forward(rows)
-
-
-class DoubledByCall(nn.Linear):
-    def __call__(self, rows: Tensor) -> Tensor:
-        return -2 * super().__call__(rows)
 
 
 class Flipped(nn.Module):
@@ -105,10 +80,6 @@ def tripled(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (args[0] * 3.0,)
 
 
-def tripled_by_name(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> object:
-    return (args[0] * 3.0,), kwargs
-
-
 def shifted_states(module: nn.Module, args: object, output: tuple[Tensor, object]) -> object:
     return output[0] * 2 + 0.5, output[1]
 
@@ -120,12 +91,6 @@ def replace_forward(module: nn.Module) -> None:
 def share_weight(net: Rows) -> None:
     net.block.append(nn.Linear(16, 16))
     net.block[2].weight = net.middle.weight
-
-
-def share_limited_embedding() -> nn.Module:
-    net = Tokens(nn.Embedding(4, 16, max_norm=0.5))
-    net.head.weight = net.embed.weight
-    return net
 
 
 def hooked_lstm() -> nn.Module:
@@ -164,7 +129,6 @@ CARRIED = (
     Carried("a forward hook, a forward pre-hook or a replaced `forward`", "middle", "float", "float", "int8", rows(
         hook=lambda net: net.middle.register_forward_hook(halved),
         prehook=lambda net: net.middle.register_forward_pre_hook(tripled),
-        prehook_with_kwargs=lambda net: net.middle.register_forward_pre_hook(tripled_by_name, with_kwargs=True),
         replaced_forward=lambda net: replace_forward(net.middle),
     )),
     Carried("the same of an activation or a convolution", "conv", "float", "float", "int8", rows(
@@ -181,27 +145,20 @@ CARRIED = (
     Carried("the same of a recurrent layer", "rnn", "float", "float", "float", {
         "hook_of_lstm": lambda: Tokens(rnn=hooked_lstm()),
     }),
-    Carried("a `forward` or `__call__` of its own class", "middle", "float", "float", "int8", rows(
+    Carried("a `forward` of its own class", "middle", "float", "float", "int8", rows(
         subclass=lambda net: setattr(net, "middle", Doubled(16, 16)),
-        subclass_with_call=lambda net: setattr(net, "middle", DoubledByCall(16, 16)),
     )),
-    Carried("weight norm, spectral norm, pruning or parametrizations", "middle", "int8", "int8", "int8", rows(
-        old_weight_norm=lambda net: weight_norm(net.middle),
-        old_spectral_norm=lambda net: spectral_norm(net.middle),
-        pruning=lambda net: prune.l1_unstructured(net.middle, "weight", amount=0.7),
-        new_weight_norm=lambda net: parametrizations.weight_norm(net.middle),
-        new_spectral_norm=lambda net: parametrizations.spectral_norm(net.middle),
-        orthogonal=lambda net: parametrizations.orthogonal(net.middle),
+    Carried("parametrizations", "middle", "int8", "int8", "int8", rows(
+        weight_norm=lambda net: parametrizations.weight_norm(net.middle),
+        spectral_norm=lambda net: parametrizations.spectral_norm(net.middle),
         parametrization=lambda net: parametrize.register_parametrization(net.middle, "weight", Flipped()),
     )),
-    Carried("the same of a recurrent layer", "rnn", "int8", "int8", "float", {
-        "weight_norm_of_lstm": lambda: Tokens(rnn=weight_norm(nn.LSTM(16, 16, batch_first=True), "weight_hh_l0")),
-    }),
-    Carried("`max_norm` of an embedding", "embed", "int8", "int8", "float", {
+    Carried("an older weight norm or spectral norm", "middle", "float", "float", "int8", rows(
+        old_weight_norm=lambda net: weight_norm(net.middle),
+        old_spectral_norm=lambda net: spectral_norm(net.middle),
+    )),
+    Carried("`max_norm` of an embedding", "embed", "float", "float", "float", {
         "max_norm": lambda: Tokens(nn.Embedding(8, 16, max_norm=0.5)),
-    }),
-    Carried("`max_norm` of an embedding that shares its weight", "embed", "refused", "refused", "refused", {
-        "shared_max_norm": share_limited_embedding,
     }),
     Carried("`mode` and `max_norm` of an EmbeddingBag", "embed", "float", "float", "float", {
         "mean": lambda: Tokens(nn.EmbeddingBag(8, 16, mode="mean")),
@@ -233,10 +190,6 @@ CARRIED = (
     Carried("a Linear layer of a transformer encoder", "encoder.layers.0.linear1", "int8", "int8", "float", {
         "encoder": Encoder,
     }),
-    Carried("a buffer that is not in the state dict", "middle", "int8", "int8", "int8", {
-        "buffer": lambda: Shifted(torch.arange(4.0)),
-    }),
-    Carried("a module that stays in training mode", "act", "refused", "refused", "refused", {"training": Stubborn}),
 )  # fmt: skip
 
 
@@ -251,8 +204,8 @@ class Everything(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        names = ("hook", "prehook_with_kwargs", "replaced_forward", "hook_of_block", "hook_of_model", "subclass")
-        names += ("old_weight_norm", "old_spectral_norm", "pruning", "parametrization", "reflect", "shared_module")
+        names = ("hook", "prehook", "replaced_forward", "hook_of_block", "hook_of_model", "subclass")
+        names += ("old_weight_norm", "parametrization", "reflect", "shared_module")
         self.nets = nn.ModuleList(map(build, names))
 
     def forward(self, images: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tasks.quantize.int8_modules import QuantizedMatrix, quantize_rows
 from tasks.quantize.operators import operators
 
-SETS = ("scalar", "avx2", "avx512", "avx512-vnni", "amx")
+SETS = ("scalar", "avx2", "avx512-vnni", "amx")
 
 
 @contextmanager

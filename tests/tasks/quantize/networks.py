@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.ao.quantization import DeQuantStub, QuantStub, fuse_modules
+from torch.ao.quantization import DeQuantStub, QuantStub
 from torch.nn import functional
 from torchvision.models import quantization
 
@@ -44,22 +44,6 @@ def without_biases() -> nn.Module:
         nn.Conv2d(3, 8, 3, stride=2, bias=False), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
         nn.Linear(32, 16, bias=False), nn.ReLU(), nn.Linear(16, 4, bias=False),
     )  # fmt: skip
-
-
-class _ReadsAWeight(nn.Module):
-    """A projection that the model computes with the weight of a Linear, without calling the Linear."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.projection, self.head = nn.Linear(768, 4), nn.Linear(4, 4)
-
-    def forward(self, images: Tensor) -> Tensor:
-        projected: Tensor = self.head(functional.linear(images.flatten(1), self.projection.weight))
-        return projected
-
-
-def reads_a_weight() -> nn.Module:
-    return _ReadsAWeight().eval()
 
 
 def perceptron() -> nn.Module:
@@ -111,17 +95,6 @@ class Concatenating(nn.Module):
         return self.fc(torch.cat([self.left(images), self.right(images)], 1).mean((2, 3)))
 
 
-class FunctionalRelu(nn.Module):
-    """Eager mode can run this, but leaves the ReLU out of the fused kernel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 4)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.fc(functional.relu(self.conv(images)).mean((2, 3)))
-
-
 class SharedRelu(nn.Module):
     """One ReLU called twice: fusing it into the first convolution would take it from the second."""
 
@@ -131,18 +104,6 @@ class SharedRelu(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.relu(self.conv2(self.relu(self.conv1(images)))).mean((2, 3))
-
-
-class TwoConsumers(nn.Module):
-    """The convolution's output is also used without its batch norm."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.bn = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
-
-    def forward(self, images: Tensor) -> Tensor:
-        middle = self.conv(images)
-        return (self.bn(middle) + middle).mean((2, 3))
 
 
 class DataDependent(nn.Module):
@@ -212,36 +173,6 @@ class FunctionalProducts(nn.Module):
         return functional.linear(self.head(signals.mean(2)), self.weight)
 
 
-class FunctionalHead(nn.Module):
-    """A convolution, and a head that calls the function."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.head = nn.Conv2d(3, 8, 3), OwnLinear(8, 4)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.conv(images).mean((2, 3)))
-
-
-class NormAct(nn.BatchNorm2d):
-    """A norm that asserts its input's rank, with its activation and what may drop values, as timm has them."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels)
-        self.drop, self.act = nn.Identity(), nn.ReLU()
-
-    def forward(self, images: Tensor) -> Tensor:
-        torch._assert(images.ndim == 4, f"expected 4 axes, not {images.ndim}")
-        tensors = self.running_mean, self.running_var, self.weight, self.bias
-        normed = functional.batch_norm(images, *tensors, self.training, self.momentum, self.eps)
-        return self.act(self.drop(normed))
-
-
-def norm_and_act() -> nn.Module:
-    body = nn.Conv2d(3, 8, 3), NormAct(8), nn.Conv2d(8, 4, 3), NormAct(4)
-    return one_path(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-
-
 def clamped() -> nn.Module:
     """Two convolutions whose outputs are ten times as wide as what ReLU6 keeps of them."""
     model = one_path(
@@ -259,54 +190,6 @@ def clamped() -> nn.Module:
     return model
 
 
-class FunctionalDropout(nn.Module):
-    """Has no children, and drops values by the function."""
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return functional.dropout(rows, 0.5, self.training)
-
-
-def functional_dropout() -> nn.Module:
-    return one_path(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), FunctionalDropout(), nn.Linear(8, 4))
-
-
-class Volumes(nn.Module):
-    """A functional convolution over three axes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 1, 3, 3, 3) / 5)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return functional.conv3d(images.unsqueeze(1), self.weight, stride=2).mean((2, 3, 4))
-
-
-class FunctionalEvenlyPadded(nn.Module):
-    """A function with an even kernel, which pads more on one side."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.head = nn.Conv2d(3, 8, 2), nn.Linear(8, 4)
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = functional.conv2d(images, self.conv.weight, self.conv.bias, padding="same")
-        return self.head(features.mean((2, 3)))
-
-
-class ReadsItsWeights(nn.Module):
-    """Calls a convolution, a norm and a Linear, and reads their tensors: for a device, as numbers, as tied weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm, self.last = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3)
-        self.tied = nn.Linear(8, 8)
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.last(self.norm(self.conv(images))).mean((2, 3)) - self.norm.running_mean
-        features = self.tied(features + torch.zeros(1).to(self.conv.weight.device))
-        return functional.linear(functional.relu(features), self.tied.weight.t())
-
-
 class GroupNorms(nn.Module):
     """Norms that share constants once they are exported."""
 
@@ -320,62 +203,6 @@ class GroupNorms(nn.Module):
         for block in self.blocks:
             features = features + block(features)
         return features.mean((2, 3))
-
-
-def with_unsupported_module() -> nn.Module:
-    return one_path(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4))
-
-
-class HiddenOperation(nn.Module):
-    """Fuses itself and has stubs, so that nothing looks into it before it is called: `erf` has no quantized kernel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.quant, self.dequant = QuantStub(), DeQuantStub()
-        self.block = _ErfBlock()
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.dequant(self.block(self.quant(images)))
-
-    def fuse_model(self, is_qat: bool | None = None) -> None:
-        """Nothing to fuse."""
-
-
-class _ErfBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.erf(self.conv(images)).mean((2, 3))
-
-
-class OlderProtocol(nn.Module):
-    """Stubs, and a `fuse_model` that does not take `is_qat`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.quant, self.dequant = QuantStub(), DeQuantStub()
-        self.conv, self.bn, self.relu = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.dequant(self.relu(self.bn(self.conv(self.quant(images))))).mean((2, 3))
-
-    def fuse_model(self) -> None:
-        """By modules' names, as tutorials show it."""
-        fuse_modules(self, [["conv", "bn", "relu"]], inplace=True)
-
-
-class TwiceWithRelu(nn.Module):
-    """One convolution called twice, fused once: eager mode converts it into something that does not run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 3, 1)
-        self.body = nn.Sequential(self.conv, nn.ReLU(), self.conv, nn.ReLU())
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.body(images).mean(3).flatten(1)
 
 
 class Upsampling(nn.Module):
@@ -411,19 +238,24 @@ def around(layer: nn.Module) -> nn.Module:
     return one_path(nn.Conv2d(3, 8, 3, stride=2), layer, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
 
 
-def bicubic() -> nn.Module:
-    """Eager mode takes every Upsample, but torch has no int8 kernel for this one's mode."""
-    return around(nn.Upsample(scale_factor=2, mode="bicubic"))
-
-
 def evenly_padded() -> nn.Module:
     """A convolution with an even kernel, which pads more on one side."""
     return around(nn.Conv2d(8, 8, 2, padding="same"))
 
 
-def weight_normed() -> nn.Module:
-    """Has a weight that is computed from others."""
-    return around(nn.utils.weight_norm(nn.Conv2d(8, 8, 1)))
+def rectified() -> nn.Module:
+    return around(nn.PReLU(8, init=-0.5))
+
+
+def padded_by_words() -> nn.Module:
+    """Convolutions whose padding is a word, one of which reflects."""
+    return around(
+        nn.Sequential(
+            nn.Conv2d(8, 8, 3, padding="same", bias=False), nn.BatchNorm2d(8), nn.ReLU(),
+            nn.Conv2d(8, 8, (3, 5), padding="same", dilation=(1, 2), padding_mode="reflect"),
+            nn.Conv2d(8, 8, 2, padding="valid"),
+        )
+    )  # fmt: skip
 
 
 def with_dropout() -> nn.Module:
@@ -434,17 +266,3 @@ def with_dropout() -> nn.Module:
 
 def quantizable_resnet18() -> nn.Module:
     return quantization.resnet18(weights=None, num_classes=4).eval()
-
-
-def resnet18_children_with_head() -> nn.Sequential:
-    """What transfer learning makes: a quantizable ResNet-18's children in one line, and a head for four classes."""
-    children = [child for child in quantizable_resnet18().children() if not isinstance(child, nn.Linear)]
-    return nn.Sequential(*children, nn.Flatten(), nn.Linear(512, 4)).eval()
-
-
-def resnet18_between_stubs_with_head() -> nn.Sequential:
-    """The same with the stubs around the features."""
-    model = quantizable_resnet18()
-    names = ["quant", "conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4", "avgpool", "dequant"]
-    features = nn.Sequential(*(getattr(model, name) for name in names))
-    return nn.Sequential(features, nn.Flatten(1), nn.Sequential(nn.Dropout(0.5), nn.Linear(512, 4))).eval()

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
@@ -22,7 +21,7 @@ from tasks.quantize.spec import Spec, spec_of
 from tasks.workload import Workload
 from tests.tasks.pipeline import build, job_of, opened, source_of
 from tests.tasks.quantize import carrying
-from tests.tasks.quantize.carrying import CARRIED, Carried, halved
+from tests.tasks.quantize.carrying import CARRIED, Carried
 from tests.tasks.quantize.conftest import IMAGES
 
 pytestmark = pytest.mark.usefixtures("operators_loaded")
@@ -32,7 +31,6 @@ METHOD: dict[str, dict[str, Any]] = {
     "per_row": {"method": "dynamic-per-row"},
     "static": {
         "method": "static",
-        "graph": "fx",
         "activation_observer": "min-max",  # the other observers clip the few values of one batch
         "calibration_batches": 1,
         "calibration_batch_size": 8,
@@ -76,7 +74,7 @@ def test_every_cell_of_the_table_holds(
     bits = {"embedding_bits": 8} if case.module == "embed" and method != "static" and wanted == "int8" else {}
     spec = spec_for(method, **bits)
     if wanted == "refused":
-        with pytest.raises(QuantizationError, match=rf"{case.module} (stays|has)|Rows itself has a forward"):
+        with pytest.raises(QuantizationError, match="Rows itself has a forward"):
             convert(net, spec)
         return
     converted = convert(net, spec)
@@ -89,15 +87,6 @@ def test_every_cell_of_the_table_holds(
     assert (case.module in quantized) == (wanted == "int8")
 
 
-@pytest.mark.parametrize("net", [net for case in CARRIED if case.dynamic != "refused" for net in case.nets])
-def test_storing_computed_weights_changes_no_output(net: str, source_of: Callable[..., ModelSource]) -> None:
-    model, (images,) = carrying.build(net).eval(), source_of().example_inputs.values()
-    with torch.inference_mode():
-        expected = model(images)
-        # A module and its stored weights may round a norm differently in the last bit.
-        torch.testing.assert_close(settle(model)(images), expected)
-
-
 def test_a_parametrization_of_a_shared_weight_leaves_the_other_module_alone() -> None:
     net = carrying.Rows(carrying.share_weight)
     other = net.block[2].weight.clone()
@@ -105,15 +94,6 @@ def test_a_parametrization_of_a_shared_weight_leaves_the_other_module_alone() ->
     settle(net.eval())
     assert torch.equal(net.block[2].weight, other)
     assert torch.equal(net.middle.weight, -other.flip(0))
-
-
-def test_a_hook_for_all_modules_is_refused() -> None:
-    handle = register_module_forward_hook(halved)
-    try:
-        with pytest.raises(QuantizationError, match="hook for all modules"):
-            settle(carrying.Rows().eval())
-    finally:
-        handle.remove()
 
 
 RECIPES = {
@@ -139,14 +119,3 @@ def test_exporters_and_stored_modules_keep_everything(images_store: ArtifactStor
             (outputs,) = found if isinstance(found, tuple | list) else (found,)
             apart = float((outputs - expected).std() / expected.std())
             assert apart < (1e-4 if recipe.name == "float" else 0.1), (recipe.name, runtime)
-
-
-@pytest.mark.slow
-def test_a_buffer_with_other_values_in_each_model_is_named(images_store: ArtifactStore) -> None:
-    model = {"kind": "factory", "factory": "tests.tasks.quantize.carrying:Shifted"}
-    recipe = {"name": "dynamic", "method": "dynamic", "modules": ["Linear"]}
-    job = job_of(
-        Workload.model_validate(IMAGES | {"model": model, "recipe": [*IMAGES["recipe"], recipe]}), images_store
-    )
-    with pytest.raises(QuantizationError, match="The buffer shift has other values"):
-        build(job, "dynamic", "eager", images_store)

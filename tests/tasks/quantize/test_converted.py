@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,10 +11,9 @@ from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
 from tasks.job import Job
 from tasks.quantize.converted import find_or_convert, refuse_other
-from tasks.quantize.methods import DynamicRecipe, StaticRecipe
+from tasks.quantize.methods import StaticRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
-from tasks.runtimes.base import CandidateFiles
 from tasks.workload import Workload
 from tests.tasks.pipeline import build, example_inputs, job_of, opened
 from tests.tasks.quantize.conftest import IMAGES
@@ -29,11 +25,10 @@ RECIPES: dict[str, dict[str, object]] = {
     "float": {"method": "none"},
     "float-channels-last": {"method": "none", "memory_format": "channels-last"},
     "static": STATIC,
-    "static-fx": {"graph": "fx", "engine": "onednn", **STATIC},
+    "static-onednn": {"engine": "onednn", **STATIC},
     "static-fbgemm": {"engine": "fbgemm", "weights": "per-tensor", **STATIC},
     "static-qnnpack": {"engine": "qnnpack", "weights": "per-tensor", **STATIC},
     "qat": QAT,
-    "qat-fx": {"graph": "fx", **QAT},
     "dynamic": {"method": "dynamic", "modules": ["Linear"]},
 }
 
@@ -53,7 +48,6 @@ def test_both_runtimes_compute_what_was_converted(recipe: str, job: Job[Workload
     assert build(job, recipe, "eager", images_store) == eager
     assert eager.shared == script.shared
     method = RECIPES[recipe]["method"]
-    assert eager.graph == ("" if method in ("none", "dynamic") else RECIPES[recipe].get("graph", "eager"))
     assert (eager.covered_share > 0) == (method != "none")
     inputs = example_inputs(job.workload, job.dataset, images_store, batch_size=5)
     outputs = [call(opened(candidate, images_store), inputs) for candidate in (eager, script)]
@@ -62,28 +56,6 @@ def test_both_runtimes_compute_what_was_converted(recipe: str, job: Job[Workload
         assert torch.allclose(outputs[0][0], outputs[1][0], rtol=1e-3, atol=1e-4)
     else:
         assert same(*outputs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["static", "static-fx", "static-fbgemm", "qat", "qat-fx"])
-def test_the_script_gives_the_same_bits_where_only_torch_is(
-    recipe: str, job: Job[Workload], images_store: ArtifactStore, tmp_path: Path
-) -> None:
-    eager, script = (build(job, recipe, runtime, images_store) for runtime in ("eager", "torchscript"))
-    assert eager.covered_share == 1
-    folder = CandidateFiles.find(script, images_store).folder
-    images = example_inputs(job.workload, job.dataset, images_store)["images"]
-    golden = tmp_path / "golden.pt"
-    torch.save((images, *call(opened(eager, images_store), {"images": images})), golden)
-    code = (
-        "import sys, torch; torch.backends.quantized.engine = sys.argv[3]; model = torch.jit.load(sys.argv[1]); "
-        "images, expected = torch.load(sys.argv[2]); "
-        "assert torch.equal(model(images), expected); assert 'tasks' not in sys.modules"
-    )
-    arguments = [str(folder / "model.ts"), str(golden), job.workload.recipe_named(recipe).engine]
-    command = [sys.executable, "-I", "-W", "ignore", "-c", code, *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("changed", [torch.tensor([0.0, 1.2]), torch.tensor([0.0, float("nan")]), torch.zeros(3)])
@@ -97,21 +69,12 @@ def test_what_computes_something_else_is_refused(job: Job[Workload], changed: to
 
 
 @pytest.mark.slow
-def test_a_linear_layer_that_onednn_computes_in_a_reference_loop_is_refused_by_name(
+def test_a_linear_layer_that_onednn_computes_in_a_reference_loop_is_refused(
     source_of: Callable[..., ModelSource],
 ) -> None:
     recipe = StaticRecipe(name="static", engine="onednn", **STATIC)
-    with pytest.raises(QuantizationError, match=r"m1 about a thousand times slower.*x86"):
+    with pytest.raises(QuantizationError, match=r"a thousand times slower.*x86"):
         find_or_convert(source_of("perceptron"), spec_of(recipe))
     # After a ReLU, the zero point is 0.
     assert find_or_convert(source_of("plain"), spec_of(recipe)).is_dir()
     assert find_or_convert(source_of("perceptron"), spec_of(recipe.model_copy(update={"engine": "x86"}))).is_dir()
-
-
-def test_a_module_whose_weight_is_read_without_a_call_is_named(source_of: Callable[..., ModelSource]) -> None:
-    recipe = DynamicRecipe(name="dynamic", method="dynamic")
-    with pytest.raises(QuantizationError, match="cannot run") as refused:
-        find_or_convert(source_of("reads_a_weight"), spec_of(recipe))
-    assert 'exclude = ["projection"]' in refused.value.hint
-    excluding = recipe.model_copy(update={"exclude": ("projection",)})
-    assert find_or_convert(source_of("reads_a_weight"), spec_of(excluding)).is_dir()

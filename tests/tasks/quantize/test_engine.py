@@ -56,20 +56,9 @@ def test_products_saturate_on_processors_without_vnni() -> None:
     assert saturates("onednn") is not this_machine().has_vnni
 
 
-def test_an_engine_that_is_missing_does_not_saturate() -> None:
-    assert not saturates("abacus")
-
-
 def test_an_unknown_engine_is_refused_with_those_that_are_supported() -> None:
     with pytest.raises(QuantizationError, match=SUPPORTED[-1]), quantized_engine("abacus"):
         pass
-
-
-def test_blocks_nest() -> None:
-    with quantized_engine("qnnpack"):
-        with quantized_engine("onednn"):
-            assert torch.backends.quantized.engine == "onednn"
-        assert torch.backends.quantized.engine == "qnnpack"
 
 
 def test_torch_is_silent_within_and_others_are_heard() -> None:
@@ -79,13 +68,6 @@ def test_torch_is_silent_within_and_others_are_heard() -> None:
         torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
         warnings.warn("mine", UserWarning, stacklevel=1)
     assert [str(warning.message) for warning in heard] == ["mine"]
-
-
-def test_the_noise_is_heard_again_afterwards() -> None:
-    with without_deprecations():
-        pass
-    with pytest.warns(DeprecationWarning, match="deprecated"):
-        warnings.warn(NOISE, DeprecationWarning, stacklevel=1)
 
 
 def test_noise_is_kept_away_and_comes_back_afterwards(capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import QuantizationError
-from tasks.quantize.export import OneDnnLstm, export, open_shapes, opened, replace_lstms
+from tasks.quantize.export import OneDnnLstm, export, opened, replace_lstms
 from tasks.quantize.plain import ChannelsLast
 from tests.tasks.quantize import networks
 
@@ -95,26 +95,6 @@ def test_control_flow_that_depends_on_values_is_refused_in_one_line() -> None:
     with pytest.raises(QuantizationError, match=r"torch\.export cannot export DataDependent: ") as refused:
         export(networks.DataDependent().eval(), {"images": torch.randn(2, 3, 8, 8)}, {"images": {0: "batch"}})
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (("height", "width"), ("height", "width")),
-        (("img-h", "img h"), ("img_h", "img_h_")),
-        (("img-h", "img_h"), ("img_h_", "img_h")),  # valid names stay as they are
-        (("2d", "a.b"), ("_2d", "a_b")),
-    ],
-)
-def test_axes_of_any_names_are_exported_with_names_that_torch_accepts(
-    names: tuple[str, str], expected: tuple[str, str]
-) -> None:
-    images = {"images": torch.randn(2, 3, 8, 9)}
-    (shapes,) = open_shapes(nn.Conv2d(3, 4, 3), images, {"images": {0: "batch", 2: names[0], 3: names[1]}})
-    assert isinstance(shapes, dict)
-    assert {axis: length.__name__ for axis, length in shapes.items()} == dict(
-        zip((0, 2, 3), ("batch", *expected), strict=True)
-    )
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from torch.nn.functional import mse_loss
 
 from storage.errors import QuantizationError
 from tasks.job import Progress, silent
-from tasks.quantize.fine_tune import TrainingState, fine_tune
+from tasks.quantize.fine_tune import _find_first_ranges, fine_tune
 from tasks.quantize.methods import QatRecipe
 from tasks.quantize.spec import Training, spec_of
 
@@ -62,14 +61,16 @@ def training(**changes: object) -> Training:
     return found
 
 
-def tune(tuning: Means, work: Path, progress: Progress = silent, **changes: object) -> Tensor:
-    return fine_tune(network(), "qat", training(**changes), tuning, RANGES, work, CPU, progress)["0.weight"]
+def tune(tuning: Means, progress: Progress = silent, **changes: object) -> Tensor:
+    model = network()
+    _find_first_ranges(model, "qat", RANGES, CPU)
+    return fine_tune(model, "qat", training(**changes), tuning, CPU, progress)["0.weight"]
 
 
 @pytest.mark.slow
-def test_training_lowers_the_loss_and_reports_every_step(tmp_path: Path) -> None:
+def test_training_lowers_the_loss_and_reports_every_step() -> None:
     tuning, steps = Means(), []
-    weight = tune(tuning, tmp_path, lambda done, total, unit="": steps.append((done, total, unit)))
+    weight = tune(tuning, lambda done, total, unit="": steps.append((done, total, unit)))
     assert (weight - 0.25).abs().max() < (network().get_parameter("0.weight") - 0.25).abs().max()
     assert [(done, total) for done, total, _ in steps] == [(step, 16) for step in range(1, 17)]
     assert all(re.fullmatch(r"training batches, loss \d+\.\d{3}", unit) for _, _, unit in steps)
@@ -84,49 +85,12 @@ def test_training_lowers_the_loss_and_reports_every_step(tmp_path: Path) -> None
     ],
     ids=["score", "loss where scores are equal", "nothing comparable"],
 )
-def test_the_best_epoch_is_kept(scores: list[tuple[float, float]], best: int, tmp_path: Path) -> None:
+def test_the_best_epoch_is_kept(scores: list[tuple[float, float]], best: int) -> None:
     tuning = Means(scores)
-    assert torch.equal(tune(tuning, tmp_path), tuning.weights[best])
-
-
-def test_training_goes_on_from_the_last_epoch_and_ends_the_same(tmp_path: Path) -> None:
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "cut").mkdir()
-    whole = tune(Means(), tmp_path / "whole")
-
-    def interrupt(done: float, total: float, unit: str = "") -> None:
-        if done == 10:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        tune(Means(), tmp_path / "cut", interrupt)
-    steps: list[float] = []
-    again = tune(Means(), tmp_path / "cut", lambda done, total, unit="": steps.append(done))
-    assert steps == list(range(9, 17))
-    assert torch.equal(again, whole)
-
-
-def test_a_saved_state_comes_back_whole(tmp_path: Path) -> None:
-    model, other = network(), nn.Sequential(Linear(4, 1, qconfig=default_qat_qconfig_v2))
-    optimizer, another = (torch.optim.Adam(network.parameters(), lr=0.1) for network in (model, other))
-    model(torch.ones(2, 4)).sum().backward()
-    optimizer.step()
-    state = TrainingState(2, 0.5, float("inf"), {name: tensor.clone() for name, tensor in model.state_dict().items()})
-    state.save(tmp_path, model, optimizer)
-    loaded = TrainingState.load(tmp_path, other, another)
-    assert (loaded.epochs, loaded.score, loaded.loss) == (2, 0.5, float("inf"))
-    for expected, found in [(state.best, loaded.best), (model.state_dict(), other.state_dict())]:
-        assert all(torch.equal(expected[name], found[name]) for name in expected)
-    moments, restored = optimizer.state_dict()["state"], another.state_dict()["state"]
-    assert all(torch.equal(moments[key][name], restored[key][name]) for key in moments for name in moments[key])
-
-
-def test_without_calibration_samples_there_are_no_ranges_to_start_from(tmp_path: Path) -> None:
-    with pytest.raises(QuantizationError, match=r"no calibration samples.*data\.calibration"):
-        fine_tune(network(), "qat", training(), Means(), iter(()), tmp_path, CPU, silent)
+    assert torch.equal(tune(tuning), tuning.weights[best])
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_refused() -> None:
     with pytest.raises(QuantizationError, match=r"diverged in epoch.*learning_rate"):
-        tune(Means(), tmp_path, learning_rate=1e30)
+        tune(Means(), learning_rate=1e30)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -148,13 +147,6 @@ def test_many_steps_are_single_steps_and_rows_together_are_rows_alone_on_every_i
             assert all(map(torch.equal, together, flat(quantized(x, before)))), name
 
 
-@settings(max_examples=25)
-@given(rows=st.integers(2, 70), inputs=sizes, outputs=sizes, seed=st.integers(0, 1000))
-def test_rows_of_a_linear_layer_together_are_rows_alone(rows: int, inputs: int, outputs: int, seed: int) -> None:
-    layer, x = Int8Linear(linear(seed, inputs, outputs)), drawn(seed, rows, inputs)
-    assert torch.equal(layer(x), torch.cat([layer(row) for row in x.split(1)]))
-
-
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.slow
 def test_gates_are_right_over_their_whole_range(name: str) -> None:
@@ -201,21 +193,6 @@ def test_a_row_that_is_not_finite_spoils_itself_only(name: str, bad: float) -> N
     assert all(torch.equal(a[:, 1:], b[:, 1:]) for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.slow
-def test_rows_of_zeros_and_of_the_least_numbers_give_the_bias() -> None:
-    layer = linear(0, 9, 5)
-    x = torch.zeros(3, 9)
-    x[1], x[2, 0] = 1e-40, -1e-31
-    assert torch.equal(Int8Linear(layer)(x), layer.bias.detach().expand(3, 5))
-
-
-def test_weights_are_within_half_a_step_of_the_float_ones() -> None:
-    matrix = quantize_rows(drawn(0, 40, 30))
-    assert matrix.values.abs().amax(1).eq(127).all()
-    difference = (matrix.values * matrix.scale.unsqueeze(1) - drawn(0, 40, 30)).abs()
-    assert bool((difference <= matrix.scale.unsqueeze(1) * 0.5001).all())
-
-
 def test_layers_without_bias_have_none() -> None:
     layer, x = linear(0, 30, 20, bias=False), drawn(0, 4, 30)
     assert torch.equal(Int8Linear(layer)(x), linear_of(x, quantize_rows(layer.weight), torch.zeros(20)))
@@ -256,17 +233,6 @@ def test_inputs_of_other_types_and_shapes_are_refused() -> None:
         model(torch.zeros(2, 1, 7))
     with pytest.raises(RuntimeError, match=r"lstm takes input"):
         model(torch.zeros(2, 1, 70), (torch.zeros(1, 2, 6), torch.zeros(1, 2, 6)))
-
-
-def test_embeddings_are_rows_of_int8_with_a_scale() -> None:
-    with torch.random.fork_rng(devices=[]):
-        embedding = nn.Embedding(11, 6)
-    quantized, indices = Int8Embedding(embedding), torch.tensor([[0, 3, 3], [10, 9, 1]])
-    assert {name: each.dtype for name, each in quantized.state_dict().items()} == {
-        "weight": torch.int8,
-        "scale": torch.float32,
-    }
-    torch.testing.assert_close(quantized(indices), embedding(indices).detach(), rtol=0, atol=0.02)
 
 
 @pytest.mark.parametrize(
@@ -331,49 +297,9 @@ def test_the_word_model_is_exported_with_lengths_and_batches_of_any_size(strict:
         assert all(map(torch.equal, program(*given), model(*given)))
 
 
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_compiled_program_calls_the_operators_and_computes_the_same(tmp_path: Path) -> None:
-    model = words()
-    package = torch._inductor.aoti_compile_and_package(
-        exported(model, strict=False), package_path=str(tmp_path / "model.pt2")
-    )
-    compiled = torch._inductor.aoti_load_package(package)
-    for steps, batch in ((1, 1), (25, 1), (3, 9)):
-        given = inputs_of(steps, batch)
-        assert all(map(torch.equal, compiled(*given), model(*given)))
-
-
 def test_a_copy_computes_the_same() -> None:
     model = words()
     assert all(map(torch.equal, copy.deepcopy(model)(*inputs_of(3, 2)), model(*inputs_of(3, 2))))
-
-
-@pytest.mark.parametrize("steps", [1, 30])
-def test_weights_may_lie_anywhere_in_memory(steps: int) -> None:
-    model, x = Int8Lstm(lstm(0, 70, 40, 2)), drawn(0, steps, 2, 70)
-    expected, size = flat(model(x)), len(model.pack())
-    memory = torch.zeros(size + 64, dtype=torch.uint8)
-    start = -memory.data_ptr() % 64 + 16
-    memory[start : start + size] = model.packed
-    model.packed = memory[start : start + size]
-    assert model.packed.data_ptr() % 64 == 16
-    assert all(map(torch.equal, flat(model(x)), expected))
-
-
-@pytest.mark.slow
-def test_threads_change_nothing() -> None:
-    model, before = Int8Lstm(lstm(0, 300, 520, 1)), torch.get_num_threads()
-    layer, x = Int8Linear(linear(0, 520, 5000)), drawn(0, 6, 2, 300)
-    results = []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            outputs = model(x)[0]
-            results.append((outputs, layer(outputs)))
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(one, other) for result in results[1:] for one, other in zip(results[0], result, strict=True))
 
 
 def test_bytes_in_front_of_the_weights_change_no_result() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -33,22 +31,9 @@ def test_a_copy_of_a_loaded_library_is_not_loaded_again(operators_loaded: Path, 
 
 
 @pytest.mark.slow
-def test_a_process_without_this_project_loads_the_library(operators_loaded: Path) -> None:
-    code = (
-        "import sys, torch; torch.ops.load_library(sys.argv[1]); "
-        "operator = getattr(torch.ops, sys.argv[2]).linear; "
-        "packed = torch.zeros(16 * 72, dtype=torch.uint8); "
-        "assert operator(torch.ones(3, 5), packed, 4).shape == (3, 4); assert 'tasks' not in sys.modules"
-    )
-    command = [sys.executable, "-I", "-c", code, str(operators_loaded), namespace()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
 def test_an_instruction_set_that_is_none_is_refused(operators_loaded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIGHTQUANT_ISA", "abacus")
-    with pytest.raises(RuntimeError, match="amx, avx512-vnni, avx512, avx2 or scalar"):
+    with pytest.raises(RuntimeError, match="amx, avx512-vnni, avx2 or scalar"):
         operators().linear(torch.zeros(1, 1), torch.zeros(16 * 72, dtype=torch.uint8), 1)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.ao.quantization import HistogramObserver
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
@@ -41,8 +40,7 @@ def test_an_empty_calibration_set_is_refused(tmp_path: Path) -> None:
         calibrate(nn.Linear(2, 2), source_of((), tmp_path), THREE)
 
 
-@pytest.mark.parametrize("model", [nn.Linear(2, 2), HistogramObserver()])
-def test_activations_that_are_not_finite_are_refused_with_their_batch(model: nn.Module, tmp_path: Path) -> None:
+def test_outputs_that_are_not_finite_are_refused_with_their_batch(tmp_path: Path) -> None:
     batches = [(torch.ones(1, 2),), (torch.full((1, 2), float("nan")),)]
-    with pytest.raises(QuantizationError, match=r"NaN or infinit.*calibration batch 2"):
-        calibrate(model, source_of(batches, tmp_path), THREE)
+    with pytest.raises(QuantizationError, match=r"NaN or infinity.*calibration batch 2"):
+        calibrate(nn.Linear(2, 2), source_of(batches, tmp_path), THREE)

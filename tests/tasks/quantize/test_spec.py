@@ -58,9 +58,3 @@ def test_a_limit_without_values_refuses_every_spec_that_has_any() -> None:
     bounds = (limit("weights", reason="floats only"),)
     assert obstacle(spec("cast"), bounds) == ""
     assert obstacle(spec("dynamic"), bounds) == "floats only"
-
-
-def test_trained_models_bring_their_graph_mode_with_them() -> None:
-    bounds = (limit("graphs", "auto", reason="no {graph}"),)
-    assert obstacle(spec("static", graph="fx"), bounds) == "no fx"
-    assert obstacle(spec("qat", graph="fx"), bounds) == ""

@@ -15,12 +15,10 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.ao import quantization
 from torch.ao.nn.quantized import EmbeddingBag
-from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 from storage.errors import QuantizationError
 from tasks.quantize.engine import quantized_engine, without_deprecations
 from tasks.quantize.state import flatten_state, load_flat_state
-from tests.tasks.quantize.networks import one_path
 
 sizes = st.integers(1, 5)
 shapes = st.lists(sizes, min_size=1, max_size=4)
@@ -80,12 +78,6 @@ def same_tensor(left: Tensor, right: Tensor) -> bool:
     )
 
 
-@given(shapes, st.sampled_from([torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool]))
-def test_plain_tensors(shape: list[int], dtype: torch.dtype) -> None:
-    value = (torch.rand(shape) * 100).to(dtype)
-    assert same(put_into(torch.zeros(1), value), value)
-
-
 @given(
     shapes,
     st.sampled_from([torch.qint8, torch.quint8, torch.qint32]),
@@ -104,14 +96,6 @@ def test_tensors_quantized_per_channel(shape: list[int], dtype: torch.dtype, dat
     scales, zero_points = torch.rand(channels, dtype=torch.float64) + 1e-3, torch.randint(0, 100, (channels,))
     value = torch.quantize_per_channel(torch.randn(shape), scales, zero_points, axis, dtype)
     other = torch.quantize_per_channel(torch.zeros(shape), torch.ones(channels), torch.zeros(channels), axis, dtype)
-    assert same(put_into(other, value), value)
-
-
-@given(sizes, sizes)
-def test_tensors_with_float_zero_points(rows: int, width: int) -> None:
-    scales, zero_points = torch.rand(rows) + 0.01, torch.rand(rows)
-    value = torch.quantize_per_channel(torch.randn(rows, width), scales, zero_points, 0, torch.quint8)
-    other = torch.quantize_per_channel(torch.zeros(rows, width), torch.ones(rows), torch.zeros(rows), 0, torch.quint8)
     assert same(put_into(other, value), value)
 
 
@@ -160,55 +144,6 @@ def assert_rebuilt(original: nn.Module, other: nn.Module, inputs: Tensor) -> Non
     with torch.no_grad():
         assert same(other(inputs), original(inputs))
     assert same(list(other.state_dict().values()), list(original.state_dict().values()))
-
-
-def test_convolutions_packed_by_graph_mode() -> None:
-    def pack() -> torch.ScriptObject:
-        weight = torch.quantize_per_tensor(torch.randn(4, 2, 3, 3), 0.1, 0, torch.qint8)
-        return torch.ops.quantized.conv2d_prepack(weight, torch.randn(4), [2, 1], [1, 0], [1, 2], 1)
-
-    packed = pack()
-    images = torch.quantize_per_tensor(torch.rand(1, 2, 8, 8), 0.01, 0, torch.quint8)
-    again = put_into(pack(), packed)
-    assert same_tensor(*(torch.ops.quantized.conv2d(images, each, 0.1, 3) for each in (packed, again)))
-
-
-@pytest.mark.slow
-def test_convolutions_over_volumes_packed_by_graph_mode() -> None:
-    def pack() -> torch.ScriptObject:
-        weight = torch.quantize_per_tensor(torch.randn(4, 2, 3, 3, 1), 0.1, 0, torch.qint8)
-        return torch.ops.quantized.conv3d_prepack(weight, torch.randn(4), [2, 1, 1], [1, 0, 0], [1, 2, 1], 1)
-
-    packed = pack()
-    volumes = torch.quantize_per_tensor(torch.rand(1, 2, 8, 8, 3), 0.01, 0, torch.quint8)
-    again = put_into(pack(), packed)
-    assert same_tensor(*(torch.ops.quantized.conv3d(volumes, each, 0.1, 3) for each in (packed, again)))
-
-
-class Functional(nn.Module):
-    """Calls a function with the parameters of a module that is not called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(3, 3)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return nn.functional.linear(rows, self.inner.weight, self.inner.bias)
-
-
-def test_weights_packed_for_functions_of_inner_modules() -> None:
-    """torch saves what it packed for them, and its own loading refuses the name."""
-    rows = torch.randn(5, 3)
-
-    def converted() -> nn.Module:
-        mapping = quantization.get_default_qconfig_mapping("x86")
-        prepared = prepare_fx(one_path(Functional(), Functional()), mapping, (rows,))
-        prepared(rows)
-        return convert_fx(prepared)
-
-    original = converted()
-    assert {"m0_packed_weight_0", "m1_packed_weight_0"} <= original.state_dict().keys()
-    assert_rebuilt(original, converted(), rows)
 
 
 @pytest.mark.slow

@@ -1,24 +1,24 @@
-"""Conversion of layers that torch's own conversion trips over."""
+"""Static quantization of complete models: what is converted, what stays in float, and what is refused."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, fx, nn
 from torch.ao import quantization
 from torch.ao.nn.intrinsic import quantized as intrinsic
 from torch.ao.nn.quantized import reference
 
 from storage.errors import QuantizationError
 from tasks.quantize.base import Converted
-from tasks.quantize.coverage import leaves_of
 from tasks.quantize.dynamic_modules import FourBitEmbedding
-from tasks.quantize.graph.convert import convert, cover_fused, has_quantized_kernel, pair_with_float
-from tasks.quantize.graph.plan import make_plan
+from tasks.quantize.graph.convert import StaticConverter, convert, has_quantized_kernel, pair_with_float
 from tasks.quantize.graph.prepare import prepare
-from tasks.quantize.methods import QatRecipe, Static, StaticRecipe
+from tasks.quantize.graph.trace import try_out
+from tasks.quantize.methods import QatRecipe, StaticRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, spec_of
 from tasks.quantize.state import flatten_state, load_flat_state
@@ -26,6 +26,7 @@ from tests.tasks.quantize import networks
 from tests.tasks.quantize.networks import around
 
 Sources = Callable[..., ModelSource]
+IMAGES = {"images": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))}
 
 
 def recipe(**changes: object) -> Spec:
@@ -33,191 +34,158 @@ def recipe(**changes: object) -> Spec:
     return spec_of(StaticRecipe(name="static", method="static", **{**small, **changes}))
 
 
-def sqnr_db(expected: torch.Tensor, actual: torch.Tensor) -> float:
+def sqnr_db(expected: Tensor, actual: Tensor) -> float:
     return float(10 * torch.log10(expected.square().sum() / (expected - actual).square().sum()).detach())
 
 
-def saved_and_opened(make: Callable[[], nn.Module], converted: Converted, source: ModelSource) -> nn.Module:
-    """What the state dict alone gives back, as it goes through the store."""
-    skeleton = Static().converter().skeleton(make().eval(), recipe(), converted.graph, source.example_inputs)
-    load_flat_state(skeleton, flatten_state(converted.model.state_dict()))
-    return skeleton
+def converted(source: ModelSource, **changes: object) -> Converted:
+    return StaticConverter().convert(source.float_model(), recipe(**changes), source)
 
 
-@pytest.mark.parametrize("graph", ["eager", "fx"])
-@pytest.mark.parametrize(
-    "layer",
-    [
-        lambda: nn.Conv2d(8, 8, 3, padding="same"),
-        lambda: nn.Conv2d(8, 8, (3, 5), padding="same", dilation=(1, 2), padding_mode="reflect"),
-        lambda: nn.Conv2d(8, 8, 2, padding="valid"),
-        lambda: nn.Sequential(nn.Conv2d(8, 8, 3, padding="same", bias=False), nn.BatchNorm2d(8), nn.ReLU()),
-    ],
-)
+def left_float(done: Converted) -> dict[str, str]:
+    return {row.module: row.reason for row in done.coverage if not row.quantized}
+
+
+def assert_close_and_saved(make: Callable[[], nn.Module], source: ModelSource, **changes: object) -> Converted:
+    """Convert the source's model; it stays close to float, and its state dict alone gives it back."""
+    inputs = source.example_inputs.values()
+    expected, done = source.float_model()(*inputs), converted(source, **changes)
+    assert sqnr_db(expected, done.model(*inputs)) > 15
+    skeleton = StaticConverter().skeleton(make().eval(), recipe(**changes), source.example_inputs)
+    load_flat_state(skeleton, flatten_state(done.model.state_dict()))
+    assert torch.equal(skeleton(*inputs), done.model(*inputs))
+    return done
+
+
+@pytest.mark.parametrize("observer", ["min-max", "moving-average", "histogram"])
 @pytest.mark.slow
-def test_convolutions_whose_padding_is_a_word_are_quantized(
-    layer: Callable[[], nn.Module], graph: str, source_of: Sources, engine: str
-) -> None:
-    model, source = around(layer()), source_of()
-    (images,) = source.example_inputs.values()
-    expected = model(images)
-    converted = Static().converter().convert(model, recipe(graph=graph), source)
-    assert all(row.quantized for row in converted.coverage)
-    assert sqnr_db(expected, converted.model(images)) > 15
-    assert torch.equal(saved_and_opened(lambda: around(layer()), converted, source)(images), converted.model(images))
+def test_the_converted_model_computes_nearly_the_same(observer: str, source_of: Sources, engine: str) -> None:
+    assert not left_float(assert_close_and_saved(networks.plain, source_of(), activation_observer=observer))
 
 
-@pytest.mark.parametrize("make", [lambda: around(nn.Conv2d(8, 8, 3, padding="same")), networks.OlderProtocol])
+@pytest.mark.parametrize("network", ["Residual", "Concatenating", "SharedRelu", "OwnStubs"])
 @pytest.mark.slow
-def test_qat_takes_padding_as_a_word_and_the_older_protocol_of_fusing(
-    make: Callable[[], nn.Module], source_of: Sources, engine: str
-) -> None:
-    model, examples = make(), source_of().example_inputs
-    chosen = spec_of(QatRecipe(name="qat", method="qat"))
-    prepared = prepare(model, make_plan(model, chosen, examples), chosen, examples)
-    assert prepared.training
-    prepared(*examples.values()).sum().backward()
-    assert convert(prepared)(*examples.values()).shape[1] == 4
+def test_every_layer_of_a_model_is_converted(network: str, source_of: Sources, engine: str) -> None:
+    assert not left_float(assert_close_and_saved(getattr(networks, network), source_of(network)))
 
 
-@pytest.mark.parametrize("graph", ["auto", "eager", "fx"])
-def test_same_padding_of_an_even_kernel_is_refused_unless_it_is_excluded(
-    graph: str, source_of: Sources, engine: str
-) -> None:
-    source = source_of("evenly_padded")
-    with pytest.raises(QuantizationError, match=r"m1 has an even kernel size.*exclude"):
-        Static().converter().convert(source.float_model(), recipe(graph=graph), source)
-    converted = Static().converter().convert(source.float_model(), recipe(graph=graph, exclude=("m1",)), source)
-    assert [row.module for row in converted.coverage if not row.quantized] == ["m1"]
+@pytest.mark.parametrize("name", ["bn1", "layer2.0.downsample"])
+@pytest.mark.slow
+def test_excluded_modules_stay_float(name: str, source_of: Sources, engine: str) -> None:
+    floats = left_float(converted(source_of("quantizable_resnet18"), exclude=(name,)))
+    assert set(floats.values()) == {"excluded by the recipe"}
+    related = ("conv1", "bn1") if name == "bn1" else (name,)
+    assert all(module.startswith(related) for module in floats)
 
 
-@pytest.mark.parametrize("graph", ["auto", "fx"])
-@pytest.mark.parametrize("slopes", [1, 8])
-def test_prelu_stays_float_and_survives_saving(slopes: int, graph: str, source_of: Sources, engine: str) -> None:
-    def make() -> nn.Module:
-        return around(nn.PReLU(slopes, init=-0.5))
+def test_unknown_exclusions_are_all_listed_with_what_is_near(source_of: Sources) -> None:
+    with pytest.raises(QuantizationError, match=r'layer9.*, conv11 \(did you mean "conv1"'):
+        converted(source_of("quantizable_resnet18"), exclude=("layer9", "conv11", "fc"))
 
+
+def test_a_model_that_cannot_be_traced_is_refused_with_the_reason_and_the_place(source_of: Sources) -> None:
+    with pytest.raises(QuantizationError, match=r"DataDependent cannot be traced.*control flow.* in networks.py, line"):
+        converted(source_of("DataDependent"))
+
+
+def test_weights_that_are_not_finite_are_refused(source_of: Sources, engine: str) -> None:
     source = source_of()
-    (images,) = source.example_inputs.values()
-    model = make()
-    expected = model(images)
-    converted = Static().converter().convert(model, recipe(graph=graph), source)
-    (row,) = (row for row in converted.coverage if not row.quantized)
-    assert row.module == "m1"
-    assert "PReLU" in row.reason
-    assert torch.equal(saved_and_opened(make, converted, source)(images), converted.model(images))
-    assert sqnr_db(expected, converted.model(images)) > 15
+    model = source.float_model()
+    with torch.no_grad():
+        model.get_submodule("m3").weight[0, 0, 0, 0] = float("nan")
+    with pytest.raises(QuantizationError, match="NaN or infinity"):
+        StaticConverter().convert(model, recipe(), source)
 
 
-@pytest.mark.parametrize("network", ["TwiceWithRelu", "bicubic", "HiddenOperation"])
-@pytest.mark.slow
-def test_auto_takes_fx_where_eager_mode_turns_out_not_to_work(network: str, source_of: Sources, engine: str) -> None:
-    source = source_of(network)
-    with pytest.raises(QuantizationError, match="cannot run"):
-        Static().converter().convert(source.float_model(), recipe(graph="eager"), source)
-    converted = Static().converter().convert(source.float_model(), recipe(graph="auto"), source)
-    assert converted.graph == "fx"
-    (images,) = source.example_inputs.values()
-    opened = saved_and_opened(getattr(networks, network), converted, source)
-    assert torch.equal(opened(images), converted.model(images))
+def test_outputs_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(QuantizationError, match="NaN or infinity for the example inputs after conversion"):
+        try_out(fx.symbolic_trace(nn.Threshold(1.0, float("inf"))), IMAGES)
 
 
-@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
-@pytest.mark.slow
-def test_weights_that_are_computed_are_stored_first_and_need_no_fallback(source_of: Sources, engine: str) -> None:
-    source = source_of("weight_normed")
-    assert Static().converter().convert(source.float_model(), recipe(), source).graph == "eager"
+def test_a_graph_that_fails_names_the_module_and_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    graph = fx.symbolic_trace(networks.plain())
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    with graph.graph.inserting_before(output):
+        failing = graph.graph.call_function(operator.matmul, (output.args[0], 3))
+    output.args = (failing,)
+    graph.recompile()
+    with pytest.raises(QuantizationError, match=r"in matmul after module m11 \(Linear\)"):
+        try_out(graph, IMAGES)
+    graph.set_submodule("m3", nn.Conv2d(4, 8, 3))
+    with pytest.raises(QuantizationError, match=r"in module m3 \(Conv2d\)\.$"):
+        try_out(graph, IMAGES)
+    assert capfd.readouterr() == ("", "")
 
 
-def test_where_both_graph_modes_fail_both_reasons_are_given(
-    source_of: Sources, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("no such kernel\nfrom here")
-
-    source = source_of("bicubic")
-    monkeypatch.setattr("tasks.quantize.graph.prepare.prepare_fx", fail)
-    with pytest.raises(QuantizationError, match=r"bicubic.*FX graph mode also fails.*_OnePath.*no such kernel"):
-        Static().converter().convert(source.float_model(), recipe(), source)
-
-
-@pytest.mark.parametrize("kind", [RuntimeError, AttributeError, TypeError, AssertionError, NotImplementedError])
-@pytest.mark.parametrize(
-    ("graph", "place"),
-    [
-        ("eager", "torch.ao.quantization.convert"),
-        ("eager", "torch.ao.quantization.prepare"),
-        ("fx", "tasks.quantize.graph.convert.convert_fx"),
-    ],
-)
-@pytest.mark.slow
-def test_what_torch_raises_becomes_a_refusal_that_names_model_and_graph_mode(
-    kind: type[Exception], graph: str, place: str, source_of: Sources, engine: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["prepare.prepare_fx", "convert.convert_fx"])
+def test_what_torch_raises_becomes_a_refusal_that_names_the_model(
+    place: str, source_of: Sources, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise kind("only works for Conv2d\nand a trace")
+        raise AssertionError("only works for Conv2d\nand a trace")
 
-    source = source_of()
-    monkeypatch.setattr(place, fail)
-    mode = {"eager": "eager mode", "fx": "FX graph mode"}[graph]
-    said = rf"_OnePath cannot be \w+ in {mode}: only works for Conv2d in test_convert.py, line \d+\.$"
+    monkeypatch.setattr(f"tasks.quantize.graph.{place}", fail)
+    said = r"_OnePath cannot be \w+: only works for Conv2d in test_convert.py, line \d+\.$"
     with pytest.raises(QuantizationError, match=said):
-        Static().converter().convert(source.float_model(), recipe(graph=graph), source)
+        converted(source_of())
 
 
-def test_a_model_that_fuses_itself_by_the_older_protocol_is_quantized(source_of: Sources, engine: str) -> None:
-    source = source_of("OlderProtocol")
-    converted = Static().converter().convert(source.float_model(), recipe(), source)
-    assert converted.graph == "eager"
-    assert all(row.quantized for row in converted.coverage)
-
-
-IMAGES = {"images": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))}
-
-
-def dynamic_linear() -> nn.Module:
-    return quantization.quantize_dynamic(nn.Sequential(nn.Linear(2, 2)))[0]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: torch.ao.nn.quantized.Conv2d(1, 1, 1),
-        lambda: intrinsic.ConvReLU2d(1, 1, 1),
-        lambda: intrinsic.dynamic.LinearReLU(2, 2),
-        lambda: FourBitEmbedding(torch.zeros(1, 5, dtype=torch.uint8)),
-        dynamic_linear,
-    ],
-)
+@pytest.mark.parametrize("network", ["fused_upsampling", "UpsamplingTwice"])
 @pytest.mark.slow
-def test_modules_of_torchs_quantized_packages_have_quantized_kernels(
-    make: Callable[[], nn.Module], engine: str
+def test_transposed_convolutions_stay_float_and_the_coverage_says_why(
+    network: str, source_of: Sources, engine: str
 ) -> None:
-    assert has_quantized_kernel(make())
+    done = assert_close_and_saved(getattr(networks, network), source_of(network))
+    found = {row.type: row for row in done.coverage}
+    assert found["Conv2d"].quantized
+    assert "wrong for some shapes" in found["ConvTranspose2d"].reason
 
 
-@pytest.mark.parametrize("package", ["quantized_models.layers", "mine.quantized", "torch.ao.nn.quantized_mine"])
-@pytest.mark.slow
-def test_a_users_float_module_has_none_whatever_its_package_is_called(package: str) -> None:
-    assert not has_quantized_kernel(type("Layer", (nn.Linear,), {"__module__": package})(2, 2))
+@pytest.mark.parametrize("method", ["static", "qat"])
+def test_layers_that_forward_calls_as_functions_stay_float(method: str, source_of: Sources, engine: str) -> None:
+    source, (images,) = source_of("FunctionalProducts"), source_of().example_inputs.values()
+    spec = recipe() if method == "static" else spec_of(QatRecipe(name="qat", method="qat"))
+    prepared = prepare(source.float_model(), spec, source.example_inputs)
+    prepared.observing(images)
+    done = convert(prepared.graph)
+    assert sqnr_db(source.float_model()(images), done(images)) > 15
+    assert torch.equal(done(images), done(images))  # no functional dropout stays in the graph
 
 
-def test_torchs_reference_modules_compute_in_float() -> None:
+def test_prelu_stays_float_and_survives_saving(source_of: Sources, engine: str) -> None:
+    (reason,) = left_float(assert_close_and_saved(networks.rectified, source_of("rectified"))).values()
+    assert "PReLU" in reason
+
+
+def test_padding_as_a_word_is_quantized(source_of: Sources, engine: str) -> None:
+    assert not left_float(assert_close_and_saved(networks.padded_by_words, source_of("padded_by_words")))
+
+
+def test_same_padding_of_an_even_kernel_is_refused_unless_it_is_excluded(source_of: Sources, engine: str) -> None:
+    source = source_of("evenly_padded")
+    with pytest.raises(QuantizationError, match=r"m1 has an even kernel size.*exclude"):
+        converted(source)
+    assert list(left_float(converted(source, exclude=("m1",)))) == ["m1"]
+
+
+def test_modules_of_torchs_quantized_packages_have_quantized_kernels(engine: str) -> None:
+    dynamic = quantization.quantize_dynamic(nn.Sequential(nn.Linear(2, 2)))[0]
+    modules = torch.ao.nn.quantized.Conv2d(1, 1, 1), intrinsic.ConvReLU2d(1, 1, 1), dynamic
+    assert all(map(has_quantized_kernel, (*modules, FourBitEmbedding(torch.zeros(1, 5, dtype=torch.uint8)))))
+    users = type("Layer", (nn.Linear,), {"__module__": "torch.ao.nn.quantized_mine"})(2, 2)
+    assert not has_quantized_kernel(users)
     assert not has_quantized_kernel(reference.Linear(2, 2))
 
 
-@pytest.mark.parametrize("graph", ["eager", "fx"])
 @pytest.mark.slow
-def test_fused_modules_are_covered_and_paired_by_the_path_of_their_first_module(graph: str, engine: str) -> None:
-    recipe = spec_of(StaticRecipe(name="static", method="static", graph=graph, exclude=("m9",)))
-    model = networks.plain()
-    plan, leaves = make_plan(model, recipe, IMAGES), leaves_of(model)
-    prepared = prepare(model, plan, recipe, IMAGES)
-    prepared(*IMAGES.values())
-    converted = convert(prepared)
-    rows = {row.module: row.reason for row in cover_fused(leaves, converted, plan)}
-    assert rows == dict.fromkeys(["m0", "m1", "m3", "m4", "m5", "m11"], "") | {"m9": "excluded by the recipe"}
-    pairs = pair_with_float(networks.plain(), converted, recipe, graph, IMAGES)
+def test_fused_modules_are_covered_and_paired_by_the_path_of_their_first_module(
+    source_of: Sources, engine: str
+) -> None:
+    source = source_of()
+    done = converted(source, exclude=("m9",))
+    assert left_float(done) == {"m9": "excluded by the recipe"}
+    assert [row.module for row in done.coverage] == ["m0", "m1", "m3", "m4", "m5", "m9", "m11"]
+    pairs = pair_with_float(source.float_model(), done.model, recipe(), source.example_inputs)
     assert [pair.path for pair in pairs] == ["m0", "m3", "m5", "m11"]
     assert not any(has_quantized_kernel(pair.float) for pair in pairs)
 
@@ -228,13 +196,96 @@ def test_a_layer_before_a_relu6_uses_its_steps_for_what_the_activation_keeps(
 ) -> None:
     source = source_of("clamped")
     (images,) = source.example_inputs.values()
-    model = source.float_model()
     spec = recipe() if method == "static" else spec_of(QatRecipe(name="qat", method="qat"))
-    plan = make_plan(model, spec, source.example_inputs)
-    assert plan.graph == "fx"
-    expected = model(images)
-    prepared = prepare(model, plan, spec, source.example_inputs)
-    prepared(images)
-    converted = convert(prepared.eval())
-    assert all(0 < layer.scale <= 6 / 127 for layer in (converted.m0, converted.m2))
-    assert sqnr_db(expected, converted(images)) > 25
+    expected = source.float_model()(images)
+    prepared = prepare(source.float_model(), spec, source.example_inputs)
+    prepared.observing(images)
+    done = convert(prepared.graph)
+    assert all(0 < layer.scale <= 6 / 127 for layer in (done.m0, done.m2))
+    assert sqnr_db(expected, done(images)) > 25
+
+
+MODULES: list[Callable[[], nn.Module]] = [
+    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardswish, nn.Sigmoid, nn.Tanh, nn.Hardsigmoid, nn.Dropout,
+    nn.SiLU, lambda: nn.MaxPool2d(2), lambda: nn.Upsample(scale_factor=2),
+    lambda: nn.BatchNorm2d(8), lambda: nn.GroupNorm(2, 8), lambda: nn.InstanceNorm2d(8), lambda: nn.LayerNorm(7),
+    lambda: nn.Upsample(scale_factor=2, mode="bicubic"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MODULES, ids=lambda kind: str(kind()).partition("(")[0])
+@pytest.mark.slow
+def test_modules_are_close_to_float_and_keep_their_state(kind: Callable[[], nn.Module], engine: str) -> None:
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return around(kind())
+
+    inputs = IMAGES.values()
+    expected, prepared = make()(*inputs), prepare(make(), recipe(), IMAGES)
+    with torch.no_grad():
+        prepared.observing(*inputs)
+    done = convert(prepared.graph)
+    try_out(done, IMAGES)
+    assert (expected - done(*inputs)).abs().mean() < 0.1 * expected.abs().mean() + 0.01
+    skeleton = StaticConverter().skeleton(make(), recipe(), IMAGES)
+    load_flat_state(skeleton, flatten_state(done.state_dict()))
+    assert torch.equal(skeleton(*inputs), done(*inputs))
+
+
+MASKINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mul": lambda x, mask: x * mask,
+    "to": lambda x, mask: x * mask.to(x.dtype),
+    "fill": lambda x, mask: x.masked_fill(~mask.bool(), 0.5),
+    "where": lambda x, mask: torch.where(mask.bool(), x, torch.zeros_like(x)),
+    "positions": lambda x, mask: x * (mask.cumsum(2) > 2),
+}
+
+
+class Masked(nn.Module):
+    """A Linear layer, a mask, and a Linear layer, with parameters that data may leave out."""
+
+    def __init__(self, masking: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.masking, self.first, self.last = masking, nn.Linear(6, 8), nn.Linear(8, 4)
+
+    def forward(self, rows: Tensor, mask: Tensor, scale: float = 1.0, *, mode: str = "sum") -> Tensor:
+        kept = self.masking(self.first(rows), mask) * (scale if scale > 0.5 else 0.0)
+        return self.last((kept if mode == "mean" else kept.sum(1)) / mask.sum(1).clamp(min=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+@pytest.mark.parametrize("masking", MASKINGS)
+def test_masks_are_not_observed_and_further_parameters_keep_their_defaults(
+    masking: str, dtype: torch.dtype, engine: str
+) -> None:
+    torch.manual_seed(0)
+    model = Masked(MASKINGS[masking]).eval()
+    mask = (torch.arange(5).view(1, 5, 1) < torch.tensor([[[3]], [[5]]])).to(dtype)
+    inputs = {"rows": torch.randn(2, 5, 6), "mask": mask}
+    with torch.no_grad():
+        expected = model(*inputs.values())
+        prepared = prepare(model, recipe(), inputs)
+        prepared.observing(*inputs.values())
+    done = convert(prepared.graph)
+    assert (done(*inputs.values()) - expected).abs().max() < 0.1 * (expected.max() - expected.min())
+
+
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [
+        ("resnet50", 32), ("resnext101_32x8d", 32), ("mobilenet_v2", 32), ("mobilenet_v3_large", 32),
+        ("shufflenet_v2_x0_5", 64), ("googlenet", 64), ("inception_v3", 96),
+    ],
+)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.long
+def test_every_torchvision_family_converts(name: str, side: int, source_of: Sources, engine: str) -> None:
+    from tasks.domains.image_classification import TorchvisionSpec
+    from tasks.domains.image_classification.network import build_vision
+
+    examples = {"images": torch.randn(1, 3, side, side)}
+    model: nn.Module = build_vision(TorchvisionSpec(kind="torchvision", name=name), source_of().architecture.dataset)
+    prepared = prepare(model.eval(), recipe(activation_observer="min-max"), examples)
+    with torch.no_grad():
+        prepared.observing(*examples.values())
+    try_out(convert(prepared.graph), examples)

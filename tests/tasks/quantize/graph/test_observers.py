@@ -4,14 +4,11 @@ import pytest
 import torch
 from torch import nn
 from torch.ao.quantization import (
-    HistogramObserver,
     MinMaxObserver,
-    MovingAverageMinMaxObserver,
-    PerChannelMinMaxObserver,
 )
 
 from tasks.quantize.graph import observers
-from tasks.quantize.graph.observers import UNSUPPORTED, mapping_for, qconfig_for
+from tasks.quantize.graph.observers import mapping_for, qconfig_for
 from tasks.quantize.methods import QatRecipe, StaticRecipe
 from tasks.quantize.spec import Spec, spec_of
 
@@ -40,30 +37,9 @@ def test_the_range_is_reduced_where_the_engine_may_saturate(
     assert trained.activation_post_process.quant_max == (127 if reduced else 255)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("min-max", MinMaxObserver), ("moving-average", MovingAverageMinMaxObserver), ("histogram", HistogramObserver)],
-)
-@pytest.mark.slow
-def test_the_recipe_chooses_the_activation_observer(name: str, kind: type) -> None:
-    assert type(qconfig_for(static(activation_observer=name)).activation()) is kind
-
-
-@pytest.mark.parametrize("engine", ["x86", "qnnpack"])
-def test_the_recipe_chooses_the_granularity_of_weights(engine: str) -> None:
-    fine, coarse = static(engine=engine), static(engine=engine, weights="per-tensor")
-    assert type(qconfig_for(fine).weight()) is PerChannelMinMaxObserver
-    assert type(qconfig_for(coarse).weight()) is MinMaxObserver
-
-
 def test_fx_keeps_fixed_ranges_and_takes_the_recipes_observers_elsewhere() -> None:
     mapping = mapping_for(static(activation_observer="min-max"))
     assert type(mapping.global_qconfig.activation()) is MinMaxObserver
     assert mapping.object_type_qconfigs[nn.ConvTranspose2d] is None
     assert mapping.object_type_qconfigs[torch.conv_transpose2d] is None
     assert mapping.object_type_qconfigs[torch.sigmoid].activation().scale == pytest.approx(1 / 256)
-
-
-def test_only_what_has_no_kernel_to_trust_is_unsupported() -> None:
-    assert "wrong for some shapes" in UNSUPPORTED[nn.ConvTranspose2d]
-    assert nn.Conv2d not in UNSUPPORTED

@@ -15,9 +15,7 @@ from tasks.quantize.methods import Cast, CastRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 from tasks.workload import Workload
-from tests.tasks import pipeline
 from tests.tasks.quantize.conftest import IMAGES
-from tests.tasks.text_workloads import text_workload, write_corpus
 
 needs_bfloat16 = pytest.mark.skipif(
     not set(engine.BFLOAT16) & set(this_machine().isa), reason="this processor has no instructions for bfloat16"
@@ -41,20 +39,6 @@ def test_inputs_and_outputs_stay_float32_and_close_to_the_float_models(
     assert all(parameter.dtype == torch.bfloat16 for parameter in model.parameters())
     assert found.dtype == torch.float32
     assert 0 < (found - expected).abs().max() < spec_of(recipe).tolerance * (expected.max() - expected.min())
-
-
-@needs_bfloat16
-@pytest.mark.parametrize("runtime", ["eager", "torchscript"])
-@pytest.mark.slow
-def test_a_language_model_runs_in_torchs_runtimes(tmp_path: Path, runtime: str) -> None:
-    recipes = [{"name": "float", "method": "none"}, {"name": "bf16", "method": "cast", "runtimes": [runtime]}]
-    job = pipeline.job_of(text_workload(write_corpus(tmp_path / "text"), recipe=recipes), store := store_in(tmp_path))
-    floats, casts = (
-        pipeline.evaluate(job, built, store)
-        for built in (pipeline.build(job, "float", "eager", store), pipeline.build(job, "bf16", runtime, store))
-    )
-    assert casts.quality == pytest.approx(floats.quality, rel=1e-2)
-    assert casts.quality != floats.quality
 
 
 def store_in(folder: Path) -> ArtifactStore:

@@ -13,14 +13,13 @@ from torch import nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
-from tasks.job import Job, Workspace
+from tasks.job import Job
 from tasks.quantize.base import Converted
 from tasks.quantize.int8_modules import MOST_FEATURES, Int8Embedding, Int8Linear, Int8Lstm
 from tasks.quantize.methods import DynamicPerRow, DynamicPerRowRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 from tasks.runtimes.base import CandidateFiles
-from tasks.sensitivity import sensitivity
 from tasks.workload import Workload
 from tests.tasks.pipeline import build, example_inputs, job_of, opened
 from tests.tasks.quantize.words import WORDS, call, same, words_workload
@@ -77,29 +76,9 @@ def test_what_has_no_kernel_stays_float_and_says_so(module: nn.Module, why: str,
     assert converted.model[0] is module
 
 
-@pytest.mark.parametrize("model", [nn.Sequential(nn.Conv2d(1, 1, 1)), nn.Linear(2, 2)], ids=["no type", "itself"])
-@pytest.mark.slow
-def test_a_recipe_that_quantizes_nothing_is_refused(model: nn.Module, convert: Convert) -> None:
-    with pytest.raises(QuantizationError, match="does not quantize any module"):
-        convert(model)
-
-
-@pytest.mark.slow
-def test_excluded_modules_stay_float(convert: Convert) -> None:
-    converted = convert(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), exclude=("0",))
-    assert reasons(converted) == {"0": "excluded by the recipe"}
-
-
 def test_torchscript_is_refused_with_the_workload() -> None:
     with pytest.raises(ValidationError, match=r"is not compatible with runtime.*library of operators"):
         DynamicPerRowRecipe(name="rows", method="dynamic-per-row", runtimes=("torchscript",))
-
-
-@pytest.mark.slow
-def test_the_method_couples_no_rows_and_needs_no_engine() -> None:
-    spec = spec_of(DynamicPerRowRecipe(name="rows", method="dynamic-per-row"))
-    assert not spec.couples_rows
-    assert spec.engine is None
 
 
 RECIPES = {
@@ -140,10 +119,3 @@ def test_the_library_lies_beside_the_converted_module(
     files = CandidateFiles.find(build(job, "rows", "eager", images_store), images_store)
     copied = files.shared["converted"] / operators_loaded.name
     assert copied.read_bytes() == operators_loaded.read_bytes()
-
-
-@pytest.mark.slow
-def test_its_layers_can_be_ranked(job: Job[Workload], images_store: ArtifactStore) -> None:
-    ranked = sensitivity(job, job.workload.recipe_named("rows-embedding8"), Workspace(images_store))
-    assert {layer.module for layer in ranked} == {"encoder", "rnn", "decoder"}
-    assert all(layer.sqnr_db > 20 for layer in ranked)
