@@ -1,12 +1,7 @@
-"""Metrics by name.
+"""Metrics by name, with each row's contribution, or the metric for resamples, as paired comparisons require.
 
-The metric functions in torchmetrics and scikit-learn usually return a single number for a data set. The confidence
-interval of a paired comparison requires each row's contribution to the metric, or the metric for a thousand resamples
-of the rows. Tests check each metric against its definition.
-
-Int8 outputs often tie, so every metric has a rule for ties. Among classes with equal logits, the class with the
-smallest number ranks first, as in ``argmax``. Two rows with equal scores, or two answers that are equally similar to a
-query, count as half ahead of each other.
+Int8 outputs often tie. Among classes with equal logits, the class with the smallest number ranks first, as in
+``argmax``. Two equal scores, or two answers that are equally similar to a query, count as half ahead of each other.
 """
 
 from __future__ import annotations
@@ -45,10 +40,7 @@ _SIMILARITIES = 1 << 22  # number of similarities to compute at once, 32 MB
 
 
 def predicted(outputs: Tensor) -> Tensor:
-    """Return the predicted classes, int64 [B], for logits of shape [B, K] or single logits of shape [B] or [B, 1].
-
-    A single logit predicts class 1 if the logit is positive, and class 0 otherwise.
-    """
+    """Return the predicted classes, int64 [B], for logits [B, K], or for single logits (1 if positive)."""
     single = _single_column(outputs)
     if single is not None:
         return (single > 0).long()
@@ -88,11 +80,7 @@ def macro_f1(prediction: Labels, target: Labels) -> Weighted:
 
 
 def area_under_roc(score: Labels, target: Labels) -> Weighted:
-    """Return a function of row weights: the probability that a row of class 1 scores higher than a row of class 0.
-
-    Ties count as half. The probability is the Mann-Whitney U statistic divided by the number of pairs. The result is
-    NaN if all rows with non-zero weights have the same class.
-    """
+    """Return a function of row weights: the probability that a row of class 1 scores higher than a row of class 0."""
     place, is_positive = np.unique(score, return_inverse=True)[1], target == 1
     values = int(place.max()) + 1
 
@@ -138,11 +126,10 @@ def _top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
 
 
 def reciprocal_ranks(queries: Tensor, answers: Tensor) -> Tensor:
-    """Return the reciprocal rank, float64 [N], of each query's answer among all answers.
+    """Return the reciprocal rank, float64 [N], of each query's answer among all answers, by cosine similarity.
 
-    Queries and answers are float vectors, [N, H]. Answers are ranked by cosine similarity. Another answer that is as
-    similar to the query as the query's own answer adds one half to the rank. An encoder that returns the same vector
-    for every text therefore gets a low value.
+    Another answer that is as similar as the query's own answer adds one half to the rank, so an encoder that returns
+    the same vector for every text gets a low value.
     """
     queries, answers = normalize(queries.double(), dim=1), normalize(answers.double(), dim=1)
     ranks, step = [], max(1, _SIMILARITIES // len(answers))

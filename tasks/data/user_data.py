@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from storage.digest import file_digest
 from storage.errors import ConfigurationError, InputError, first_line
 from storage.humanize import plural
+from tasks.data.loading import shortened
 from tasks.data.samples import ROWS, TARGET, Description, find_or_write, write_split
 from tasks.data.sections import FactoryData
 from tasks.job import Workspace
@@ -27,15 +28,7 @@ Items = Sequence[object]  # a map-style data set of (inputs, target) pairs
 
 
 def load_splits(data: FactoryData) -> Mapping[str, Items]:
-    """Call ``data.factory``.
-
-    Raises
-    ------
-    ConfigurationError
-        The factory fails, or does not return a mapping from split names to data sets.
-    InputError
-        A required split is missing or empty.
-    """
+    """Call ``data.factory``; refuse a result that is not a mapping of non-empty splits."""
     factory = f'data.factory "{data.factory}"'
     splits = call("data.factory", data.factory, data.folder, **data.arguments)
     if not isinstance(splits, Mapping):
@@ -65,7 +58,7 @@ def _count(splits: Mapping[str, Items], split: str) -> int:
 
 
 def _with_calibration(splits: Mapping[str, Items]) -> tuple[Mapping[str, Items], tuple[str, ...]]:
-    """Replace a missing calibration split with evenly spaced training rows; return the splits and explanatory notes."""
+    """Replace a missing calibration split with evenly spaced training rows; return the splits and a note."""
     if _count(splits, "calibration"):
         return splits, ()
     train = splits["train"]
@@ -76,19 +69,11 @@ def _with_calibration(splits: Mapping[str, Items]) -> tuple[Mapping[str, Items],
 
 
 def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -> DatasetRef:
-    """Find the calibration, test and (if there is one) valid split in the store, or create them.
-
-    Raises
-    ------
-    ConfigurationError
-        The user's code fails, or returns inputs that are incompatible with the model.
-    InputError
-        A split is empty, or contains NaN or infinities.
-    """
+    """Find the calibration, test and (if there is one) valid split in the store, or create them."""
     parameters = forward_parameters(model)
     made_from: dict[str, object] = {
         "data": data.model_dump(mode="json", exclude={"axes", "files"}),
-        "files": {name: _file_digest(Path(data.folder, name)) for name in data.files},
+        "files": _digests(data),
         "parameters": parameters,
         "code": user_digest(data.folder, *filter(None, (data.factory, data.collate))),
         "torch": torch.__version__,
@@ -111,15 +96,13 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
                     split + ROWS: _columns(data, split, items, parameters, 1, workspace)
                     for split, items in kept.items()
                 }
-        types: dict[str, str] = {}
         for split, columns in stored.items():
-            types |= write_split(folder, split, columns)
+            write_split(folder, split, columns)
         inputs = tuple(name for name in stored["test"] if name != TARGET)
         first = stored["test"][inputs[0]][0]
         return Description(
             splits={split: len(items) for split, items in kept.items()},
             inputs=inputs,
-            types=types,
             collated=bool(data.collate),
             sample_shape=tuple(first.shape[1:] if data.collate else first.shape),
             notes=notes,
@@ -129,11 +112,11 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
 
 
 def forward_parameters(model: nn.Module) -> list[str]:
-    """Return the names of ``forward``'s positional parameters; ``*name`` stands for any number of inputs."""
+    """Return the names of ``forward``'s positional parameters."""
     return [
-        f"*{parameter.name}" if parameter.kind is Parameter.VAR_POSITIONAL else parameter.name
+        parameter.name
         for parameter in signature(model.forward).parameters.values()
-        if parameter.kind not in (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
+        if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     ]
 
 
@@ -145,16 +128,16 @@ def first_input(model: nn.Module) -> str:
             "The model's forward method does not take any inputs.",
             hint="Add a parameter for a float32 tensor of shape [rows, features].",
         )
-    return parameters[0].removeprefix("*")
+    return parameters[0]
 
 
-def _file_digest(path: Path) -> str:
+def _digests(data: FactoryData) -> dict[str, str]:
     try:
-        return file_digest(path)
+        return {name: file_digest(Path(data.folder, name)) for name in data.files}
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read: {error.strerror or error}.",
-            hint="The paths in data.files are relative to the workload file; correct this path.",
+            f"data.files: {error.filename} cannot be read: {error.strerror}.",
+            hint="Correct the path, which is relative to the workload file.",
         ) from error
 
 
@@ -176,7 +159,12 @@ def _columns(
         if data.collate:
             source = f'data.collate "{data.collate}"'
             item = call("data.collate", data.collate, data.folder, batch)
-        inputs, target = _pair(item, source)
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise ConfigurationError(
+                f"{source}: expected a pair (inputs, target), but got an object of type {type(item).__name__}.",
+                hint="Return a pair (inputs, target).",
+            )
+        inputs, target = item
         record = _by_parameter(inputs, parameters, source) | {TARGET: _tensor(target, f"{source}, target")}
         if data.collate and record[TARGET].shape[:1] != (len(batch),):
             raise ConfigurationError(
@@ -186,15 +174,6 @@ def _columns(
         records.append(record)
     columns = {name: [record[name] for record in records] for name in records[0]}
     return columns if data.collate else {name: _stack(rows, split_name, name) for name, rows in columns.items()}
-
-
-def _pair(item: object, source: str) -> tuple[object, object]:
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        raise ConfigurationError(
-            f"{source}: expected a pair (inputs, target), but got an object of type {type(item).__name__}.",
-            hint="Return a pair (inputs, target).",
-        )
-    return item[0], item[1]
 
 
 def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dict[str, Tensor]:
@@ -211,16 +190,13 @@ def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dic
             )
         return {name: _tensor(by_name[name], f'{source}, input "{name}"') for name in order}
     values = list(inputs) if isinstance(inputs, tuple | list) else [inputs]
-    starred = next((name[1:] for name in parameters if name.startswith("*")), "")
-    names = [name for name in parameters if not name.startswith("*")]
-    names += [f"{starred}_{index}" for index in range(len(values) - len(names))] if starred else []
-    if not values or len(values) > len(names):
+    if not values or len(values) > len(parameters):
         raise ConfigurationError(
             f"{source}: received {plural(len(values), 'input')}, but the model's forward takes these parameters: "
             f"{', '.join(parameters) or 'none'}.",
             hint="Return at least one input, and at most as many inputs as forward takes.",
         )
-    return {name: _tensor(value, f'{source}, input "{name}"') for name, value in zip(names, values, strict=False)}
+    return {name: _tensor(value, f'{source}, input "{name}"') for name, value in zip(parameters, values, strict=False)}
 
 
 def _tensor(value: object, source: str) -> Tensor:
@@ -232,7 +208,7 @@ def _tensor(value: object, source: str) -> Tensor:
             f"({first_line(error)}).",
             hint="Return a tensor.",
         ) from error
-    if tensor.dtype == torch.float64:
+    if tensor.dtype in (torch.float64, torch.bfloat16):  # NumPy lacks bfloat16
         tensor = tensor.float()
     if tensor.is_floating_point() and not tensor.isfinite().all():
         raise InputError(
@@ -245,9 +221,9 @@ def _stack(tensors: Sequence[Tensor], source: str, column: str) -> Tensor:
     shapes = {tuple(tensor.shape) for tensor in tensors}
     if len(shapes) > 1:
         name = "target" if column == TARGET else f'input "{column}"'
-        listed = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
+        listed = ", ".join(shortened([str(list(shape)) for shape in sorted(shapes)]))
         raise ConfigurationError(
-            f"{source}, {name}: the items have different shapes ({listed}{', …' if len(shapes) > 3 else ''}).",
+            f"{source}, {name}: the items have different shapes ({listed}).",
             hint="Make the shapes equal, or set data.collate to a function that pads a list of items.",
         )
     return torch.stack(list(tensors))

@@ -41,10 +41,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
     """The domain ``custom``."""
 
     def prepare(self, workload: CustomWorkload, workspace: Workspace) -> DatasetRef:
-        """Prepare the splits from the user's code or from a table.
-
-        Inputs are named after ``forward``'s parameters.
-        """
+        """Prepare the splits from the user's code or from a table; inputs are named as ``forward``'s parameters."""
         data, model = workload.data, build_blank(lambda: call_factory(workload.model))
         if isinstance(data, FactoryData):
             return prepare_factory(data, model, workspace)
@@ -84,12 +81,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
     def example_inputs(
         self, workload: CustomWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """Return the first rows of the test split; if the first batch has too few rows, repeat the rows.
-
-        If ``benchmark.sequence_length`` is set, prefer the first batch with exactly that many steps. If no batch has
-        exactly ``sequence_length`` steps, truncate the shortest batch that has more steps. If every batch has fewer
-        steps than ``sequence_length``, repeat the longest batch's steps.
-        """
+        """Return the first rows of the test split, or the rows nearest to ``benchmark.sequence_length`` steps."""
         split = load_test(dataset, store, apart=batch_size == 1)
         names, axes = split.description.inputs, open_axes(workload.axes, split.description.inputs)
         batches = (dict(zip(names, batch.inputs, strict=True)) for batch in split.batches(batch_size))
@@ -115,12 +107,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return OwnScore(name, bool(settings.higher_is_better), settings.metric, settings.folder)
 
     def evaluate(self, job: Job[CustomWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
-        """Compute ``evaluate.metric`` on the test split, for the output that ``evaluate.output`` names.
-
-        By default, the metric uses the first output. Rows that a collate function would pad share a call only if their
-        shapes are equal. Raise an error if the user's metric fails, or returns neither one number nor one number per
-        row.
-        """
+        """Compute ``evaluate.metric`` on the test split, for the output that ``evaluate.output`` names."""
         settings = job.workload.evaluate
         split = load_test(job.dataset, workspace.store, apart=True)
         size = 1 if apart else settings.batch_size
@@ -162,12 +149,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return known.index(name)
 
     def train(self, workload: CustomWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-        """Call ``checkpoint.train(model, splits, seed=…, epochs=…, **arguments)``.
-
-        Return the callable's result or, if the callable returns ``None`` or a module, the state dict of the model.
-        `splits` contains the factory's data sets, or a `TensorDataset` for each split of a table. Raise
-        `ConfigurationError` if the callable fails or returns an unsupported type.
-        """
+        """Call ``checkpoint.train(model, splits, seed=…, epochs=…, **arguments)``."""
         settings = cast("TrainedByCode", workload.checkpoint)
         splits = _splits(workload, dataset, workspace.store)
         with _seeded(settings.seed):
@@ -254,10 +236,7 @@ def _distance(batch: Mapping[str, Tensor], axes: Axes, name: str, length: int) -
 
 
 def open_axes(names: Mapping[str, tuple[str, ...]], inputs: tuple[str, ...]) -> Axes:
-    """Return the axis names in ``data.axes``, keyed by input and axis number.
-
-    By default, the first axis of each input is the row axis.
-    """
+    """Return the axis names in ``data.axes``; by default, the first axis of each input is the row axis."""
     if not names:
         return {name: {0: BATCH} for name in inputs}
     return {name: {axis: length for axis, length in enumerate(names.get(name, ())) if length} for name in inputs}
@@ -273,10 +252,7 @@ def metric_for(dataset: DatasetRef, store: ArtifactStore) -> str:
 
 
 def axes_of(dataset: DatasetRef, store: ArtifactStore) -> dict[str, list[str]]:
-    """Return ``data.axes`` for batches from a collate function; return ``{}`` if items are stacked along axis 0.
-
-    Axes get the same name if their lengths are equal in every batch.
-    """
+    """Return ``data.axes`` for batches from a collate function, or ``{}``; axes of equal lengths share a name."""
     description = read_description(dataset, store)
     if not description.collated:
         return {}

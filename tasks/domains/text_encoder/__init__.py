@@ -1,8 +1,4 @@
-"""Text encoders: sequence classification and sentence embedding with transformers' own classes.
-
-A model is loaded from a local Hugging Face directory, or created from a configuration. nightquant does not download
-models, and never runs code from a model directory.
-"""
+"""Text encoders: sequence classification and sentence embedding with transformers' own classes."""
 
 from __future__ import annotations
 
@@ -57,6 +53,8 @@ class EncoderSpec(Kind):
             raise ValueError(
                 "auto_map names Python code, which nightquant never runs; use a model class that transformers includes"
             )
+        if "quantization_config" in config:
+            raise ValueError("quantization_config marks a quantized model; use the float model")
         if not isinstance(config.get("model_type"), str):
             raise ValueError('model_type is missing; set model_type to an architecture, such as "bert"')
         return config
@@ -176,12 +174,6 @@ class EncoderWorkload(Workload):
                 'checkpoint.kind "train" does not support model.task "embedding"; use a trained model with model.kind '
                 '"directory" and checkpoint.kind "directory"'
             )
-        length, limit = self.benchmark.longest, self.model.max_length
-        if limit is not None and length > limit:
-            raise ValueError(
-                f"[benchmark] uses inputs of {length} tokens, but model.max_length is {limit}; set "
-                f"sequence_length and sequence_lengths to {limit} or less"
-            )
         return self
 
     @property
@@ -195,13 +187,7 @@ class EncoderWorkload(Workload):
 
 
 def read_config(folder: Path) -> JsonObject:
-    """Read ``config.json``, omitting keys that do not affect the model.
-
-    Raises
-    ------
-    InputError
-        The file does not exist, or does not contain a JSON object.
-    """
+    """Read ``config.json``, omitting keys that do not affect the model."""
     path = folder / CONFIG
     if not path.is_file():
         raise InputError(
@@ -229,13 +215,7 @@ def labels_of(config: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def read_pooling(folder: Path) -> dict[str, object]:
-    """Read ``pooling`` and ``normalize`` from sentence-transformers' files; return ``{}`` if the files do not exist.
-
-    Raises
-    ------
-    InputError
-        The files require a module or a pooling mode that is not supported.
-    """
+    """Read ``pooling`` and ``normalize`` from sentence-transformers' files; return ``{}`` if the files do not exist."""
     if not (folder / "modules.json").is_file():
         return {}
     modules = read_json(folder / "modules.json")

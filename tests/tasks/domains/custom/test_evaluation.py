@@ -40,12 +40,6 @@ def spread(outputs, target):
 def wrong(outputs, target):
     return "good"
 
-counts = []
-
-def counted(outputs, target):
-    counts.append(len(counts))
-    return float(len(counts))
-
 def failing(outputs, target):
     raise ValueError("no such thing")
 """
@@ -123,15 +117,6 @@ def test_the_mean_of_the_rows_is_the_quality(tmp_path: Path, metric: str, contri
     assert samples["quality"].double().mean().item() == pytest.approx(found.quality, rel=1e-6)
     assert found.contributions == contributions
     assert len(samples["prediction" if metric == "accuracy" else "output"]) == found.samples
-
-
-def test_a_users_own_metric_is_computed_in_every_run(tmp_path: Path) -> None:
-    write(tmp_path, CODE + REGRESSION)
-    store = ArtifactStore(tmp_path)
-    job = job_of(own(tmp_path, **sections("own_code:counted")), store)
-    candidate = build(job, "float", "eager", store)
-    first, second = (evaluate(job, candidate, store).quality for _ in range(2))
-    assert first < second
 
 
 @pytest.mark.parametrize("metric", ["f1-macro", "auroc", "perplexity", "own_code:spread"])
@@ -289,19 +274,6 @@ FORWARDS = {
     "return rows @ rows": (ConfigurationError, r"forward failed on rows float32 \[7, 3\]: RuntimeError[^$]*own_code"),
     "raise ValueError('not today')": (ConfigurationError, r"ValueError: not today[^$]*in forward"),
 }
-
-
-@pytest.mark.parametrize("runtime", ["torchscript", "onnxruntime"])
-@pytest.mark.slow
-def test_dynamic_int8_takes_a_layer_of_any_shape(tmp_path: Path, runtime: str) -> None:
-    if runtime == "onnxruntime":
-        pytest.importorskip("onnxruntime")
-    write(tmp_path)
-    store = ArtifactStore(tmp_path)
-    int8 = {"name": "int8", "method": "dynamic", "modules": ["Linear"], "runtimes": [runtime]}
-    job = job_of(own(tmp_path, **sections("loss", recipe=[INT8[0], int8])), store)
-    expected = evaluate(job, build(job, "float", "eager", store), store).quality
-    assert evaluate(job, build(job, "int8", runtime, store), store).quality == pytest.approx(expected, abs=0.02)
 
 
 def test_static_quantization_keeps_the_defaults_of_inputs_that_forward_may_do_without(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from tasks.data.samples import read_description
 from tasks.domains.text_encoder.domain import load_texts
 from tasks.domains.text_encoder.prepare import TOKENIZER
 from tests.tasks.domains.text_encoder.encoders import (
-    CONFIGS,
     LABELS,
     encoder,
     of_config,
@@ -67,25 +66,6 @@ def test_texts_beyond_the_models_positions_are_cut_and_this_is_told(tmp_path: Pa
     # What the bundle gets cuts by itself, at the same place.
     kept = Tokenizer.from_file(str(store.path(dataset.kind, dataset.digest) / TOKENIZER))
     assert kept.encode(texts[0]).ids == test.ids[0].tolist()
-
-
-def test_positions_of_models_that_count_from_the_padding_on_are_fewer(tmp_path: Path) -> None:
-    write_directory(tmp_path / "encoder", "roberta")
-    path = write_table(tmp_path)
-    store = ArtifactStore(tmp_path)
-    found = read_description(prepare(encoder(tmp_path, data=table(path)), store), store)
-    assert found.max_length == CONFIGS["roberta"]["max_position_embeddings"] - 1
-
-
-def test_whole_numbers_are_the_classes_of_the_configuration(tmp_path: Path) -> None:
-    write_directory(tmp_path / "encoder")
-    path = write_table(tmp_path, text=TEXTS, label=[index % 2 + 1 for index in range(120)], part=["train", "test"] * 60)
-    store = ArtifactStore(tmp_path)
-    dataset = prepare(encoder(tmp_path, data=table(path, split="part")), store)
-    labels = load_texts(dataset, "test", store).labels
-    assert labels is not None
-    assert set(labels.tolist()) == {2}
-    assert dataset.classes == 3
 
 
 def test_whole_numbers_that_are_labels_of_the_configuration_are_not_class_numbers(tmp_path: Path) -> None:

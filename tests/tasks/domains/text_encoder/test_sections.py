@@ -32,10 +32,6 @@ VECTORS = {"kind": "config", "task": "embedding", "config": {"model_type": "bert
             '"train" does not support model.task "embedding"',
         ),
         ({"model": {"kind": "directory"}}, "set path to the directory"),
-        (
-            {"model": {"kind": "config", "max_length": 9, "config": {"model_type": "bert"}}},
-            "tokens, but model.max_length is",
-        ),
         ({"recipe": [{"name": "tuned", "method": "qat"}]}, "which does not fine-tune models"),
     ],
 )
