@@ -35,6 +35,7 @@ def fetch(
     folder: Path,
     *,
     sha256: str | None,
+    max_bytes: int = 1 << 40,
     retries: int = 4,
     first_wait_s: float = 0.5,
     progress: Listener = lambda done, total, unit: None,
@@ -48,7 +49,7 @@ def fetch(
     """
     local = local_path(uri)
     if local is not None:
-        yield Source(_check_local(local, sha256), lambda: local)
+        yield Source(_check_local(local, sha256, max_bytes), lambda: local)
         return
     if "::" in uri:
         raise ConfigurationError(
@@ -59,7 +60,7 @@ def fetch(
             f"{shown(uri)} is a remote file, so a sha256 is required.",
             hint="Set sha256 in the same section as the URI, so that every run uses the same file.",
         )
-    download = _Download(uri, folder, sha256, retries, first_wait_s, progress)
+    download = _Download(uri, folder, sha256, max_bytes, retries, first_wait_s, progress)
     with ExitStack() as stack:
         yield Source(sha256, cache(lambda: stack.enter_context(download.held())))
 
@@ -77,10 +78,16 @@ def local_path(uri: str) -> Path | None:
     return None
 
 
-def _check_local(path: Path, sha256: str | None) -> str:
+def _check_local(path: Path, sha256: str | None, max_bytes: int) -> str:
     try:
-        if path.exists() and not path.is_file():
+        size = path.stat().st_size
+        if not path.is_file():
             raise InputError(f"{path}: not a file.")
+        if size > max_bytes:
+            raise InputError(
+                f"{path} is {size} bytes long, but the limit is {max_bytes} bytes.",
+                hint="If you expect a file this large, raise max_bytes.",
+            )
         digest = file_digest(path)
     except OSError as error:
         raise InputError(
@@ -98,6 +105,7 @@ class _Download:
     uri: str
     folder: Path
     sha256: str
+    max_bytes: int
     retries: int
     first_wait_s: float
     progress: Listener
@@ -157,13 +165,22 @@ class _Download:
         return is_resumed
 
     def _write(self, part: Path, stream: Stream) -> None:
+        self._check_size(stream.total or 0)
         with part.open("r+b") as file:
             file.truncate(stream.start)
             file.seek(stream.start)
             done = stream.start
             for piece in stream.pieces:
                 done += len(piece)
+                self._check_size(done)
                 file.write(piece)
                 self.progress(done, max(stream.total or 0, done), "B")
         if stream.total is not None and done < stream.total:
             raise Broken(f"the connection ended after {done} of {stream.total} bytes")
+
+    def _check_size(self, size: int) -> None:
+        if size > self.max_bytes:
+            raise InputError(
+                f"{shown(self.uri)}: the file is at least {size} bytes long, but the limit is {self.max_bytes} bytes.",
+                hint="If you expect a file this large, raise max_bytes.",
+            )

@@ -8,11 +8,11 @@ values of all records; another file, ``<split>.<column>.shapes.npy``, contains t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -263,24 +263,6 @@ def load_test(dataset: DatasetRef, store: ArtifactStore, *, apart: bool) -> Samp
     """Open the test split; if `apart` is true, collated batches have one row each, so that rows are not padded."""
     collated = apart and read_description(dataset, store).collated
     return load_samples(dataset, f"test{ROWS}" if collated else "test", store)
-
-
-def joined_by_shape(rows: Iterable[Batch], axes: Sequence[int | None], batch_size: int) -> Iterator[Batch]:
-    """Join single rows of equal shape into batches, so that no row is padded to the length of another row."""
-    alike: dict[tuple[torch.Size, ...], list[tuple[int, Batch]]] = {}
-    for number, row in enumerate(rows):
-        assert row.target is not None
-        shapes = tuple(tensor.shape for tensor in (*row.inputs, row.target))
-        alike.setdefault(shapes, []).append((number, row))
-    for shapes, group in alike.items():
-        joins = all(
-            axis is not None and shape[axis : axis + 1] == (1,) for axis, shape in zip(axes, shapes, strict=False)
-        )
-        step = batch_size if joins else 1
-        for part in (group[start : start + step] for start in range(0, len(group), step)):
-            columns = zip(*((*row.inputs, cast(Tensor, row.target)) for _, row in part), strict=True)
-            *inputs, target = (torch.cat(each, axis or 0) for each, axis in zip(columns, (*axes, 0), strict=True))
-            yield Batch(tuple(inputs), target, len(part), [number for number, _ in part])
 
 
 def _open_column(folder: Path, split: str, name: str) -> Column:

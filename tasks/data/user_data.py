@@ -87,19 +87,13 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
             kept = {split: splits[split] for split in _NEEDED}
             if valid := next((splits[name] for name in _VALID if _count(splits, name)), None):
                 kept["valid"] = valid  # a search must not choose on the data that calibrated its candidates
-            stored = {
-                split: _columns(data, split, items, parameters, data.batch_size, workspace)
-                for split, items in kept.items()
-            }
-            if data.collate:
-                stored |= {
-                    split + ROWS: _columns(data, split, items, parameters, 1, workspace)
-                    for split, items in kept.items()
-                }
-        for split, columns in stored.items():
-            write_split(folder, split, columns)
-        inputs = tuple(name for name in stored["test"] if name != TARGET)
-        first = stored["test"][inputs[0]][0]
+            for split, items in kept.items():
+                columns = _columns(data, split, items, parameters, data.batch_size, workspace)
+                write_split(folder, split, columns)
+                if data.collate:
+                    write_split(folder, split + ROWS, _columns(data, split, items, parameters, 1, workspace))
+        inputs = tuple(name for name in columns if name != TARGET)
+        first = columns[inputs[0]][0]
         return Description(
             splits={split: len(items) for split, items in kept.items()},
             inputs=inputs,
@@ -121,14 +115,10 @@ def forward_parameters(model: nn.Module) -> list[str]:
 
 
 def first_input(model: nn.Module) -> str:
-    """Return the name of ``forward``'s first input; raise `ConfigurationError` if there is no input."""
-    parameters = forward_parameters(model)
-    if not parameters:
-        raise ConfigurationError(
-            "The model's forward method does not take any inputs.",
-            hint="Add a parameter for a float32 tensor of shape [rows, features].",
-        )
-    return parameters[0]
+    """Return the name of ``forward``'s first input."""
+    if parameters := forward_parameters(model):
+        return parameters[0]
+    raise ConfigurationError("The model's forward does not take any inputs.", hint="Add a parameter for the features.")
 
 
 def _digests(data: FactoryData) -> dict[str, str]:
@@ -145,8 +135,7 @@ def _columns(
     data: FactoryData, split: str, items: Items, parameters: Sequence[str], size: int, workspace: Workspace
 ) -> Mapping[str, Tensor | list[Tensor]]:
     """Return a split's columns; stack all items as rows, or combine the batches from a collate function."""
-    split_name = f'data.factory "{data.factory}", split "{split}"'
-    count = len(items)
+    split_name, count = f'data.factory "{data.factory}", split "{split}"', len(items)
     all_items: list[object] = []
     with in_its_own_words(f"{split_name}: reading an item failed", "Fix the data set."):
         for index in range(count):
@@ -178,25 +167,18 @@ def _columns(
 
 def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dict[str, Tensor]:
     """Return the inputs keyed by the names of ``forward``'s parameters, in parameter order."""
-    if isinstance(inputs, Mapping):
-        by_name = {str(name): value for name, value in inputs.items()}
-        unknown = [name for name in by_name if name not in parameters]
-        order = [name for name in parameters if name in by_name]
-        if unknown or order != list(parameters[: len(order)]):
-            raise ConfigurationError(
-                f"{source}: the inputs are {', '.join(by_name)}, but the model's forward takes "
-                f"{', '.join(parameters)}.",
-                hint=f"Name the inputs after forward's first parameters: {', '.join(parameters[: len(by_name)])}.",
-            )
-        return {name: _tensor(by_name[name], f'{source}, input "{name}"') for name in order}
-    values = list(inputs) if isinstance(inputs, tuple | list) else [inputs]
-    if not values or len(values) > len(parameters):
+    given = inputs if isinstance(inputs, tuple | list | Mapping) else [inputs]
+    expected = parameters[: len(given)]
+    names = list(given) if isinstance(given, Mapping) else expected
+    if not given or len(expected) < len(given) or set(names) != set(expected):
+        listed = f" ({', '.join(map(str, names))})" if isinstance(given, Mapping) else ""
         raise ConfigurationError(
-            f"{source}: received {plural(len(values), 'input')}, but the model's forward takes these parameters: "
+            f"{source}: received {plural(len(given), 'input')}{listed}, but the model's forward takes "
             f"{', '.join(parameters) or 'none'}.",
-            hint="Return at least one input, and at most as many inputs as forward takes.",
+            hint="Return values for forward's first parameters, in order or keyed by name.",
         )
-    return {name: _tensor(value, f'{source}, input "{name}"') for name, value in zip(parameters, values, strict=False)}
+    values = given if isinstance(given, Mapping) else dict(zip(names, given, strict=True))
+    return {name: _tensor(values[name], f'{source}, input "{name}"') for name in expected}
 
 
 def _tensor(value: object, source: str) -> Tensor:

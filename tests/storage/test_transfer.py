@@ -28,7 +28,7 @@ def site() -> Iterator[Site]:
 
 
 def content_of(uri: str, folder: Path, **settings: Any) -> bytes:
-    settings = {"sha256": SHA256, "first_wait_s": 0.001, **settings}
+    settings = {"sha256": SHA256, "max_bytes": 10**7, "first_wait_s": 0.001, **settings}
     with fetch(uri, folder, **settings) as source:
         return source.path().read_bytes()
 
@@ -39,15 +39,15 @@ def test_a_download_is_complete_and_removed_after_use(site: Site, tmp_path: Path
 
 
 def test_nothing_is_downloaded_before_the_path_is_requested(site: Site, tmp_path: Path) -> None:
-    with fetch(site.url, tmp_path, sha256=SHA256) as source:
+    with fetch(site.url, tmp_path, sha256=SHA256, max_bytes=10**7) as source:
         assert source.sha256 == SHA256
     assert site.asked == []
 
 
 def test_a_file_that_was_not_downloaded_here_is_left_to_who_holds_it(site: Site, tmp_path: Path) -> None:
-    with fetch(site.url, tmp_path, sha256=SHA256) as held:
+    with fetch(site.url, tmp_path, sha256=SHA256, max_bytes=10**7) as held:
         path = held.path()
-        with fetch(site.url, tmp_path, sha256=SHA256):
+        with fetch(site.url, tmp_path, sha256=SHA256, max_bytes=10**7):
             pass
         assert path.read_bytes() == CONTENT
     assert list(tmp_path.iterdir()) == []
@@ -55,7 +55,7 @@ def test_a_file_that_was_not_downloaded_here_is_left_to_who_holds_it(site: Site,
 
 def test_an_error_in_the_block_keeps_the_download(site: Site, tmp_path: Path) -> None:
     def fail() -> None:
-        with fetch(site.url, tmp_path, sha256=SHA256) as source:
+        with fetch(site.url, tmp_path, sha256=SHA256, max_bytes=10**7) as source:
             source.path()
             raise RuntimeError
 
@@ -144,6 +144,12 @@ def test_content_with_another_sha256_is_refused_and_leaves_nothing(site: Site, t
     assert all(path.stat().st_size == 0 for path in tmp_path.iterdir())
 
 
+def test_a_file_over_the_limit_is_refused_before_it_is_read(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the limit is 1000 bytes"):
+        content_of(site.url, tmp_path, max_bytes=1000)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 0
+
+
 def test_plain_http_to_another_machine_is_refused_also_as_a_redirect(site: Site, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="plain HTTP"):
         content_of("http://example.org/weights.bin", tmp_path)
@@ -198,7 +204,7 @@ def test_many_that_want_one_file_at_once_all_get_it_whole(site: Site, tmp_path: 
 
 
 def test_a_path_requested_twice_is_downloaded_once(site: Site, tmp_path: Path) -> None:
-    with fetch(site.url, tmp_path, sha256=SHA256) as source:
+    with fetch(site.url, tmp_path, sha256=SHA256, max_bytes=10**7) as source:
         assert source.path() == source.path()
     assert len(site.asked) == 1
 
@@ -217,9 +223,11 @@ def test_local_files_are_read_in_place(form: str, tmp_path: Path) -> None:
     assert not (tmp_path / "downloads").exists()
 
 
-def test_local_files_are_held_to_sha256_and_kind(tmp_path: Path) -> None:
+def test_local_files_are_held_to_limit_sha256_and_kind(tmp_path: Path) -> None:
     path = tmp_path / "w.bin"
     path.write_bytes(CONTENT)
+    with pytest.raises(InputError, match="the limit is 10 bytes"):
+        content_of(str(path), tmp_path, max_bytes=10)
     with pytest.raises(InputError, match="was expected"):
         content_of(str(path), tmp_path, sha256="0" * 64)
     with pytest.raises(InputError, match="not a file"):
@@ -250,7 +258,7 @@ def test_a_remote_uri_names_no_local_path() -> None:
 def test_what_is_no_uri_is_one_message_without_its_secrets(uri: str, tmp_path: Path) -> None:
     with (
         pytest.raises(ConfigurationError, match="not a valid URI") as refused,
-        fetch(uri, tmp_path, sha256=None),
+        fetch(uri, tmp_path, sha256=None, max_bytes=1),
     ):
         pass
     assert "secret" not in str(refused.value)

@@ -30,19 +30,6 @@ def own_module(tmp_path, monkeypatch, request):
 
 
 @pytest.mark.slow
-def test_a_module_of_the_current_folder_is_found_and_the_path_is_left_as_it_was(own_module):
-    name = own_module("""
-        import torch
-        def network(classes):
-            return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, classes))
-    """)
-    before = list(sys.path)
-
-    assert call_factory(spec(f"{name}:network", classes=2))[1].out_features == 2
-    assert sys.path == before
-
-
-@pytest.mark.slow
 def test_a_module_that_is_not_there_is_named_with_the_folder_that_was_searched(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
@@ -55,30 +42,10 @@ def test_a_module_that_cannot_be_imported_says_why(own_module):
         call_factory(spec(f"{own_module('1 / 0')}:network"))
 
 
-def test_a_method_of_a_class_is_a_callable_of_its_module(own_module):
-    name = own_module("""
-        import torch
-        class Networks:
-            class Small:
-                @classmethod
-                def build(cls, classes):
-                    return torch.nn.Linear(4, classes)
-    """)
-
-    assert call_factory(spec(f"{name}:Networks.Small.build", classes=2)).out_features == 2
-    with pytest.raises(ConfigurationError, match=r"\.Networks\.Large\.build does not exist"):
-        call_factory(spec(f"{name}:Networks.Large.build", classes=2))
-
-
 @pytest.mark.parametrize(("factory", "message"), [("math:nothing", "does not exist"), ("math:pi", "is not callable")])
 def test_what_cannot_be_called_is_refused(factory, message):
     with pytest.raises(ConfigurationError, match=message):
         call_factory(spec(factory))
-
-
-def test_wrong_arguments_are_refused_with_the_callables_own_words():
-    with pytest.raises(ConfigurationError, match="unexpected keyword argument 'width'"):
-        call_factory(spec("torch.nn:Linear", width=3))
 
 
 def test_a_result_that_is_no_module_is_refused():

@@ -17,7 +17,7 @@ from storage.errors import ConfigurationError, MeasurementError, did_you_mean
 from tasks.data.evaluation import Quality, checked_outputs, evaluate_batches, perplexity_metric
 from tasks.data.labels import OF_CLASSES, SORTED, check_labels
 from tasks.data.metrics import METRICS
-from tasks.data.samples import TARGET, joined_by_shape, load_samples, load_test, read_description
+from tasks.data.samples import TARGET, load_samples, load_test, read_description
 from tasks.data.scores import OwnScore, Score
 from tasks.data.sections import BATCH, FactoryData
 from tasks.data.tables import prepare_table
@@ -65,8 +65,8 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         with torch.inference_mode():
             with in_its_own_words(f"{factory}: forward failed on {shapes}", "Fix forward or the data."):
                 result = model(*batch.inputs)
+            assert batch.target is not None
             try:
-                assert batch.target is not None
                 scored = checked_outputs(tensors_of(result)[self._scored_output(job, workspace.store)], batch.size)
                 if settings.metric in OF_CLASSES:
                     check_labels(scored, split.description, named=job.workload.brings_weights)
@@ -107,18 +107,13 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return OwnScore(name, bool(settings.higher_is_better), settings.metric, settings.folder)
 
     def evaluate(self, job: Job[CustomWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
-        """Compute ``evaluate.metric`` on the test split, for the output that ``evaluate.output`` names."""
+        """Compute ``evaluate.metric`` on the test split, without padding any row."""
         settings = job.workload.evaluate
         split = load_test(job.dataset, workspace.store, apart=True)
-        size = 1 if apart else settings.batch_size
-        batches = split.batches(size)
-        if split.description.collated and not apart:
-            named = open_axes(job.workload.axes, split.description.inputs)
-            batches = joined_by_shape(batches, [_row_axis(axes) for axes in named.values()], size)
         scored = self._scored_output(job, workspace.store)
         quality = evaluate_batches(
             lambda *inputs: tensors_of(call(*inputs))[scored],
-            batches,
+            split.batches(1 if apart else settings.batch_size),
             self.metric(job.workload),
             total=len(split),
             apart=apart,
@@ -223,10 +218,6 @@ def _splits(workload: CustomWorkload, dataset: DatasetRef, store: ArtifactStore)
             return load_splits(workload.data)
     splits = {split: load_samples(dataset, split, store) for split in dataset.splits}
     return {name: TensorDataset(split[split.description.inputs[0]], split.target) for name, split in splits.items()}
-
-
-def _row_axis(names: Mapping[int, str]) -> int | None:
-    return next((axis for axis, name in names.items() if name == BATCH), None)
 
 
 def _distance(batch: Mapping[str, Tensor], axes: Axes, name: str, length: int) -> tuple[bool, int]:

@@ -80,7 +80,7 @@ def _leaves(value: object) -> list[tuple[str, object]]:
     """Return the tensors in a nested output, with their paths as names."""
     if is_dataclass(value) and type(value) not in SUPPORTED_NODES:
         torch.export.register_dataclass(type(value))
-    leaves = []
+    leaves: list[tuple[str, object]] = []
     for path, leaf in tree_flatten_with_path(value)[0]:
         name = ".".join(str(key).strip(".[]'") for key in path)  # such as ``['hidden']``, ``[0]`` and ``.loss``
         if isinstance(leaf, Tensor | torch.fx.Proxy):

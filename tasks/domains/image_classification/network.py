@@ -69,9 +69,7 @@ def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
     except Exception as error:  # torch's unpickler can raise any exception for a truncated file
         raise InputError(
             f"The weights {weights} could not be loaded from {weights.url}: {error}.",
-            hint="Connect to a network and try again. Without a network, put the weights file into "
-            '$TORCH_HOME/hub/checkpoints/, or set checkpoint.kind to "uri" and checkpoint.uri to the path of the '
-            "weights file.",
+            hint="Connect to a network, or put the weights file into $TORCH_HOME/hub/checkpoints/.",
             transient=is_transient(error),
         ) from error
     return {key: tensor for key, tensor in state.items() if not key.startswith(_AUXILIARY)}

@@ -14,6 +14,7 @@ from torch import Tensor
 from storage.digest import digest_of, file_digest
 from storage.errors import ConfigurationError, InputError, first_line
 from storage.transfer import fetch
+from tasks.data.loading import shortened
 from tasks.data.python_sources import library_files, sample_sources
 from tasks.data.samples import TARGET, Description, find_or_write, write_split
 from tasks.data.sections import PythonSources, TextTable
@@ -66,7 +67,7 @@ def _from_table(path: Path, data: TextTable) -> Splits:
     columns = {kind: name for kind in ("text", "label", "pair") if (name := getattr(data, kind))}
     table = read_columns(path, data, list(columns.values()))
     for name in (data.text, data.pair):
-        if name and not pa.types.is_string(table[name].type) and not pa.types.is_large_string(table[name].type):
+        if name and not (pa.types.is_string(table[name].type) or pa.types.is_large_string(table[name].type)):
             raise InputError(
                 f'{path}: the column "{name}" has the type {table[name].type}, but must contain text.',
                 hint="Choose a text column.",
@@ -131,7 +132,7 @@ def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[
     if len(labels) < 2 or workload.model.config.get("problem_type") in _NOT_ONE_CLASS:
         raise ConfigurationError(
             "A classification workload needs at least two classes, and exactly one class for each text. "
-            f"Labels found: {', '.join(labels[:10])}.",
+            f"Labels found: {', '.join(shortened(labels))}.",
             hint="Regression and several labels per text are not supported; correct the labels.",
         )
     numbers = {label: index for index, label in enumerate(labels)}
@@ -145,8 +146,8 @@ def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[
 
     if unknown := sorted(str(label) for label in data_labels if number_of(label) is None):
         raise InputError(
-            f"The model's configuration lacks labels that occur in the data: {', '.join(unknown[:5])}"
-            f"{', …' if len(unknown) > 5 else ''}. The configured labels are {', '.join(labels[:10])}.",
+            f"The model's configuration lacks labels that occur in the data: {', '.join(shortened(unknown))}. "
+            f"The configured labels are {', '.join(shortened(labels))}.",
             hint="Add the missing labels to id2label in the model's configuration, or correct the labels in the data.",
         )
     return labels, {

@@ -121,10 +121,7 @@ CASES = {
     "safetensors": Case(lambda folder: save_file(STATE, folder / "w.pth")),
     "bare state dict": Case(saved(STATE)),
     "legacy format": Case(saved(STATE, legacy=True)),
-    "name of another format": Case(lambda folder: torch.save(STATE, folder / "w.safetensors"), uri="w.safetensors"),
-    "parameters": Case(saved({key: nn.Parameter(each, each.is_floating_point()) for key, each in STATE.items()})),
     "CUDA tensors": Case(saved_on_cuda(STATE)),
-    "CUDA tensors, legacy": Case(saved_on_cuda(STATE, legacy=True)),
     "Hugging Face directory": Case(lambda folder: save_file(STATE, folder / "model.safetensors"), uri="."),
     "directory of pickles": Case(
         lambda folder: torch.save(STATE, folder / "pytorch_model.bin"),
@@ -137,42 +134,25 @@ CASES = {
     ),
     # levels
     "state_dict": Case(saved({"state_dict": STATE, "epoch": 3}), (took("state_dict"),)),
-    "model": Case(saved({"model": STATE, "optimizer": {"lr": 0.1}}), (took("model"),)),
-    "model_state_dict": Case(saved({"model_state_dict": STATE, "loss": 0.5}), (took("model_state_dict"),)),
-    "module": Case(saved({"module": STATE}), (took("module"),)),
-    "net": Case(saved({"net": STATE, "acc": 93.0}), (took("net"),)),
     "level in a level": Case(saved({"state_dict": {"model": STATE}}), (took("state_dict.model"),)),
-    "ema alone": Case(saved({"ema": STATE, "updates": 7}), (took("ema"),)),
-    "ema beside model": Case(saved({"model": OTHERS, "ema": STATE}), (took("ema", "model"),)),
     "model_ema beside model": Case(
         saved({"model": OTHERS, "model_ema": AveragedModel(NETWORK).state_dict()}),
         (took("model_ema", "model"), prefixed("module.")),
     ),
-    "state_dict_ema beside state_dict": Case(
-        saved({"state_dict": OTHERS, "state_dict_ema": STATE}), (took("state_dict_ema", "state_dict"),)
-    ),
-    "params_ema beside params": Case(saved({"params": OTHERS, "params_ema": STATE}), (took("params_ema", "params"),)),
     "ema without buffers": Case(saved({"model": STATE, "ema": dict(NETWORK.named_parameters())}), (took("model"),)),
     # prefixes
     "DataParallel": Case(saved(nn.DataParallel(NETWORK).state_dict()), (prefixed("module."),)),
-    "averaged": Case(saved(AveragedModel(NETWORK).state_dict()), (prefixed("module."),)),
     "torch.compile": Case(saved(below("_orig_mod.")), (prefixed("_orig_mod."),)),
-    "DataParallel of torch.compile": Case(saved(below("module._orig_mod.")), (prefixed("module._orig_mod."),)),
     "LightningModule": Case(saved(below("model.")), (prefixed("model."),)),
     "LightningModule of torch.compile": Case(saved(below("model._orig_mod.")), (prefixed("model._orig_mod."),)),
     # values
     "half": precision(torch.float16, "float16"),
-    "bfloat16": precision(torch.bfloat16, "bfloat16"),
-    "double": precision(torch.float64, "float64"),
     "int8": Case(saved(converted(torch.int8)), refused=r"conv\.weight: the checkpoint has \[4, 3, 2, 2\] of int8"),
     "no counts of batches": Case(saved(WITHOUT_COUNTS)),
-    "no counts of batches, by version": Case(saved(of_version_one())),
-    "no counts of batches, safetensors": Case(lambda folder: save_file(WITHOUT_COUNTS, folder / "w.pth")),
     "old, DataParallel, CUDA": Case(
         saved_on_cuda({"state_dict": below("module.", WITHOUT_COUNTS), "best_prec1": 91.7}, legacy=True),
         (took("state_dict"), prefixed("module.")),
     ),
-    "tied": Case(saved(TIED.state_dict()), network=TIED),
     "tied, safetensors": Case(
         lambda folder: save_model(TIED, str(folder / "w.pth")),
         ("took hidden.weight from head.weight, because the model ties them",),
@@ -182,7 +162,6 @@ CASES = {
     "Lightning": Case(saved(lightning(lr=0.1)), (took("state_dict"), prefixed("model."))),
     "script's arguments": Case(saved(lightning(args=Namespace(lr=0.1))), refused=code(" of argparse.Namespace")),
     "pickled module": Case(saved(NETWORK), refused=code(f" of {__name__}.Network")),
-    "pickled module, legacy": Case(saved(NETWORK, legacy=True), refused=code(f" of {__name__}.Network")),
     "blocked function": Case(saved({"model": STATE, "x": Removal()}), refused=code(".*")),
     "another model": Case(
         saved(nn.Linear(2, 2).state_dict()), refused=r"2 unexpected:\n    bias \[2\]\n    weight \[2, 2\]"

@@ -115,14 +115,6 @@ def test_an_archive_gives_the_same_images_as_its_folder(tmp_path, store, kind):
         assert torch.equal(archived["images"], plain["images"])
 
 
-def test_an_image_that_was_replaced_makes_a_new_data_set(tmp_path, store):
-    folder = pictures(tmp_path / "pets")
-    before = prepared(folder, store)
-    Image.new("RGB", (10, 10)).save(folder / "cat" / "00.png")
-
-    assert prepared(folder, store).digest != before.digest
-
-
 def test_images_that_cannot_be_read_are_left_out_and_counted(tmp_path, store):
     folder = pictures(tmp_path / "pets")
     (folder / "cat" / "00.png").write_bytes(b"no picture")
@@ -161,14 +153,6 @@ def test_a_folder_without_classes_is_refused_with_the_layouts(tmp_path):
 
     with pytest.raises(InputError, match=r"fewer than two folders.*Arrange images as <class>/<image>"):
         find_layout(tmp_path)
-
-
-def test_files_that_are_no_images_and_hidden_ones_are_ignored(tmp_path):
-    folder = pictures(tmp_path / "pets", each=2)
-    (folder / "cat" / "notes.txt").write_text("hello")
-    (folder / "dog" / ".hidden.png").write_bytes(b"")
-
-    assert len(find_layout(tmp_path).files["train"]) == 4
 
 
 @given(labels, st.integers(0, 2**32 - 1))

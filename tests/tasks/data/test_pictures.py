@@ -1,6 +1,5 @@
 from contextlib import ExitStack
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,14 +8,13 @@ from PIL import Image
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
 from tasks.data.pictures import (
-    FILL_ORDER,
     PictureWriter,
     UnreadableError,
     as_rgb,
     find_or_write_pictures,
     open_image,
 )
-from tasks.data.samples import Description, load_samples
+from tasks.data.samples import Description
 
 SHAPE = (3, 4, 5)
 DESCRIPTION = Description(splits={}, classes=("a", "b"), mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -51,30 +49,6 @@ def test_an_empty_split_is_refused_and_nothing_is_published(tmp_path):
         find_or_write_pictures(ArtifactStore(tmp_path), {}, SHAPE, fill)
 
     assert not list(tmp_path.rglob("*.npy"))
-
-
-@pytest.mark.parametrize("count", [1, 7, 1000])
-@pytest.mark.slow
-def test_the_files_are_those_of_numpy_for_any_number_of_samples(tmp_path: Path, count):
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8)
-    labels = rng.integers(0, 9, count)
-
-    def fill(writer):
-        for number, split in enumerate(FILL_ORDER):
-            for image, label in zip(images, labels, strict=True):
-                writer.add(split, image ^ number, label)
-        return DESCRIPTION
-
-    store = ArtifactStore(tmp_path)
-    dataset = find_or_write_pictures(store, {}, SHAPE, fill)
-    np.save(tmp_path / "expected.npy", images)
-    np.save(tmp_path / "labels.npy", labels)
-
-    folder = store.path(dataset.kind, dataset.digest)
-    assert (folder / "test.images.npy").read_bytes() == (tmp_path / "expected.npy").read_bytes()
-    assert (folder / "test.row-target.npy").read_bytes() == (tmp_path / "labels.npy").read_bytes()
-    assert load_samples(dataset, "train", store).target.tolist() == labels.tolist()
 
 
 def reopened(image: Image.Image, format: str) -> Image.Image:

@@ -52,26 +52,12 @@ def test_what_was_written_is_read_back_mapped_and_in_order(tmp_path: Path) -> No
     assert isinstance(np.load(path, mmap_mode="r"), np.memmap)
 
 
-def test_writing_into_what_was_read_does_not_reach_the_store(tmp_path: Path) -> None:
-    dataset, store = planted(tmp_path)
-    load_samples(dataset, "test", store)["images"].fill_(7)
-    assert load_samples(dataset, "test", store)["images"][0].max() == 0
-
-
 def test_pictures_are_normalized_per_channel_in_float32(tmp_path: Path) -> None:
     dataset, store = planted(tmp_path, mean=(0.0, 0.5, 0.2))
     (images,) = next(load_samples(dataset, "test", store).batches(5)).inputs
     assert images.dtype == torch.float32
     expected = (4 / 255 - torch.tensor([0.0, 0.5, 0.2])) / 0.25
     torch.testing.assert_close(images[4, :, 0, 0], expected)
-
-
-def test_rows_choose_and_order_the_samples(tmp_path: Path) -> None:
-    dataset, store = planted(tmp_path)
-    [batch] = load_samples(dataset, "test", store).batches(8, torch.tensor([3, 1]))
-    assert batch.target is not None
-    assert batch.target.tolist() == [3, 1]
-    assert torch.allclose(batch.inputs[0][:, 0, 0, 0], (torch.tensor([3, 1]) / 255 - 0.5) / 0.25)
 
 
 def test_a_data_set_or_a_split_that_is_not_there_is_named(tmp_path: Path) -> None:

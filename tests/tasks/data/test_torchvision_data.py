@@ -1,5 +1,3 @@
-import gzip
-import hashlib
 import struct
 from pathlib import Path
 
@@ -8,13 +6,11 @@ import pytest
 import torchvision
 from PIL import Image
 
-from storage import remote
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, InputError
 from tasks.data.samples import load_samples, read_description
 from tasks.job import Workspace
 from tasks.stages import prepare
-from tests.storage.http_server import Site, serving
 from tests.tasks.vision_workloads import image_workload
 
 
@@ -77,36 +73,6 @@ def test_a_wrong_name_is_refused(tmp_path, name, message):
 def test_a_class_that_is_made_otherwise_is_named_with_the_reason(tmp_path, name):
     with pytest.raises(ConfigurationError, match=rf'cannot use torchvision\'s data set "{name}": .*(split|annFile)'):
         prepared(tmp_path, name=name)
-
-
-@pytest.fixture
-def site(tmp_path, monkeypatch):
-    """A mirror that has one of FashionMNIST's files; the others are there already."""
-    file = fashion(tmp_path) / "FashionMNIST" / "raw" / "train-labels-idx1-ubyte"
-    packed = gzip.compress(file.read_bytes())
-    file.unlink()
-    resources = [(f"{file.name}.gz", hashlib.md5(packed, usedforsecurity=False).hexdigest())]
-    monkeypatch.setattr(torchvision.datasets.FashionMNIST, "resources", resources)
-    monkeypatch.setattr(remote, "backoff_s", lambda attempt, first_s: 0.0)
-    with serving(Site(packed)) as running:
-        monkeypatch.setattr(torchvision.datasets.FashionMNIST, "mirrors", [f"{running.url}/"])
-        yield running
-
-
-@pytest.mark.slow
-def test_a_mirror_that_is_busy_is_asked_again(site, tmp_path):
-    site.statuses = [503, 503]
-    dataset, _ = prepared(tmp_path, name="FashionMNIST", download=True)
-    assert dataset.splits["train"] == 26
-
-
-@pytest.mark.slow
-def test_a_mirror_that_stays_busy_is_worth_another_try_later(site, tmp_path):
-    site.statuses = [503] * 99
-    with pytest.raises(InputError, match="503") as failure:
-        prepared(tmp_path, name="FashionMNIST", download=True)
-    assert failure.value.transient
-    assert len(site.asked) == 5
 
 
 def test_a_data_sets_own_validation_part_is_kept(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,10 @@ from torch.nn import functional
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, MeasurementError, NightquantError, QuantizationError
 from tasks.data.metrics import edit_distance
-from tasks.data.samples import Batch, joined_by_shape, load_samples, load_test
-from tasks.data.scores import RESAMPLES
+from tasks.data.samples import load_samples, load_test
 from tasks.data.user_data import load_splits
 from tasks.data.weights import load_state
-from tasks.evaluate import compare
-from tests.tasks.data.test_user_data import SEQUENCES, TWO_INPUTS
+from tests.tasks.data.test_user_data import TWO_INPUTS
 from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.pipeline import build, build_model, converted, evaluate, job_of
 
@@ -107,54 +104,6 @@ def test_the_quality_is_that_of_plain_torch(tmp_path: Path, metric: str, recipe:
     assert found.quality_metric == (f"{metric.partition(':')[2]} (V)" if ":" in metric else metric)
 
 
-@pytest.mark.parametrize(("metric", "contributions"), [("mse", "independent"), ("accuracy", "right-or-wrong")])
-def test_the_mean_of_the_rows_is_the_quality(tmp_path: Path, metric: str, contributions: str) -> None:
-    write(tmp_path, CODE + REGRESSION)
-    store = ArtifactStore(tmp_path)
-    job = job_of(own(tmp_path, **sections(metric)), store)
-    found = evaluate(job, build(job, "float", "eager", store), store)
-    samples = load_file(store.path(found.outputs.kind, found.outputs.digest) / "samples.safetensors")
-    assert samples["quality"].double().mean().item() == pytest.approx(found.quality, rel=1e-6)
-    assert found.contributions == contributions
-    assert len(samples["prediction" if metric == "accuracy" else "output"]) == found.samples
-
-
-@pytest.mark.parametrize("metric", ["f1-macro", "auroc", "perplexity", "own_code:spread"])
-def test_what_is_no_mean_is_compared_on_the_same_resamples(tmp_path: Path, metric: str) -> None:
-    write(tmp_path, CODE + REGRESSION)
-    store = ArtifactStore(tmp_path)
-    job = job_of(own(tmp_path, **sections(metric)), store)
-    before, after = (evaluate(job, build(job, recipe, "eager", store), store) for recipe in ("float", "int8"))
-    samples = load_file(store.path(before.outputs.kind, before.outputs.digest) / "samples.safetensors")
-    assert samples["quality"].shape == (RESAMPLES,)
-    found = compare(before, after, store)
-    assert before.contributions == "resampled"
-    assert found.quality_difference == after.quality - before.quality
-    assert found.quality_difference_low is not None
-    assert found.quality_difference_high is not None
-    assert found.quality_difference_low <= found.quality_difference <= found.quality_difference_high
-
-
-def test_rows_together_and_rows_apart_give_a_model_that_heeds_lengths_the_same_quality(tmp_path: Path) -> None:
-    write(tmp_path, CODE + SEQUENCES)
-    store = ArtifactStore(tmp_path)
-    recipes = [{"name": "float", "method": "none"}, {"name": "int8", "method": "dynamic", "modules": ["Linear"]}]
-    job = job_of(
-        own(
-            tmp_path,
-            data={"kind": "factory", "factory": "own_code:sequences", "collate": "own_code:pad", "batch_size": 4},
-            model={"kind": "factory", "factory": "own_code:Mean"},
-            evaluate={"metric": "loss"},
-            recipe=recipes,
-        ),
-        store,
-    )
-    float_, int8 = (evaluate(job, build(job, recipe, "eager", store), store) for recipe in ("float", "int8"))
-    assert int8.mode == "rows apart"
-    assert int8.quality == pytest.approx(float_.quality, abs=0.02)
-    assert float_.metrics["perplexity"] == pytest.approx(torch.tensor(float_.quality).exp().item())
-
-
 PICTURES = """
 class Convolution(nn.Module):
     def __init__(self):
@@ -177,15 +126,13 @@ def pad_pictures(items):
 """
 
 
-@pytest.mark.parametrize("judged_on", ["test", "calibration"])
 @pytest.mark.slow
-def test_no_row_is_padded_for_another_row(tmp_path: Path, judged_on: str) -> None:
+def test_no_row_is_padded_for_another_row(tmp_path: Path) -> None:
     write(tmp_path, CODE + PICTURES)
     store = ArtifactStore(tmp_path)
     data = {"kind": "factory", "factory": "own_code:pictures", "collate": "own_code:pad_pictures", "batch_size": 7}
     model, metric = {"kind": "factory", "factory": "own_code:Convolution"}, {"metric": "loss", "batch_size": 8}
     job = job_of(own(tmp_path, data=data, model=model, evaluate=metric, recipe=INT8), store)
-    job = replace(job, dataset=job.dataset.model_copy(update={"judged_on": judged_on}))
     items = load_splits(job.workload.data)["test"]
     labels = torch.tensor([label for _, label in items])
     network = build_model(job.workload, job.dataset)
@@ -199,14 +146,6 @@ def test_no_row_is_padded_for_another_row(tmp_path: Path, judged_on: str) -> Non
             assert found.quality == pytest.approx(losses.mean().item(), abs=1e-6)
             kept = load_file(store.path(found.outputs.kind, found.outputs.digest) / "samples.safetensors")
             torch.testing.assert_close(kept["quality"], losses)
-
-
-def test_rows_that_cannot_be_joined_along_an_axis_stay_separate() -> None:
-    rows = [Batch((torch.ones(1, 2), torch.ones(size, 1)), torch.ones(1), 1) for size in (2, 2, 1, 1)]
-    assert [batch.rows for batch in joined_by_shape(rows, [0, 1], 3)] == [[0, 1], [2, 3]]
-    assert [batch.rows for batch in joined_by_shape(rows, [0, 0], 3)] == [[0], [1], [2, 3]]
-    assert [batch.rows for batch in joined_by_shape(rows, [0, None], 3)] == [[0], [1], [2], [3]]
-    assert [batch.rows for batch in joined_by_shape([rows[0]] * 5, [0, 1], 3)] == [[0, 1, 2], [3, 4]]
 
 
 TAGGING = """

@@ -94,12 +94,6 @@ def test_published_weights_come_before_the_pictures(tmp_path: Path) -> None:
     assert "EfficientNet_V2_S_Weights.IMAGENET1K_V1" in choice.reason
 
 
-def test_damaged_pictures_are_not_counted(tmp_path: Path) -> None:
-    (tmp_path / "broken.png").write_bytes(b"no picture")
-    assert chosen(tmp_path, []) is None
-    assert keys(chosen(tmp_path, [(32, 32)])) == {"image_size": 32}
-
-
 @pytest.mark.parametrize(
     ("names", "numbers"),
     [(("goldfish", "tench"), (1, 0)), (("mine", "tench"), (0, 1))],

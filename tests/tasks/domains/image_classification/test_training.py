@@ -1,4 +1,3 @@
-import re
 
 import pytest
 import torch
@@ -50,18 +49,6 @@ def test_a_seed_decides_the_weights(prepared):
     assert not all(torch.equal(first[key], other[key]) for key in first)
 
 
-def test_progress_ends_at_the_number_of_epochs(prepared):
-    dataset, store = prepared
-    told = []
-
-    workspace = Workspace(store, lambda done, total, unit="": told.append((done, total, unit)))
-    ImageClassification().train(workload(epochs=2), dataset, workspace)
-
-    assert told[-1][:2] == (2, 2)
-    assert re.fullmatch(r"epochs, loss \d+\.\d{3}", told[-1][2])
-    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
-
-
 def test_a_rate_that_is_far_too_high_is_told(prepared):
     dataset, store = prepared
 
@@ -76,7 +63,7 @@ def test_a_single_training_image_is_not_enough(tmp_path):
         ImageClassification().train(workload(), dataset, Workspace(store))
 
 
-@pytest.mark.parametrize("steps", [*range(1, 41), 97, 1000])
+@pytest.mark.parametrize("steps", [1, 3, 4, 5, 40, 97])
 @pytest.mark.slow
 def test_the_learning_rate_has_a_cycle_for_any_number_of_steps(steps):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
@@ -102,14 +89,6 @@ def test_augmentation_only_shifts(tmp_path):
     for image in images:
         windows = [image[:, 4 + y : 28 + y, 4 + x : 28 + x].sum().item() for y in range(-2, 3) for x in range(-2, 3)]
         assert any(abs(window - total) < 0.05 for window in windows for total in known)
-
-
-def test_a_last_batch_of_one_is_left_out_of_training(tmp_path):
-    dataset, store = rendered(tmp_path, train=5)
-
-    sizes = [len(labels) for _, labels in training_batches(dataset, store, 2, torch.Generator())]
-
-    assert sizes == [2, 2]
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 40])

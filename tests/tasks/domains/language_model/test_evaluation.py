@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
-from storage.errors import InputError, MeasurementError
-from tasks.domains.language_model import Evaluate, LanguageModelWorkload, WordLanguageModelSpec
-from tasks.domains.language_model.domain import LanguageModel, WordLanguageModel
-from tasks.domains.language_model.stream import word_losses
+from storage.errors import MeasurementError
+from tasks.domains.language_model import LanguageModelWorkload
+from tasks.domains.language_model.domain import LanguageModel
 from tasks.evaluate import compare
 from tasks.job import Job, Workspace
 from tasks.results import Evaluation
@@ -85,12 +84,6 @@ def test_a_loss_that_is_no_number_is_refused(prepared: Prepared, bias: float) ->
     model.decoder.bias.data.fill_(bias)
     with pytest.raises(MeasurementError, match="loss is nan"):
         LanguageModel().evaluate(job, model, Workspace(store))
-
-
-def test_a_stream_of_one_word_is_refused() -> None:
-    spec = WordLanguageModelSpec(kind="word-lm", embedding_size=4, hidden_size=4, layers=1)
-    with pytest.raises(InputError, match="two words"):
-        word_losses(WordLanguageModel(5, 4, 4, 1, 0.0), torch.zeros(1, dtype=torch.int32), spec, Evaluate())
 
 
 def test_a_hopeless_loss_has_no_perplexity_that_no_table_could_take(prepared: Prepared) -> None:

@@ -124,11 +124,3 @@ def test_the_number_of_cores_does_not_change_segment_losses(model: WordLanguageM
             results.append(segment_losses(model, ids, SPEC, 20, 16))
     torch.testing.assert_close(results[1], results[0])
     torch.testing.assert_close(results[2], results[0])
-
-
-def test_progress_ends_at_the_whole_stream(model: WordLanguageModel) -> None:
-    told: list[tuple[float, float]] = []
-    with torch.inference_mode():
-        segment_losses(model, stream(400), SPEC, 12, 8, lambda done, total, unit="": told.append((done, total)))
-    assert told[-1] == (399, 399)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)

@@ -14,7 +14,7 @@ from storage.artifacts import ArtifactStore
 from tasks.data.weights import load_state
 from tasks.evaluate import compare
 from tasks.workload import Workload, find_workloads
-from tests.tasks.pipeline import build, build_model, evaluate, example_inputs, job_of, obtain, prepare
+from tests.tasks.pipeline import build, evaluate, example_inputs, job_of, obtain, prepare
 from tests.tasks.workloads import workload_of
 
 SMALL = workload_of(
@@ -68,15 +68,3 @@ def test_the_numbers_are_the_recipes(workload: Workload, tmp_path: Path) -> None
     comparison = compare(baseline, result, store)
     assert comparison.quality_difference == result.quality
     assert comparison.quality_difference_low is None
-
-
-@pytest.mark.slow
-def test_more_columns_than_there_are_repeat_the_first(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    dataset = prepare(SMALL, store)
-    inputs = example_inputs(SMALL, dataset, store, batch_size=3)
-    assert inputs["inputs"].shape == (5, 3, 3)
-    assert inputs["h"].shape == inputs["c"].shape == (2, 3, 3)
-    assert torch.equal(inputs["inputs"][:, 2], inputs["inputs"][:, 0])
-    outputs = build_model(SMALL, dataset)(*inputs.values())
-    assert [tuple(output.shape) for output in outputs] == [(5, 3, 3), (2, 3, 3), (2, 3, 3)]

@@ -14,7 +14,6 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from storage.artifacts import ArtifactStore
 from tasks.build import open_candidate
-from tasks.domains.text_encoder.domain import TextEncoder
 from tasks.job import Job, Workspace
 from tasks.tensor_files import SAMPLES
 from tasks.workload import Workload
@@ -71,21 +70,6 @@ def test_what_is_evaluated_in_int8_is_the_deployed_form_text_by_text(tmp_path: P
     assert found.quality == pytest.approx(100 * sum(right) / len(right), abs=1e-6)
     kept = load_file(store.path(found.outputs.kind, found.outputs.digest) / SAMPLES)
     assert kept["prediction"].tolist() == predicted
-
-
-@pytest.mark.slow
-def test_quality_does_not_depend_on_how_texts_are_put_together(tmp_path: Path) -> None:
-    job, store = ready(tmp_path)
-    model = open_candidate(build(job, "float", "eager", store), Workspace(store), 1)
-    seen = []
-    for size in (1, 7, 32):
-        changed = job.workload.model_copy(
-            update={"evaluate": job.workload.evaluate.model_copy(update={"batch_size": size})}
-        )
-        seen.append(TextEncoder().evaluate(Job(changed, job.dataset, job.checkpoint), model, Workspace(store)))
-    seen.append(TextEncoder().evaluate(job, model, Workspace(store), apart=True))
-    assert len({quality.value for quality in seen}) == 1
-    assert all(torch.equal(seen[0].samples["prediction"], each.samples["prediction"]) for each in seen)
 
 
 @pytest.mark.slow

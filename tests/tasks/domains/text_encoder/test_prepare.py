@@ -25,7 +25,7 @@ from tests.tasks.domains.text_encoder.encoders import (
     write_directory,
     write_table,
 )
-from tests.tasks.pipeline import example_inputs, prepare
+from tests.tasks.pipeline import prepare
 
 TEXTS, CLASSES = sentences()
 
@@ -94,19 +94,6 @@ def test_a_new_model_takes_its_classes_and_its_tokenizer_from_the_data(tmp_path:
     assert kept.decode(text).strip() in TEXTS
 
 
-def test_every_row_of_what_is_timed_has_as_many_real_tokens_as_asked_for(tmp_path: Path) -> None:
-    write_directory(tmp_path / "encoder")
-    path = write_table(tmp_path)
-    store = ArtifactStore(tmp_path)
-    workload = encoder(tmp_path, data=table(path), benchmark={"sequence_length": 40})
-    found = example_inputs(workload, prepare(workload, store), store, batch_size=32)
-    assert {name: tuple(each.shape) for name, each in found.items()} == {
-        "input_ids": (32, 40),
-        "attention_mask": (32, 40),
-    }
-    assert found["attention_mask"].all()
-
-
 @pytest.mark.parametrize(
     ("columns", "keys", "expected"),
     [
@@ -145,13 +132,6 @@ def test_more_tokens_than_positions_are_refused(tmp_path: Path, changes: dict[st
     path = write_table(tmp_path)
     with pytest.raises(NightquantError, match=expected):
         prepare(encoder(tmp_path, data=table(path), **changes), ArtifactStore(tmp_path))
-
-
-def test_one_class_is_refused(tmp_path: Path) -> None:
-    path = write_table(tmp_path, text=TEXTS, label=["oak"] * 120)
-    workload = encoder(tmp_path, data=table(path), model=of_config(), checkpoint={"kind": "seeded"})
-    with pytest.raises(NightquantError, match="at least two classes"):
-        prepare(workload, ArtifactStore(tmp_path))
 
 
 @pytest.mark.slow
