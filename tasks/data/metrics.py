@@ -39,16 +39,20 @@ _EQUAL = 1e-6
 _SIMILARITIES = 1 << 22  # number of similarities to compute at once, 32 MB
 
 
+def _refusal(outputs: Tensor, needed: str) -> MeasurementError:
+    return MeasurementError(
+        f"the model returns outputs of shape {list(outputs.shape)}, but {needed}.",
+        hint="Correct the model or the targets, or choose another evaluate.metric.",
+    )
+
+
 def predicted(outputs: Tensor) -> Tensor:
     """Return the predicted classes, int64 [B], for logits [B, K], or for single logits (1 if positive)."""
     single = _single_column(outputs)
     if single is not None:
         return (single > 0).long()
     if outputs.dim() != 2:
-        raise MeasurementError(
-            f"the model returns logits of shape {list(outputs.shape)}, not [rows, classes].",
-            hint="Make forward return one row of logits for each input row.",
-        )
+        raise _refusal(outputs, "accuracy needs one row of logits for each input row")
     return outputs.argmax(1)
 
 
@@ -58,11 +62,7 @@ def scores(outputs: Tensor) -> Tensor:
     if single is not None:
         return single
     if outputs.dim() != 2 or outputs.shape[1] != 2:
-        raise MeasurementError(
-            f"the model returns outputs of shape {list(outputs.shape)}, but auroc needs one score or two logits per "
-            "row.",
-            hint='If the data has more than two classes, set evaluate.metric to "f1-macro" or "accuracy".',
-        )
+        raise _refusal(outputs, "auroc needs one score or two logits per row")
     return outputs[:, 1].double() - outputs[:, 0].double()
 
 
@@ -103,11 +103,7 @@ def _hits(outputs: Tensor, target: Tensor) -> Tensor:
 def _strict_top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
     require_classes(predicted(outputs), target)
     if outputs.dim() != 2 or outputs.shape[1] <= 5:
-        raise MeasurementError(
-            f"the model returns outputs of shape {list(outputs.shape)}, but top5 needs logits for more than five "
-            "classes.",
-            hint='Set evaluate.metric to "accuracy" instead.',
-        )
+        raise _refusal(outputs, "top5 needs logits for more than five classes")
     return _top5_hits(outputs, target)
 
 
@@ -152,16 +148,11 @@ def _loss_parts(outputs: Tensor, target: Tensor) -> Tensor:
     """Return each row's total cross-entropy and number of targets, float64 [B, 2], ignoring targets equal to -100."""
     expected = outputs.shape[:1] + outputs.shape[2:]
     if outputs.dim() < 2 or target.shape != expected or target.is_floating_point():
-        raise MeasurementError(
-            f"the model returns logits of shape {list(outputs.shape)}, which do not match {describe_target(target)}.",
-            hint="Return logits of shape [rows, classes, …] for int64 targets of shape [rows, …].",
+        raise _refusal(
+            outputs, f"[rows, classes, …] is needed for int64 targets [rows, …], not {describe_target(target)}"
         )
     if int(target.max()) >= outputs.shape[1]:
-        raise MeasurementError(
-            f"the model returns {outputs.shape[1]} logits per row, but the data contains class {int(target.max())}.",
-            hint=f"Make the model return at least {int(target.max()) + 1} logits per row, for example by changing "
-            "model.arguments.",
-        )
+        raise _refusal(outputs, f"the data contains class {int(target.max())}")
     rows = len(target)
     losses = cross_entropy(outputs.double(), target, reduction="none").reshape(rows, -1)
     return torch.stack([losses.sum(1), (target != -100).reshape(rows, -1).sum(1)], dim=1)
@@ -176,11 +167,7 @@ def _errors(outputs: Tensor, target: Tensor) -> Tensor:
     if outputs.shape != target.shape:
         single = _single_column(outputs)
         if single is None or single.shape != target.shape:
-            raise MeasurementError(
-                f"the model returns outputs of shape {list(outputs.shape)}, which do not match "
-                f"{describe_target(target)}.",
-                hint="Give the outputs and the targets the same shape.",
-            )
+            raise _refusal(outputs, f"the data has {describe_target(target)}")
         outputs = single
     return (outputs.double() - target.double()).reshape(len(target), -1)
 

@@ -27,11 +27,6 @@ from tasks.workload.base import TableFile
 SPLITS = ("train", "valid", "calibration", "test")
 # Keys that do not affect the data set's content.
 NOT_CONTENT = {"uri", "sha256"}
-_SCHEMAS: Mapping[str, Callable[[Path], pa.Schema]] = {
-    ".parquet": pq.read_schema,
-    ".csv": lambda path: pyarrow.csv.open_csv(path).schema,
-    ".jsonl": lambda path: pyarrow.json.open_json(path).schema,
-}
 _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
     "parquet": pq.read_table,
     "csv": pyarrow.csv.read_csv,
@@ -42,13 +37,7 @@ _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
 def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
     """Read the named columns and, if `data.split` is set, the split column; refuse missing values."""
     columns = list(dict.fromkeys([*names, *([data.split] if data.split else [])]))
-    try:
-        table = _READERS[data.kind](path)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(
-            f"{path} cannot be read as a {data.kind} file: {first_line(error)}.",
-            hint="Correct the file, or set data.kind to the file's format.",
-        ) from error
+    table = _read(path, data.kind)
     if lacking := [name for name in columns if name not in table.column_names]:
         raise InputError(
             f"{path} lacks these columns: {', '.join(lacking)}.",
@@ -65,12 +54,19 @@ def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
 
 def columns_of(path: Path) -> dict[str, bool]:
     """Return whether each column is numeric; the suffix of `path` determines the file format."""
-    try:
-        schema = _SCHEMAS[path.suffix](path)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} cannot be read as a table: {first_line(error)}.", hint="Correct the file.") from error
     number_types = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean
+    schema = _read(path, path.suffix.removeprefix(".")).schema
     return {column.name: any(is_type(column.type) for is_type in number_types) for column in schema}
+
+
+def _read(path: Path, kind: str) -> pa.Table:
+    try:
+        return _READERS[kind](path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{path} cannot be read as a {kind} file: {first_line(error)}.",
+            hint="Correct the file, or set data.kind to the file's format.",
+        ) from error
 
 
 def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np.int64]]:

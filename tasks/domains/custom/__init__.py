@@ -68,10 +68,9 @@ class Evaluate(FromFile):
             if self.higher_is_better is None:
                 raise ValueError("a custom metric needs higher_is_better; set higher_is_better to true or false")
         elif self.metric not in OFFERED:
-            suggestion = did_you_mean(self.metric, OFFERED)
-            expected = ", ".join(OFFERED)
             raise ValueError(
-                f'unknown metric "{self.metric}"{suggestion}: expected module:callable or one of {expected}'
+                f'unknown metric "{self.metric}"{did_you_mean(self.metric, OFFERED)}: '
+                f"expected module:callable or one of {', '.join(OFFERED)}"
             )
         elif self.higher_is_better is not None or self.unit:
             raise ValueError(f'metric "{self.metric}" already defines higher_is_better and unit; remove these keys')

@@ -209,7 +209,7 @@ FORWARDS = {
     "return self.layer(rows) * torch.nan": (MeasurementError, "returns NaN or infinities"),
     "return self.layer(rows).mean()": (MeasurementError, r"shape \[\] for 7 input rows"),
     "return self.layer(rows)[:3]": (MeasurementError, r"shape \[3, 2\] for 7 input rows"),
-    "return self.layer(rows)[..., None]": (MeasurementError, r"logits of shape \[7, 2, 1\]"),
+    "return self.layer(rows)[..., None]": (MeasurementError, r"outputs of shape \[7, 2, 1\]"),
     "return rows @ rows": (ConfigurationError, r"forward failed on rows float32 \[7, 3\]: RuntimeError[^$]*own_code"),
     "raise ValueError('not today')": (ConfigurationError, r"ValueError: not today[^$]*in forward"),
 }
