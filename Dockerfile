@@ -8,9 +8,9 @@ RUN apt-get update \
  && apt-get install --yes --no-install-recommends g++ \
  && rm -rf /var/lib/apt/lists/*
 
-# Its own user, who owns the store and nothing else. Kubernetes wants the number to know that it is not root.
+# Its own user, who owns the store, the cache and nothing else. Kubernetes wants the number to know that it is not root.
 RUN useradd --uid 10001 --create-home nightquant \
- && install --directory --owner=nightquant /store
+ && install --directory --owner=nightquant /store /cache
 WORKDIR /srv/nightquant
 
 # Dependencies first: a change of the code builds only what comes after them. Debian's own Python asks whether pip may
@@ -26,8 +26,9 @@ RUN python3 -m compileall -q flows storage tasks
 
 ENV NIGHTQUANT_ROOT=/srv/nightquant \
     NIGHTQUANT_STORE=/store \
+    XDG_CACHE_HOME=/cache \
     DO_NOT_TRACK=1 \
     PREFECT_CLIENT_MAX_RETRIES=8
 USER 10001
-VOLUME /store
+VOLUME /store /cache
 CMD ["nightquant", "serve"]

@@ -14,6 +14,7 @@ from flows.execution.task_runners import place_benchmarks
 from flows.fan_out import settle
 from flows.settings import Settings
 from storage.errors import MeasurementError
+from storage.results import QualityUnit
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.job import Job
 from tasks.refs import CandidateRef
@@ -21,7 +22,6 @@ from tasks.results import Evaluation, Failure
 from tasks.search.selection import Selection
 from tasks.search.trial import Build, Drop, Found, Rank, Request, Screen, Time, Timed, Trial
 from tasks.workload.recipe import Recipe
-from tasks.workload.search import QualityUnit
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")

@@ -326,7 +326,7 @@ def settle(future: PrefectFuture[R], stage: str) -> R | Failure:
         return Failure(stage=stage, error=f"The worker was lost: {lost or type(lost).__name__}")
     if not isinstance(outcome, BaseException) and future.state.is_completed():
         return outcome
-    # If an exception interrupts the wait for a Dask or Ray future, the future returns a crashed state.
+    # If an exception interrupts the wait for a Dask future, the future returns a crashed state.
     if isinstance(outcome, BaseException) and (interruption := interruption_behind(outcome)) is not None:
         raise interruption from None
     if isinstance(outcome, httpx.HTTPError):

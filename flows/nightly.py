@@ -109,7 +109,7 @@ def run_here(request: NightlyRequest, settings: Settings, reporter: Reporter) ->
 
 def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
     """Serve the deployment ``nightly-quantization/served`` from this process until the process is stopped."""
-    refuse_namesakes("Prefect")
+    refuse_namesakes()
     try:
         schedule = Cron(cron, timezone=timezone, slug="served")
     except ValueError as error:

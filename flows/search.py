@@ -25,7 +25,7 @@ from flows.fan_out import settle
 from flows.request import SearchResult
 from flows.search_steps import Step, can_begin, fitting_steps, question_of
 from flows.settings import Settings
-from storage.digest import digest_of, file_digest
+from storage.digest import digest_of
 from storage.humanize import plural, ratio
 from storage.journal import Answer, Journal, answers_of_others
 from tasks.job import Job
@@ -36,7 +36,7 @@ from tasks.search.selection import Selection, spare_split
 from tasks.search.sizes import without_too_large
 from tasks.search.space import space, variants
 from tasks.search.trial import Build, Found, Request, Time, Trial
-from tasks.sources import user_digest
+from tasks.sources import source_digest, user_digest
 from tasks.workload.base import REFERENCE
 from tasks.workload.search import Goal
 from tasks.workload.search import Search as SearchSection
@@ -291,5 +291,5 @@ def _inputs(job: Job[Workload], split: str, goal: Goal, fingerprint: str) -> dic
         "unit": goal.quality_unit,
         "fingerprint": fingerprint,
         "libraries": this_machine().libraries,
-        "code": {str(path.relative_to(package)): file_digest(path) for path in sorted(package.rglob("*.py"))},
+        "code": {str(path.relative_to(package)): source_digest(path) for path in sorted(package.rglob("*.py"))},
     }

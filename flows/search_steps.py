@@ -87,7 +87,7 @@ def expected_s(request: Request, trial: Trial, answers: Iterable[Answer]) -> flo
     besides = _BESIDES if isinstance(request, Time) else 0
     for answer in answers:
         known_kind, known_samples, name, _ = answer.question.split()
-        if known_kind == kind and answer.duration_s:  # unknown in journals of earlier versions
+        if known_kind == kind and answer.duration_s:  # 0 means unknown
             one_s = answer.duration_s / (answer.together + besides)
             durations.setdefault(name.partition("/")[2], []).append(one_s / int(known_samples))
     if trial.runtime not in durations and isinstance(request, Build) and RUNTIMES[trial.runtime].compiles:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
@@ -18,9 +18,7 @@ from storage.errors import ConfigurationError
 from storage.results import Profile
 
 if TYPE_CHECKING:
-    from storage.trust import Signer
-
-TaskRunnerName = Literal["threads", "dask", "ray"]
+    from storage.signing import Signer
 
 
 class Settings(BaseSettings):
@@ -35,7 +33,11 @@ class Settings(BaseSettings):
         default="standard",
         description="time limit for each workload's benchmarks: 1 min (quick), 5 min (standard) or 15 min (full)",
     )
-    task_runner: TaskRunnerName = Field(default="threads", description="task runner that executes stages in parallel")
+    task_runner: str = Field(
+        default="threads",
+        description="task runner that executes stages in parallel: `threads`, `dask`, or the import path of another "
+        "Prefect task runner (`module:Class`)",
+    )
     workers: PositiveInt = Field(
         default_factory=lambda: min(4, os.cpu_count() or 1), description="maximum number of stages that run at once"
     )
@@ -51,9 +53,6 @@ class Settings(BaseSettings):
     dask_address: str = Field(
         default="", description="address of the Dask scheduler; if empty, the run starts a local cluster"
     )
-    ray_address: str = Field(
-        default="", description="address of the Ray cluster; if empty, the run starts a local cluster"
-    )
     fingerprint: str = Field(
         default="",
         description="fingerprint of the hosts that may run benchmarks; if empty, any host may run benchmarks",
@@ -62,9 +61,8 @@ class Settings(BaseSettings):
         default="", description="name of the Prefect notification block that receives alerts"
     )
     webhook_url: SecretStr = Field(default=SecretStr(""), description="URL to which nightquant posts alerts")
-    signing_key: SecretStr = Field(
-        default=SecretStr(""),
-        description="Ed25519 key that signs bundles and current.json: PEM text or the path of a PEM file",
+    signing_key: str = Field(
+        default="", description="path of the P-256 private key (a PEM file) that signs bundles and current.json"
     )
     signature_days: PositiveFloat = Field(
         default=30.0, description="number of days after which a signed current.json expires"
@@ -76,10 +74,8 @@ class Settings(BaseSettings):
     )
 
     def signer(self) -> Signer | None:
-        """Return the signer, or None if no key is set; raise `ConfigurationError` if the key is not an Ed25519 key."""
-        signer: Signer | None = resolve_name("storage.trust:Signer").of(
-            self.signing_key.get_secret_value(), self.signature_days
-        )
+        """Return the signer, or None if no key is set; raise `ConfigurationError` if the key is not a P-256 key."""
+        signer: Signer | None = resolve_name("storage.signing:Signer").of(self.signing_key, self.signature_days)
         return signer
 
     @classmethod

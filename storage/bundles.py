@@ -5,7 +5,6 @@ A bundle is published atomically. ``current.json`` is replaced atomically, after
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,12 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from storage import copies
-from storage.errors import BundleError, ConfigurationError
-from storage.pointer import WORKLOAD, Action, Pointer, Switch, location_of, signed, switched
-from storage.pointers import Pointers, conflict, how_to_sign
+from storage.errors import BundleError, ConfigurationError, ConflictError
+from storage.pointer import VERSION, WORKLOAD, Action, Pointer, Pointers, Switch, location_of
 from storage.root import StoreRoot
-from storage.seal import SIGNATURE, SUMS, check_sums, parse_sums, signed_sums
-from storage.trust import VERSION, Signer, Statement
+from storage.seal import SIGNATURE, SUMS, check_sums, parse_sums
+from storage.signing import Signer, signed_sums
 
 
 @dataclass(frozen=True)
@@ -134,30 +132,30 @@ class BundleStore:
 
         def decide(pointer: Pointer | None) -> Pointer | None:
             if version is not None and (pointer is None or pointer.version != version):
-                raise conflict(workload, pointer, version)
-            return pointer and self._signed(pointer, self.pointers.renewable(pointer))
+                raise _conflict(workload, pointer, version)
+            self.pointers.check(pointer, workload, must_be_signed=pointer is not None)
+            return pointer and self._signed(pointer)
 
         self.pointers.change(workload, decide)
 
     def sign(self, workload: str, version: str, sha256sums: str) -> Pointer | None:
-        """Sign a bundle's file list, even if it is already signed; if the bundle is current, also sign the pointer.
+        """Sign a bundle, even if it is already signed; if the bundle is current, also sign the pointer.
 
         `sha256sums` is the digest of the file list that a person reviewed. Return None if the bundle is not current.
         """
-        signer, name = self.pointers.require_signer(), f"{location_of(workload, version)}/{SUMS}"
-        content = self.root.read(name)
-        if hashlib.sha256(content).hexdigest() != sha256sums:
-            raise BundleError(
-                f"The file {self.root.uri(name)} changed while the bundle was being verified.",
-                hint="Do not use the bundle until you have inspected and verified it again.",
-            )
-        self.root.put(f"{location_of(workload, version)}/{SIGNATURE}", signer.keys[0].sign(content))
+        signer, location = self.pointers.require_signer(), location_of(workload, version)
+        with self.opened(location) as folder:
+            signature = signer.sign_bundle(folder)
+            sums = (folder / SUMS).read_bytes()
+        # Check what was signed, because other users may have changed the bundle since it was reviewed.
+        if signed_sums(self.root.uri(location), sums, signature, signer.key.public_key()) != sha256sums:
+            raise _changed(self.root.uri(location))
+        self.root.put(f"{location}/{SIGNATURE}", signature)
 
         def decide(pointer: Pointer | None) -> Pointer | None:
             if pointer is None or pointer.version != version:
                 return None
-            before = self.pointers.last(pointer, workload, by_hand=True)
-            return self._signed(pointer.model_copy(update={"sha256sums": sha256sums}), before)
+            return self._signed(pointer.model_copy(update={"sha256sums": sha256sums}))
 
         return self.pointers.change(workload, decide)
 
@@ -209,12 +207,15 @@ class BundleStore:
         self, action: Action, workload: str, version: str | None, *, by: str, reason: str, replacing: str | None
     ) -> Pointer:
         def decide(pointer: Pointer | None) -> Pointer:
-            before = self.pointers.last(pointer, workload, by_hand=action != "promote")
+            if action == "promote":
+                self.pointers.check(pointer, workload)
+            elif pointer is not None and pointer.signature is not None:
+                self.pointers.require_signer()
             current = pointer.version if pointer else None
             # If another process has made `version` current, a rollback must still withdraw `replacing`.
             is_done = version == current and (action != "rollback" or current == replacing)
             if not is_done and current != replacing:
-                raise conflict(workload, pointer, replacing)
+                raise _conflict(workload, pointer, replacing)
             target = version or (pointer.previous() if pointer else None)
             if target is None:
                 raise ConfigurationError(
@@ -222,14 +223,15 @@ class BundleStore:
                     hint="Choose a version with --to.",
                 )
             if pointer is not None and (is_done or (action == "promote" and target in pointer.withdrawn)):
-                return self._signed(pointer, before)
+                return self._signed(pointer)
             # Check the files, so that a damaged bundle never becomes current.
             location = location_of(workload, self.require(workload, target))
             with self.opened(location) as folder:
                 sums = self._check(location, folder)
             now = datetime.now(UTC).replace(microsecond=0)
             switch = Switch(action=action, version=target, sha256sums=sums, at=now, by=by, reason=reason)
-            return self._signed(switched(pointer, workload, switch), before)
+            first = Pointer(workload=workload, version=target, sha256sums=sums, history=(switch,))
+            return self._signed(pointer.switched(switch) if pointer else first)
 
         return self.pointers.change(workload, decide)
 
@@ -242,38 +244,52 @@ class BundleStore:
             raise BundleError(message, hint=error.hint) from error.__cause__
 
     def is_signed(self, workload: str, version: str) -> bool:
-        """Return whether the signer signed the bundle's file list; return True if there is no signer."""
+        """Return whether the signer signed the bundle; return True if there is no signer."""
         try:
             return self.signer is None or bool(self._signed_sums(self.signer, workload, version))
         except BundleError:
             return False
 
     def _signed_sums(self, signer: Signer, workload: str, version: str) -> str:
-        bundle = location_of(workload, version)
-        uri, hint = self.root.uri(bundle), how_to_sign(workload, version)
-        try:
-            content, signature = self.root.read(f"{bundle}/{SUMS}"), self.root.read(f"{bundle}/{SIGNATURE}")
-            return signed_sums(uri, content, signature, signer.public)
-        except FileNotFoundError as error:
-            raise BundleError(f"{uri} is not signed.", hint=hint) from error
-        except BundleError as error:
-            raise BundleError(error.message, hint=hint) from error
+        location = location_of(workload, version)
+        name = f"{location}/{SIGNATURE}"
+        signature = self.root.read(name) if self.root.exists(name) else b""
+        sums = self.root.read(f"{location}/{SUMS}")
+        return signed_sums(self.root.uri(location), sums, signature, signer.key.public_key())
 
-    def _signed(self, pointer: Pointer, before: Statement | None) -> Pointer:
+    def _signed(self, pointer: Pointer) -> Pointer:
         """Check the bundle's signature and sign the pointer; if there is no signer, return the pointer unchanged."""
         if self.signer is None:
             return pointer
-        workload, version = pointer.workload, pointer.version
-        if self._signed_sums(self.signer, workload, version) != pointer.sha256sums:
-            uri = self.root.uri(location_of(workload, version))
-            raise BundleError(
-                f"The bundle {uri} has changed since it was checked.",
-                hint="Do not use the bundle; restore it from a backup.",
-            )
-        return signed(pointer, self.signer, before, datetime.now(UTC).replace(microsecond=0))
+        if self._signed_sums(self.signer, pointer.workload, pointer.version) != pointer.sha256sums:
+            raise _changed(self.root.uri(location_of(pointer.workload, pointer.version)))
+        return pointer.signed(self.signer)
 
     def _bundles(self, prefix: str) -> Iterator[tuple[str, str]]:
         for entry in self.root.list(prefix):
             parts = entry.name.split("/")
             if len(parts) == 4 and parts[3] == SUMS and WORKLOAD.fullmatch(parts[1]) and VERSION.fullmatch(parts[2]):
                 yield parts[1], parts[2]
+
+
+def _changed(uri: str) -> BundleError:
+    return BundleError(
+        f"The bundle {uri} has changed since it was checked.",
+        hint="Do not use the bundle; restore it from a backup.",
+    )
+
+
+def _conflict(workload: str, pointer: Pointer | None, seen: str | None) -> ConflictError:
+    """Return the error for a change that was requested while `seen` was current (None if no bundle was current)."""
+    if pointer is None:
+        now = f'The workload "{workload}" has no current bundle now'
+    else:
+        last = pointer.history[-1:]
+        author = "".join(f" ({switch.action} by {switch.by}, {switch.at:%Y-%m-%d %H:%M} UTC)" for switch in last)
+        now = f'The current bundle of "{workload}" is {pointer.version} now{author}'
+    was = f"{seen} was current" if seen else "there was no current bundle"
+    return ConflictError(
+        f"{now}, but this change was requested while {was}. Nothing was changed.",
+        hint=f"Check the history (nightquant handoff show {workload} --history). If the change is still needed, run "
+        "the command again.",
+    )

@@ -71,7 +71,7 @@ class NightquantError(Exception):
         return f"{self.message} {self.hint}".rstrip()
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Dask, Ray and process pools pickle errors, but the default ``__reduce__`` drops keyword arguments.
+        # Dask and process pools pickle errors, but the default ``__reduce__`` drops keyword arguments.
         return (partial(type(self), hint=self.hint, transient=self.transient), (self.message,))
 
 

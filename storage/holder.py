@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from filelock import Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from storage.errors import NightRunningError, StoreError
@@ -101,7 +102,7 @@ def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
     with ExitStack() as stack:
         try:
             stack.enter_context(file_lock(folder / _LOCK, wait=False))
-        except BlockingIOError as error:
+        except Timeout as error:
             raise _running(root, _read(records, root.url)[-1:]) from error
         dead = _read(records, root.url)
 

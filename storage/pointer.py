@@ -1,35 +1,46 @@
-"""``current.json``: a workload's current bundle, the switches that led to this bundle, and a signed statement."""
+"""``current.json``: a workload's current bundle, the switches that led to this bundle, and a signature that expires.
+
+Other users may write to the store, so a run with a key trusts only the newest pointer that its own key signed.
+"""
 
 from __future__ import annotations
 
+import json
+import random
 import re
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeVar
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from pydantic import ValidationError
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from storage.errors import BundleError, ConfigurationError
-from storage.trust import (
-    VARIABLE,
-    VERSION,
-    Envelope,
-    FrozenDocument,
-    Signer,
-    Statement,
-    check_serial,
-    check_statement,
-)
+from storage.digest import canonical_json
+from storage.errors import BundleError, ConfigurationError, ConflictError, StoreError
+from storage.local_root import LocalRoot
+from storage.locks import file_lock
+from storage.root import StoreRoot, check_writable
+from storage.signing import Signer, is_signed
 
 Action = Literal["promote", "promote-by-hand", "rollback"]
 WORKLOAD = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
+VERSION = re.compile(r"\d{4}-\d{2}-\d{2}-[0-9a-f]{12}")
+CURRENT = "current.json"
 _LONGEST = 16 << 20  # maximum size in bytes; each switch adds about 300 bytes
+_STRICT = ConfigDict(frozen=True, extra="forbid")
+_SEEN = TypeAdapter(dict[str, int])
+# If many writers compete, one writer succeeds in each round.
+_TRIES = 20
+_PAUSE_S = 0.1
+_Decided = TypeVar("_Decided", bound="Pointer | None")
 
 
-class Switch(FrozenDocument):
+class Switch(BaseModel):
     """A change of the current bundle: the new version, and the change's time, author and reason."""
+
+    model_config = _STRICT
 
     action: Action
     version: str
@@ -39,20 +50,25 @@ class Switch(FrozenDocument):
     reason: str
 
 
-class Pointer(FrozenDocument):
+class Pointer(BaseModel):
     """Content of ``current.json``: the deployed bundle, and every switch that led to this bundle, oldest first.
 
     ``sha256sums`` is the digest of the bundle's ``SHA256SUMS``. Users rolled back from the ``withdrawn`` versions, so
-    runs never promote them. ``signed`` is None if there is no signing key.
+    runs never promote them. ``signature`` covers all other fields, and ``serial`` increases with every signature. If
+    there is no signing key, ``signature`` and ``expires_at`` are None.
     """
+
+    model_config = _STRICT
 
     format: Literal[1] = 1
     workload: str
-    version: str
+    version: Annotated[str, Field(pattern=f"^{VERSION.pattern}$")]
     sha256sums: str
     withdrawn: tuple[str, ...] = ()
     history: tuple[Switch, ...]
-    signed: Envelope | None = None
+    serial: int = 0
+    expires_at: AwareDatetime | None = None
+    signature: str | None = None
 
     def previous(self) -> str | None:
         """Return the most recent earlier version that is not withdrawn, or None if no such version exists."""
@@ -61,124 +77,147 @@ class Pointer(FrozenDocument):
 
     def text(self) -> str:
         """Return the content of ``current.json``."""
-        return self.model_dump_json(indent=1, exclude_none=True, by_alias=True) + "\n"
+        return self.model_dump_json(indent=1, exclude_none=True) + "\n"
 
-    def statement(self, keys: Sequence[Ed25519PublicKey], threshold: int = 1) -> Statement:
-        """Return the pointer's statement, which at least `threshold` different `keys` must have signed.
+    def switched(self, switch: Switch) -> Pointer:
+        """Return the pointer after a switch, without a signature; a rollback withdraws the replaced version."""
+        left = {self.version} if switch.action == "rollback" else set()
+        withdrawn = tuple(sorted({*self.withdrawn} - {switch.version} | left))
+        history = {"withdrawn": withdrawn, "history": (*self.history, switch), "expires_at": None, "signature": None}
+        return self.model_copy(update=history | {"version": switch.version, "sha256sums": switch.sha256sums})
 
-        Raises
-        ------
-        BundleError
-            Fewer than `threshold` of the `keys` signed the statement.
-        """
-        if self.signed is None:
-            name = self.workload
-            raise BundleError(
-                f"The current.json of {name} is not signed.",
-                hint=f"On a host that writes to the store, set {VARIABLE} and run: nightquant handoff sign {name}",
-            )
-        return self.signed.statement(self.workload, keys, threshold)
+    def signed(self, signer: Signer) -> Pointer:
+        """Return the pointer with a new signature, expiry time and serial number."""
+        now = datetime.now(UTC).replace(microsecond=0)
+        # Serial numbers are based on the current time, so that they increase even if the previous pointer was lost.
+        serial = max(self.serial + 1, int(now.timestamp()))
+        pointer = self.model_copy(update={"serial": serial, "expires_at": now + signer.valid})
+        return pointer.model_copy(update={"signature": signer.sign(pointer.message())})
 
-    def check_says(self, statement: Statement) -> None:
-        """Raise `BundleError` if the pointer differs from a signed statement."""
-        fields = ("workload", "version", "sha256sums", "withdrawn")
-        if any(getattr(self, name) != getattr(statement, name) for name in fields):
-            raise BundleError(
-                f"The current.json of {self.workload} differs from its signed statement.",
-                hint="Do not use current.json, because it was changed after it was signed.",
-            )
+    def is_newest(self, state: Path) -> bool:
+        """Record the serial number in a JSON file; return False if the file has a higher number for the workload."""
+        with file_lock(state.with_name(f"{state.name}.lock")):
+            seen = _seen_in(state)
+            if self.serial < seen.get(self.workload, 0):
+                return False
+            content = json.dumps(seen | {self.workload: self.serial}, indent=1) + "\n"
+            LocalRoot(state.absolute().parent).put(state.name, content.encode())
+        return True
 
-
-def switched(pointer: Pointer | None, workload: str, switch: Switch) -> Pointer:
-    """Return the unsigned pointer that results from a switch; a rollback withdraws the previously current version."""
-    withdrawn: set[str] = set()
-    if pointer is not None:
-        left = {pointer.version} if switch.action == "rollback" else set()
-        withdrawn = {*pointer.withdrawn} - {switch.version} | left
-    return Pointer(
-        workload=workload,
-        version=switch.version,
-        sha256sums=switch.sha256sums,
-        withdrawn=tuple(sorted(withdrawn)),
-        history=(*(pointer.history if pointer else ()), switch),
-    )
+    def message(self) -> bytes:
+        """Return the signed bytes: all fields except the signature."""
+        return canonical_json(self.model_dump(mode="json", exclude={"signature"})).encode()
 
 
-def signed(pointer: Pointer, signer: Signer, before: Statement | None, now: datetime) -> Pointer:
-    """Return the pointer with a new signed statement, whose serial number is higher than the number in `before`."""
-    # Serial numbers are based on the current time, so that they increase even if the previous statement was lost.
-    serial = int(now.timestamp())
-    if before is not None:
-        serial = max(serial, before.serial + 1)
-    statement = Statement(
-        workload=pointer.workload,
-        version=pointer.version,
-        sha256sums=pointer.sha256sums,
-        withdrawn=pointer.withdrawn,
-        serial=serial,
-        signed_at=now,
-        expires_at=now + signer.valid,
-    )
-    return pointer.model_copy(update={"signed": Envelope.of(statement, signer)})
+def check(pointer: Pointer | None, workload: str, key: EllipticCurvePublicKey, state: Path | None) -> None:
+    """Raise `BundleError` unless a pointer is signed, belongs to `workload`, and has not expired.
 
-
-def stated(
-    path: Path,
-    workload: str,
-    keys: Sequence[Ed25519PublicKey],
-    *,
-    threshold: int = 1,
-    min_version: str = "",
-    max_age: timedelta | None = None,
-    state: Path | None = None,
-) -> Statement:
-    """Verify a copy of ``current.json`` for a deployment team that trusts only `keys`; return the statement.
-
-    Parameters
-    ----------
-    keys, threshold
-        At least `threshold` of these public keys must have signed the statement.
-    min_version, max_age
-        See `check_statement`.
-    state
-        File that `check_serial` reads and writes.
-
-    Raises
-    ------
-    BundleError
-        The copy is not a valid ``current.json``, lacks required signatures, has expired or is too old.
-    ConfigurationError
-        The threshold exceeds the number of keys, or `state` is damaged.
+    If `state` is given, also refuse a pointer that is older than a pointer recorded in this file.
     """
-    if threshold > (given := len({key.public_bytes_raw() for key in keys})):
-        raise ConfigurationError(
-            f"The threshold of {threshold} signatures is larger than the number of public keys ({given}).",
-            hint="Pass more public keys, or lower the threshold.",
+    problem = ""
+    if pointer is None or pointer.signature is None or pointer.expires_at is None:
+        problem = "is not signed"
+    elif not is_signed(pointer.message(), pointer.signature, key):
+        problem = "was changed, or was signed with another key"
+    elif pointer.workload != workload:
+        problem = f"belongs to the workload {pointer.workload}"
+    elif datetime.now(UTC) >= pointer.expires_at:
+        problem = f"expired at {pointer.expires_at:%Y-%m-%d %H:%M} UTC"
+    elif state is not None and not pointer.is_newest(state):
+        problem = f"is an old copy, because {state} contains a serial number higher than {pointer.serial}"
+    if problem:
+        raise BundleError(
+            f"The current.json of {workload} {problem}.",
+            hint="Fetch current.json again. If this is the latest current.json, check the bundle and its history, "
+            f"then run: nightquant handoff sign {workload}",
         )
-    try:
-        if path.stat().st_size > _LONGEST:
-            raise BundleError(
-                f"{path} is larger than any current.json that nightquant writes.", hint="Fetch the file again."
+
+
+class Pointers:
+    """The ``current.json`` files of a store's workloads."""
+
+    def __init__(self, root: StoreRoot, signer: Signer | None) -> None:
+        self._root, self._signer = root, signer
+        # This host's record of serial numbers. In a local store, the record is part of the store and of its backups.
+        self._seen = root.lock_folder() / "signed.json"
+
+    def read(self, workload: str) -> Pointer | None:
+        """Read a workload's pointer; return None if the workload does not have a pointer."""
+        name = f"{location_of(workload)}/{CURRENT}"
+        try:
+            return parse(self._root.uri(name), self._root.read(name))
+        except FileNotFoundError:
+            return None
+
+    def change(self, workload: str, decide: Callable[[Pointer | None], _Decided]) -> _Decided:
+        """Replace a pointer by compare-and-swap, and return the result of `decide`.
+
+        `decide` receives the current pointer, and returns the pointer to write, or the same pointer or None to write
+        nothing. If the pointer changes before the write, `decide` is called again; after 20 times, raise
+        `ConflictError`. The lock prevents other processes on this host from signing a newer pointer first.
+        """
+        name = f"{location_of(workload)}/{CURRENT}"
+        with self._root.lock(f"handoff-{workload}"):
+            if self._root.local is None:
+                check_writable(self._root)
+            before: Pointer | None = None
+            after: _Decided | None = None
+            for _ in range(_TRIES):
+                stamped = self._root.stamped(name)
+                current = parse(self._root.uri(name), stamped.content) if stamped else None
+                if after is not None and _has_landed(before, after, current):
+                    break
+                before, after = current, decide(current)
+                if after is None or after is current:
+                    return after
+                if self._root.swap(name, after.text().encode(), stamped.etag if stamped else None) is not None:
+                    break
+                time.sleep(random.uniform(0, _PAUSE_S))
+            else:
+                raise ConflictError(
+                    f"The file {self._root.uri(name)} changed during each of {_TRIES} attempts to replace it.",
+                    hint="Check which bundle is current. If your change is still needed, run the command again.",
+                )
+            if self._signer is not None and after is not None:
+                after.is_newest(self._seen)
+            return after
+
+    def check(self, pointer: Pointer | None, workload: str, *, must_be_signed: bool = False) -> None:
+        """Raise an error if a run must not continue from this pointer; accept a pointer that was never signed."""
+        was_signed = self._signer is not None and workload in _seen_in(self._seen)
+        if must_be_signed or was_signed or (pointer is not None and pointer.signature is not None):
+            check(pointer, workload, self.require_signer().key.public_key(), self._seen)
+
+    def require_signer(self) -> Signer:
+        """Return the signer; raise `ConfigurationError` if no signing key is set."""
+        if self._signer is None:
+            raise ConfigurationError(
+                "No signing key is set.", hint="Set NIGHTQUANT_SIGNING_KEY to the path of the key file."
             )
-        pointer = Pointer.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not a valid current.json"
-        raise BundleError(f"{path} cannot be read: {reason}.", hint="Fetch the file again.") from error
-    statement = pointer.statement(keys, threshold)
-    check_statement(statement, workload, min_version=min_version, max_age=max_age)
-    if state is not None:
-        check_serial(state, statement)
-    return statement
+        return self._signer
+
+
+def read_current(path: Path, workload: str, key: EllipticCurvePublicKey, state: Path | None = None) -> Pointer:
+    """Read and check an untrusted copy of ``current.json`` (see `Pointer.check`)."""
+    try:
+        with path.open("rb") as stream:
+            pointer = parse(path, stream.read(_LONGEST))
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror or error}.") from error
+    check(pointer, workload, key, state)
+    return pointer
+
+
+def parse(place: object, content: bytes) -> Pointer:
+    """Parse the content of the ``current.json`` at `place`; raise `StoreError` if the file is damaged."""
+    try:
+        return Pointer.model_validate_json(content)
+    except ValidationError as error:
+        raise StoreError(f"{place} is damaged.", hint="Restore the file from a backup, or remove it.") from error
 
 
 def location_of(workload: str, version: str | None = None) -> str:
-    """Return the folder of a workload's bundles, or of the bundle `version`, relative to the store's root.
-
-    Raises
-    ------
-    ConfigurationError
-        The workload's name or the version is not valid.
-    """
+    """Return the folder of a workload's bundles, or of a bundle, relative to the store's root; refuse invalid names."""
     for name, pattern in ((workload, WORKLOAD), (version, VERSION)):
         if name is not None and not pattern.fullmatch(name):
             raise ConfigurationError(
@@ -186,3 +225,19 @@ def location_of(workload: str, version: str | None = None) -> str:
                 "2026-11-21-0123456789ab."
             )
     return f"handoff/{workload}" if version is None else f"handoff/{workload}/{version}"
+
+
+def _seen_in(state: Path) -> dict[str, int]:
+    """Return each workload's highest recorded serial number, or ``{}`` if the file does not exist yet."""
+    try:
+        return _SEEN.validate_json(state.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValidationError) as error:
+        raise ConfigurationError(f"{state} does not contain serial numbers. Restore it from a backup.") from error
+
+
+def _has_landed(before: Pointer | None, after: Pointer, current: Pointer | None) -> bool:
+    """Return whether `after` was written even though the response to the write was lost."""
+    previous, history = (pointer.history if pointer else () for pointer in (before, after))
+    return len(history) > len(previous) and current is not None and current.history[: len(history)] == history

@@ -18,14 +18,13 @@ from storage.bundles import BundleStore
 from storage.digest import canonical_json
 from storage.errors import BundleError, StoreError
 from storage.holder import Holder
-from storage.pointer import Switch
+from storage.pointer import VERSION, Switch
 from storage.results import Row
 from storage.results.layout import find_files, part_name, read_rows
 from storage.results.tables import MEASUREMENTS, PROMOTIONS, RUNS
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
 from storage.seal import check_sums, read_manifest
-from storage.trust import VERSION
 
 _BY = re.compile(r"run ([A-Za-z0-9][A-Za-z0-9._-]*)")
 
@@ -63,8 +62,7 @@ def unrecorded_switches(place: StoreRoot | Path | str) -> list[Unrecorded]:
     return [
         switch
         for switch in switches
-        # Earlier versions recorded the measurements of all workloads in one file.
-        if not measured.isdisjoint({switch.run_id, part_name(switch.run_id, switch.workload)})
+        if part_name(switch.run_id, switch.workload) in measured
         and part_name(switch.run_id, switch.workload) not in recorded
     ]
 

@@ -15,6 +15,8 @@ from pathlib import Path, PurePosixPath
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, cast
 
+from platformdirs import user_cache_path
+
 from storage.errors import ConfigurationError, StoreError
 from storage.locks import file_lock
 
@@ -129,9 +131,9 @@ class StoreRoot(abc.ABC):
     def delete(self, name: str) -> None:
         """Remove a file if it exists."""
 
-    def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[None]:
+    def lock(self, name: str) -> AbstractContextManager[None]:
         """Lock this store while the block runs; the lock for an object store excludes only processes on this host."""
-        return file_lock(self.lock_folder() / name, shared=shared)
+        return file_lock(self.lock_folder() / name)
 
     def lock_folder(self) -> Path:
         """Return the folder for this store's lock files; an object store's folder is local to this host and user."""
@@ -185,7 +187,7 @@ def cache_base() -> Path:
     """Return the folder from `set_cache_folder` or ``NIGHTQUANT_CACHE``; by default, a folder in the user's cache."""
     if chosen := _chosen_cache or os.environ.get("NIGHTQUANT_CACHE"):
         return Path(chosen).expanduser().absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nightquant"
+    return user_cache_path("nightquant")
 
 
 def fsync(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Write, sign and check the ``SHA256SUMS`` file of a bundle, and check ``manifest.json`` against its schema.
+"""Write and check the ``SHA256SUMS`` file of a bundle, and check ``manifest.json`` against its schema.
 
 A bundle is a folder of regular files with simple ASCII names, without subfolders. Links, subfolders, special files and
 files with other names are refused without being opened.
@@ -11,34 +11,31 @@ import json
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, cast
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
 from storage.digest import JsonObject, file_digest
 from storage.errors import BundleError
-from storage.trust import signers_among
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
-SUMS, SIGNATURE, MANIFEST = "SHA256SUMS", "SHA256SUMS.sig", "manifest.json"
+SUMS, SIGNATURE, MANIFEST = "SHA256SUMS", "model.sig", "manifest.json"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_LINE = re.compile(rf"([0-9a-f]{{64}})  ({_NAME.pattern})")
+_LINE = re.compile(rf"([0-9a-f]{{64}})  ({_NAME.pattern})\n")
 _LONGEST = 1 << 20
 
 
 def write_sums(folder: Path) -> str:
     """Write ``SHA256SUMS`` for all files of a flat folder, sorted by name; return the digest of ``SHA256SUMS``."""
     names = sorted(_regular_files(folder) - {SUMS, SIGNATURE})
-    text = "".join(f"{file_digest(folder / name)}  {name}\n" for name in names)
-    (folder / SUMS).write_text(text, encoding="ascii")
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
+    content = _text({name: file_digest(folder / name) for name in names})
+    (folder / SUMS).write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def check_sums(folder: Path) -> str:
@@ -48,18 +45,16 @@ def check_sums(folder: Path) -> str:
         raise BundleError(
             f"{folder} is not a bundle, because {SUMS} is missing.", hint="Fetch the complete bundle again."
         )
-    if (folder / SUMS).stat().st_size > _LONGEST:
-        raise BundleError(
-            f"{folder}: {SUMS} is larger than {_LONGEST} bytes, the maximum that nightquant writes.",
-            hint="Do not use the bundle; fetch it again.",
-        )
-    content = (folder / SUMS).read_bytes()
+    with (folder / SUMS).open("rb") as stream:
+        content = stream.read(_LONGEST)
     listed = parse_sums(folder, content)
-    problems = [f"{name} is missing" for name in sorted(listed.keys() - present)]
-    problems += [f"{name} is not listed in {SUMS}" for name in sorted(present - listed.keys() - {SUMS, SIGNATURE})]
-    problems += [
-        f"{name} was changed" for name in sorted(listed.keys() & present) if file_digest(folder / name) != listed[name]
-    ]
+    actual = {name: file_digest(folder / name) for name in sorted(present - {SUMS, SIGNATURE})}
+    problems = [f"{name} is missing" for name in sorted(listed.keys() - actual.keys())]
+    problems += [f"{name} is not listed in {SUMS}" for name in sorted(actual.keys() - listed.keys())]
+    problems += [f"{name} was changed" for name in actual if name in listed and actual[name] != listed[name]]
+    if not problems and content != _text(actual):
+        # nightquant sorts the names and lists each name once, so that a bundle has exactly one ``SHA256SUMS``.
+        problems = [f"the lines of {SUMS} are unsorted or repeated"]
     if problems:
         raise BundleError(f"{folder}: {'; '.join(problems)}.", hint="Do not use the bundle; fetch it again.")
     return hashlib.sha256(content).hexdigest()
@@ -71,51 +66,18 @@ def check_name(folder: object, name: str) -> None:
         raise _odd(folder, name)
 
 
-def sign(folder: Path, key: Ed25519PrivateKey) -> None:
-    """Sign a bundle's ``SHA256SUMS``; the same key and content always yield the same signature."""
-    (folder / SIGNATURE).write_bytes(key.sign((folder / SUMS).read_bytes()))
-
-
-def check_signature(folder: Path, keys: Sequence[Ed25519PublicKey], sha256sums: str) -> None:
-    """Check that one of the keys signed the ``SHA256SUMS`` whose digest is `sha256sums` (see `check_sums`)."""
-    if not (folder / SIGNATURE).is_file():
-        raise BundleError(
-            f"{folder} is not signed, because {SIGNATURE} is missing.",
-            hint="Fetch the signed bundle, or ask the publisher to sign the bundle.",
-        )
-    # The list that was signed must be the list that was used to check the files.
-    if signed_sums(folder, (folder / SUMS).read_bytes(), (folder / SIGNATURE).read_bytes(), keys) != sha256sums:
-        raise BundleError(
-            f"{folder}: {SUMS} changed while it was being verified.", hint="Do not use the bundle; fetch it again."
-        )
-
-
-def signed_sums(place: object, content: bytes, signature: bytes, keys: Sequence[Ed25519PublicKey]) -> str:
-    """Check that one of the keys signed the list `content`, which was read from `place`; return the list's digest."""
-    if not signers_among(keys, [signature], content):
-        raise BundleError(
-            f"{place}: the signature of {SUMS} does not match any of the given keys.",
-            hint="Do not use the bundle, because it was changed or was signed with another key.",
-        )
-    return hashlib.sha256(content).hexdigest()
-
-
 def parse_sums(folder: object, content: bytes) -> dict[str, str]:
     """Return the digests in `content`, the ``SHA256SUMS`` of the bundle in `folder`, keyed by file name."""
-    *lines, last = content.decode("latin-1").split("\n")
-    matches = [match for line in lines if (match := _LINE.fullmatch(line))]
-    if last or not lines or len(matches) < len(lines):
+    matches = [_LINE.fullmatch(line) for line in content.decode("latin-1").splitlines(keepends=True)]
+    if not matches or not all(matches):
         raise BundleError(
             f"{folder}: {SUMS} is not a list of digests and file names.", hint="Do not use the bundle; fetch it again."
         )
-    names = [match[2] for match in matches]
-    # nightquant sorts the names and lists each name once, so that a bundle has exactly one possible ``SHA256SUMS``.
-    if names != sorted(set(names)) or {SUMS, SIGNATURE} & set(names):
-        raise BundleError(
-            f"{folder}: the file names in {SUMS} are unsorted, repeated or not allowed.",
-            hint="Do not use the bundle; fetch it again.",
-        )
-    return {match[2]: match[1] for match in matches}
+    return {match[2]: match[1] for match in matches if match}
+
+
+def _text(digests: Mapping[str, str]) -> bytes:
+    return "".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode("ascii")
 
 
 def _regular_files(folder: Path) -> set[str]:

@@ -8,8 +8,9 @@ import torch
 
 from tasks.build import model_source, open_candidate
 from tasks.job import Job, Workspace
+from tasks.quantize.spec import excluding
 from tasks.refs import CandidateRef
-from tasks.sensitivity import excluding, sensitivity
+from tasks.sensitivity import sensitivity
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 

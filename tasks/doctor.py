@@ -46,7 +46,7 @@ def _checked(name: str, good: bool, result: str, advice: str) -> Check:
     return Check(name, "ok", result) if good else Check(name, "note", result, advice)
 
 
-def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check]:
+def examine(store: str, on_wait: Callable[[], None] = lambda: None) -> list[Check]:
     """Run every check, and hold the host's lock for about ten seconds; call `on_wait` if a benchmark holds the lock."""
     with host_lock(LOCK, on_wait=on_wait):
         before = observe("before", 1, ())

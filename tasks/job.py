@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from storage.artifacts import ArtifactStore, artifact_digest
-from storage.errors import NightquantError, StoreError, unwritable
+from storage.errors import NightquantError, StoreError
 from storage.locks import passing_lock
 from tasks.refs import CheckpointRef, DatasetRef
 from tasks.workload.workload import Workload
@@ -60,11 +60,7 @@ class Workspace:
         StoreError
             The store is not writable.
         """
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(passing_lock(self.store.work_folder(digest).with_suffix(".lock")))
-            except OSError as error:
-                raise unwritable(self.store.root, error) from error
+        with passing_lock(self.store.work_folder(digest).with_suffix(".lock")):
             work = self.store.work_folder(digest)  # create the folder again, because the lock's last holder removed it
             try:
                 yield work

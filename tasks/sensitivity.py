@@ -26,7 +26,7 @@ from tasks.quantize.engine import running
 from tasks.quantize.graph.convert import pair_with_float
 from tasks.quantize.methods import FloatRecipe
 from tasks.quantize.source import ModelSource
-from tasks.quantize.spec import spec_of
+from tasks.quantize.spec import excluding, spec_of
 from tasks.refs import Frozen
 from tasks.results import LayerSensitivity
 from tasks.workload.recipe import Recipe
@@ -138,16 +138,6 @@ def _evaluated(job: Job[Workload], source: ModelSource, recipe: Recipe) -> tuple
     with running(spec), torch.inference_mode():
         quality = domain.evaluate(job, open_converted(folder), source.workspace, apart=spec.couples_rows)
     return Structure.read(folder).size_bytes, quality
-
-
-def excluding(recipe: Recipe, ranking: Sequence[LayerSensitivity], count: int) -> Recipe:
-    """Return a recipe that keeps the first `count` layers of `ranking` in float."""
-    changes: dict[str, object] = {"exclude": (*recipe.exclude, *(layer.module for layer in ranking[:count]))}
-    if "Embedding" in spec_of(recipe).layers and not any(layer.type == "Embedding" for layer in ranking[count:]):
-        # If all embeddings stay in float, remove the bit width for embeddings, because validation refuses an unused
-        # width.
-        changes["embedding_bits"] = None
-    return recipe.model_copy(update=changes)
 
 
 class _Noise:

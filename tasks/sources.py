@@ -39,6 +39,11 @@ def code_digest(*roots: Root) -> str:
     return digest_of({"code": sources})
 
 
+def source_digest(path: Path) -> str:
+    """Return the digest of one file's code, without its imports; comments and docstrings do not affect the digest."""
+    return _digest(_relevant_tree(path.read_bytes()))
+
+
 def model_digest(model: nn.Module, spec: Kind, *makers: Callable[..., object]) -> str:
     """Return the digest of the classes in a model, its factory, and the `makers` of the model and its inputs."""
     names = {type(part).__module__ for part in model.modules()}

@@ -88,7 +88,7 @@ def show(workload: str, version: str | None, history: bool, manifest: bool, form
     bundles = BundleStore(store)
     chosen = bundles.require(workload, version)
     pointer = bundles.pointer(workload)
-    switches = {} if pointer is None else pointer.model_dump(mode="json", by_alias=True, exclude_none=True)
+    switches = {} if pointer is None else pointer.model_dump(mode="json", exclude_none=True)
     if history:
         print_json(switches)
         return
@@ -156,7 +156,7 @@ def _show_switch(before: Pointer | None, pointer: Pointer, format: str) -> None:
         click.echo(f"The bundle {pointer.version} is already current; {change}.", err=True)
     lines = [f"{pointer.workload}: the current version is {pointer.version}."]
     lines += [f"Withdrawn: {', '.join(pointer.withdrawn)}."] if pointer.withdrawn else []
-    print_result(format, pointer.model_dump(mode="json", by_alias=True, exclude_none=True), lines)
+    print_result(format, pointer.model_dump(mode="json", exclude_none=True), lines)
 
 
 @command.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date
-from typing import TypeVar, get_args
+from typing import TypeVar
 
 import click
 from rich.console import Console
@@ -24,7 +24,7 @@ from flows.commands.flow_runs import exit_code_of, outcome_of
 from flows.console import new_console, night_lines, outcomes_of_run, shown_path
 from flows.execution.server import require_api
 from flows.request import NightlyRequest, NightSummary
-from flows.settings import Settings, TaskRunnerName, children_inherit, load_settings
+from flows.settings import Settings, children_inherit, load_settings
 from storage.results.query import open_catalog, rows_of
 from storage.root import check_writable
 
@@ -35,8 +35,8 @@ def run_options(command: Command) -> Command:
     """Add the options for the contents of runs and for how runs execute their stages."""
     task_runner = click.option(
         "--task-runner",
-        type=click.Choice(get_args(TaskRunnerName)),
-        help="Run the stages with this task runner (default: threads).",
+        metavar="threads|dask|MODULE:CLASS",
+        help="Run the stages with this Prefect task runner (default: threads).",
     )
     workers = click.option("--workers", type=click.IntRange(min=1), help="Run up to this many stages at once.")
     for option in (workers, task_runner, profile_option, store_option, recipe_option, workload_option):

@@ -1,7 +1,7 @@
 """Execution of a run's stages: the workers, the reporter, and the stages' durations.
 
 Prefect passes only parameters to a task. A task therefore finds its execution through a context variable, which the
-run's threads inherit. In a Dask or Ray worker, the context variable is not set, so the worker creates an execution
+run's threads inherit. In a Dask worker, the context variable is not set, so the worker creates an execution
 with one worker process.
 """
 

@@ -105,8 +105,8 @@ def sigterm_as_interrupt() -> Iterator[None]:
     After the first SIGTERM, ignore SIGTERM: a service manager signals the worker and the run, and the worker also
     signals the run. A second signal would interrupt the recording of the results or the report of the run's state.
 
-    While Ray's native code waits, it propagates `KeyboardInterrupt` but drops other exceptions. If SIGTERM raised a
-    different exception, a run on a cluster would ignore SIGTERM until the benchmark ended.
+    Native code that waits may propagate `KeyboardInterrupt` but drop other exceptions. If SIGTERM raised a different
+    exception, a run on such a task runner would ignore SIGTERM until the benchmark ended.
     """
     received: list[int] = []
 

@@ -51,7 +51,7 @@ Row: TypeAlias = Mapping[str, Cell]
 
 
 def caches_of(row: Row) -> Caches:
-    """Return ``"cold"`` if the gate uses cold calls, else ``"warm"``; earlier versions recorded only warm calls."""
+    """Return ``"cold"`` if the gate uses cold calls, else ``"warm"``."""
     return "cold" if row.get("caches") == "cold" else "warm"
 
 

@@ -11,7 +11,7 @@
 ``results/<table>/month=YYYY-MM/compacted-NNNN.parquet``
     All rows of a finished month, in a file that has replaced the runs' own files.
 
-The footer of a results file contains the file's SHA-256, which is computed with zeros in place of the digest. Parquet's
+The footer of a results file contains the file's SHA-256, which is computed with a placeholder for the digest. Parquet's
 checksums cover only pages, but a flipped bit in a header or footer can also change values.
 """
 
@@ -35,29 +35,14 @@ from storage.results.tables import Table
 from storage.root import Entry, StoreRoot
 
 _DIGEST = "nightquant.file-sha256"
-_BLANK = "0" * 64
-# Match the key and the value in Thrift's compact protocol: 0x18 begins the value, and 0x40 is its length (64).
-_WRITTEN = re.compile(re.escape(_DIGEST.encode()) + rb"\x18\x40([0-9a-f]{64})")
-
-# Add this placeholder to the footer before calling `sealed`.
-PLACEHOLDER = {_DIGEST: _BLANK}
+_PLACEHOLDER = hashlib.sha256(_DIGEST.encode()).hexdigest()
+# Add this entry to the footer before calling `sealed`.
+PLACEHOLDER = {_DIGEST: _PLACEHOLDER}
 
 
 def sealed(content: bytes) -> bytes:
     """Insert the digest into a file that was written with `PLACEHOLDER` in the footer."""
-    (place,) = _WRITTEN.finditer(content)
-    return content[: place.start(1)] + hashlib.sha256(content).hexdigest().encode() + content[place.end(1) :]
-
-
-def problem_of(content: bytes) -> str:
-    """Check a file against its own digest; return the problem, or ``""`` if the digest matches."""
-    has_digest = False
-    for place in _WRITTEN.finditer(content):
-        has_digest = True
-        blank = content[: place.start(1)] + _BLANK.encode() + content[place.end(1) :]
-        if hashlib.sha256(blank).hexdigest().encode() == place[1]:
-            return ""
-    return "its SHA-256 differs from the digest in its footer" if has_digest else "its footer does not have a SHA-256"
+    return content.replace(_PLACEHOLDER.encode(), hashlib.sha256(content).hexdigest().encode())
 
 
 RUNS_KEY = b"nightquant.runs"
@@ -190,23 +175,24 @@ def footer(root: StoreRoot, entry: Entry) -> pq.FileMetaData:
         raise broken(root, entry.name, error) from error
 
 
-def check_file(root: StoreRoot, name: str) -> bytes:
+def checked(root: StoreRoot, name: str) -> pq.ParquetFile:
     """Read a complete results file and check its digest; raise `StoreError` if the digest does not match."""
     try:
         content = root.read(name)
-        if problem := problem_of(content):
-            raise ValueError(problem)
-    except (OSError, ValueError) as error:
+        # Do not use ``read_table``, which would turn the folder name ``month=…`` into a column.
+        file = pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True)
+        digest = (file.metadata.metadata or {}).get(_DIGEST.encode(), b"none")
+        if hashlib.sha256(content.replace(digest, _PLACEHOLDER.encode())).hexdigest().encode() != digest:
+            raise ValueError("its SHA-256 differs from the digest in its footer")
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise broken(root, name, error) from error
-    return content
+    return file
 
 
 def read_rows(root: StoreRoot, name: str) -> pa.Table:
     """Read all rows of a results file and check its checksums; raise `StoreError` if the file is damaged."""
-    content = check_file(root, name)
     try:
-        # Do not use ``read_table``, which would turn the folder name ``month=…`` into a column.
-        return pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True).read()
+        return checked(root, name).read()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise broken(root, name, error) from error
 

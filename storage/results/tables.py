@@ -122,7 +122,7 @@ _CAPACITY = (
         choices=get_args(results.Scenario),
     ),
     Column("capacity_rps", REAL, "requests per second that the host serves with this candidate", "requests per second"),
-    Column("capacity_ratio", REAL, "candidate capacity / baseline capacity, measured in the same rounds", "ratio"),
+    Column("capacity_ratio", REAL, "candidate capacity / baseline capacity, measured in the same sittings", "ratio"),
     Column("capacity_ratio_low", REAL, "lower bound of the 95% interval for capacity_ratio", "ratio"),
     Column("capacity_ratio_high", REAL, "upper bound of the 95% interval for capacity_ratio", "ratio"),
     Column("capacity_p50_s", REAL, "median latency at capacity_rps; NULL in the offline scenario", "seconds"),
@@ -138,7 +138,7 @@ _CAPACITY = (
         "99.9th-percentile latency at capacity_rps; NULL if fewer than 10,000 requests were timed",
         "seconds",
     ),
-    Column("capacity_split", TEXT, "best configuration: numbers of processes, threads per process and rows per call"),
+    Column("capacity_split", TEXT, "numbers of processes, threads per process and rows per call"),
     Column(
         "capacity_limit",
         TEXT,

@@ -136,7 +136,7 @@ def benchmark(
         if settings.capacity is not None:
             workspace.progress(0, 1, "capacity measurements")
         promising = [each.name for each in candidates if each.may_be_promoted or each.standing == "defender"]
-        capacities = measure_capacity(session, timed, eligible_subjects(measured, promising), job, workspace.store)
+        capacities = measure_capacity(session, timed, eligible_subjects(measured, promising), workload)
         capacity_s = time.perf_counter() - capacity_began
         wall_s = time.perf_counter() - began
     _keep(diagnosis.proofs, {name: fact for name, fact in facts.items() if name not in known}, workspace.store)

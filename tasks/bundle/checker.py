@@ -2,7 +2,7 @@
 
 Usage: ``python verify.py [FOLDER] [--json]``. Exit code 0 means that the bundle is as published; 1 means that the
 bundle must not be deployed. This script needs Python 3.10 or later and the model's runtime. The script does not check
-``SHA256SUMS.sig``; ``MODEL_CARD.md`` shows how to check the signature with OpenSSL.
+``model.sig``; ``MODEL_CARD.md`` shows how to check the signature.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ def read_whole(folder: Path, expected: str = "") -> dict[str, bytes]:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode) or not PLAIN.fullmatch(name):
                 raise Refused(f"{name!r} is not a regular file, or its name is not allowed; fetch the bundle again")
             files[name] = stream.read()
-    sums, _ = files.pop("SHA256SUMS", b""), files.pop("SHA256SUMS.sig", None)
+    sums, _ = files.pop("SHA256SUMS", b""), files.pop("model.sig", None)
     lines = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items()]
     if "".join(lines).encode() != sums or not files or expected not in ("", hashlib.sha256(sums).hexdigest()):
         wrong = {line[66:].strip() for line in {*lines} ^ {*sums.decode("latin-1").splitlines(keepends=True)}}

@@ -178,7 +178,7 @@ def _described(workload: Workload) -> Json:
     for section in (described["data"], described["checkpoint"]):
         if isinstance(uri := section.get("uri"), str):
             section["uri"] = shown(uri)
-    return {"name": workload.name, "description": workload.description, "purpose": workload.domain, **described}
+    return {"name": workload.name, "description": workload.description, "domain": workload.domain, **described}
 
 
 def _measurements(provenance: Provenance) -> Iterator[Json]:

@@ -11,9 +11,14 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
-from urllib.parse import quote
+from uuid import NAMESPACE_URL, uuid5
+
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.license import DisjunctiveLicense, License, LicenseExpression
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
 
 from storage.artifacts import ArtifactStore
 from storage.digest import canonical_json
@@ -23,28 +28,7 @@ from tasks.refs import ArtifactRef
 
 PROVENANCE, SBOM = "provenance.intoto.json", "sbom.cdx.json"
 BUILD_TYPE = "urn:nightquant:night:1"
-
-
-@dataclass(frozen=True, order=True)
-class Package:
-    """A Python distribution with a normalized name.
-
-    ``licence`` is ``""`` if the distribution does not state a licence. ``expression`` is true if the
-    licence is an SPDX expression, and false if the licence is free text.
-    """
-
-    name: str
-    version: str
-    licence: str = ""
-    expression: bool = False
-
-    @property
-    def purl(self) -> str:
-        """Package URL of the distribution (github.com/package-url/purl-spec)."""
-        return f"pkg:pypi/{self.name}@{quote(self.version, safe='.-_')}"
-
-
-_BUILDER = Package("nightquant", installed_version("nightquant") or "unknown", "Apache-2.0", expression=True)
+_VERSION = installed_version("nightquant") or "unknown"
 
 
 def provenance_of(provenance: Provenance, files: Mapping[str, str], store: ArtifactStore) -> Json:
@@ -87,12 +71,15 @@ def provenance_of(provenance: Provenance, files: Mapping[str, str], store: Artif
                     {"name": "environment", "uri": SBOM, "digest": {"sha256": files[SBOM]}},
                 ],
             },
-            "runDetails": {"builder": {"id": _BUILDER.purl}, "metadata": {"invocationId": provenance.run_id}},
+            "runDetails": {
+                "builder": {"id": str(PackageURL("pypi", name="nightquant", version=_VERSION))},
+                "metadata": {"invocationId": provenance.run_id},
+            },
         },
     }
 
 
-def sbom_of(name: str, version: str, packages: Iterable[Package], python: str) -> Json:
+def sbom_of(name: str, version: str, packages: Iterable[Component], python: str) -> str:
     """Return the bill of materials as CycloneDX 1.6 JSON (cyclonedx.org/docs/1.6/json).
 
     Parameters
@@ -104,31 +91,20 @@ def sbom_of(name: str, version: str, packages: Iterable[Package], python: str) -
     python
         Version of Python.
     """
-    interpreter = {"type": "platform", "bom-ref": "python", "name": "python", "version": python}
-    return {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "version": 1,
-        "metadata": {
-            "tools": {"components": [_component(_BUILDER) | {"type": "application", "bom-ref": "builder"}]},
-            "component": {"type": "machine-learning-model", "bom-ref": "bundle", "name": name, "version": version},
-        },
-        "components": [interpreter, *map(_component, packages)],
-    }
+    bundle = Component(name=name, version=version, type=ComponentType.MACHINE_LEARNING_MODEL, bom_ref="bundle")
+    interpreter = Component(name="python", version=python, type=ComponentType.PLATFORM, bom_ref="python")
+    bom = Bom(components=[interpreter, *packages], serial_number=uuid5(NAMESPACE_URL, f"{name}/{version}"))
+    bom.metadata.component = bundle
+    bom.metadata.timestamp = None  # type: ignore[assignment]  # identical inputs must give identical bytes
+    builder = Component(name="nightquant", version=_VERSION, type=ComponentType.APPLICATION, bom_ref="builder")
+    bom.metadata.tools.components.add(builder)
+    bom.register_dependency(bundle, bom.components)
+    return JsonV1Dot6(bom).output_as_string(indent=1) + "\n"
 
 
-def _component(package: Package) -> Json:
-    described: Json = {
-        "type": "library",
-        "bom-ref": package.purl,
-        "name": package.name,
-        "version": package.version,
-        "purl": package.purl,
-    }
-    if package.licence:
-        named = {"expression": package.licence} if package.expression else {"license": {"name": package.licence}}
-        described["licenses"] = [named]
-    return described
+def _distribution(name: str, version: str, licence: License | None) -> Component:
+    purl = PackageURL("pypi", name=name, version=version)
+    return Component(name=name, version=version, bom_ref=str(purl), purl=purl, licenses=[licence] if licence else ())
 
 
 def _material(name: str, artifact: ArtifactRef, store: ArtifactStore) -> Json:
@@ -137,7 +113,7 @@ def _material(name: str, artifact: ArtifactRef, store: ArtifactStore) -> Json:
     return {"name": name, "uri": f"artifacts/{artifact.kind}/{artifact.digest}", "digest": {"sha256": digest}}
 
 
-def installed_packages(path: Sequence[str] | None = None) -> tuple[Package, ...]:
+def installed_packages(path: Sequence[str] | None = None) -> tuple[Component, ...]:
     """Return importable distributions, sorted by name; if several have the same name, return only the first.
 
     Parameters
@@ -145,25 +121,26 @@ def installed_packages(path: Sequence[str] | None = None) -> tuple[Package, ...]
     path
         Folders to search; None means this process's search path.
     """
-    packages: dict[str, Package] = {}
+    packages: dict[str, Component] = {}
     for installed in distributions() if path is None else distributions(path=list(path)):
         # An interrupted installation leaves a distribution without a name; ``importlib_metadata`` then raises an error.
         # On import, ``importlib_metadata`` replaces the standard library's finder.
         if installed.read_text("METADATA") is None and installed.read_text("PKG-INFO") is None:
             continue
-        if name := re.sub(r"[-_.]+", "-", _first(installed, "Name")).lower():
-            expression = _first(installed, "License-Expression")
-            package = Package(name, installed.version, expression or _phrase(installed), bool(expression))
-            packages.setdefault(name, package)
-    return tuple(sorted(packages.values()))
+        name = re.sub(r"[-_.]+", "-", _first(installed, "Name")).lower()
+        if name and name not in packages:
+            packages[name] = _distribution(name, installed.version, _licence(installed))
+    return tuple(packages[name] for name in sorted(packages))
 
 
-def _phrase(distribution: Distribution) -> str:
-    """Return the licence from the classifiers, or the licence text's first line if no classifier names a licence."""
+def _licence(distribution: Distribution) -> License | None:
+    """Return the SPDX expression; else the classifiers' licences; else the first line of the licence's text."""
+    if expression := _first(distribution, "License-Expression"):
+        return LicenseExpression(expression)
     classifiers = [line for line in distribution.metadata.get_all("Classifier") or () if line.startswith("License ::")]
     first = _first(distribution, "License").strip().partition("\n")[0]
-    named = [line.rpartition(" :: ")[2] for line in classifiers]
-    return ", ".join(named) or ("" if first == "UNKNOWN" else first[:100])
+    named = ", ".join(line.rpartition(" :: ")[2] for line in classifiers) or ("" if first == "UNKNOWN" else first[:100])
+    return DisjunctiveLicense(name=named) if named else None
 
 
 def _first(distribution: Distribution, field: str) -> str:

@@ -20,8 +20,8 @@ from storage.errors import BundleError
 from storage.humanize import minutes, plural
 from storage.pointer import Pointer
 from storage.recovery import by_run
-from storage.seal import MANIFEST, SUMS, check_manifest, sign, write_sums
-from storage.trust import Signer
+from storage.seal import MANIFEST, SIGNATURE, SUMS, check_manifest, write_sums
+from storage.signing import Signer
 from tasks.bundle.manifest import Provenance, manifest_of
 from tasks.bundle.origin import PROVENANCE, SBOM, installed_packages, provenance_of, sbom_of
 from tasks.bundle.verify import checker_source, packages_of, verify
@@ -162,13 +162,14 @@ def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspa
     card = _model_card(manifest, domain, RUNTIMES[runtime], signed=signer is not None)
     (folder / CARD).write_text(card, encoding="utf-8")
     workload = provenance.job.workload.name
-    _write_json(folder / SBOM, sbom_of(workload, version, installed_packages(), platform.python_version()))
+    bom = sbom_of(workload, version, installed_packages(), platform.python_version())
+    (folder / SBOM).write_text(bom, encoding="ascii")
     digests = {path.name: file_digest(path) for path in folder.iterdir() if path.name != SUMS}
     _write_json(folder / PROVENANCE, provenance_of(provenance, digests, store))
     write_sums(folder)
     if signer is not None:
-        sign(folder, signer.keys[0])
-    report = verify(folder)
+        (folder / SIGNATURE).write_bytes(signer.sign_bundle(folder))
+    report = verify(folder, signer.key.public_key() if signer else None)
     if not report.ok:
         raise BundleError(
             f"The candidate {provenance.candidate.name} of {provenance.job.workload.name} was not published: "

@@ -13,23 +13,26 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from storage.errors import BundleError
-from storage.seal import SIGNATURE, SUMS, check_signature, check_sums, read_manifest
-from storage.trust import Statement
+from storage.pointer import Pointer
+from storage.seal import SIGNATURE, SUMS, changed, check_sums, read_manifest
+from storage.signing import signed_sums
 from tasks.extensions import RUNTIMES
 
 _CHECKER = Path(__file__).with_name("checker.py")
 
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY")
+
+
+Signature = Literal["valid", "not checked", "none"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class VerificationReport:
     stage: Literal["pointer", "files", "signature", "manifest", "model"]
     problem: str = ""
     sha256sums: str = ""
-    signature: Literal["valid", "not checked", "none"] = "none"
+    signature: Signature = "none"
     workload: str = ""
     version: str = ""
     differences: dict[str, float] = field(default_factory=dict)
@@ -59,19 +62,23 @@ class VerificationReport:
 
 
 def verify(
-    path: Path, keys: Sequence[Ed25519PublicKey] = (), *, statement: Statement | None = None, timeout_s: float = 600.0
+    path: Path,
+    key: EllipticCurvePublicKey | None = None,
+    *,
+    pointer: Pointer | None = None,
+    timeout_s: float = 600.0,
 ) -> VerificationReport:
     """Verify the bundle in a folder.
 
-    If neither `keys` nor `statement` is given, a bundle is checked only against its own ``SHA256SUMS``. Only a
-    signature reveals that an attacker has rewritten both a file and ``SHA256SUMS``.
+    If neither `key` nor `pointer` is given, a bundle is checked only against its own ``SHA256SUMS``. Only a signature
+    reveals that an attacker has rewritten both a file and ``SHA256SUMS``.
 
     Parameters
     ----------
-    keys
-        Public keys; one of the keys must verify the bundle's signature.
-    statement
-        Signed statement about the current bundle, used instead of the signature; it must name the bundle in `path`.
+    key
+        Public key that must verify the bundle's signature.
+    pointer
+        Pointer whose signature was checked, used instead of the bundle's signature; it must name the bundle in `path`.
     timeout_s
         Maximum number of seconds for loading and running the model.
     """
@@ -79,16 +86,10 @@ def verify(
     try:
         sha256sums = check_sums(path)
         report = replace(report, sha256sums=sha256sums, stage="signature")
-        report = replace(report, signature=_signature(path, keys, statement, sha256sums), stage="manifest")
+        report = replace(report, signature=_signature(path, key, pointer, sha256sums), stage="manifest")
         manifest = read_manifest(path, sha256sums)
         report = replace(report, workload=manifest["workload"]["name"], version=manifest["version"])
-        if statement and (report.workload, report.version) != (statement.workload, statement.version):
-            raise BundleError(
-                f"The bundle in {path} is version {report.version} of {report.workload}, but the signed current.json "
-                f"names version {statement.version} of {statement.workload}.",
-                hint=f"Do not use this bundle; fetch version {statement.version}.",
-            )
-        report = replace(report, stage="model")
+        report = replace(report, stage="model", expires_at=pointer.expires_at if pointer else None)
         return _run_model(path, report, manifest["model"]["runtime"], timeout_s)
     except BundleError as error:
         return replace(report, problem=str(error))
@@ -130,19 +131,22 @@ def packages_of(*programs: str) -> tuple[str, ...]:
 
 
 def _signature(
-    path: Path, keys: Sequence[Ed25519PublicKey], statement: Statement | None, sha256sums: str
+    path: Path, key: EllipticCurvePublicKey | None, pointer: Pointer | None, sha256sums: str
 ) -> Literal["valid", "not checked", "none"]:
-    if statement is not None:
-        if statement.sha256sums != sha256sums:
+    if pointer is not None:
+        if pointer.sha256sums != sha256sums:
             raise BundleError(
-                f"The {SUMS} in {path} differs from the {SUMS} of version {statement.version}, which the signed "
-                "current.json names.",
-                hint=f"Do not use this bundle; fetch version {statement.version}.",
+                f"The bundle in {path} is not version {pointer.version}, which the signed current.json names.",
+                hint=f"Do not use this bundle; fetch version {pointer.version}.",
             )
         return "valid"
-    if not keys:
-        return "not checked" if (path / SIGNATURE).is_file() else "none"
-    check_signature(path, keys, sha256sums)
+    signature = path / SIGNATURE
+    if key is None:
+        return "not checked" if signature.is_file() else "none"
+    content = signature.read_bytes() if signature.is_file() else b""
+    # The list that was signed must be the list that was used to check the files.
+    if signed_sums(path, (path / SUMS).read_bytes(), content, key) != sha256sums:
+        raise changed(path, SUMS)
     return "valid"
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
@@ -181,45 +182,21 @@ def _single_column(outputs: Tensor) -> Tensor | None:
 def word_errors(outputs: Tensor, target: Tensor) -> Tensor:
     """Return the number of edits and the number of target words for each row, float64 [B, 2].
 
-    Parameters
-    ----------
-    outputs
-        Word ids (int64 [B, T], padded with negative ids) or CTC logits (float [B, K, T]; class 0 is the blank). CTC
-        decoding takes the best class at each step, removes repetitions, and finally removes blanks. Source: Graves et
-        al., "Connectionist temporal classification", 2006 (best path decoding).
-    target
-        Word ids, int64 [B, L], padded with negative ids.
-
-    Raises
-    ------
-    MeasurementError
-        The outputs or targets have unsupported shapes or types.
+    Outputs are word ids (int64 [B, T], padded with negative ids) or CTC logits (float [B, K, T]; class 0 is the blank),
+    whose best path is decoded (Graves et al., "Connectionist temporal classification", 2006). Targets are word ids,
+    int64 [B, L], padded with negative ids.
     """
     logits = outputs.is_floating_point()
     if outputs.dim() != (3 if logits else 2) or target.dim() != 2 or target.is_floating_point():
-        raise MeasurementError(
-            f"the model returns outputs of shape {list(outputs.shape)}, which wer cannot compare with "
-            f"{describe_target(target)}.",
-            hint="For wer, return word ids of shape [rows, steps] or logits of shape [rows, classes, steps], and "
-            "provide int64 targets of shape [rows, words].",
+        raise _refusal(
+            outputs,
+            f"wer needs [rows, steps] or [rows, classes, steps], and int64 targets, not {describe_target(target)}",
         )
     guesses = [_best_path(row) for row in outputs.argmax(1).tolist()] if logits else _without_padding(outputs)
     rows = zip(guesses, _without_padding(target), strict=True)
-    return torch.tensor([[edit_distance(guess, truth), len(truth)] for guess, truth in rows], dtype=torch.float64)
-
-
-def edit_distance(guess: Sequence[int], truth: Sequence[int]) -> int:
-    """Return the smallest number of insertions, deletions and substitutions that turn `guess` into `truth`.
-
-    Source: Wagner and Fischer, "The string-to-string correction problem", 1974.
-    """
-    above = list(range(len(truth) + 1))
-    for row, guessed in enumerate(guess, start=1):
-        current = [row]
-        for column, true in enumerate(truth, start=1):
-            current.append(min(above[column] + 1, current[-1] + 1, above[column - 1] + (guessed != true)))
-        above = current
-    return above[-1]
+    return torch.tensor(
+        [[Levenshtein.distance(guess, truth), len(truth)] for guess, truth in rows], dtype=torch.float64
+    )
 
 
 def _best_path(classes: Sequence[int]) -> list[int]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tasks.extensions import Need
 from tasks.quantize.base import Axis, Method
 from tasks.quantize.spec import EVERY, Calibration, Layer, Spec, Training
-from tasks.workload.recipe import Recipe
+from tasks.workload.recipe import Graph, MemoryFormat, Observer, Recipe, WeightScales
 
 _PLAIN = "tasks.quantize.plain:PlainConverter"
 _MEMORY_FORMAT = Axis("memory_format", ("contiguous", "channels-last"), frozenset({"Conv2d"}))
@@ -23,7 +23,7 @@ class FloatRecipe(Recipe):
     """A recipe that leaves the model in float, for baselines and comparisons."""
 
     method: Literal["none"]
-    memory_format: Literal["contiguous", "channels-last"] = "contiguous"
+    memory_format: MemoryFormat = "contiguous"
     """Memory format of images and convolutions."""
     onednn: bool = True
     """Whether to use oneDNN's kernels. Single steps of recurrent layers can be faster without oneDNN. The setting
@@ -50,7 +50,7 @@ class CastRecipe(Recipe):
     method: Literal["cast"]
     dtype: Literal["bfloat16"] = "bfloat16"
     """Type of the weights and the arithmetic."""
-    memory_format: Literal["contiguous", "channels-last"] = "contiguous"
+    memory_format: MemoryFormat = "contiguous"
     """Memory format of images and convolutions."""
 
 
@@ -141,9 +141,9 @@ class DynamicPerRow(Method[DynamicPerRowRecipe]):
 class GraphRecipe(Recipe):
     """A recipe that quantizes a model's complete graph."""
 
-    graph: Literal["auto", "eager", "fx"] = Field(default="auto", validation_alias=AliasChoices("graph", "flow"))
+    graph: Graph = "auto"
     """Torch's graph mode. `auto` uses eager mode if it supports the model, and otherwise FX graph mode."""
-    weights: Literal["per-channel", "per-tensor"] = "per-channel"
+    weights: WeightScales = "per-channel"
     """Granularity of the weights' scales: one scale per output channel, or one scale per weight tensor."""
 
     def layers(self) -> dict[str, Layer]:
@@ -155,7 +155,7 @@ class StaticRecipe(GraphRecipe):
     """A recipe that quantizes weights and activations in advance, with calibrated ranges."""
 
     method: Literal["static"]
-    activation_observer: Literal["min-max", "moving-average", "histogram"] = "histogram"
+    activation_observer: Observer = "histogram"
     """Method for deriving an activation's range from observed values."""
     calibration_batches: PositiveInt = 8
     """Number of calibration batches."""

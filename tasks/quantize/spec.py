@@ -6,19 +6,18 @@ reason for rejecting other values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from tasks.extensions import METHODS
-from tasks.workload.recipe import Engine, Recipe
+from tasks.workload.recipe import Engine, Graph, MemoryFormat, Observer, Recipe
 
 EVERY = "*"  # type name that stands for every type with a kernel
 
 Weights = Literal["int8", "int4", "float16", "bfloat16"]
 Granularity = Literal["tensor", "channel"]
 Activations = Literal["float", "dynamic-per-tensor", "dynamic-per-row", "static"]
-Observer = Literal["min-max", "moving-average", "histogram"]
 Property = Literal[
     "form",
     "weights",
@@ -82,8 +81,8 @@ class Spec:
     arithmetic: Literal["float32", "bfloat16"] = "float32"  # type in which float modules compute
     engine: Engine | None = None  # engine whose kernels run the converted module; None for an ordinary module
     operators: Literal["torch", "own"] = "torch"  # provider of the operators that the module calls: torch or nightquant
-    graph: Literal["auto", "eager", "fx"] = "auto"  # mode in which torch converts the model's graph
-    memory_format: Literal["contiguous", "channels-last"] = "contiguous"
+    graph: Graph = "auto"  # mode in which torch converts the model's graph
+    memory_format: MemoryFormat = "contiguous"
     onednn: bool = True
     tolerance: float = 5e-2
 
@@ -150,6 +149,26 @@ def limit(of: Property, *values: object, reason: str) -> Limit:
 def spec_of(recipe: Recipe) -> Spec:
     """Return the spec that a recipe's method creates."""
     return METHODS[recipe.method].spec(recipe)
+
+
+class Ranked(Protocol):
+    """A quantized layer of a ranking."""
+
+    @property
+    def module(self) -> str:
+        """Name of the module."""
+
+    @property
+    def type(self) -> str:
+        """Type of the module."""
+
+
+def excluding(recipe: Recipe, ranking: Sequence[Ranked], count: int) -> Recipe:
+    """Return a recipe that keeps the first `count` layers of `ranking` in float."""
+    changes: dict[str, object] = {"exclude": (*recipe.exclude, *(layer.module for layer in ranking[:count]))}
+    if "Embedding" in spec_of(recipe).layers and all(layer.type != "Embedding" for layer in ranking[count:]):
+        changes["embedding_bits"] = None  # ``embedding_bits`` is not allowed if no embedding is quantized
+    return recipe.model_copy(update=changes)
 
 
 def obstacle(spec: Spec, limits: Iterable[Limit]) -> str:

@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from storage.digest import canonical_json
+from storage.results import TrialOrigin
 from tasks.extensions import METHODS
 from tasks.search.repair import Repair
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.space import kept_float
-from tasks.search.trial import Build, Found, Origin, Rank, RankedLayer, Request, Screen, Time, Trial
+from tasks.search.trial import Build, Found, Rank, RankedLayer, Request, Screen, Time, Trial
 from tasks.workload.recipe import Recipe
 
 
@@ -182,7 +183,7 @@ class Race:
             (repair.tried,) = self._started
         return None
 
-    def _add(self, parent: Trial, origin: Origin, recipes: Iterable[Recipe]) -> list[int]:
+    def _add(self, parent: Trial, origin: TrialOrigin, recipes: Iterable[Recipe]) -> list[int]:
         """Return the numbers of the trials with these recipes; add trials for new recipes."""
         numbers, trials = [], self.board.trials
         for recipe in recipes:

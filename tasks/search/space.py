@@ -11,7 +11,7 @@ from storage.errors import UnavailableError
 from tasks.extensions import METHODS, RUNTIMES, Need
 from tasks.machine import Machine
 from tasks.quantize.base import Axis
-from tasks.quantize.spec import spec_of
+from tasks.quantize.spec import excluding, spec_of
 from tasks.search.trial import RankedLayer, Trial
 from tasks.workload.recipe import Recipe
 from tasks.workload.search import Search
@@ -101,11 +101,7 @@ def variants(workload: Workload, trial: Trial) -> list[Recipe]:
 
 def kept_float(recipe: Recipe, layers: Sequence[RankedLayer], count: int) -> Recipe:
     """Return the recipe with the first `count` layers in float."""
-    exclude = (*recipe.exclude, *(layer.module for layer in layers[:count]))
-    changes: dict[str, object] = {"exclude": exclude}
-    if "Embedding" in spec_of(recipe).layers and all(layer.type != "Embedding" for layer in layers[count:]):
-        changes["embedding_bits"] = None  # ``embedding_bits`` is not allowed if no embedding is quantized
-    return _renamed(recipe.model_copy(update=changes), recipe.name)
+    return _renamed(excluding(recipe, layers, count), recipe.name)
 
 
 def adopt(workload: Workload, finalists: Sequence[Trial]) -> Workload:

@@ -8,13 +8,11 @@ from pydantic import SerializeAsAny
 
 from storage.digest import canonical_json
 from storage.errors import MeasurementError
-from storage.results import Row
+from storage.results import QualityUnit, Row, TrialOrigin
 from tasks.refs import Frozen
 from tasks.results import Comparison, Evaluation, RunInfo
 from tasks.workload.recipe import Recipe
-from tasks.workload.search import QualityUnit
 
-Origin = Literal["written", "space", "variant", "kept-float"]
 Outcome = Literal["open", "passing", "chosen", "dropped", "failed"]
 
 
@@ -107,7 +105,7 @@ class Trial(Frozen):
     number: int
     recipe: SerializeAsAny[Recipe]
     runtime: str
-    origin: Origin
+    origin: TrialOrigin
     parent: str = ""
     size_bytes: int | None = None
     drop: Drop | None = None

@@ -10,7 +10,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import get_args
 
-from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from storage.digest import JsonObject
@@ -133,7 +133,7 @@ def _proposal(document: JsonObject, kind: str, place: Sequence[str | int], value
 
 def _keys_at(document: JsonObject, place: Sequence[str | int]) -> list[str]:
     """Return the keys that are allowed at `place`, the location of a pydantic error."""
-    domain = document.get("domain", document.get("purpose"))
+    domain = document.get("domain")
     models: list[type[BaseModel]] = [DOMAINS.workload(str(domain)) if domain else Workload]
     for part in place:
         if isinstance(part, int):
@@ -145,7 +145,7 @@ def _keys_at(document: JsonObject, place: Sequence[str | int]) -> list[str]:
             models = inner
         else:
             models = [model for model in models if part in _kinds(model)]
-    return [name for model in models for name in _names(model)]
+    return [name for model in models for name in model.model_fields]
 
 
 def _models(field: object) -> list[type[BaseModel]]:
@@ -158,12 +158,6 @@ def _models(field: object) -> list[type[BaseModel]]:
 def _kinds(model: type[BaseModel]) -> Iterable[str]:
     kind = model.model_fields.get("kind")
     return get_args(kind.annotation) if kind else ()
-
-
-def _names(model: type[BaseModel]) -> Iterable[str]:
-    for name, field in model.model_fields.items():
-        choices = field.validation_alias.choices if isinstance(field.validation_alias, AliasChoices) else [name]
-        yield from map(str, choices)
 
 
 _DEFINITIONS = "#/$defs/"
@@ -184,12 +178,9 @@ def workload_schema() -> JsonObject:
             "mapping": {name: _DEFINITIONS + names[recipe] for name, recipe in recipes.items()},
         },
     }
-    for model in models:
-        _allow_older_names(model, definitions[names[model]])
     for name, workload in workloads.items():
         properties = definitions[names[workload]]["properties"]
-        for key in ("domain", "purpose"):
-            properties[key] = {**properties[key], "const": name}
+        properties["domain"]["const"] = name
         properties["recipe"]["items"] = any_recipe
         _describe(properties, Workload)
     for recipe in recipes.values():
@@ -206,19 +197,6 @@ def _describe(properties: JsonObject, base: type[BaseModel]) -> None:
     """Copy missing key descriptions from the base class, because pydantic does not inherit descriptions."""
     for name, field in base.model_fields.items():
         properties[name].setdefault("description", field.description)
-
-
-def _allow_older_names(model: type[BaseModel], schema: JsonObject) -> None:
-    """Add the older names of keys to the schema, because pydantic includes only the first name of each key."""
-    for field in model.model_fields.values():
-        if not isinstance(field.validation_alias, AliasChoices):
-            continue
-        names = [str(choice) for choice in field.validation_alias.choices]
-        for older in names[1:]:
-            schema["properties"][older] = {**schema["properties"][names[0]], "deprecated": True}
-        if names[0] in schema["required"]:
-            schema["required"].remove(names[0])
-            schema["oneOf"] = [{"required": [name]} for name in names]
 
 
 def _reachable(definitions: Mapping[str, JsonObject], start: list[str]) -> JsonObject:

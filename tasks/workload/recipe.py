@@ -11,6 +11,10 @@ from tasks.workload.base import Section, Slug
 
 RuntimeName = Annotated[str, WithJsonSchema({"type": "string", "enum": list(RUNTIMES)})]
 Engine = Literal["x86", "fbgemm", "onednn", "qnnpack"]
+Graph = Literal["auto", "eager", "fx"]
+MemoryFormat = Literal["contiguous", "channels-last"]
+Observer = Literal["min-max", "moving-average", "histogram"]
+WeightScales = Literal["per-channel", "per-tensor"]
 
 
 class Recipe(Section):

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, WithJsonSchema, field_validator
 
+from storage.results import QualityUnit
 from tasks.extensions import METHODS, RUNTIMES
 from tasks.workload.base import Section
 from tasks.workload.gate import Gate, Objective
-from tasks.workload.recipe import Engine, RuntimeName
+from tasks.workload.recipe import Engine, Observer, RuntimeName, WeightScales
 
 MethodName = Annotated[str, WithJsonSchema({"type": "string", "enum": list(METHODS)})]
-QualityUnit = Literal["absolute", "relative"]
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Search(Section):
     """Runtimes to try. Runtimes whose files cannot be deployed are tried only if they are listed here."""
     engines: tuple[Engine, ...] = ()
     """Torch's quantized engines to try."""
-    weights: tuple[Literal["per-channel", "per-tensor"], ...] = ()
+    weights: tuple[WeightScales, ...] = ()
     """Granularities of weight scales to try."""
-    observers: tuple[Literal["min-max", "moving-average", "histogram"], ...] = ()
+    observers: tuple[Observer, ...] = ()
     """Activation observers to try."""
     embedding_bits: tuple[Literal[4, 8, 32], ...] = ()
     """Bit widths of embeddings to try; 32 leaves embeddings in float."""

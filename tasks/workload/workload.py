@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
 from pydantic import (
-    AliasChoices,
     Field,
     ModelWrapValidatorHandler,
     PositiveInt,
@@ -94,7 +93,7 @@ class Workload(Section):
     """Name of the workload; workloads of the same night must have different names."""
     description: PlainText
     """Short description for tables and reports."""
-    domain: str = Field(validation_alias=AliasChoices("domain", "purpose"))
+    domain: str
     """Domain of the model; determines the available sections and kinds."""
     licence: PlainText = ""
     """Licence of the model and the data, for the model card."""
@@ -118,7 +117,7 @@ class Workload(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _parse_as_domain(cls, value: object, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        if cls is Workload and isinstance(value, dict) and (domain := value.get("domain", value.get("purpose"))):
+        if cls is Workload and isinstance(value, dict) and (domain := value.get("domain")):
             # Every domain has its own subclass of `Workload`.
             return DOMAINS.workload(str(domain)).model_validate(value, context=info.context)  # type: ignore[return-value]
         return handler(value)

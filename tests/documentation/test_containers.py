@@ -84,4 +84,4 @@ def test_pools_take_what_deployments_set() -> None:
     assert pods["memory_request"] == pods["memory_limit"]
     containers = _declared("prefect-docker.yaml")["definitions"]["work_pool"]["job_variables"]
     assert set(containers) <= DOCKER
-    assert "/run/lock:/run/lock" in containers["volumes"]
+    assert "nightquant-cache:/cache" in containers["volumes"]

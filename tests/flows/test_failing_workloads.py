@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,13 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from safetensors.torch import save, save_file
 
 from flows.request import BUILT_IN
 from storage.check import check
 from storage.results.query import run_query
+from tests.storage.bundle_files import key_file
 from tests.storage.http_server import Site, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.long, pytest.mark.timeout(600)]
@@ -146,8 +144,7 @@ def night(migrated_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Nigh
     shutil.copytree(migrated_home, out / "prefect")
     weights = save({f"lstm.{key}": value for key, value in torch.nn.LSTM(256, 256).state_dict().items()})
     digest = hashlib.sha256(weights).hexdigest()
-    key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (key_line,) = re.findall(rb"\n(\S+)\n", key)
+    key_line = key_file().read_bytes().splitlines()[1]
     of_pictures(work)
     with serving(Site(weights)) as site:
         secret = site.url.replace("://", f"://{MARK}-user:{MARK}-password@") + f"?X-Amz-Signature={MARK}-signature"
@@ -165,7 +162,7 @@ def night(migrated_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Nigh
                 "PREFECT_HOME": str(out / "prefect"),
                 "PREFECT_LOGGING_TO_API_ENABLED": "true",
                 "NIGHTQUANT_RETRY_WAIT_S": "0",
-                "NIGHTQUANT_SIGNING_KEY": key.decode(),
+                "NIGHTQUANT_SIGNING_KEY": str(key_file()),
                 "NIGHTQUANT_WEBHOOK_URL": f"http://{MARK}-hook:{MARK}@127.0.0.1:1/hook?token={MARK}",
                 "AWS_SECRET_ACCESS_KEY": f"{MARK}-aws",
             },
@@ -198,7 +195,7 @@ def test_workloads_that_die_or_are_broken_fail_alone(night: Night) -> None:
 def test_no_secret_of_a_night_is_left_in_what_it_wrote_or_said(night: Night) -> None:
     # The night did what could have left them: it failed at every kind of source, signed a bundle and wrote its report.
     written = [path for path in night.folder.rglob("*") if path.is_file()]
-    assert {"SHA256SUMS.sig", "prefect.db"} <= {path.name for path in written}
+    assert {"model.sig", "prefect.db"} <= {path.name for path in written}
     assert list((night.store / "reports").glob("*.html"))
     marks = (MARK.encode(), night.key_line, MARK.encode("utf-16-le"))
     leaks = [path.name for path in written if any(mark in path.read_bytes() for mark in marks)]

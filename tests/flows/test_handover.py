@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from flows.handover import Handover, hand_over
 from flows.request import SearchResult
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
-from storage.seal import sign
-from storage.trust import Signer
+from storage.results import TrialOrigin
+from storage.seal import SIGNATURE
+from storage.signing import Signer
 from tasks.bundle.manifest import Provenance, Searched
 from tasks.bundle.package import BundleRef, package
 from tasks.job import Job, Workspace
 from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
 from tasks.results import CandidateResult, Evaluation, Failure, Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
-from tasks.search.trial import Origin, Trial
+from tasks.search.trial import Trial
 from tasks.workload.search import Goal
 from tests.storage.bundle_files import fill, signer_of
 from tests.tasks.test_gate import row, workload
@@ -117,7 +117,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     ) -> None:
         fill(folder, made.candidate.digest.encode())
         if signer is not None:
-            sign(folder, signer.keys[0])
+            (folder / SIGNATURE).write_bytes(signer.sign_bundle(folder))
 
     # Loading and running a model takes seconds; tests/tasks/bundle makes real ones.
     monkeypatch.setattr("tasks.bundle.package._fill", fill_and_seal)
@@ -150,10 +150,9 @@ def stays(outcome: Handover) -> bool | None:
 
 
 def serial(site: Site) -> int:
-    assert site.signer is not None
     pointer = site.bundles.pointer("demo")
     assert pointer is not None
-    return pointer.statement(site.signer.public).serial
+    return pointer.serial
 
 
 def test_a_first_winner_is_current_and_a_faster_one_replaces_it(site: Site) -> None:
@@ -222,7 +221,7 @@ def test_what_a_person_made_current_during_the_night_was_not_compared_and_stays(
 def test_a_winner_that_cannot_be_packaged_replaces_nothing_and_what_stays_is_renewed(
     site: Site, error: Exception
 ) -> None:
-    site.signer = signer_of(Ed25519PrivateKey.generate())
+    site.signer = signer_of()
     first = site.night(FIRST, None).version
     before = serial(site)
     outcome = site.night(FASTER, site.incumbent(), instead=failing(error))
@@ -284,7 +283,7 @@ def test_content_that_somebody_rolled_back_from_is_excluded_and_the_runner_up_wi
 
 
 def test_what_stays_is_renewed_whether_it_is_tonights_candidate_or_its_own_files(site: Site) -> None:
-    site.signer = signer_of(Ed25519PrivateKey.generate())
+    site.signer = signer_of()
     first = site.night(FIRST, None).version
     for rows, same_as in ((SAME, INT8), ([row(INT8, setting="incumbent"), *SAME[1:]], "")):
         before = serial(site)
@@ -294,7 +293,7 @@ def test_what_stays_is_renewed_whether_it_is_tonights_candidate_or_its_own_files
 
 
 def test_what_was_not_looked_at_is_not_renewed_and_what_was_killed_in_an_evaluation_is(site: Site) -> None:
-    site.signer = signer_of(Ed25519PrivateKey.generate())
+    site.signer = signer_of()
     site.night(FIRST, None)
     before = serial(site)
     site.night(FASTER, UnknownIncumbent(reason="the worker was lost"))
@@ -305,7 +304,7 @@ def test_what_was_not_looked_at_is_not_renewed_and_what_was_killed_in_an_evaluat
 
 def test_a_signature_that_cannot_be_renewed_is_a_problem(site: Site) -> None:
     site.night(FIRST, None)
-    site.signer = signer_of(Ed25519PrivateKey.generate())
+    site.signer = signer_of()
     outcome = site.night([row(INT8, setting="incumbent")], site.incumbent())
     assert stays(outcome) is True
     assert "nightquant handoff sign demo" in outcome.problem
@@ -313,7 +312,7 @@ def test_a_signature_that_cannot_be_renewed_is_a_problem(site: Site) -> None:
 
 def test_content_that_the_key_did_not_sign_is_packaged_again_and_recorded_as_replaced(site: Site) -> None:
     first = site.night(FIRST, None).version
-    site.signer = signer_of(Ed25519PrivateKey.generate())
+    site.signer = signer_of()
     outcome = site.night(SAME, site.incumbent(same_as=INT8))
     assert site.current() == outcome.version != first
     assert stays(outcome) is False
@@ -333,7 +332,7 @@ def test_the_content_that_is_current_replaces_nothing_although_its_bytes_were_ma
     ("origin", "searched"),
     [("space", Searched(trials=1, split="valid", bound=0.5, finalists=1, spent_s=90.0)), ("written", None)],
 )
-def test_a_bundle_says_which_search_made_its_recipe(site: Site, origin: Origin, searched: Searched | None) -> None:
+def test_a_bundle_says_which_search_made_its_recipe(site: Site, origin: TrialOrigin, searched: Searched | None) -> None:
     chosen = Trial(number=1, recipe=workload().recipe_named("int8"), runtime="torchscript", origin=origin, size_bytes=1)
     broken = chosen.model_copy(update={"number": 2, "size_bytes": None})
     search = SearchResult(

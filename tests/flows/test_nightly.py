@@ -13,14 +13,14 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from storage.check import check
-from storage.pointer import Pointer
+from storage.pointer import read_current
 from storage.results.query import run_query
 from storage.seal import SIGNATURE
 from tests.flows.processes import NIGHTQUANT, STAGES, Command, processes_of_stages
+from tests.storage.bundle_files import key_file, signer_of
+from tests.storage.test_signing import model_signing
 
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
 
@@ -35,17 +35,16 @@ class Nights:
     def __init__(self, folder, migrated_home):
         self.store, self.other = folder / "store", folder / "other"
         self.home, self.folder = shutil.copytree(migrated_home, folder / "prefect"), folder / "work"
-        self.key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         self.environments = {}
         self._hide_the_packages()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("NIGHTQUANT_SIGNING_KEY", self.key.decode())
+            patch.setenv("NIGHTQUANT_SIGNING_KEY", str(key_file()))
             self.first = self._begin(self.store, "--timings", program=SCRIPT)
         other = self._begin(self.other, program=SCRIPT)
         self.ended = [self._watch(self.first), self._end(other)]
         self.artifacts = self.files()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("NIGHTQUANT_SIGNING_KEY", self.key.decode())
+            patch.setenv("NIGHTQUANT_SIGNING_KEY", str(key_file()))
             self.ended.append(self._end(self._begin(self.store, "--format", "json", program=SCRIPT)))
 
     def _hide_the_packages(self):
@@ -175,15 +174,13 @@ def test_the_summary_is_printed_as_json_after_all_that_people_read(nights):
 
 
 def test_the_signing_key_signs_and_no_child_sees_it(nights):
-    assert list(nights.store.glob(f"handoff/*/*/{SIGNATURE}"))
+    assert model_signing(next(nights.store.glob(f"handoff/*/*/{SIGNATURE}")).parent)
     (path,) = nights.store.glob("handoff/*/current.json")
-    pointer = Pointer.model_validate_json(path.read_bytes())
-    pointer.check_says(pointer.statement([load_pem_private_key(nights.key, None).public_key()]))
+    read_current(path, path.parent.name, signer_of().key.public_key())
     lines = " ".join(line for _, line in nights.environments)
     assert all(kind in lines for kind in KINDS), lines
-    secret = nights.key.splitlines()[1]
-    seen = [line for (_, line), found in nights.environments.items() if secret in found or b"SIGNING_KEY" in found]
-    assert seen == []
+    secret = key_file().read_bytes().splitlines()[1]
+    assert [line for (_, line), found in nights.environments.items() if b"SIGNING_KEY" in found] == []
     written = [path for folder in (nights.store, nights.home) for path in folder.rglob("*") if path.is_file()]
     assert [path for path in written if secret in path.read_bytes()] == []
     assert not any("PRIVATE KEY" in output for _, output in nights.ended)

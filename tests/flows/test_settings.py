@@ -69,14 +69,24 @@ def test_a_deployments_task_runner_is_the_settings_at_the_start_of_its_run(monke
 
 @pytest.mark.parametrize("name", ["tasks.py", "flows/__init__.py", "storage.py"])
 def test_what_hides_nightquants_modules_is_refused_where_it_cannot_be_kept_out(name, tmp_path):
-    from flows.execution.task_runners import make_task_runner, refuse_namesakes
+    from flows.execution.task_runners import refuse_namesakes
 
     (tmp_path / "storage").mkdir()  # a folder without modules hides nothing
-    refuse_namesakes("Prefect")
+    refuse_namesakes()
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
-    with pytest.raises(ConfigurationError, match=f"{tmp_path}.*Ray searches the working directory first.*rename"):
-        make_task_runner(load_settings(task_runner="ray"))
+    with pytest.raises(ConfigurationError, match=f"{tmp_path}.*Prefect searches the working directory first.*rename"):
+        refuse_namesakes()
+
+
+def test_another_task_runner_is_named_by_its_import_path():
+    from flows.execution.task_runners import make_task_runner
+
+    named = make_task_runner(load_settings(task_runner="prefect.task_runners:ProcessPoolTaskRunner"))
+    assert type(named).__name__ == "ProcessPoolTaskRunner"
+    for wrong in ("threadz", "prefect.task_runners:Missing", "two words"):
+        with pytest.raises(ConfigurationError, match=f"{wrong}.* cannot be imported"):
+            make_task_runner(load_settings(task_runner=wrong))
 
 
 @pytest.mark.slow
@@ -109,8 +119,8 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path):
 
 
 def test_secrets_are_not_shown(monkeypatch):
-    monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", "very-secret")
+    monkeypatch.setenv("NIGHTQUANT_WEBHOOK_URL", "very-secret")
     settings = load_settings()
     assert "very-secret" not in repr(settings)
     assert "very-secret" not in settings.model_dump_json()
-    assert settings.signing_key.get_secret_value() == "very-secret"
+    assert settings.webhook_url.get_secret_value() == "very-secret"

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from storage.bundles import BundleStore
 from storage.local_root import LocalRoot
 from storage.pointer import Pointer
 from storage.root import StoreRoot
-from storage.seal import sign, write_sums
-from storage.trust import Signer
+from storage.seal import SIGNATURE, write_sums
+from storage.signing import Signer
+
+_KEYS = TemporaryDirectory(prefix="nightquant-keys-")
 
 
 def fill(folder: Path, content: bytes = b"weights", files: int = 3) -> None:
@@ -34,7 +37,7 @@ def publish(bundles: BundleStore, number: int, workload: str = "word-lm", *, fil
     with bundles.draft() as folder:
         fill(folder, str(number).encode(), files)
         if bundles.signer is not None:
-            sign(folder, bundles.signer.keys[0])
+            (folder / SIGNATURE).write_bytes(bundles.signer.sign_bundle(folder))
         bundles.publish(folder, workload, version(number))
     promote(bundles, version(number), workload, by="a test", reason=f"number {number}")
     return version(number)
@@ -49,21 +52,22 @@ def promote(
     return bundles.promote(workload, chosen, by=by, reason=reason, replacing=replacing)
 
 
-def pem(*keys: Ed25519PrivateKey) -> str:
-    """The PEM texts of private keys, one after the other."""
-    return "".join(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode() for key in keys)
+def key_file(name: str = "ours") -> Path:
+    """The PEM file of a private key; each name has one key, and the public key is in the same place, as ``.pub``."""
+    path = Path(_KEYS.name) / f"{name}.pem"
+    if not path.exists():
+        key = ec.generate_private_key(ec.SECP256R1())
+        path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        path.with_suffix(".pub").write_bytes(public)
+    return path
 
 
-def signer_of(*keys: Ed25519PrivateKey, days: float = 30.0) -> Signer:
-    """The signer with these keys."""
-    found = Signer.of(pem(*keys), days)
+def signer_of(name: str = "ours", days: float = 30.0) -> Signer:
+    """The signer with the key of this name."""
+    found = Signer.of(str(key_file(name)), days)
     assert found is not None
     return found
-
-
-def public_key_text(key: Ed25519PrivateKey) -> str:
-    """The PEM text of the public key."""
-    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 def _passed_on(operation: str) -> Callable[..., Any]:

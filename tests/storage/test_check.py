@@ -248,7 +248,7 @@ def test_a_damaged_or_foreign_pointer_is_named(handed_over: StoreRoot) -> None:
     handed_over.put("handoff/word-lm/current.json", pointer[:-9])
     (problem,) = check(handed_over).problems
     assert "current.json is damaged" in problem.what
-    assert problem.remedy == "Restore the file from a backup, or remove the file and promote a bundle again."
+    assert problem.remedy == "Restore the file from a backup, or remove it."
     for foreign in ("resnet18", "zoo"):
         handed_over.put("handoff/word-lm/current.json", pointer.replace(b"word-lm", foreign.encode()))
         for name in ("word-lm/a.txt", "word-lm/notes.txt", "notes.txt"):  # neither pointers nor bundles

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from filelock import Timeout
 
 from storage.errors import NightRunningError
 from storage.holder import Holder, LeasedError, hold, leased
@@ -64,8 +65,8 @@ def test_a_killed_night_frees_the_store_and_is_dead_until_it_is_forgotten(tmp_pa
 
 @pytest.mark.slow
 def test_a_night_that_ends_with_an_error_is_looked_at_by_the_next(tmp_path: Path) -> None:
-    with pytest.raises(BlockingIOError, match="its own"), hold(tmp_path, Holder("first", "")):
-        raise BlockingIOError("its own")
+    with pytest.raises(Timeout, match="its own"), hold(tmp_path, Holder("first", "")):
+        raise Timeout("its own")
     with hold(tmp_path, Holder("second", "")) as held:
         assert [each.run_id for each in held.dead] == ["first"]
 

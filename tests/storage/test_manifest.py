@@ -15,7 +15,7 @@ GOOD: dict[str, Any] = {
     "workload": {
         "name": "lstm-demo",
         "description": "",
-        "purpose": "sequence",
+        "domain": "sequence",
         "model": {"kind": "lstm"},
         "data": {"kind": "random"},
         "checkpoint": {"kind": "seeded"},
@@ -67,7 +67,7 @@ def test_a_complete_manifest_is_valid() -> None:
         lambda document: document["model"].update(runtime="aot-inductor"),
         lambda document: document.update(measured_runtime="openvino", engine=None),
         lambda document: document.update(engine="xnnpack"),
-        lambda document: document["workload"].update(purpose="text-encoder"),
+        lambda document: document["workload"].update(domain="text-encoder"),
         lambda document: document["recipe"].update(method="pt2e"),
         lambda document: document["resources"].update(tokenizer="tokenizer.json"),
     ],

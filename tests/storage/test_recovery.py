@@ -27,12 +27,12 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> StoreRoot:
     return StoreRoot.of(tmp_path / "store" if request.param == "local" else request.getfixturevalue("s3_store"))
 
 
-def measure(root: StoreRoot, night: int, part: str = "word-lm") -> None:
-    """Record what a night measures before it hands anything over; an empty `part` is as earlier versions did."""
+def measure(root: StoreRoot, night: int) -> None:
+    """Record what a night measures before it hands anything over."""
     run, day = RUNS[night], NIGHTS[night]
     winner = measurement(run, day, runtime="torchscript", artifact_digest=GOOD["sources"]["quantized"])
     failed = measurement(run, day, recipe="half", status="failed")
-    ResultsStore(root).append("measurements", [baseline(run, day), winner, failed], run, at(day), part)
+    ResultsStore(root).append("measurements", [baseline(run, day), winner, failed], run, at(day), "word-lm")
 
 
 def rows(root: StoreRoot, query: str) -> list[dict[str, object]]:
@@ -46,8 +46,8 @@ def recover(root: StoreRoot) -> None:
 
 
 def test_a_switch_that_a_night_did_not_live_to_record_is_found_and_recorded(root: StoreRoot) -> None:
-    for night, part in enumerate(("", "word-lm")):
-        measure(root, night, part)
+    for night in range(2):
+        measure(root, night)
         hand_over(root, night)
     assert [(each.run_id, each.before) for each in unrecorded_switches(root)] == [
         (RUNS[0], ""), (RUNS[1], VERSIONS[0])
@@ -134,12 +134,11 @@ def test_a_bundle_that_is_not_what_was_handed_over_says_nothing(root: StoreRoot)
     assert rows(root, "from promotions") == []
 
 
-@pytest.mark.parametrize("part", ["", "word-lm"])
-def test_a_run_that_died_after_it_had_measured_gets_its_row(tmp_path: Path, part: str) -> None:
+def test_a_run_that_died_after_it_had_measured_gets_its_row(tmp_path: Path) -> None:
     root, since = StoreRoot.of(tmp_path), at(NIGHTS[0], 2)
     dead = Holder(RUNS[0], "", host="bench", pid=7, since=since, store=root.url)
     assert not record_dead_run(root, dead)
-    measure(root, 0, part)
+    measure(root, 0)
     assert record_dead_run(root, dead)
     assert not record_dead_run(root, dead)
     (row,) = rows(root, "from runs")

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from storage.errors import BundleError
-from storage.seal import SIGNATURE, SUMS, check_signature, check_sums, sign, write_sums
-from storage.trust import public_keys
-from tests.storage.bundle_files import fill, public_key_text
+from storage.seal import SUMS, check_sums, write_sums
+from tests.storage.bundle_files import fill
 
 
 @pytest.fixture
@@ -99,64 +96,3 @@ def test_a_folder_with_something_else_cannot_be_sealed(bundle: Path):
     (bundle / "sub").mkdir()
     with pytest.raises(BundleError, match="not a regular file"):
         write_sums(bundle)
-
-
-@pytest.fixture
-def key() -> Ed25519PrivateKey:
-    return Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-
-
-@pytest.fixture
-def signed(bundle: Path, key: Ed25519PrivateKey) -> Path:
-    sign(bundle, key)
-    (bundle.parent / "key.pub").write_text(public_key_text(key))
-    return bundle
-
-
-@pytest.fixture
-def public(signed: Path) -> Path:
-    return signed.parent / "key.pub"
-
-
-def test_a_signature_is_valid_for_its_key_only(signed: Path, public: Path, tmp_path: Path):
-    check_signature(signed, public_keys([public]), check_sums(signed))
-    other = tmp_path / "other.pub"
-    other.write_text(public_key_text(Ed25519PrivateKey.generate()))
-    with pytest.raises(BundleError, match="signature"):
-        check_signature(signed, public_keys([other]), check_sums(signed))
-
-
-def test_a_rewritten_list_breaks_the_signature(signed: Path, public: Path):
-    (signed / "file-0.bin").write_bytes(b"evil")
-    write_sums(signed)
-    check_sums(signed)
-    with pytest.raises(BundleError, match="signature"):
-        check_signature(signed, public_keys([public]), check_sums(signed))
-
-
-def test_a_list_that_is_another_one_by_now_is_refused(signed: Path, public: Path):
-    with pytest.raises(BundleError, match="changed while it was being verified"):
-        check_signature(signed, public_keys([public]), "0" * 64)
-
-
-@pytest.mark.parametrize("content", [b"", b"short", bytes(64), bytes(65)])
-def test_a_damaged_signature_is_refused(content: bytes, signed: Path, public: Path):
-    (signed / SIGNATURE).write_bytes(content)
-    with pytest.raises(BundleError, match="signature"):
-        check_signature(signed, public_keys([public]), check_sums(signed))
-
-
-@pytest.mark.slow
-def test_an_unsigned_bundle_is_refused_where_a_key_is_given(signed: Path, public: Path):
-    (signed / SIGNATURE).unlink()
-    with pytest.raises(BundleError, match="not signed"):
-        check_signature(signed, public_keys([public]), check_sums(signed))
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_openssl_checks_it_as_the_model_card_says(signed: Path, public: Path):
-    command = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", str(public), "-rawin", "-in", SUMS]
-    command += ["-sigfile", SIGNATURE]
-    assert subprocess.run(command, cwd=signed, capture_output=True, check=False).returncode == 0
-    (signed / SUMS).write_bytes((signed / SUMS).read_bytes() + b"\n")
-    assert subprocess.run(command, cwd=signed, capture_output=True, check=False).returncode != 0

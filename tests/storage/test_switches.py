@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from storage.bundles import BundleStore
 from storage.errors import BundleError, ConflictError, StoreError
-from storage.pointer import Pointer, switched
+from storage.pointer import Pointer
 from storage.root import StoreRoot, check_writable
 from storage.seal import check_sums
 from tests.storage.bundle_files import Elsewhere, publish, signer_of, version
 
 WORKLOAD = "word-lm"
-KEY, OTHER = (signer_of(Ed25519PrivateKey.from_private_bytes(bytes(range(at, at + 32)))) for at in (0, 1))
+KEY, OTHER = signer_of(), signer_of("others")
 CURRENT = f"handoff/{WORKLOAD}/current.json"
 s3 = pytest.param("s3", marks=pytest.mark.server)
 s3_only = pytest.mark.parametrize("place", [s3], indirect=True)
@@ -208,7 +207,7 @@ def test_what_only_changes_the_signature_is_no_conflict(
     before_the_write(bundles, renew)
     after = roll_back(bundles)
     assert (after.version, after.withdrawn) == (version(1), (version(2),))
-    serials = [json.loads(each.signed.payload)["serial"] for each in (*renewed, after) if each and each.signed]
+    serials = [each.serial for each in (*renewed, after) if each]
     assert serials[0] < serials[1]
 
 
@@ -228,7 +227,7 @@ def test_of_two_hosts_that_renew_at_once_both_do(
     before_the_write(bundles, renew)
     bundles.renew(WORKLOAD)
     renewed.append(bundles.pointer(WORKLOAD))
-    first, second = (json.loads(each.signed.payload)["serial"] for each in renewed if each and each.signed)
+    first, second = (each.serial for each in renewed if each)
     assert first < second
 
 
@@ -251,7 +250,7 @@ def test_a_write_that_the_store_did_and_did_not_confirm_is_not_done_twice(
 @pytest.mark.slow
 def test_a_pointer_that_never_stands_still_is_given_up(bundles: BundleStore, monkeypatch: pytest.MonkeyPatch) -> None:
     swap = bundles.root.swap
-    monkeypatch.setattr("storage.pointers._PAUSE_S", 0.0)
+    monkeypatch.setattr("storage.pointer._PAUSE_S", 0.0)
     monkeypatch.setattr(bundles.root, "swap", lambda name, *rest: None if name == CURRENT else swap(name, *rest))
     with pytest.raises(ConflictError, match="each of 20 attempts"):
         roll_back(bundles)
@@ -279,9 +278,9 @@ def test_a_person_but_no_night_goes_on_from_what_others_signed(
     for number in (1, 2):
         publish(bundles, number)
     assert other.sign(WORKLOAD, version(1), check_sums(other.local_folder(WORKLOAD, version(1)))) is None
-    with pytest.raises(BundleError, match="has valid signatures for only 0"):
+    with pytest.raises(BundleError, match="signed with another key"):
         other.promote(WORKLOAD, version(1), by="a night", reason="fastest", replacing=version(2))
-    assert roll_back(other).signed is not None
+    assert roll_back(other).signature is not None
     other.renew(WORKLOAD, version(1))
 
 
@@ -291,7 +290,7 @@ def test_a_person_vouches_for_what_is_current_whoever_signed_before(
 ) -> None:
     publish(BundleStore(place, KEY), 1)
     other = elsewhere(OTHER)
-    with pytest.raises(BundleError, match="has valid signatures for only 0"):
+    with pytest.raises(BundleError, match="signed with another key"):
         other.renew(WORKLOAD)
     after = other.sign(WORKLOAD, version(1), check_sums(other.local_folder(WORKLOAD, version(1))))
     assert after is not None
@@ -430,7 +429,8 @@ def test_of_processes_that_switch_at_once_none_loses_what_it_was_told(
     for before, after in pairwise(pointer.history):
         if after.action == "rollback":
             assert before.version == told[after.reason]
-    replayed: Pointer | None = None
-    for switch in pointer.history:
-        replayed = switched(replayed, WORKLOAD, switch)
+    first = pointer.history[0]
+    replayed = Pointer(workload=WORKLOAD, version=first.version, sha256sums=first.sha256sums, history=(first,))
+    for switch in pointer.history[1:]:
+        replayed = replayed.switched(switch)
     assert replayed == pointer

@@ -32,7 +32,7 @@ def workload(**gate: Any) -> Workload:
             "schema_version": 1,
             "name": "demo",
             "description": "an LSTM",
-            "purpose": "sequence",
+            "domain": "sequence",
             "data": {"kind": "random-sequence"},
             "model": {"kind": "lstm"},
             "checkpoint": {"kind": "seeded"},
@@ -41,7 +41,7 @@ def workload(**gate: Any) -> Workload:
                 {"name": "int8", "method": "dynamic", "runtimes": ["eager", "torchscript"]},
                 {"name": "half", "method": "dynamic", "dtype": "float16"},
             ],
-            "benchmark": {"capacity": {"scenario": "offline"}},
+            "benchmark": {"capacity": {}},
             "gate": gate,
         }
     )

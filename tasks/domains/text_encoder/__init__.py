@@ -16,6 +16,7 @@ from tasks.workload.base import Kind, Section, SeededCheckpoint
 from tasks.workload.workload import SequenceBenchmark, Workload
 
 Pooling = Literal["mean", "cls", "max"]
+Task = Literal["classification", "embedding"]
 Metric = Literal["accuracy", "f1-macro", "cosine", "retrieval"]
 _OF_CLASSES = ("accuracy", "f1-macro")
 CONFIG = "config.json"
@@ -28,7 +29,7 @@ _DEFAULT_CLASSES = 2  # transformers' default number of classes
 class EncoderSpec(Kind):
     """A ``[model]`` section with the keys that all text encoders share."""
 
-    task: Literal["classification", "embedding"] = "classification"
+    task: Task = "classification"
     """Whether the model returns class logits (`classification`) or one vector per text (`embedding`)."""
     pooling: Pooling = "mean"
     """Method for combining a text's token vectors into one embedding."""

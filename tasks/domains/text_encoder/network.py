@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from inspect import signature
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from storage.errors import ConfigurationError, InputError, first_line
 from tasks.data.loading import shortened
-from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec
+from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec, Pooling, Task
 from tasks.libraries import quiet
 from tasks.refs import DatasetRef
 
@@ -28,8 +28,8 @@ class Encoder(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        task: Literal["classification", "embedding"],
-        pooling: Literal["mean", "cls", "max"],
+        task: Task,
+        pooling: Pooling,
         normalize: bool,
     ) -> None:
         super().__init__()

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from flows.commands.handoff import command
 from storage.bundles import BundleStore
 from storage.errors import BundleError, ConfigurationError, ConflictError
 from storage.seal import check_sums
-from tests.storage.bundle_files import pem, publish, signer_of, version
+from tests.storage.bundle_files import key_file, publish, signer_of, version
 
 
 @pytest.fixture
@@ -74,10 +73,9 @@ def test_rollback_leaves_another_bundle_than_the_one_that_is_named(store: Path):
 def test_a_switch_to_the_current_bundle_says_what_it_changes(
     switch: tuple[str, ...], is_signed: bool, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    key = Ed25519PrivateKey.generate()
     if is_signed:
-        monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", pem(key))
-    bundles = BundleStore(tmp_path, signer_of(key) if is_signed else None)
+        monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", str(key_file()))
+    bundles = BundleStore(tmp_path, signer_of() if is_signed else None)
     current = publish(bundles, 1)
     before = bundles.pointer("word-lm")
     result = invoke(*switch, current, "--reason", "worse", store=tmp_path)

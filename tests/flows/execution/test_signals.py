@@ -48,7 +48,7 @@ def test_a_worker_that_is_lost_fails_its_stage_alone(error):
 
 
 class Crashed:
-    """A future as Dask's and Ray's are: it makes a state of what is raised while it waits."""
+    """A future as Dask's is: it makes a state of what is raised while it waits."""
 
     def __init__(self, error):
         self.error = error

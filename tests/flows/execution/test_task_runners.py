@@ -1,4 +1,4 @@
-"""The same night on Dask and on Ray: every row is there, and no process is left."""
+"""A night on Dask: every row is there, and no process is left."""
 
 import contextlib
 import json
@@ -35,26 +35,12 @@ def assert_whole(store):
     assert check(store).problems == ()
 
 
-# The cluster below has a night on Dask.
-def test_a_night_runs_on_ray_and_leaves_no_process_behind(home, tmp_path):
-    pytest.importorskip("prefect_ray", reason="the ray extra is not installed")
-    store = tmp_path / "store"
-    command = Command(*NIGHT, "--store", str(store), "--task-runner", "ray", home=home, cwd=tmp_path)
-    output, _ = command.process.communicate(timeout=600)
-    assert command.process.returncode == 0, output
-    assert command.wait_until_gone() == []
-    assert_whole(store)
-    ran = processes_of_stages(home)
-    assert ran.keys() == STAGES
-    assert command.process.pid not in set().union(*ran.values())
-
-
 # tests/flows/test_interruptions.py stops nights in threads.
-@pytest.mark.parametrize(("runner", "number"), [("dask", signal.SIGKILL), ("ray", signal.SIGTERM)])
-def test_a_stopped_night_ends_its_other_processes_as_well(runner, number, home, tmp_path):
-    pytest.importorskip(f"prefect_{runner}", reason=f"the {runner} extra is not installed")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_stopped_night_ends_its_other_processes_as_well(number, home, tmp_path):
+    pytest.importorskip("prefect_dask", reason="the dask extra is not installed")
     store = tmp_path / "store"
-    command = Command(*NIGHT, "--store", str(store), "--task-runner", runner, home=home, cwd=tmp_path)
+    command = Command(*NIGHT, "--store", str(store), "--task-runner", "dask", home=home, cwd=tmp_path)
     deadline = time.monotonic() + 400
     # While it is timed, the night has processes of every kind.
     while "benchmark" not in processes_of_stages(home):

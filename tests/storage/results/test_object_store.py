@@ -33,9 +33,8 @@ def count(store: str, table: str = "measurements") -> int:
     return rows
 
 
-@pytest.mark.parametrize("limit", [0, 2_000_000], ids=["views over the files", "rows in the catalog"])
-def test_every_view_answers(store: str, limit: int) -> None:
-    refresh(store, materialize_up_to=limit)
+def test_every_view_answers(store: str) -> None:
+    refresh(store)
     assert count(store) == 6
     assert count(store, "samples") == 18
     assert count(store, "leaderboard") == 2
@@ -52,7 +51,7 @@ def test_a_night_published_after_a_listing_is_seen(store: str) -> None:
 def test_a_query_cannot_write_there(store: str) -> None:
     before = StoreRoot.of(store).list("")
     for sql in (f"copy (select 1) to '{store}/results/x.csv'", "create table x as select 1"):
-        with pytest.raises(QueryError, match="not allowed"):
+        with pytest.raises(QueryError):
             run_query(store, sql)
     assert StoreRoot.of(store).list("") == before
 

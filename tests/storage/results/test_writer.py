@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from storage.errors import StoreError
 from storage.results.tables import MEASUREMENTS, TABLES
 from storage.results.writer import ResultsStore, validated
-from storage.root import StoreRoot
 from tests.storage.results.rows import at, baseline, measurement, promotion, run_row, trial
 
 NIGHT = dt.date(2026, 3, 1)
@@ -155,12 +154,6 @@ def test_rows_that_share_their_key_are_refused_with_their_number(tmp_path: Path)
     rows = [measurement("r1", NIGHT, recipe=recipe) for recipe in ("a", "b", "c", "c", "c")]
     with pytest.raises(StoreError, match="2 rows share"):
         ResultsStore(tmp_path).append("measurements", rows, "r1", at(NIGHT))
-
-
-def test_writers_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    with StoreRoot.of(tmp_path).lock("results", shared=True):
-        ResultsStore(tmp_path).append("runs", [run_row("r1", NIGHT)], "r1", at(NIGHT))
-    assert len(list(tmp_path.rglob("*.parquet"))) == 1
 
 
 def test_pages_carry_checksums_that_parquet_readers_verify(tmp_path: Path) -> None:

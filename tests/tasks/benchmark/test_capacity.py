@@ -1,78 +1,138 @@
-"""Capacity on planted subjects, in real processes."""
+"""Capacity on planted subjects in real processes, the search for the highest rate, and the generator's own limit."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-import psutil
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from storage.errors import MeasurementError
 from storage.locks import host_lock
-from tasks.benchmark.capacity import ratios_of, splits_of
-from tasks.benchmark.capacity_messages import CapacityReport, CapacitySpec, Served, Split
+from tasks.benchmark.capacity import ratios_of
+from tasks.benchmark.capacity_child import CapacityReport, CapacitySpec, Served, generator_limit, highest_rate
+from tasks.benchmark.capacity_fleet import Fleet, Window
 from tasks.benchmark.child import Limit, run_child
-from tasks.benchmark.messages import ChildSpec, Subject
+from tasks.benchmark.messages import Subject
 from tasks.benchmark.protocol import LOCK
-from tests.tasks.benchmark.capacity_probe import Seen
 from tests.tasks.benchmark.planted import LOADER, plan
 
-ONE = Split(processes=1, threads=1, batch_size=1)
 
-
-def spec(*subjects: Subject, scenario: str = "offline", budget_s: float = 0.0, bound_s: float = 0.0) -> CapacitySpec:
-    return CapacitySpec.model_validate(
-        {
-            "subjects": subjects, "loader": LOADER, "threads": 1, "scenario": scenario, "splits": (ONE,),
-            "request_rows": 1, "bound_s": bound_s, "budget_s": budget_s, "seed": 1, "spawned_at": 0.0,
-        }
-    )  # fmt: skip
+def spec(*subjects: Subject, budget_s: float = 0.0, bound_s: float = 0.0) -> CapacitySpec:
+    return CapacitySpec(subjects=subjects, loader=LOADER, threads=1, processes=1, bound_s=bound_s, budget_s=budget_s)
 
 
 def measure(asked: CapacitySpec) -> CapacityReport:
     with host_lock(LOCK):
-        asked = asked.model_copy(
-            update={"spawned_at": time.monotonic()}
-        )  # waiting for another benchmark is not counted
         return run_child("tasks.benchmark.capacity_child", asked, CapacityReport, Limit(300))
 
 
-def test_splits_keep_all_processors_busy_unless_the_workload_says_otherwise() -> None:
-    found = [(split.processes, split.threads, split.batch_size) for split in splits_of(6, (), (), (1, 8))]
-    assert found == [(6, 1, 1), (6, 1, 8), (3, 2, 1), (3, 2, 8), (1, 4, 1), (1, 4, 8)]
-    assert [str(split) for split in splits_of(6, (2,), (1, 3, 4), (1,))] == [
-        "1 process × 2 threads, batch 1",
-        "3 processes × 2 threads, batch 1",
-    ]
-    assert splits_of(2, (4,), (), (1,)) == ()
+def window(*latency_s: float) -> Window:
+    return Window(1.0, np.array(latency_s), np.zeros(len(latency_s)), 0.0)
 
 
 def test_a_ratio_is_of_pairs_and_noise_that_both_have_in_common_does_not_widen_it() -> None:
-    host = [(1.0, 1.1), (0.5, 0.6), (0.8, 0.7), (1.2, 1.1)]
-    served = {
-        name: Served(split=ONE, rps=tuple((speed * first, speed * second) for first, second in host))
-        for name, speed in (("float/eager", 100.0), ("int8/eager", 150.0))
-    }
+    host = np.array([1.0, 0.5, 0.8, 1.2])
+    served = {name: Served(rps=tuple(rps * host)) for name, rps in (("float/eager", 100.0), ("int8/eager", 150.0))}
     ratio = ratios_of(served, "float/eager")["int8/eager"]
     assert ratio.value == pytest.approx(1.5)
     assert ratio.high / ratio.low == pytest.approx(1.0)
 
 
+@given(st.floats(0.02, 1.0), st.floats(10, 1e6))
+def test_the_highest_rate_that_passes_is_found(true: float, ceiling: float) -> None:
+    tried: list[float] = []
+
+    def attempt(rate: float) -> Window:
+        tried.append(rate)
+        return window(1.0, 1.0 if rate <= true * ceiling else 3.0)
+
+    rate, _ = highest_rate(attempt, 2.0, ceiling)
+    assert true * ceiling / 1.02 <= rate <= true * ceiling * (1 + 1e-9)
+    assert max(tried) <= ceiling
+    assert len(tried) <= 24
+
+
+@pytest.mark.parametrize(("fastest_s", "most"), [(1.0, 14), (2.5, 2)], ids=["some answers", "no answer"])
+def test_a_subject_without_a_rate_is_left_at_once_if_no_answer_is_in_time(fastest_s: float, most: int) -> None:
+    tried: list[float] = []
+
+    def attempt(rate: float) -> Window:
+        tried.append(rate)
+        return window(fastest_s, 3.0)
+
+    with pytest.raises(MeasurementError, match="No request rate meets latency_bound_ms = 2000"):
+        highest_rate(attempt, 2.0, 100.0)
+    assert len(tried) <= most
+
+
+@pytest.mark.parametrize(("late", "is_within"), [(9, True), (11, False)])
+def test_a_rate_passes_if_one_request_in_a_hundred_is_late(late: int, is_within: bool) -> None:
+    tested = window(*[9.0] * late, *[1.0] * (1000 - late))
+    if is_within:
+        assert highest_rate(lambda _: tested, 1.0, 100.0)[0] > 98
+    else:
+        with pytest.raises(MeasurementError):
+            highest_rate(lambda _: tested, 1.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("late_s", "busy", "said"),
+    [(0.0009, 0.5, ""), (0.0011, 0.5, "1.1 ms late"), (0.0009, 0.81, "busy 81% of the time")],
+)
+def test_a_generator_is_the_limit_if_it_is_late_or_busy(late_s: float, busy: float, said: str) -> None:
+    limit = generator_limit(np.full(100, late_s), busy, 0.01)
+    assert bool(limit) == bool(said)
+    assert said in limit
+
+
+def test_queueing_counts_because_no_request_waits_for_an_answer() -> None:
+    taken, queue = os.pipe()
+    finished_s = np.zeros(10)
+
+    def work() -> list[float]:
+        while (number := int.from_bytes(os.read(taken, 8), sys.byteorder, signed=True)) >= 0:
+            time.sleep(0.01)
+            finished_s[number] = time.monotonic()
+        return [100.0]
+
+    fleet = Fleet({}, queue, finished_s)
+    worker: dict[Any, Any] = {None: SimpleNamespace(send=lambda _: None)}
+    fleet.workers, fleet.answers = worker, work  # type: ignore[method-assign]
+    served = fleet.serve(np.full(10, 1e-4))
+    os.close(taken)
+    os.close(queue)
+    assert list(served.latency_s) == sorted(served.latency_s)
+    assert served.latency_s[-1] > 9 * 0.01
+    assert (served.lag_s >= 0).all()
+    assert served.lag_s.max() < 0.01
+
+
 @pytest.mark.slow
-def test_planted_speeds_are_found_offline_and_what_fails_costs_itself_alone(tmp_path: Path) -> None:
+def test_planted_speeds_are_found_and_a_candidate_that_fails_costs_itself_alone(tmp_path: Path) -> None:
     report = measure(
         spec(
             plan(tmp_path, "float/eager", work=90),
             plan(tmp_path, "fast/eager", work=30),
             plan(tmp_path, "wrong/eager", work=1, wrong=True),
-            budget_s=15.0,
+            plan(tmp_path, "broken/eager", fails="no such operator"),
+            plan(tmp_path, "deadly/eager", dies=int(signal.SIGKILL)),
+            budget_s=30.0,
         )
     )
     assert set(report.subjects) == {"float/eager", "fast/eager"}
     assert "differs by" in report.refused["wrong/eager"]
+    assert "RuntimeError: no such operator" in report.refused["broken/eager"]
+    assert "A worker process was killed by SIGKILL." in report.refused["deadly/eager"]
     ratio = ratios_of(report.subjects, "float/eager")["fast/eager"]
     assert ratio.low * 0.9 <= 3.0 <= ratio.high * 1.1
     assert len(report.subjects["float/eager"].rps) >= 3
@@ -80,10 +140,9 @@ def test_planted_speeds_are_found_offline_and_what_fails_costs_itself_alone(tmp_
 
 @pytest.mark.slow
 def test_with_too_little_time_the_last_subjects_are_left_out_with_the_reason(tmp_path: Path) -> None:
-    subjects = [plan(tmp_path, f"{name}/eager", work=9) for name in ("float", "better", "worse")]
-    report = measure(spec(*subjects))
+    report = measure(spec(*(plan(tmp_path, f"{name}/eager", work=9) for name in ("float", "better", "worse"))))
     assert set(report.subjects) == {"float/eager", "better/eager"}
-    assert report.refused == {"worse/eager": "budget_s = 0 is sufficient for 2 of 3 models"}
+    assert report.refused == {"worse/eager": "budget_s = 0 is not sufficient for 3 models"}
 
 
 @pytest.mark.slow
@@ -98,46 +157,21 @@ def test_without_the_baseline_no_candidate_has_a_capacity(tmp_path: Path) -> Non
 def test_a_bound_that_no_call_meets_is_the_reason_and_a_generous_one_gives_a_rate(tmp_path: Path) -> None:
     # A worker that misses a bound of minutes would be a defect, whatever else the host does.
     subject = plan(tmp_path, "float/eager", work=90)
-    served = measure(spec(subject, scenario="server", bound_s=300.0)).subjects["float/eager"]
-    assert served.requests == 3 * len(served.rps[0]) * (served.requests // 3)
-    assert served.p50_s is not None
-    assert min(min(rounds) for rounds in served.rps) > 0
-    report = measure(spec(subject, scenario="server", bound_s=1e-7))
+    served = measure(spec(subject, bound_s=300.0)).subjects["float/eager"]
+    assert min(served.rps) > 0
+    assert served.percentiles.keys() >= {"capacity_p50_s"}
+    report = measure(spec(subject, bound_s=1e-7))
     assert "No request rate meets latency_bound_ms = 0.0001" in report.refused["float/eager"]
 
 
 @pytest.mark.slow
-def test_queueing_counts_and_a_worker_that_fails_is_named(tmp_path: Path) -> None:
-    asked = ChildSpec(
-        subjects=(
-            plan(tmp_path, "slow/eager", work=4000),
-            plan(tmp_path, "broken/eager", fails="no such operator"),
-            plan(tmp_path, "deadly/eager", dies=int(signal.SIGKILL)),
-        ),
-        loader=LOADER,
-        threads=1,
-    )
-    seen = run_child("tests.tasks.benchmark.capacity_probe", asked, Seen, Limit(300))
-    assert "RuntimeError: no such operator" in seen.errors["broken/eager"]
-    assert "A worker process was killed by SIGKILL." in seen.errors["deadly/eager"]
-    assert seen.sent == len(seen.latency_s) == 10
-    # All requests came at once, so the last one waited for nine others; the generator did not wait for any.
-    assert list(seen.latency_s) == sorted(seen.latency_s)
-    assert seen.latency_s[-1] > 3 * seen.latency_s[0]
-    assert seen.left == ()
-
-
-@pytest.mark.slow
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
-    asked = ChildSpec(subjects=(plan(tmp_path, "float/eager", work=1),), loader=LOADER, threads=2)
+    os.mkfifo(tmp_path / "fifo")
+    asked = spec(plan(tmp_path, "float/eager", waits=str(tmp_path / "fifo")))
     (tmp_path / "spec.json").write_text(asked.model_dump_json(), encoding="utf-8")
     files = [str(tmp_path / name) for name in ("spec.json", "out.json")]
-    command = [sys.executable, "-m", "tasks.benchmark.child", "tests.tasks.benchmark.capacity_probe", *files]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        (worker,) = map(int, child.stdout.readline().split())
-        child.wait(60)
-    deadline = time.monotonic() + 60
-    while psutil.pid_exists(worker) and psutil.Process(worker).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    command = [sys.executable, "-m", "tasks.benchmark.child", "tasks.benchmark.capacity_child", *files]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as child, (tmp_path / "fifo").open() as fifo:
+        fifo.readline()
+        child.kill()
+        assert fifo.read() == "", "the FIFO ends with the worker"

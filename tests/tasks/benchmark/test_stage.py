@@ -130,16 +130,16 @@ def test_every_candidate_is_timed_with_memory_evidence_and_raw_blocks(
 def test_capacity_is_measured_of_the_baseline_and_of_candidates_that_may_be_promoted(
     job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore
 ) -> None:
-    asked = _with_capacity(job, scenario="offline", batch_sizes=[2], budget_s=1, price_per_hour=3.6)
+    asked = _with_capacity(job, budget_s=1, price_per_hour=3.6)
     result = benchmark(asked, candidates, TINY, Workspace(store))
     assert set(result.capacities) == {"float/eager", "dynamic-int8/eager"}
     for served in result.capacities.values():
-        assert served.capacity_split.endswith("batch 2")
+        assert served.capacity_split.endswith("1 thread, batch 1")
         assert served.cost_per_million == pytest.approx(1000 / served.capacity_rps)
     ratio = result.capacities["dynamic-int8/eager"]
     assert ratio.capacity_ratio_low < ratio.capacity_ratio < ratio.capacity_ratio_high
     barred = [each.model_copy(update={"may_be_promoted": False}) for each in candidates]
-    only = benchmark(_with_capacity(job, scenario="offline", budget_s=1), barred, TINY, Workspace(store))
+    only = benchmark(_with_capacity(job, budget_s=1), barred, TINY, Workspace(store))
     assert set(only.capacities) == {"float/eager"}
 
 
@@ -149,20 +149,14 @@ def test_a_capacity_that_is_not_measured_has_its_reason_and_the_benchmark_goes_o
     subjects = [candidate.subject(Workspace(store)) for candidate in candidates]
     session = Session("float/eager", PROFILES["quick"])
     names = ["dynamic-int8/eager"]
-    asked = _with_capacity(job, scenario="offline")
-    assert measure_capacity(session, subjects, names, asked, store).unknown == {}, "the gate needs no capacity"
-    gate = asked.workload.gate.model_copy(update={"min_capacity_ratio": 1.5})
-    needed = replace(asked, workload=asked.workload.model_copy(update={"gate": gate}))
-    too_many = _with_capacity(job, scenario="offline", in_quick=True, threads=[10_000])
-    for each, reason in (
-        (needed, "in_quick = true"),
-        (too_many, "[benchmark.capacity] requires at least 10000 processors"),
-    ):
-        found = measure_capacity(session, subjects, names, each, store)
-        assert found.served == {}
-        assert set(found.unknown) == {"float/eager", "dynamic-int8/eager"}
-        assert all(reason in why for reasons in found.unknown.values() for why in reasons.values())
-    assert measure_capacity(session, subjects, names, job, store).unknown == {}
+    asked = _with_capacity(job).workload
+    assert measure_capacity(session, subjects, names, asked).unknown == {}, "the gate needs no capacity"
+    gate = asked.gate.model_copy(update={"min_capacity_ratio": 1.5})
+    found = measure_capacity(session, subjects, names, asked.model_copy(update={"gate": gate}))
+    assert found.served == {}
+    assert set(found.unknown) == {"float/eager", "dynamic-int8/eager"}
+    assert all("in_quick = true" in why for reasons in found.unknown.values() for why in reasons.values())
+    assert measure_capacity(session, subjects, names, job.workload).unknown == {}
 
 
 @pytest.mark.slow

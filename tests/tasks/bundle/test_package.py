@@ -11,12 +11,11 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import BundleError, ConflictError, StoreError
-from storage.seal import check_manifest, sign
+from storage.seal import SIGNATURE, check_manifest
 from tasks.bundle.manifest import Searched
 from tasks.bundle.verify import verify
 from tasks.data.sections import TextCorpus
@@ -130,21 +129,17 @@ def test_content_that_the_key_did_not_sign_is_packaged_anew_but_not_if_it_was_wi
     made: Made, published: Path, tmp_path: Path
 ):
     shutil.copytree(published, tmp_path / "handoff/tiny" / published.name)
-    key, new_key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
-    bundles = BundleStore(tmp_path, signer_of(key))
+    bundles = BundleStore(tmp_path, signer_of())
     anew = made.package(bundles, night=NIGHT + timedelta(days=1))
     assert (anew.outcome, anew.version[10:]) == ("published", published.name[10:])
     kept = made.package(bundles, night=NIGHT + timedelta(days=2))
     assert (kept.outcome, kept.version) == ("kept", anew.version)
     with bundles.draft() as folder:
         fill(folder)
-        sign(folder, key)
+        (folder / SIGNATURE).write_bytes(signer_of().sign_bundle(folder))
         bundles.publish(folder, "tiny", version(1))
     bundles.roll_back("tiny", version(1), by="someone", reason="worse")
-    assert (
-        made.package(BundleStore(tmp_path, signer_of(new_key, key)), night=NIGHT + timedelta(days=3)).outcome
-        == "withdrawn"
-    )
+    assert made.package(bundles, night=NIGHT + timedelta(days=3)).outcome == "withdrawn"
 
 
 def test_a_model_that_does_not_compute_what_was_evaluated_is_not_published(made: Made, other: Made, tmp_path: Path):

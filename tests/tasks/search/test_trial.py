@@ -10,6 +10,7 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
+from storage.results import QualityUnit
 from tasks.data.samples import Description, find_or_write, load_samples, write_split
 from tasks.job import Job
 from tasks.refs import ArtifactRef, CheckpointRef, DatasetRef
@@ -17,7 +18,6 @@ from tasks.results import Comparison, Evaluation, RunInfo
 from tasks.search.selection import Selection, spare_split
 from tasks.search.trial import Drop, Speed, Trial
 from tasks.workload.recipe import Recipe
-from tasks.workload.search import QualityUnit
 from tests.tasks.vision_workloads import image_workload
 from tests.tasks.workload.test_gate import workload
 

@@ -16,7 +16,7 @@ GOOD = """
 schema_version = 1
 name = "tiny"
 description = "a tiny language model"
-purpose = "language-model"
+domain = "language-model"
 [data]
 kind = "text"
 uri = "corpus"
@@ -86,14 +86,9 @@ def test_an_unknown_kind_lists_the_known_ones(tmp_path):
 
 
 def test_an_unknown_domain_lists_the_known_ones(tmp_path):
-    message = _refused(tmp_path, 'purpose = "language-model"', 'domain = "language-modell"')
+    message = _refused(tmp_path, 'domain = "language-model"', 'domain = "language-modell"')
     assert 'did you mean "language-model"?' in message
     assert "image-classification" in message
-
-
-def test_the_domain_may_be_called_purpose_as_it_was(tmp_path):
-    renamed = read_workload(_write(tmp_path, GOOD.replace("purpose", "domain")))
-    assert renamed == read_workload(_write(tmp_path))
 
 
 def test_an_unknown_runtime_lists_the_known_ones(tmp_path):
@@ -130,13 +125,7 @@ def test_a_baseline_that_is_no_candidate_is_refused_with_the_candidates(tmp_path
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ('[benchmark.capacity]\nscenario = "server"', "requires latency_bound_ms"),
-        ('[benchmark.capacity]\nscenario = "offline"\nlatency_bound_ms = 5', 'applies only to scenario "server"'),
-        ('[benchmark.capacity]\nscenario = "offline"\nprise_per_hour = 1', "price_per_hour"),
-        (
-            '[benchmark.capacity]\nscenario = "server"\nlatency_bound_ms = 5\nbatch_sizes = [2]',
-            'applies only to scenario "offline"',
-        ),
+        ("[benchmark.capacity]\nprise_per_hour = 1", "price_per_hour"),
         ('[gate]\nobjective = "cheapest"', 'objective = "cheapest" requires the section [benchmark.capacity]'),
         ("[gate]\nmin_capacity_ratio = 1.1", "min_capacity_ratio requires the section [benchmark.capacity]"),
     ],
@@ -146,7 +135,7 @@ def test_a_capacity_that_could_not_be_measured_or_judged_is_refused(tmp_path, se
 
 
 def test_the_cheapest_can_be_chosen_where_capacity_is_measured(tmp_path):
-    text = GOOD + '[benchmark.capacity]\nscenario = "offline"\n[gate]\nobjective = "cheapest"\n'
+    text = GOOD + '[benchmark.capacity]\n[gate]\nobjective = "cheapest"\n'
     assert read_workload(_write(tmp_path, text)).gate.needs_capacity
 
 
@@ -269,8 +258,8 @@ def test_a_workload_that_is_nearly_one_of_ours_gets_a_proposal():
         find_workloads(["wordlm"], BUILT_IN)
 
 
-def test_a_misspelt_key_where_the_purpose_is_missing_too_is_one_message(tmp_path):
-    assert "purpos: Extra inputs" in _refused(tmp_path, 'purpose = "language-model"', 'purpos = "language-model"')
+def test_a_misspelt_key_where_the_domain_is_missing_too_is_one_message(tmp_path):
+    assert "domaim: Extra inputs" in _refused(tmp_path, 'domain = "language-model"', 'domaim = "language-model"')
 
 
 def floats_of(document: dict[str, Any]) -> Workload:

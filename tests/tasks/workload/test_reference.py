@@ -320,7 +320,7 @@ def test_the_schema_takes_every_workload_file_of_the_project(path: Path) -> None
         ('method = "dynamic"', 'method = "dynamics"'),
         ('"torchscript"', '"torchscrpit"'),
         ("schema_version = 1", "schema_version = 2"),
-        ('purpose = "language-model"', 'purpose = "sequence"'),
+        ('domain = "language-model"', 'domain = "sequence"'),
     ],
 )
 @pytest.mark.slow

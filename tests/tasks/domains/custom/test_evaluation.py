@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from rapidfuzz.distance import Levenshtein
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, MeasurementError, NightquantError, QuantizationError
-from tasks.data.metrics import edit_distance
 from tasks.data.samples import load_samples, load_test
 from tasks.data.user_data import load_splits
 from tasks.data.weights import load_state
@@ -179,7 +179,7 @@ def plain_word_errors(rows: list[tuple[Tensor, Tensor]]) -> float:
     edits = words = 0
     for logits, target in rows:
         merged = [int(each) for each in logits.argmax(0).unique_consecutive() if each]
-        edits, words = edits + edit_distance(merged, target.tolist()), words + len(target)
+        edits, words = edits + Levenshtein.distance(merged, target.tolist()), words + len(target)
     return edits / words
 
 
