@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchvision.models import ShuffleNet_V2_X0_5_Weights, shufflenet_v2_x0_5
 
 from storage.artifacts import ArtifactStore
-from storage.errors import ConfigurationError, InputError
+from storage.errors import InputError
 from tasks import checkpoint
 from tasks.data.weights import load_state
 from tasks.job import Workspace
@@ -112,19 +112,6 @@ def test_seeded_weights_depend_on_the_seed_alone_and_leave_the_generator(store: 
     assert first.digest != other.digest
     weight = load_state(first, store)["encoder.weight"]
     assert torch.equal(weight, load_state(again, ArtifactStore(store.root / "other"))["encoder.weight"])
-
-
-def test_unknown_torchvision_weights_are_a_wrong_configuration(store: ArtifactStore) -> None:
-    dataset = DatasetRef(kind="images", digest="0" * 64, splits={"test": 1}, classes=1000)
-    for name in ("ResNet18_Weights.NO_SUCH", "NoSuch_Weights.X", "nonsense"):
-        workload = workload_of(
-            "image-classification",
-            {"kind": "rendered-characters"},
-            {"kind": "torchvision"},
-            {"kind": "torchvision-weights", "weights": name},
-        )
-        with pytest.raises(ConfigurationError, match=name):
-            obtain(workload, dataset, store)
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,12 +85,6 @@ def below(prefix: str, state: Mapping[str, Tensor] = STATE) -> dict[str, Tensor]
 
 def converted(dtype: torch.dtype) -> dict[str, Tensor]:
     return {key: tensor.to(dtype) if tensor.is_floating_point() else tensor for key, tensor in STATE.items()}
-
-
-def of_version_one() -> OrderedDict[str, Tensor]:
-    state = OrderedDict(WITHOUT_COUNTS)
-    state._metadata = OrderedDict({"": {"version": 1}, "norm": {"version": 1}})  # type: ignore[attr-defined]
-    return state
 
 
 def lightning(**parameters: object) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from storage.errors import ConfigurationError, MeasurementError, NightquantError
 from tasks.data.samples import load_samples, load_test
 from tasks.data.user_data import load_splits
 from tasks.data.weights import load_state
-from tests.tasks.data.test_user_data import TWO_INPUTS
 from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.pipeline import build, build_model, converted, evaluate, job_of
 
@@ -213,14 +212,6 @@ FORWARDS = {
     "return rows @ rows": (ConfigurationError, r"forward failed on rows float32 \[7, 3\]: RuntimeError[^$]*own_code"),
     "raise ValueError('not today')": (ConfigurationError, r"ValueError: not today[^$]*in forward"),
 }
-
-
-def test_static_quantization_keeps_the_defaults_of_inputs_that_forward_may_do_without(tmp_path: Path) -> None:
-    write(tmp_path, CODE + TWO_INPUTS)
-    store = ArtifactStore(tmp_path)
-    model = {"kind": "factory", "factory": "own_code:Scaled"}
-    job = job_of(own(tmp_path, **sections("accuracy", model=model)), store)
-    assert any(module.quantized for module in build(job, "int8", "eager", store).coverage)
 
 
 @pytest.mark.parametrize("body", FORWARDS)

@@ -76,14 +76,6 @@ def test_the_pictures_size_comes_before_the_models_which_keeps_its_normalization
     assert keys(fixed)["image_size"] == 240
 
 
-@pytest.mark.parametrize("config", [{}, {"input_size": 224}, {"input_size": [3, 0, 0]}, {"hidden_size": 64}])
-@pytest.mark.slow
-def test_an_attribute_of_that_name_with_something_else_in_it_says_nothing(
-    tmp_path: Path, config: dict[str, object]
-) -> None:
-    assert keys(chosen(tmp_path, [(32, 32)] * 3, model=declaring(**config))) == {"image_size": 32}
-
-
 def test_published_weights_come_before_the_pictures(tmp_path: Path) -> None:
     checkpoint = {"kind": "torchvision-weights", "weights": "EfficientNet_V2_S_Weights.IMAGENET1K_V1"}
     preset = torchvision.models.EfficientNet_V2_S_Weights.IMAGENET1K_V1.transforms()

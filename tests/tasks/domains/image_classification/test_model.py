@@ -1,4 +1,3 @@
-import io
 from typing import get_args
 
 import pytest
@@ -8,18 +7,14 @@ from torch import nn
 from torchvision.models import (
     GoogLeNet_Weights,
     ResNet18_Weights,
-    Weights,
-    WeightsEnum,
     googlenet,
     quantization,
 )
 
-from storage import remote
 from storage.errors import ConfigurationError, InputError
 from tasks.domains.image_classification import TorchvisionModel, TorchvisionSpec
 from tasks.domains.image_classification.network import build_vision, load_weights, published
 from tasks.refs import DatasetRef
-from tests.storage.http_server import Site, serving
 
 RESNET = ResNet18_Weights.IMAGENET1K_V1
 
@@ -100,23 +95,3 @@ def test_unknown_names_are_refused(name):
 def test_weights_of_a_quantized_model_are_refused():
     with pytest.raises(ConfigurationError, match=r"The weights .* are already quantized"):
         published("ResNet18_QuantizedWeights.IMAGENET1K_FBGEMM_V1")
-
-
-@pytest.mark.slow
-def test_published_weights_are_downloaded_again_from_a_server_that_was_busy(checkpoints, monkeypatch):
-    monkeypatch.setattr(remote, "backoff_s", lambda attempt, first_s: 0.0)
-    stream = io.BytesIO()
-    torch.save({"w": torch.ones(3)}, stream)
-    with serving(Site(stream.getvalue(), statuses=[503])) as site:
-
-        class Published(WeightsEnum):
-            FIRST = Weights(url=site.url, transforms=torch.nn.Identity, meta={})
-
-        assert torch.equal(load_weights(Published.FIRST)["w"], torch.ones(3))
-        assert len(site.asked) == 2
-        (checkpoints / "weights.bin").unlink()
-        site.statuses = [404]
-        with pytest.raises(InputError, match="404") as failure:
-            load_weights(Published.FIRST)
-    assert not failure.value.transient
-    assert len(site.asked) == 3

@@ -9,7 +9,6 @@ from tasks.domains.image_classification.domain import ImageClassification, one_c
 from tasks.domains.image_classification.network import build_vision
 from tasks.job import Workspace
 from tests.tasks.domains.image_classification import networks
-from tests.tasks.pipeline import example_inputs
 from tests.tasks.vision_workloads import RENDERED, image_workload, rendered
 
 DATA = {**RENDERED, "train": 240, "test": 60}
@@ -88,16 +87,3 @@ def test_augmentation_only_shifts(tmp_path):
     for image in images:
         windows = [image[:, 4 + y : 28 + y, 4 + x : 28 + x].sum().item() for y in range(-2, 3) for x in range(-2, 3)]
         assert any(abs(window - total) < 0.05 for window in windows for total in known)
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 40])
-def test_example_images_are_the_first_of_the_test_split_repeated_if_need_be(tmp_path, batch_size):
-    dataset, store = rendered(tmp_path)
-
-    examples = example_inputs(image_workload(), dataset, store, batch_size=batch_size)
-
-    assert list(examples) == ["images"]
-    assert examples["images"].shape == (batch_size, 3, 16, 16)
-    assert examples["images"].is_contiguous()
-    if batch_size == 40:
-        assert torch.equal(examples["images"][0], examples["images"][18])
