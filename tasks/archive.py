@@ -16,7 +16,17 @@ from storage.transfer import Source, fetch, local_path
 from tasks.job import Progress, silent
 
 # Errors that zipfile, tarfile and their decompressors raise for archives that are damaged, unsafe or encrypted.
-_DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, RuntimeError, ValueError, OSError)
+_DAMAGED = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    LZMAError,
+    EOFError,
+    IndexError,
+    RuntimeError,
+    ValueError,
+    OSError,
+)
 
 
 @contextmanager

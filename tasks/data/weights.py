@@ -68,6 +68,12 @@ def read_state(path: Path, shown: str = "") -> StateDict:
             hint="Save a dict that maps parameter names to tensors.",
         )
     (place, state), *rest = found
+    # Check sizes before the first copy, because a tensor that repeats one stored value can have any size.
+    if repeated := [key for key, tensor in state.items() if tensor.nbytes > tensor.untyped_storage().nbytes()]:
+        raise InputError(
+            f"These tensors in {shown} have more values than the file contains: {', '.join(repeated[:5])}.",
+            hint="Call contiguous() on each tensor before you save the file.",
+        )
     unused = "".join(f' and not "{other}"' for other, tensors in rest if len(tensors) == len(state))
     state.notes = (f'used the weights under "{place}"{unused}',) if place else ()
     return state
