@@ -35,7 +35,7 @@ def fetch(
     folder: Path,
     *,
     sha256: str | None,
-    max_bytes: int,
+    max_bytes: int = 1 << 40,
     retries: int = 4,
     first_wait_s: float = 0.5,
     progress: Listener = lambda done, total, unit: None,

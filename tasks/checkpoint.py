@@ -1,13 +1,9 @@
-"""Obtain, check and store a workload's float weights, which may be trained, downloaded or random.
-
-Weights that do not match the workload's model are refused. The checkpoint's notes list accepted differences
-between the weights file and the model.
-"""
+"""Obtain, check and store a workload's float weights, which may be trained, downloaded or random."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import cast
+from functools import partial
 
 import torch
 from safetensors.torch import load_file
@@ -17,8 +13,7 @@ from storage.artifacts import artifact_digest
 from storage.digest import digest_of
 from storage.errors import InputError, shown
 from tasks.data.loading import form, load_into, shortened
-from tasks.data.weight_files import fetch_weights
-from tasks.data.weights import WEIGHTS_FILE, StateDict, build_blank, read_state
+from tasks.data.weights import WEIGHTS_FILE, build_blank, fetch_weights, read_state
 from tasks.extensions import DOMAINS
 from tasks.job import Workspace
 from tasks.outputs import training_device
@@ -32,63 +27,44 @@ KIND = "checkpoint"
 
 
 def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
-    """Return the workload's float weights; obtain missing weights as ``checkpoint.kind`` specifies.
-
-    Raises
-    ------
-    InputError
-        The weights are missing, damaged or refused, or do not match the workload and its data set.
-    ConfigurationError
-        A setting in the ``[checkpoint]`` section cannot be used.
-    StoreError
-        The store is not writable.
-    """
-    match workload.checkpoint.kind:
-        case "train":
-            return _trained(workload, dataset, workspace)
-        case "uri":
-            return _fetched(workload, dataset, workspace)
-        case "seeded":
-            return _seeded(workload, dataset, workspace)
-    # Domains define further kinds of weights.
-    made_from, load = DOMAINS[workload.domain].weights(workload, dataset)
-    return find_or_make(workload, dataset, workspace, made_from, load)
-
-
-def _trained(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
-    train = DOMAINS[workload.domain].train
-    made_from = {
-        **_digest_inputs(workload, dataset, train),
-        "checkpoint": workload.checkpoint.model_dump(mode="json"),
-        "device": training_device().type,
-    }
-    return find_or_make(workload, dataset, workspace, made_from, lambda: train(workload, dataset, workspace))
+    """Return the workload's float weights; obtain missing weights as ``checkpoint.kind`` specifies."""
+    domain = DOMAINS[workload.domain]
+    made_from: Mapping[str, object]
+    make: Callable[[], Mapping[str, Tensor]]
+    match workload.checkpoint:
+        case FetchedCheckpoint() as settings:
+            return _fetched(settings, workload, dataset, workspace)
+        case SeededCheckpoint(seed=seed):
+            made_from = {**_digest_inputs(workload, dataset, domain.draw_weights), "seed": seed}
+            make = partial(domain.draw_weights, workload, dataset, seed)
+        case settings if settings.kind == "train":
+            made_from = {
+                **_digest_inputs(workload, dataset, domain.train),
+                "checkpoint": settings.model_dump(mode="json"),
+                "device": training_device().type,
+            }
+            make = partial(domain.train, workload, dataset, workspace)
+        case _:  # domains define further kinds of weights
+            made_from, make = domain.weights(workload, dataset)
+    return find_or_make(workload, dataset, workspace, made_from, make)
 
 
-def _fetched(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
-    settings, build = cast(FetchedCheckpoint, workload.checkpoint), DOMAINS[workload.domain].build
+def _fetched(
+    settings: FetchedCheckpoint, workload: Workload, dataset: DatasetRef, workspace: Workspace
+) -> CheckpointRef:
+    build = DOMAINS[workload.domain].build
     layout = build_blank(lambda: build(workload.model, dataset)).state_dict()
     with fetch_weights(settings, workspace) as source:
         made_from = {
             "sha256": source.sha256,
             "model": workload.model.model_dump(mode="json"),
-            "vocabulary": dataset.vocabulary,
-            "classes": dataset.classes,
             "layout": digest_of({key: form(tensor) for key, tensor in layout.items()}),
-            "code": code_digest(read_state.__module__),
-            "leave_out": settings.leave_out,
+            "code": code_digest(load_into.__module__),
         }
 
-        def read() -> StateDict:
-            return read_state(source.path(), shown(settings.uri)).without(settings.leave_out)
-
-        return find_or_make(workload, dataset, workspace, made_from, read)
-
-
-def _seeded(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
-    seed, draw = cast(SeededCheckpoint, workload.checkpoint).seed, DOMAINS[workload.domain].draw_weights
-    made_from = {**_digest_inputs(workload, dataset, draw), "seed": seed}
-    return find_or_make(workload, dataset, workspace, made_from, lambda: draw(workload, dataset, seed))
+        return find_or_make(
+            workload, dataset, workspace, made_from, lambda: read_state(source.path(), shown(settings.uri))
+        )
 
 
 def _digest_inputs(workload: Workload, dataset: DatasetRef, make: Callable[..., object]) -> dict[str, object]:
@@ -109,13 +85,7 @@ def find_or_make(
     made_from: Mapping[str, object],
     make: Callable[[], Mapping[str, Tensor]],
 ) -> CheckpointRef:
-    """Return the checkpoint that `made_from` identifies; if the store lacks this checkpoint, make, check and store it.
-
-    Raises
-    ------
-    InputError
-        The weights do not match the workload, or contain NaN or infinities.
-    """
+    """Return the checkpoint that `made_from` identifies; if the store lacks it, make, check and store it."""
     digest, store = artifact_digest(KIND, made_from), workspace.store
     stored = store.find(KIND, digest)
     if stored is None:
@@ -124,9 +94,18 @@ def find_or_make(
         state_dict = {key: tensor.to("meta") for key, tensor in load_file(stored / WEIGHTS_FILE).items()}
     # Check stored weights too, because the code that builds the model can change without changing the digest. Check
     # before copying, because mismatched weights can declare tensors of any size.
-    fitted, notes = fit(state_dict, workload, dataset)
+    domain = DOMAINS[workload.domain]
+    loaded = load_into(state_dict, lambda: domain.build(workload.model, dataset))
+    if loaded.problems:
+        raise InputError(
+            f'The checkpoint does not match workload "{workload.name}":\n  ' + "\n  ".join(loaded.problems) + "\n",
+            hint="Set [model] to the model that the checkpoint was created for, or use another checkpoint.",
+        )
     if stored is None:
-        state = _as_float(fitted)
+        state = {
+            name: tensor.detach().to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
+            for name, tensor in loaded.tensors.items()
+        }
         broken = [key for key, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
         if broken:
             raise InputError(
@@ -135,37 +114,6 @@ def find_or_make(
                 hint="Train the model again with a lower learning rate, or fetch another checkpoint.",
             )
         with store.create(KIND, digest, made_from) as folder:
-            save_tensors(state, folder / WEIGHTS_FILE)
-    count = sum(tensor.numel() for tensor in fitted.values())
-    return CheckpointRef(kind=KIND, digest=digest, parameters=count, notes=notes)
-
-
-def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors to separate, contiguous CPU memory, and convert floating-point tensors to float32."""
-    return {
-        name: tensor.detach()
-        .to(device="cpu", dtype=torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
-        .contiguous()
-        for name, tensor in state.items()
-    }
-
-
-def fit(
-    state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef
-) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return the model's tensors after loading a state dict, and notes about changed keys; see `load_into`.
-
-    Raises
-    ------
-    InputError
-        The state dict does not match the model.
-    """
-    domain = DOMAINS[workload.domain]
-    loaded = load_into(state, lambda: domain.build(workload.model, dataset))
-    if loaded.problems:
-        shapes = {key: tuple(tensor.shape) for key, tensor in loaded.tensors.items()}
-        raise InputError(
-            f'The checkpoint does not match workload "{workload.name}":\n  ' + "\n  ".join(loaded.problems) + "\n",
-            hint=domain.fit_hint(shapes, workload, dataset),
-        )
-    return loaded.tensors, loaded.notes
+            save_tensors({name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS_FILE)
+    count = sum(tensor.numel() for tensor in loaded.tensors.values())
+    return CheckpointRef(kind=KIND, digest=digest, parameters=count, notes=loaded.notes)

@@ -1,24 +1,19 @@
-"""Compute the digests of the functions and constants that are used to build an artifact.
+"""Compute the digests of the code that builds an artifact.
 
-Dependencies are found in the syntax tree. For a module, the digest covers every import within the module's top-level
-package, including imports inside functions. For the user's code, the digest also covers imports from the workload
-file's folder. For a function or class, the digest covers only the definitions, constants and imports that the function
-or class uses. Function annotations and imports for type checkers are ignored. Docstrings and comments are left out, so
-that correcting them does not cause a model to be trained again.
+A module's digest covers every import from the module's own top-level package, including imports inside functions, and,
+for the user's code, imports from the workload file's folder. Docstrings, comments, imports for type checkers and
+registries are left out, because they do not affect what is built.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import inspect
-import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from storage.digest import digest_of
@@ -33,18 +28,14 @@ _OURS = ("flows", "tasks", "storage")
 # Python 3.11 counts the parser's depth per process. If garbage collection switches threads while two threads parse,
 # `ast.parse` raises a `SystemError`.
 _PARSING = threading.Lock()
-Root = Callable[..., object] | type | ModuleType | str
+Root = Callable[..., object] | type | str
 
 
 def code_digest(*roots: Root) -> str:
-    """Return the digest of `roots` (functions, classes, modules or names of modules), including all dependencies."""
+    """Return the digest of modules, including their dependencies; a function or class stands for its module."""
     sources: dict[str, str] = {}
     for root in roots:
-        if isinstance(root, str | ModuleType):
-            _follow_module(root if isinstance(root, str) else root.__name__, sources)
-        else:
-            tree = _relevant_tree(textwrap.dedent(inspect.getsource(root)))
-            _follow_definition(root.__module__, root.__qualname__, tree, sources)
+        _follow(root if isinstance(root, str) else root.__module__, sources)
     return digest_of({"code": sources})
 
 
@@ -54,20 +45,12 @@ def source_digest(path: Path) -> str:
 
 
 def model_digest(model: nn.Module, spec: Kind, *makers: Callable[..., object]) -> str:
-    """Return the digest of a model's code, and of the `makers` that build the model and its inputs.
-
-    The digest covers the classes of the model's modules. Torch's classes are omitted, because every digest includes
-    torch's version. If `spec` names a factory, the digest also covers the factory's module, including imports from the
-    same package.
-    """
-    classes = {type(part) for part in model.modules()}
-    own = {part for part in classes if part.__module__.partition(".")[0] in _OURS}
-    names = {part.__module__ for part in classes - own}
+    """Return the digest of the classes in a model, its factory, and the `makers` of the model and its inputs."""
+    names = {type(part).__module__ for part in model.modules()}
     if factory := getattr(spec, "factory", ""):
         names.add(factory.partition(":")[0])
     with importable(spec.folder):
-        further = (name for name in names if name.partition(".")[0] != "torch" and _path_of(name) is not None)
-        return code_digest(*makers, *own, *further)
+        return code_digest(*makers, *(name for name in names if name.partition(".")[0] != "torch" and _path_of(name)))
 
 
 def user_digest(folder: str, *references: str) -> str:
@@ -76,58 +59,13 @@ def user_digest(folder: str, *references: str) -> str:
         return code_digest(*(reference.partition(":")[0] for reference in references))
 
 
-def _follow_module(name: str, sources: dict[str, str]) -> None:
+def _follow(name: str, sources: dict[str, str]) -> None:
     if name in sources:
         return
     path = _path_of(name)
-    normalized, imported = _read(name, path, path.stat().st_mtime_ns if path is not None else 0)
-    sources[name] = normalized
+    sources[name], imported = _read(name, path, path.stat().st_mtime_ns if path is not None else 0)
     for dependency in imported:
-        _follow_module(dependency, sources)
-
-
-def _follow_definition(module: str, name: str, tree: ast.AST, sources: dict[str, str]) -> None:
-    """Add the code of a function or class, and follow the definitions, constants and imports that this code uses."""
-    sources[f"{module}:{name}"] = _digest(tree)
-    for imported in _imported(tree, module):
-        _follow_module(imported, sources)
-    path = _path_of(module)
-    bindings = _bindings(path, path.stat().st_mtime_ns) if path is not None else {}
-    for used in sorted(_used_names(tree) & bindings.keys()):
-        if isinstance(bindings[used], ast.Import | ast.ImportFrom):
-            for imported in _imported(bindings[used], module):
-                _follow_module(imported, sources)
-        elif f"{module}:{used}" not in sources:
-            _follow_definition(module, used, bindings[used], sources)
-
-
-@cache
-def _bindings(path: Path, modified_ns: int) -> dict[str, ast.stmt]:
-    """Map each name defined in a module to the statement that defines it; split imports of several names."""
-    bindings: dict[str, ast.stmt] = {}
-    for statement in _relevant_tree(path.read_bytes()).body:
-        match statement:
-            case ast.Import():
-                for alias in statement.names:
-                    bindings[(alias.asname or alias.name).partition(".")[0]] = ast.Import([alias])
-            case ast.ImportFrom():
-                for alias in statement.names:
-                    bindings[alias.asname or alias.name] = ast.ImportFrom(statement.module, [alias], statement.level)
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                bindings[statement.name] = statement
-            case ast.Assign() | ast.AnnAssign():
-                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                names = (node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
-                bindings |= {node.id: statement for node in names}
-    return bindings
-
-
-def _used_names(tree: ast.AST) -> set[str]:
-    """Return the names that the code reads, except names in function annotations."""
-    signatures = (node for node in ast.walk(tree) if isinstance(node, ast.arg | ast.FunctionDef | ast.AsyncFunctionDef))
-    annotations = (node.annotation if isinstance(node, ast.arg) else node.returns for node in signatures)
-    ignored = {id(inner) for annotation in annotations if annotation is not None for inner in ast.walk(annotation)}
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in ignored}
+        _follow(dependency, sources)
 
 
 @cache
@@ -164,28 +102,19 @@ def _imported(tree: ast.AST, importer: str) -> Iterator[str]:
         location = _path_of(top)
         return location is not None and location.is_relative_to(root) and "site-packages" not in location.parts
 
-    is_package = path is not None and path.name == "__init__.py"
-    parent = importer if is_package else importer.rpartition(".")[0]
-    # Follow all imports in ``__init__.py`` files and the user's code, because other modules may use the imported names.
-    used = None if is_package or package not in _OURS or isinstance(tree, ast.ImportFrom) else _used_names(tree)
+    parent = importer if path is not None and path.name == "__init__.py" else importer.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if is_followed(alias.name))
         elif isinstance(node, ast.ImportFrom):
             base = resolve_name("." * node.level + (node.module or ""), parent)
             if is_followed(base):
-                for alias in node.names:
-                    if used is not None and (alias.asname or alias.name) not in used:
-                        continue
-                    inner = f"{base}.{alias.name}"
-                    yield inner if _path_of(inner) is not None else base
+                inner = (f"{base}.{alias.name}" for alias in node.names)
+                yield from (name if _path_of(name) is not None else base for name in inner)
 
 
 def _relevant_tree(source: str | bytes) -> ast.Module:
-    """Parse code, and then remove docstrings, ``if TYPE_CHECKING`` blocks and registries (`Registry`, `Domains`).
-
-    Registries are left out so that a new entry, such as a new domain, does not invalidate other artifacts.
-    """
+    """Parse code, and then remove docstrings, ``if TYPE_CHECKING`` blocks and registries."""
     with _PARSING:
         tree = ast.parse(source)
     for node in ast.walk(tree):

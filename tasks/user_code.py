@@ -26,13 +26,7 @@ _LIBRARIES = (*(str(_ROOT / name) for name in _OURS), sysconfig.get_path("stdlib
 
 
 def call_factory(spec: FactorySpec) -> nn.Module:
-    """Call ``model.factory`` with ``model.arguments``, and return the model.
-
-    Raises
-    ------
-    ConfigurationError
-        The module or callable does not exist, the call fails, or the result is not a ``torch.nn.Module``.
-    """
+    """Call ``model.factory`` with ``model.arguments``; return the model, which must be a ``torch.nn.Module``."""
     model = call("model.factory", spec.factory, spec.folder, **spec.arguments)
     if not isinstance(model, resolve_name("torch.nn:Module")):
         raise ConfigurationError(
@@ -46,12 +40,6 @@ def call(key: str, reference: str, folder: str, /, *args: object, **kwargs: obje
     """Import and call ``module:callable``, which is the value of the workload's `key`.
 
     The module is looked up in `folder` (the workload file's folder), the current folder, and installed packages.
-
-    Raises
-    ------
-    ConfigurationError
-        The module or callable does not exist, or the call fails. The message contains the traceback lines from the
-        user's code.
     """
     with opened(key, reference, folder) as function:
         return function(*args, **kwargs)
@@ -73,19 +61,12 @@ def opened(key: str, reference: str, folder: str) -> Iterator[Callable[..., obje
 
 @contextmanager
 def in_its_own_words(action: str, hint: str) -> Iterator[None]:
-    """Report an error in the user's code, with the failed action and the traceback lines from the user's files.
-
-    Raises
-    ------
-    ConfigurationError
-        The block raised an error that is not a `NightquantError`.
-    """
+    """Convert an error in the user's code to a `ConfigurationError` with the traceback lines from the user's files."""
     try:
         yield
     except NightquantError:
         raise
     except Exception as error:
-        hint = _hint(error, hint)
         raise ConfigurationError(
             f"{action}: {type(error).__name__}: {str(error).rstrip('.')}.\n{_own_lines(error)}",
             hint=hint,
@@ -95,10 +76,7 @@ def in_its_own_words(action: str, hint: str) -> Iterator[None]:
 
 @contextmanager
 def importable(folder: str) -> Iterator[None]:
-    """Let imports search a workload file's folder and the current folder first.
-
-    Drop loaded modules from other workloads' folders if the workload file's folder has modules with the same names.
-    """
+    """Let imports search a workload file's folder and the current folder first."""
     has_current = "" in sys.path
     folders = dict.fromkeys(([folder] if folder else []) + ([] if has_current else [str(Path.cwd())]))
     added = [path for path in folders if path not in sys.path]
@@ -124,18 +102,13 @@ def _load(key: str, reference: str, folder: str) -> Callable[..., object]:
     except ModuleNotFoundError as error:
         searched = " and ".join(dict.fromkeys(filter(None, (folder, str(Path.cwd())))))
         hint = f"Install the module, or put it in the workload file's folder. Searched folders: {searched}."
-        raise ConfigurationError(
-            f'{label}: the module "{error.name}" cannot be found.', hint=_hint(error, hint)
-        ) from error
+        raise ConfigurationError(f'{label}: the module "{error.name}" cannot be found.', hint=hint) from error
     except Exception as error:
         cause = f"{type(error).__name__}: {str(error).rstrip('.')}.\n{_own_lines(error)}"
-        hint = _hint(error, "Fix the module.")
-        raise ConfigurationError(f"{label}: importing {module_name} failed: {cause}", hint=hint) from error
+        raise ConfigurationError(f"{label}: importing {module_name} failed: {cause}", hint="Fix the module.") from error
     if not callable(value):
         fault = "does not exist" if value is None else "is not callable"
-        raise ConfigurationError(
-            f"{label}: {module_name}.{attribute} {fault}.", hint=_hint(module_name, "Name a function or a class.")
-        )
+        raise ConfigurationError(f"{label}: {module_name}.{attribute} {fault}.", hint="Name a function or a class.")
     function: Callable[..., object] = value
     return function
 
@@ -167,15 +140,3 @@ def is_users_file(name: str) -> bool:
 def _own_lines(error: Exception) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users_file(frame.filename)]
     return "".join(traceback.format_list(frames))
-
-
-def _hint(missing: str | Exception, otherwise: str) -> str:
-    """Return `otherwise`, or a different hint if one of nightquant's packages shadows the user's module."""
-    module = missing if isinstance(missing, str) else isinstance(missing, ImportError) and missing.name
-    package = (module or "").partition(".")[0]
-    if package not in _OURS:
-        return otherwise
-    return (
-        f'nightquant\'s own package "{package}" hides the package of that name in your project: rename yours, '
-        "or install it under another name."
-    )

@@ -50,7 +50,7 @@ def archives(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcom
         path.write_bytes(
             mutated(_archive(name, is_zip=chance.random() < 0.5), chance, changes=chance.choice((0, 0, 3)))
         )
-        yield outcome_of(lambda: extract(path, target, max_bytes=1000))  # noqa: B023 - called at once
+        yield outcome_of(lambda: extract(path, target, "archive"))  # noqa: B023 - called at once
 
 
 def _archive(name: str, *, is_zip: bool) -> bytes:

@@ -1,7 +1,6 @@
 """The quality of the best constant answer: a model that ignores its input can reach this quality.
 
-Each function takes the targets of all batches and the number of classes that the model can predict. If a float model
-does not beat a constant answer, its labels, inputs or weights are probably wrong, and quality differences mean nothing.
+Each function takes the targets of all batches and the number of classes that the model can predict.
 """
 
 from __future__ import annotations
@@ -31,10 +30,8 @@ def f1_of_most_frequent(targets: Sequence[Tensor], classes: int) -> float:
 def unigram_loss(targets: Sequence[Tensor], classes: int) -> float:
     """Return the mean cross-entropy, in nats, of predicting each target from the frequencies of the other targets.
 
-    No constant distribution has a smaller expected loss than the true frequencies of the classes (Gibbs' inequality;
-    Cover and Thomas, "Elements of Information Theory", 2006, section 2.6). The frequencies are estimated with one added
-    count per class (Laplace's rule of succession). If a few targets cannot show the frequencies of many classes, the
-    result is the loss of a uniform distribution. Targets equal to -100 are ignored.
+    The frequencies are estimated with one added count per class (Laplace's rule of succession); the result is at most
+    the loss of a uniform distribution. Targets equal to -100 are ignored.
     """
     counts = _counts(targets).double()
     total = counts.sum().item()

@@ -22,13 +22,10 @@ from tasks.results import Contributions
 class Quality:
     """The result of evaluating `count` samples.
 
-    ``metric`` names the metric that the gate checks. ``metrics`` contains all computed metrics, keyed by name.
-    ``samples`` contains per-sample results for paired comparisons. The metric is the mean of the ``quality`` tensor,
-    float32 [N], which contains each sample's contribution. The ``prediction`` tensor, int64 [N], contains predicted
-    classes. ``contributions`` determines how the confidence interval of a quality difference is computed. If
-    ``contributions`` is ``resampled``, ``resample`` returns the metric for each of R resamples, float64 [R]. ``mode``
-    names the evaluation procedure, such as ``rows apart``. ``constant`` is the quality of the best constant answer, or
-    None if it is unknown.
+    ``metric`` names the metric that the gate checks; it is the mean of the ``quality`` tensor in ``samples``, float32
+    [N], or is computed for resamples by ``resample``. ``contributions`` determines how the confidence interval of a
+    quality difference is computed. ``mode`` names the evaluation procedure, such as ``rows apart``. ``constant`` is the
+    quality of the best constant answer, or None if it is unknown.
     """
 
     metric: str
@@ -72,19 +69,8 @@ def evaluate_batches(
 ) -> Quality:
     """Call a model on all batches, and score the model's first output.
 
-    Parameters
-    ----------
-    apart
-        Whether each batch contains a single row.
-    also
-        Additional metrics to compute from the same outputs: a mapping from result names to metric names.
-    classes
-        Minimum number of logits per row; 0 disables the check.
-
-    Raises
-    ------
-    MeasurementError
-        The outputs are not finite or do not match the targets, or the metric is not finite.
+    `apart` says whether each batch contains a single row, `also` maps result names to additional metrics, and `classes`
+    is the minimum number of logits per row.
     """
     scores = {metric.name: metric} | {name: METRICS[other] for name, other in (also or {}).items()}
     results = {name: BatchResults() for name in scores}
@@ -119,13 +105,7 @@ def outputs_in_order(
 def as_quality(
     metric: Score, scored: Mapping[str, Scored], count: int, *, apart: bool, constant: float | None = None
 ) -> Quality:
-    """Create a `Quality` from `scored`, which maps metric names to results; the gate checks `metric`.
-
-    Raises
-    ------
-    MeasurementError
-        The metric is not finite.
-    """
+    """Create a `Quality` from metric names and results; the gate checks `metric`, which must be finite."""
     main = scored[metric.name]
     if not math.isfinite(main.value):
         raise MeasurementError(
@@ -154,15 +134,7 @@ def perplexity_metric(loss: float) -> dict[str, float]:
 
 
 def checked_outputs(result: object, rows: int) -> Tensor:
-    """Return a model's first output after checking its values and its number of rows.
-
-    Raises
-    ------
-    MeasurementError
-        The output contains NaN or infinities, or the length of its first axis is not `rows`.
-    QuantizationError
-        The model does not return a tensor.
-    """
+    """Return a model's first output; refuse values that are not finite, or another number of rows."""
     outputs = tensors_of(result)[0]
     if not outputs.dim() or len(outputs) != rows:
         raise MeasurementError(

@@ -7,22 +7,16 @@ from collections.abc import Collection, Sequence
 from torch import Tensor
 
 from storage.errors import InputError, MeasurementError, did_you_mean
+from tasks.data.loading import shortened
 from tasks.data.samples import Description
 
 # Metrics of `tasks.data.metrics.METRICS` that compare outputs with class numbers.
 OF_CLASSES = frozenset({"accuracy", "top5", "f1-macro", "auroc", "loss", "perplexity"})
 SORTED = "the classes found, in sorted order; the order must be that of the model's outputs"
-_NAMED = 10
 
 
 def numbered(found: Collection[str], stated: Sequence[str], source: str) -> tuple[str, ...]:
-    """Return the class names, indexed by class number: `stated` or, by default, the found names in sorted order.
-
-    Raises
-    ------
-    InputError
-        `stated` lacks a class that occurs in the data.
-    """
+    """Return the class names, indexed by class number: `stated` or, by default, the found names in sorted order."""
     if stated and (unknown := sorted(set(found) - set(stated))):
         raise InputError(
             f"{source} contains classes that data.classes lacks: {_listed(unknown)}{did_you_mean(unknown[0], stated)}.",
@@ -38,19 +32,9 @@ def absence_note(classes: Sequence[str], found: Collection[str]) -> tuple[str, .
 
 
 def check_labels(outputs: Tensor, data: Description, *, named: bool) -> None:
-    """Compare the data's classes with a model's class scores.
+    """Compare the data's classes with a model's class scores, [B, K, …], or a binary classifier's, [B] or [B, 1].
 
-    Parameters
-    ----------
-    outputs
-        Class scores, [B, K, …], or the single scores of a binary classifier, [B] or [B, 1].
-    named
-        Whether the data's class names must be as many as the scores, because the names determine the class numbers.
-
-    Raises
-    ------
-    MeasurementError
-        The data has more or fewer classes than the model, or class numbers that the model lacks.
+    `named` says whether the data's class names must be as many as the scores, because the names number the classes.
     """
     several = outputs.dim() > 1 and outputs.shape[1] > 1
     count = outputs.shape[1] if several else 2
@@ -62,16 +46,13 @@ def check_labels(outputs: Tensor, data: Description, *, named: bool) -> None:
         )
     lowest, highest = data.label_range or (0, 0)
     if lowest < 0 or highest >= count:
-        labels = [lowest, highest] if count == 2 else list(range(lowest, highest + 1))
-        example = f", for example classes = {[str(label) for label in labels]}".replace("'", '"')
         raise MeasurementError(
             f"{returned}, for the class numbers 0 to {count - 1}, but the labels range from {lowest} to {highest}.",
             hint=f"Number the classes from 0 to {count - 1}. For a table, you can instead set data.classes to the "
-            f"labels in the order of the model's outputs{example if len(labels) == count else ''}. If the targets are "
-            "not classes, choose another evaluate.metric.",
+            "labels in the order of the model's outputs. If the targets are not classes, choose another "
+            "evaluate.metric.",
         )
 
 
 def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMED
-    return ", ".join(f'"{name}"' for name in names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(shortened([f'"{name}"' for name in names]))

@@ -1,12 +1,7 @@
-"""Metrics by name.
+"""Metrics by name, with each row's contribution, or the metric for resamples, as paired comparisons require.
 
-The metric functions in torchmetrics and scikit-learn usually return a single number for a data set. The confidence
-interval of a paired comparison requires each row's contribution to the metric, or the metric for a thousand resamples
-of the rows. Tests check each metric against its definition.
-
-Int8 outputs often tie, so every metric has a rule for ties. Among classes with equal logits, the class with the
-smallest number ranks first, as in ``argmax``. Two rows with equal scores, or two answers that are equally similar to a
-query, count as half ahead of each other.
+Int8 outputs often tie. Among classes with equal logits, the class with the smallest number ranks first, as in
+``argmax``. Two equal scores, or two answers that are equally similar to a query, count as half ahead of each other.
 """
 
 from __future__ import annotations
@@ -45,19 +40,20 @@ _EQUAL = 1e-6
 _SIMILARITIES = 1 << 22  # number of similarities to compute at once, 32 MB
 
 
-def predicted(outputs: Tensor) -> Tensor:
-    """Return the predicted classes, int64 [B], for logits of shape [B, K] or single logits of shape [B] or [B, 1].
+def _refusal(outputs: Tensor, needed: str) -> MeasurementError:
+    return MeasurementError(
+        f"the model returns outputs of shape {list(outputs.shape)}, but {needed}.",
+        hint="Correct the model or the targets, or choose another evaluate.metric.",
+    )
 
-    A single logit predicts class 1 if the logit is positive, and class 0 otherwise.
-    """
+
+def predicted(outputs: Tensor) -> Tensor:
+    """Return the predicted classes, int64 [B], for logits [B, K], or for single logits (1 if positive)."""
     single = _single_column(outputs)
     if single is not None:
         return (single > 0).long()
     if outputs.dim() != 2:
-        raise MeasurementError(
-            f"the model returns logits of shape {list(outputs.shape)}, not [rows, classes].",
-            hint="Make forward return one row of logits for each input row.",
-        )
+        raise _refusal(outputs, "accuracy needs one row of logits for each input row")
     return outputs.argmax(1)
 
 
@@ -67,11 +63,7 @@ def scores(outputs: Tensor) -> Tensor:
     if single is not None:
         return single
     if outputs.dim() != 2 or outputs.shape[1] != 2:
-        raise MeasurementError(
-            f"the model returns outputs of shape {list(outputs.shape)}, but auroc needs one score or two logits per "
-            "row.",
-            hint='If the data has more than two classes, set evaluate.metric to "f1-macro" or "accuracy".',
-        )
+        raise _refusal(outputs, "auroc needs one score or two logits per row")
     return outputs[:, 1].double() - outputs[:, 0].double()
 
 
@@ -89,11 +81,7 @@ def macro_f1(prediction: Labels, target: Labels) -> Weighted:
 
 
 def area_under_roc(score: Labels, target: Labels) -> Weighted:
-    """Return a function of row weights: the probability that a row of class 1 scores higher than a row of class 0.
-
-    Ties count as half. The probability is the Mann-Whitney U statistic divided by the number of pairs. The result is
-    NaN if all rows with non-zero weights have the same class.
-    """
+    """Return a function of row weights: the probability that a row of class 1 scores higher than a row of class 0."""
     place, is_positive = np.unique(score, return_inverse=True)[1], target == 1
     values = int(place.max()) + 1
 
@@ -116,11 +104,7 @@ def _hits(outputs: Tensor, target: Tensor) -> Tensor:
 def _strict_top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
     require_classes(predicted(outputs), target)
     if outputs.dim() != 2 or outputs.shape[1] <= 5:
-        raise MeasurementError(
-            f"the model returns outputs of shape {list(outputs.shape)}, but top5 needs logits for more than five "
-            "classes.",
-            hint='Set evaluate.metric to "accuracy" instead.',
-        )
+        raise _refusal(outputs, "top5 needs logits for more than five classes")
     return _top5_hits(outputs, target)
 
 
@@ -139,11 +123,10 @@ def _top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
 
 
 def reciprocal_ranks(queries: Tensor, answers: Tensor) -> Tensor:
-    """Return the reciprocal rank, float64 [N], of each query's answer among all answers.
+    """Return the reciprocal rank, float64 [N], of each query's answer among all answers, by cosine similarity.
 
-    Queries and answers are float vectors, [N, H]. Answers are ranked by cosine similarity. Another answer that is as
-    similar to the query as the query's own answer adds one half to the rank. An encoder that returns the same vector
-    for every text therefore gets a low value.
+    Another answer that is as similar as the query's own answer adds one half to the rank, so an encoder that returns
+    the same vector for every text gets a low value.
     """
     queries, answers = normalize(queries.double(), dim=1), normalize(answers.double(), dim=1)
     ranks, step = [], max(1, _SIMILARITIES // len(answers))
@@ -166,16 +149,11 @@ def _loss_parts(outputs: Tensor, target: Tensor) -> Tensor:
     """Return each row's total cross-entropy and number of targets, float64 [B, 2], ignoring targets equal to -100."""
     expected = outputs.shape[:1] + outputs.shape[2:]
     if outputs.dim() < 2 or target.shape != expected or target.is_floating_point():
-        raise MeasurementError(
-            f"the model returns logits of shape {list(outputs.shape)}, which do not match {describe_target(target)}.",
-            hint="Return logits of shape [rows, classes, …] for int64 targets of shape [rows, …].",
+        raise _refusal(
+            outputs, f"[rows, classes, …] is needed for int64 targets [rows, …], not {describe_target(target)}"
         )
     if int(target.max()) >= outputs.shape[1]:
-        raise MeasurementError(
-            f"the model returns {outputs.shape[1]} logits per row, but the data contains class {int(target.max())}.",
-            hint=f"Make the model return at least {int(target.max()) + 1} logits per row, for example by changing "
-            "model.arguments.",
-        )
+        raise _refusal(outputs, f"the data contains class {int(target.max())}")
     rows = len(target)
     losses = cross_entropy(outputs.double(), target, reduction="none").reshape(rows, -1)
     return torch.stack([losses.sum(1), (target != -100).reshape(rows, -1).sum(1)], dim=1)
@@ -190,11 +168,7 @@ def _errors(outputs: Tensor, target: Tensor) -> Tensor:
     if outputs.shape != target.shape:
         single = _single_column(outputs)
         if single is None or single.shape != target.shape:
-            raise MeasurementError(
-                f"the model returns outputs of shape {list(outputs.shape)}, which do not match "
-                f"{describe_target(target)}.",
-                hint="Give the outputs and the targets the same shape.",
-            )
+            raise _refusal(outputs, f"the data has {describe_target(target)}")
         outputs = single
     return (outputs.double() - target.double()).reshape(len(target), -1)
 
@@ -208,27 +182,15 @@ def _single_column(outputs: Tensor) -> Tensor | None:
 def word_errors(outputs: Tensor, target: Tensor) -> Tensor:
     """Return the number of edits and the number of target words for each row, float64 [B, 2].
 
-    Parameters
-    ----------
-    outputs
-        Word ids (int64 [B, T], padded with negative ids) or CTC logits (float [B, K, T]; class 0 is the blank). CTC
-        decoding takes the best class at each step, removes repetitions, and finally removes blanks. Source: Graves et
-        al., "Connectionist temporal classification", 2006 (best path decoding).
-    target
-        Word ids, int64 [B, L], padded with negative ids.
-
-    Raises
-    ------
-    MeasurementError
-        The outputs or targets have unsupported shapes or types.
+    Outputs are word ids (int64 [B, T], padded with negative ids) or CTC logits (float [B, K, T]; class 0 is the blank),
+    whose best path is decoded (Graves et al., "Connectionist temporal classification", 2006). Targets are word ids,
+    int64 [B, L], padded with negative ids.
     """
     logits = outputs.is_floating_point()
     if outputs.dim() != (3 if logits else 2) or target.dim() != 2 or target.is_floating_point():
-        raise MeasurementError(
-            f"the model returns outputs of shape {list(outputs.shape)}, which wer cannot compare with "
-            f"{describe_target(target)}.",
-            hint="For wer, return word ids of shape [rows, steps] or logits of shape [rows, classes, steps], and "
-            "provide int64 targets of shape [rows, words].",
+        raise _refusal(
+            outputs,
+            f"wer needs [rows, steps] or [rows, classes, steps], and int64 targets, not {describe_target(target)}",
         )
     guesses = [_best_path(row) for row in outputs.argmax(1).tolist()] if logits else _without_padding(outputs)
     rows = zip(guesses, _without_padding(target), strict=True)

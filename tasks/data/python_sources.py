@@ -35,16 +35,7 @@ def library_files() -> dict[str, Path]:
 
 
 def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
-    """Return each split's texts with their classes.
-
-    ``data.seed`` determines which split each library module or package belongs to. No two splits contain the same
-    text. Classes are equally frequent if there are enough texts.
-
-    Raises
-    ------
-    ConfigurationError
-        The standard library contains too few texts.
-    """
+    """Return each split's texts with their classes."""
     units: dict[str, list[Path]] = {}
     for name, path in library_files().items():
         units.setdefault(name.partition("/")[0].removesuffix(".py"), []).append(path)
@@ -67,10 +58,7 @@ def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
 
 
 def _draw(names: list[str], units: Mapping[str, list[Path]], count: int, used: set[str], seed: int) -> list[Sample]:
-    """Take modules from the end of `names` until every class has `count` texts; return the texts in random order.
-
-    Drop surplus texts from the last modules, and skip texts in `used`.
-    """
+    """Take modules from the end of `names` until every class has `count` texts; return the texts in random order."""
     by_class: dict[str, list[Sample]] = {label: [] for label in CLASSES}
     while names and (short := [label for label, samples in by_class.items() if len(samples) < count]):
         for path in units[names.pop()]:

@@ -22,10 +22,7 @@ _OVERSAMPLING = 2
 
 
 def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetRef:
-    """Draw distinct images with alternating classes.
-
-    ``[data]`` sets the number of images in each split. The same settings and library versions produce the same bytes.
-    """
+    """Draw distinct images with alternating classes."""
     made_from = {
         "data": data.model_dump(mode="json"),
         "libraries": {module.__name__: module.__version__ for module in (PIL, torch, torchvision, np)},
@@ -50,10 +47,7 @@ def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetR
 
 
 def glyph(character: str, side: int) -> torch.Tensor:
-    """Draw a white character in the middle of a black square; return float32 [1, S, S] with values from 0 to 1.
-
-    S is twice `side`.
-    """
+    """Draw a white character in the middle of a black square; return float32 [1, S, S] with values from 0 to 1."""
     canvas = _OVERSAMPLING * side
     image = Image.new("L", (canvas, canvas))
     font = ImageFont.load_default(size=round(0.8 * canvas))
@@ -65,10 +59,7 @@ def glyph(character: str, side: int) -> torch.Tensor:
 
 
 def draw(shape: torch.Tensor, side: int, rng: np.random.Generator) -> Pixels:
-    """Turn a glyph, float32 [1, S, S], into an image, uint8 [3, side, side].
-
-    The glyph is rotated, scaled, sheared and shifted at random. Colours, contrast, lighting and noise are also random.
-    """
+    """Turn a glyph, float32 [1, S, S], into an image, uint8 [3, side, side]."""
     canvas = shape.shape[-1]
     moved = v2.functional.affine(
         shape,

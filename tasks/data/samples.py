@@ -1,26 +1,22 @@
 """Data sets, stored as artifacts so that every host uses the same samples.
 
-An artifact of the ``samples`` kind contains ``samples.json`` (see `Description`). Each column of a split is stored in a
-NumPy file, ``<split>.<column>.npy``. In a ragged column, such as a column of texts or padded batches, records have
-different shapes. A ragged column's file contains the values of all records. The records' shapes, int64 [records, axes],
-are stored in ``<split>.<column>.shapes.npy``.
-
-Splits are memory-mapped and read as batches of tensors.
+An artifact contains ``samples.json`` (see `Description`), and a NumPy file for each column of a split. In a ragged
+column, such as a column of texts or padded batches, records have different shapes. A ragged column's file contains the
+values of all records; another file, ``<split>.<column>.shapes.npy``, contains the shapes, int64 [records, axes].
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from storage.artifacts import ArtifactStore, artifact_digest
@@ -34,9 +30,7 @@ TARGET = "row-target"  # name of the target column; the hyphen prevents a clash 
 _STREAM = {"tokens"}  # columns of a stream of tokens
 ROWS = "-rows"  # suffix of a split that contains another split's samples as collated batches of one row
 IGNORED = -100  # target that cross-entropy ignores
-_BLOCK = 1 << 24  # number of labels that are read at once
 _TOKENS_PER_SAMPLE = 16  # number of stream tokens that count as one sample
-_STORED_TYPES = {1: torch.uint8, 2: torch.int16}  # substitutes for types that NumPy lacks, keyed by size in bytes
 
 
 class Description(Frozen):
@@ -44,7 +38,6 @@ class Description(Frozen):
 
     splits: dict[str, int]  # number of samples (for a corpus, tokens), keyed by split
     inputs: tuple[str, ...] = ()  # columns that the model takes as inputs, in argument order
-    types: dict[str, str] = Field(default_factory=dict)  # column types that NumPy lacks, keyed by ``split.column``
     collated: bool = False  # whether the records are batches from a collate function
     classes: tuple[str, ...] = ()  # class names, indexed by class number
     label_range: tuple[int, int] | None = None  # smallest and largest integer target in any split, without IGNORED
@@ -95,10 +88,7 @@ class ColumnWriter:
 def find_or_write(
     store: ArtifactStore, made_from: Mapping[str, object], fill: Callable[[Path], Description]
 ) -> DatasetRef:
-    """Find the data set that `made_from` identifies, or create it with `fill`.
-
-    `fill` writes the columns to a folder, and returns a description of the data set.
-    """
+    """Find the data set that `made_from` identifies, or create it; `fill` writes the columns to a folder."""
     digest = artifact_digest(KIND, made_from)
     if store.find(KIND, digest) is None:
         with store.create(KIND, digest, made_from) as folder:
@@ -106,7 +96,7 @@ def find_or_write(
             calibration = {path.name: file_digest(path) for path in sorted(folder.glob("calibration.*"))}
             if calibration:
                 description = description.model_copy(update={"calibration_digest": digest_of({"files": calibration})})
-            description = description.model_copy(update={"label_range": _label_range(folder, description)})
+            description = description.model_copy(update={"label_range": _label_range(folder)})
             (folder / DESCRIPTION).write_text(description.model_dump_json(indent=1), encoding="utf-8")
     stored = read_description(DatasetRef(kind=KIND, digest=digest, splits={}), store)
     shared = stored.model_dump(include={"splits", "vocabulary", "sample_shape", "calibration_digest", "notes"})
@@ -121,16 +111,13 @@ def find_or_write(
     )
 
 
-def _label_range(folder: Path, description: Description) -> tuple[int, int] | None:
+def _label_range(folder: Path) -> tuple[int, int] | None:
     ends: list[int] = []
     for path in folder.glob(f"*.{TARGET}.npy"):
-        values = np.load(path, mmap_mode="r", allow_pickle=False).reshape(-1)
-        if values.dtype.kind not in "iu" or path.stem in description.types:
-            continue
-        for start in range(0, len(values), _BLOCK):
-            labels = values[start : start + _BLOCK]
-            labels = labels[labels != IGNORED]
-            ends += [int(labels.min()), int(labels.max())] if len(labels) else []
+        labels = np.load(path, mmap_mode="r", allow_pickle=False).reshape(-1)
+        labels = labels[labels != IGNORED]
+        if labels.dtype.kind in "iu" and len(labels):
+            ends += [int(labels.min()), int(labels.max())]
     return (min(ends), max(ends)) if ends else None
 
 
@@ -140,12 +127,8 @@ def read_description(dataset: DatasetRef, store: ArtifactStore) -> Description:
     return Description.model_validate_json(path.read_text(encoding="utf-8"))
 
 
-def write_split(folder: Path, split: str, columns: Mapping[str, Tensor | Sequence[Tensor]]) -> dict[str, str]:
-    """Write a split's columns to files; return entries for `Description.types`.
-
-    A column is a tensor or, if its records differ in shape, a sequence of tensors.
-    """
-    types = {}
+def write_split(folder: Path, split: str, columns: Mapping[str, Tensor | Sequence[Tensor]]) -> None:
+    """Write a split's columns to files."""
     for name, column in columns.items():
         values = column
         if not isinstance(column, Tensor):
@@ -154,23 +137,12 @@ def write_split(folder: Path, split: str, columns: Mapping[str, Tensor | Sequenc
             np.save(folder / f"{split}.{name}.shapes.npy", np.array(shapes, dtype="<i8").reshape(len(column), axes))
             values = torch.cat([tensor.flatten() for tensor in column])
         assert isinstance(values, Tensor)
-        values = values.detach().cpu().contiguous()
-        try:
-            array = values.numpy()
-        except TypeError:  # NumPy lacks types such as bfloat16 and float8
-            types[f"{split}.{name}"] = str(values.dtype).removeprefix("torch.")
-            array = values.view(_STORED_TYPES[values.element_size()]).numpy()
-        np.save(folder / f"{split}.{name}.npy", array)
-    return types
+        np.save(folder / f"{split}.{name}.npy", values.detach().cpu().contiguous().numpy())
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a split, such as an input or the targets.
-
-    ``values`` contains rows of equal shape, [N, …]. In a ragged column, ``values`` contains the flattened records, and
-    ``shapes`` contains the records' shapes.
-    """
+    """One column of a split; in a ragged column, ``values`` contains the flattened records."""
 
     values: Tensor
     shapes: tuple[tuple[int, ...], ...] | None = None
@@ -199,10 +171,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of samples: the inputs, in argument order, and the targets.
-
-    If the samples are not in stored order, ``rows`` contains the sample indices.
-    """
+    """A batch of samples: the inputs, in argument order, and the targets."""
 
     inputs: tuple[Tensor, ...]
     target: Tensor | None
@@ -222,22 +191,16 @@ class Samples:
         return self.size
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return the values of a column whose rows have equal shapes."""
+        """Return a column's values."""
         return self.columns[name].values
 
     @property
     def target(self) -> Tensor:
-        """The values of the target column, whose rows must have equal shapes."""
+        """The values of the target column."""
         return self[TARGET]
 
     def batches(self, batch_size: int, rows: Tensor | None = None) -> Iterator[Batch]:
-        """Yield batches of `batch_size` samples; batches from a collate function are yielded unchanged.
-
-        Parameters
-        ----------
-        rows
-            Sample indices, int64 [M], in the desired order. By default, all samples are read without copying.
-        """
+        """Yield batches of the samples in `rows`, int64 [M]; batches from a collate function are yielded unchanged."""
         names = self.description.inputs
         if self.description.collated:
             for index in range(len(self.columns[TARGET])):
@@ -252,11 +215,7 @@ class Samples:
             yield Batch(inputs, None if target is None else target[batch_rows], len(inputs[0]))
 
     def draw(self, count: int) -> Samples:
-        """Draw `count` samples reproducibly, or return all samples if the split contains at most `count`.
-
-        Take the first `_TOKENS_PER_SAMPLE` × `count` tokens if the split is a stream of tokens. Batches from a collate
-        function are not divided, so the result can have more than `count` rows.
-        """
+        """Draw `count` samples reproducibly; a stream is cut, and batches from a collate function are not divided."""
         records, is_stream = len(next(iter(self.columns.values()))), self.columns.keys() == _STREAM
         size = math.ceil(records * count * (_TOKENS_PER_SAMPLE if is_stream else 1) / self.size)
         if size >= records:
@@ -284,13 +243,6 @@ def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Sampl
 
     ``dataset.judged_on`` names the split to open as the test split, and ``dataset.at_most`` limits the number of test
     samples.
-
-    Raises
-    ------
-    InputError
-        The data set does not contain the split.
-    StoreError
-        The artifact is not in the store.
     """
     folder, description = store.path(dataset.kind, dataset.digest), read_description(dataset, store)
     is_judged = split.removesuffix(ROWS) == "test"
@@ -301,52 +253,21 @@ def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Sampl
             f"The data set does not contain the {split} split.",
             hint=f"Use one of these splits: {', '.join(dataset.splits)}.",
         )
-    columns = {name: _open_column(folder, split, name, description.types.get(f"{split}.{name}", "")) for name in names}
+    columns = {name: _open_column(folder, split, name) for name in names}
     size = description.splits[split.removesuffix(ROWS)]
     samples = Samples(columns, description, size)
     return samples.draw(dataset.at_most) if dataset.at_most and is_judged else samples
 
 
 def load_test(dataset: DatasetRef, store: ArtifactStore, *, apart: bool) -> Samples:
-    """Open the test split.
-
-    If `apart` is true, collated batches have one row each, so that rows are not padded.
-    """
+    """Open the test split; if `apart` is true, collated batches have one row each, so that rows are not padded."""
     collated = apart and read_description(dataset, store).collated
     return load_samples(dataset, f"test{ROWS}" if collated else "test", store)
 
 
-def joined_by_shape(rows: Iterable[Batch], axes: Sequence[int | None], batch_size: int) -> Iterator[Batch]:
-    """Join single rows of equal shape into batches, so that no row is padded to the length of another row.
-
-    Parameters
-    ----------
-    axes
-        For each input, the axis along which rows are joined. If an input has no such axis, or if the axis does not have
-        the length 1, every row stays separate.
-    """
-    alike: dict[tuple[torch.Size, ...], list[tuple[int, Batch]]] = {}
-    for number, row in enumerate(rows):
-        assert row.target is not None
-        shapes = tuple(tensor.shape for tensor in (*row.inputs, row.target))
-        alike.setdefault(shapes, []).append((number, row))
-    for shapes, group in alike.items():
-        joins = all(
-            axis is not None and shape[axis : axis + 1] == (1,) for axis, shape in zip(axes, shapes, strict=False)
-        )
-        step = batch_size if joins else 1
-        for part in (group[start : start + step] for start in range(0, len(group), step)):
-            columns = zip(*((*row.inputs, cast(Tensor, row.target)) for _, row in part), strict=True)
-            *inputs, target = (torch.cat(each, axis or 0) for each, axis in zip(columns, (*axes, 0), strict=True))
-            yield Batch(tuple(inputs), target, len(part), [number for number, _ in part])
-
-
-def _open_column(folder: Path, split: str, name: str, dtype: str) -> Column:
+def _open_column(folder: Path, split: str, name: str) -> Column:
     # Map the file copy-on-write, because torch lacks read-only tensors and warns about read-only arrays.
-    array = np.load(folder / f"{split}.{name}.npy", mmap_mode="c", allow_pickle=False)
-    values = torch.from_numpy(array)
-    if dtype:
-        values = values.view(getattr(torch, dtype))
+    values = torch.from_numpy(np.load(folder / f"{split}.{name}.npy", mmap_mode="c", allow_pickle=False))
     path = folder / f"{split}.{name}.shapes.npy"
     if not path.is_file():
         return Column(values)

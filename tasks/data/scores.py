@@ -26,11 +26,7 @@ Weighted = Callable[[NDArray[np.int64]], float]
 
 @dataclass
 class BatchResults:
-    """The tensors collected from all batches of an evaluation.
-
-    Each item of ``batches`` contains a batch's tensors, keyed by name. If samples are not in stored order, ``rows``
-    contains the sample indices.
-    """
+    """The tensors collected from all batches, keyed by name; ``rows`` numbers the samples if they were reordered."""
 
     batches: list[dict[str, Tensor]] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
@@ -55,12 +51,7 @@ class BatchResults:
 
 @dataclass(frozen=True)
 class Scored:
-    """A metric's value, with per-sample results for paired comparisons.
-
-    ``contributions`` determines how the confidence interval of a quality difference is computed. If the metric is not a
-    mean, ``resample`` computes the metric for each resample. The computation can take long, so callers call
-    ``resample`` only for an interval.
-    """
+    """A metric's value, with per-sample results for paired comparisons."""
 
     value: float
     samples: dict[str, Tensor]
@@ -95,11 +86,7 @@ class Score(ABC):
 
 @dataclass(frozen=True)
 class RowScore(Score):
-    """A metric that is the mean of one value per row.
-
-    The ``rows`` function returns the values of B rows, float [B]. The values are divided by ``scale`` before their mean
-    is computed. If ``prediction`` is set, comparisons use the predictions instead of the outputs.
-    """
+    """A metric that is the mean of one value per row, divided by ``scale`` before their mean is computed."""
 
     rows: Rows
     contributions: Contributions = "independent"
@@ -135,9 +122,8 @@ class RowScore(Score):
 class SetScore(Score):
     """A metric that needs all rows together, such as macro F1.
 
-    The ``reduce`` function maps the outputs for B rows to a tensor of shape [B]. The ``prepare`` function takes the
-    reduced outputs and the classes, and returns a function that computes the metric from the row weights. All arrays
-    have the shape [N]. ``reduced_name`` is the key of the reduced outputs in `Scored.samples`.
+    ``reduce`` maps the outputs for B rows to a tensor of shape [B]. ``prepare`` takes the reduced outputs and the
+    classes, [N], and returns a function that computes the metric from the row weights.
     """
 
     reduce: Callable[[Tensor], Tensor]
@@ -163,10 +149,7 @@ class SetScore(Score):
 
 @dataclass(frozen=True)
 class RatioScore(Score):
-    """A metric based on a ratio of sums.
-
-    The ``parts`` function returns each row's numerator and denominator, float64 [B, 2].
-    """
+    """A metric based on a ratio of sums of each row's ``parts``, a numerator and a denominator, float64 [B, 2]."""
 
     parts: Rows
     value: Callable[[float], float] = float
@@ -182,7 +165,7 @@ class RatioScore(Score):
         return Scored(self.ratio(parts), {}, resample=cache(resample))
 
     def ratio(self, parts: NDArray[np.float64]) -> float:
-        """Compute the metric from `parts`, float64 [N, 2]; return NaN if the denominators sum to 0."""
+        """Compute the metric, or NaN if the denominators sum to 0."""
         numerator, denominator = parts.sum(0).tolist()
         return self.value(numerator / denominator) if denominator else float("nan")
 
@@ -247,11 +230,7 @@ class OwnScore(Score):
 
 
 def resampled(value: Callable[[NDArray[np.int64]], float], samples: int) -> Tensor:
-    """Compute a metric for `RESAMPLES` resamples of the rows; return float64 [RESAMPLES].
-
-    All candidates use the same resamples. The `value` function computes the metric from the drawn row indices, int64
-    [N].
-    """
+    """Compute a metric of row indices for `RESAMPLES` resamples, the same for all candidates; return float64."""
     rng = np.random.default_rng(0)
     return torch.tensor([value(rng.integers(samples, size=samples)) for _ in range(RESAMPLES)], dtype=torch.float64)
 

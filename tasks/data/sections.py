@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, PositiveInt, field_validator
+from pydantic import AfterValidator, Field, JsonValue, PositiveInt
 
 from tasks.workload.base import Kind, Reference, Section, Sha256, TableFile
 
@@ -52,8 +52,6 @@ class TextCorpus(Kind):
     """Path or URL of a directory, or of a `.zip` or `.tar.gz` archive."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the archive."""
-    max_bytes: PositiveInt = 4 * 1024**3
-    """Maximum size of an archive in bytes; larger archives are refused."""
 
 
 class PythonSources(Kind):
@@ -123,15 +121,6 @@ class RenderedCharacters(Kind):
     seed: int = 0
     """Seed for drawing the images; the same seed produces the same images."""
 
-    @field_validator("characters")
-    @classmethod
-    def _are_different(cls, characters: str) -> str:
-        if len(set(characters)) != len(characters):
-            raise ValueError(
-                f"{characters!r} repeats a character, but each character is a class; list each character only once"
-            )
-        return characters
-
 
 class Pictures(Kind):
     """Existing images, resized to a common size and divided into splits."""
@@ -163,8 +152,6 @@ class ImageFolder(Pictures):
     """Fraction of the training images to use as the test split if the `test/` folder is missing."""
     max_corrupt_share: float = Field(default=0.01, ge=0, le=1)
     """Maximum fraction of unreadable images, which are skipped; a larger fraction is an error."""
-    max_bytes: PositiveInt = 64 * 1024**3
-    """Maximum size of an archive in bytes; larger archives are refused."""
 
 
 class TorchvisionDataset(Pictures):
@@ -177,8 +164,6 @@ class TorchvisionDataset(Pictures):
     """Folder that contains the data set's files."""
     download: bool = False
     """Whether to download missing files."""
-    max_test: PositiveInt | None = None
-    """Maximum number of test images."""
 
 
 class FactoryData(Kind):

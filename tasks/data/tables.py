@@ -25,14 +25,8 @@ from tasks.sources import code_digest
 from tasks.workload.base import TableFile
 
 SPLITS = ("train", "valid", "calibration", "test")
-_MANTISSAS = {16: 10, 32: 23, 64: 52}  # bits of a float's mantissa, keyed by the float's size in bits
 # Keys that do not affect the data set's content.
-NOT_CONTENT = {"uri", "sha256", "max_bytes"}
-_SCHEMAS: Mapping[str, Callable[[Path], pa.Schema]] = {
-    ".parquet": pq.read_schema,
-    ".csv": lambda path: pyarrow.csv.open_csv(path).schema,
-    ".jsonl": lambda path: pyarrow.json.open_json(path).schema,
-}
+NOT_CONTENT = {"uri", "sha256"}
 _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
     "parquet": pq.read_table,
     "csv": pyarrow.csv.read_csv,
@@ -41,21 +35,9 @@ _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
 
 
 def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
-    """Read the named columns and, if `data.split` is set, the split column.
-
-    Raises
-    ------
-    InputError
-        The file does not have the format that ``data.kind`` names, lacks a column, or has missing values.
-    """
+    """Read the named columns and, if `data.split` is set, the split column; refuse missing values."""
     columns = list(dict.fromkeys([*names, *([data.split] if data.split else [])]))
-    try:
-        table = _READERS[data.kind](path)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(
-            f"{path} cannot be read as a {data.kind} file: {first_line(error)}.",
-            hint="Correct the file, or set data.kind to the file's format.",
-        ) from error
+    table = _read(path, data.kind)
     if lacking := [name for name in columns if name not in table.column_names]:
         raise InputError(
             f"{path} lacks these columns: {', '.join(lacking)}.",
@@ -71,31 +53,24 @@ def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
 
 
 def columns_of(path: Path) -> dict[str, bool]:
-    """Return a dictionary that maps each column name to a Boolean, which is true for numeric columns.
-
-    The suffix of `path` determines the file format.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read.
-    """
-    try:
-        schema = _SCHEMAS[path.suffix](path)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} cannot be read as a table: {first_line(error)}.", hint="Correct the file.") from error
+    """Return whether each column is numeric; the suffix of `path` determines the file format."""
     number_types = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean
+    schema = _read(path, path.suffix.removeprefix(".")).schema
     return {column.name: any(is_type(column.type) for is_type in number_types) for column in schema}
 
 
-def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np.int64]]:
-    """Return row indices, int64 [M], keyed by split.
+def _read(path: Path, kind: str) -> pa.Table:
+    try:
+        return _READERS[kind](path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{path} cannot be read as a {kind} file: {first_line(error)}.",
+            hint="Correct the file, or set data.kind to the file's format.",
+        ) from error
 
-    Raises
-    ------
-    InputError
-        The split column contains an unknown split, or the train, calibration or test split is empty.
-    """
+
+def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np.int64]]:
+    """Return row indices, int64 [M], keyed by split; refuse an unknown split, or an empty one other than valid."""
     if data.split:
         names = np.array([str(value) for value in table[data.split].to_pylist()])
         if unknown := sorted(set(names.tolist()) - set(SPLITS)):
@@ -120,17 +95,9 @@ def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np
 
 
 def prepare_table(data: TableData, name: str, workspace: Workspace) -> DatasetRef:
-    """Find a table's samples in the store, or read, split and standardize the table.
-
-    `name` is the name of the model's input.
-
-    Raises
-    ------
-    InputError
-        The file is missing or damaged, lacks a column, has missing values, or results in an empty split.
-    """
+    """Find a table's samples in the store, or read, split and standardize it; `name` is the model's input."""
     folder = workspace.store.root / "downloads"
-    with fetch(data.uri, folder, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress) as source:
+    with fetch(data.uri, folder, sha256=data.sha256, progress=workspace.progress) as source:
         made_from: dict[str, object] = {
             "data": data.model_dump(mode="json", exclude=NOT_CONTENT),
             "sha256": source.sha256,
@@ -146,33 +113,24 @@ def prepare_table(data: TableData, name: str, workspace: Workspace) -> DatasetRe
 
 
 def _write(table: pa.Table, data: TableData, name: str, folder: Path) -> Description:
-    columns = [_numbers(table[feature], feature) for feature in data.features]
+    features = np.stack([_numbers(table[feature], feature) for feature in data.features], axis=1)
     target, classes, notes = _target(table[data.target], data)
     rows = rows_of_splits(table, data)
-    features = np.stack(columns, axis=1)
     mean, std = np.zeros(features.shape[1]), np.ones(features.shape[1])
     if data.standardize:
-        mean, std = features[rows["train"]].mean(0), features[rows["train"]].std(0)
-        rounding = np.array([_rounding(table[feature].type) for feature in data.features])
-        constant = is_constant(features[rows["train"]], std, rounding)
-        std[constant] = 1.0
+        train = features[rows["train"]]
+        # The computed standard deviation of equal numbers can be greater than 0.
+        constant = train.min(0) == train.max(0)
+        mean, std = train.mean(0), np.where(constant, 1.0, train.std(0))
         if constant.any():
             names = ", ".join(name for name, flag in zip(data.features, constant, strict=True) if flag)
             notes = (*notes, f"these columns are constant in the train split and were not scaled: {names}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        inputs = torch.from_numpy(((features - mean) / std).astype(np.float32))
-    if not (fits := np.isfinite(std) & inputs.isfinite().all(0).numpy()).all():
-        names = ", ".join(name for name, flag in zip(data.features, fits, strict=True) if not flag)
-        raise InputError(
-            f"These columns contain numbers that are too large for the model's float32 input: {names}.",
-            hint="Use larger units, or leave the columns out of data.features.",
-        )
-    counts: dict[str, int] = {}
+    inputs = torch.from_numpy(((features - mean) / std).astype(np.float32))
+    rows = {split: numbers for split, numbers in rows.items() if len(numbers)}
     for split, numbers in rows.items():
-        if counts.setdefault(split, len(numbers)):
-            write_split(folder, split, {name: inputs[numbers], TARGET: target[numbers]})
+        write_split(folder, split, {name: inputs[numbers], TARGET: target[numbers]})
     return Description(
-        splits={split: count for split, count in counts.items() if count},
+        splits={split: len(numbers) for split, numbers in rows.items()},
         inputs=(name,),
         sample_shape=tuple(inputs.shape[1:]),
         features=data.features,
@@ -181,25 +139,6 @@ def _write(table: pa.Table, data: TableData, name: str, folder: Path) -> Descrip
         classes=classes,
         notes=notes,
     )
-
-
-def is_constant(
-    values: npt.NDArray[np.float64], std: npt.NDArray[np.float64], rounding: npt.NDArray[np.float64]
-) -> npt.NDArray[np.bool_]:
-    """Return whether each column, float64 [N, F], is constant up to rounding, bool [F].
-
-    The computed standard deviation of N equal values, divided by the values, can be about N times the precision of
-    float64. `rounding`, float64 [F], is the relative precision of the columns' own types.
-
-    Source: Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983.
-    """
-    largest = np.abs(values).max(0)
-    return np.asarray(std <= largest * (len(values) * np.finfo(np.float64).eps + rounding), dtype=np.bool_)
-
-
-def _rounding(kind: pa.DataType) -> float:
-    """Return the relative precision of a column type; only floats are rounded."""
-    return float(2.0 ** -_MANTISSAS[kind.bit_width]) if pa.types.is_floating(kind) else 0.0
 
 
 def _numbers(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> npt.NDArray[np.float64]:
@@ -220,11 +159,7 @@ def _numbers(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> npt.
 def _target(
     column: pa.ChunkedArray[pa.Scalar[pa.DataType]], data: TableData
 ) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
-    """Return the targets, [N], the class names, and notes.
-
-    Without ``data.classes``, floats and decimals become float32, and integers become int64. Other values become class
-    indices.
-    """
+    """Return the targets, [N], the class names, and notes; texts and ``data.classes`` become class numbers."""
     if not data.classes:
         if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
             return torch.from_numpy(_numbers(column, data.target).astype(np.float32)), (), ()

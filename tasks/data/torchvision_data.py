@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
-import numpy as np
-import torch
 import torchvision
 from PIL import Image
 from torchvision.datasets import VisionDataset
 
-from storage.digest import file_digest
+from storage.digest import digest_of
 from storage.errors import ConfigurationError, InputError, did_you_mean
 from storage.remote import Broken, with_retries
 from storage.transient import is_transient
@@ -26,10 +22,8 @@ from tasks.job import Workspace
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
-# Attributes in which torchvision's data sets store labels and samples. The labels are read from an attribute, because
-# reading samples would decode the images. A data set's digest covers the label attributes and the sample attributes.
+# Attributes in which torchvision's data sets store labels; reading them from samples would decode the images.
 _LABELS = ("targets", "labels", "_labels", "y")
-_SAMPLES = ("data", "samples", "_samples", "_image_files")
 _HELD_OUT_SPLITS = ("test", "val", "valid")
 
 
@@ -39,13 +33,6 @@ def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, works
     The data set's held-out part (``train=False``, or the ``test``, ``val`` or ``valid`` split) becomes the test split.
     If there is no held-out part, the fraction ``valid_share`` of all samples becomes the test split. A further held-out
     part becomes the valid split; otherwise, validation samples come from the training part, as calibration samples do.
-
-    Raises
-    ------
-    ConfigurationError
-        The data set does not exist, cannot be downloaded, or does not provide one label for each image.
-    InputError
-        The data is damaged, or is missing from ``data.root`` and cannot be downloaded.
     """
     train, test, valid = _open(data)
 
@@ -53,19 +40,18 @@ def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, works
         held_out: dict[Split, VisionDataset | None] = {"test": test, "valid": valid}
         missing = [split for split, part in held_out.items() if part is None]
         quotas = training_quotas(len(train), dict.fromkeys(missing, data.valid_share), data.calibration)
-        sizes: dict[Split, int | None] = {"test": data.max_test, "valid": None}
-        parts = [_part(part, {split: sizes[split]}) for split, part in held_out.items() if part is not None]
+        parts = [_part(part, {split: None}) for split, part in held_out.items() if part is not None]
         parts.append(_part(train, quotas))
         count = 1 + max(label for part in parts for label in part.labels)
         names = [str(name) for name in getattr(train, "classes", ())]
         return names if len(names) >= count else [str(label) for label in range(count)], parts, ()
 
-    content = [_content(part) for part in (train, test, valid) if part is not None]
+    content = [digest_of({"labels": _labels(part)}) for part in (train, test, valid) if part is not None]
     return prepare_pictures(data, geometry, {"content": content, "code": code_digest(__name__)}, open_parts, workspace)
 
 
 def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None, VisionDataset | None]:
-    """Return the data set's training part, and its parts for testing and validation; a missing part is ``None``."""
+    """Return the data set's parts for training, testing and validation; a missing part is ``None``."""
     kind = getattr(torchvision.datasets, data.name, None)
     if not (inspect.isclass(kind) and issubclass(kind, VisionDataset)):
         suggestion = did_you_mean(data.name, torchvision.datasets.__all__)
@@ -114,7 +100,7 @@ def _make(kind: type[VisionDataset], data: TorchvisionDataset, **arguments: obje
 
 
 def _part(dataset: VisionDataset, quotas: Quotas) -> Part:
-    name = type(dataset).__name__
+    name, labels = type(dataset).__name__, _labels(dataset)
 
     def read(index: int) -> Image.Image:
         try:
@@ -125,39 +111,19 @@ def _part(dataset: VisionDataset, quotas: Quotas) -> Part:
             raise UnreadableError(f"expected an image, got {type(image).__name__}")
         return image
 
+    return Part([f"{name}[{index}]" for index in range(len(labels))], labels, read, quotas)
+
+
+def _labels(dataset: VisionDataset) -> list[int]:
     attributes = (getattr(dataset, attribute, None) for attribute in _LABELS)
     stored = next((labels for labels in attributes if labels is not None and len(labels) == len(dataset)), None)
     try:
         labels = list(map(int, (dataset[index][1] for index in range(len(dataset))) if stored is None else stored))
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f'torchvision\'s data set "{name}" does not have one class per image.',
-            hint="Use a classification data set.",
-        ) from error
+    except (TypeError, ValueError):
+        labels = []
     if not labels or min(labels) < 0:
-        raise InputError(
-            f'torchvision\'s data set "{name}" does not contain labelled images.', hint="Use another data set."
+        raise ConfigurationError(
+            f'torchvision\'s data set "{type(dataset).__name__}" does not have one class per image.',
+            hint="Use a classification data set.",
         )
-    return Part([f"{name}[{index}]" for index in range(len(labels))], labels, read, quotas)
-
-
-def _content(dataset: VisionDataset) -> str:
-    """Return a digest that covers the data set's arrays and files, and the ``repr`` of other values."""
-    hasher = hashlib.sha256(f"{type(dataset).__name__} {len(dataset)}".encode())
-    for attribute in (*_SAMPLES, *_LABELS):
-        for piece in _pieces(getattr(dataset, attribute, None)):
-            hasher.update(piece)
-    return hasher.hexdigest()
-
-
-def _pieces(value: object) -> Iterator[bytes | memoryview]:
-    match value:
-        case np.ndarray() | torch.Tensor():
-            yield np.ascontiguousarray(value).data
-        case list() | tuple():
-            for item in value:
-                yield from _pieces(item)
-        case str() | Path() if Path(value).is_file():
-            yield f"{Path(value).name} {file_digest(Path(value))}".encode()
-        case _:
-            yield repr(value).encode()
+    return labels

@@ -14,8 +14,7 @@ from tasks.job import Progress
 from tasks.outputs import intra_op_threads, training_device
 from tasks.workload.base import TrainedCheckpoint
 
-# The last bits of a sum depend on the number of threads. With one thread, the weights do not depend on the number of
-# cores. Other workloads can train on the remaining cores.
+# The last bits of a sum depend on the number of threads. Other workloads can train on the remaining cores.
 THREADS = 1
 
 
@@ -25,7 +24,7 @@ class Training:
 
     For each step, ``epoch`` yields the completed fraction of the epoch and the step's loss. The weights come from the
     last epoch or, if ``validate`` is set, from the epoch with the lowest validation loss. A loss of at least
-    ``hopeless`` after an epoch counts as divergence. Gradients are clipped to a maximum norm of ``largest_gradient``.
+    ``hopeless`` after an epoch counts as divergence.
     """
 
     model: nn.Module
@@ -40,15 +39,7 @@ class Training:
 def train(
     make: Callable[[torch.device], Training], settings: TrainedCheckpoint, workload: str, progress: Progress
 ) -> dict[str, Tensor]:
-    """Train the model that `make` builds, on CUDA if available; return the state dict on the CPU.
-
-    The same seed, hardware and library versions produce the same weights.
-
-    Raises
-    ------
-    MeasurementError
-        The loss became NaN or infinite, or reached ``hopeless``.
-    """
+    """Train the model that `make` builds, on CUDA if available; return the state dict on the CPU."""
     best_loss, best = math.inf, dict[str, Tensor]()
     with (
         torch.random.fork_rng(),
@@ -100,10 +91,7 @@ class FineTuning:
 
 @dataclass(frozen=True)
 class OwnTraining:
-    """The user's own training callable: ``train(model, seed, epochs)`` trains the model in place, on the CPU.
-
-    ``made_from`` identifies the training code and its arguments.
-    """
+    """The user's own training callable: ``train(model, seed, epochs)`` trains the model in place, on the CPU."""
 
     train: Callable[[nn.Module, int, int], None]
     made_from: Mapping[str, object]

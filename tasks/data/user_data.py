@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from storage.digest import file_digest
 from storage.errors import ConfigurationError, InputError, first_line
 from storage.humanize import plural
+from tasks.data.loading import shortened
 from tasks.data.samples import ROWS, TARGET, Description, find_or_write, write_split
 from tasks.data.sections import FactoryData
 from tasks.job import Workspace
@@ -27,15 +28,7 @@ Items = Sequence[object]  # a map-style data set of (inputs, target) pairs
 
 
 def load_splits(data: FactoryData) -> Mapping[str, Items]:
-    """Call ``data.factory``.
-
-    Raises
-    ------
-    ConfigurationError
-        The factory fails, or does not return a mapping from split names to data sets.
-    InputError
-        A required split is missing or empty.
-    """
+    """Call ``data.factory``; refuse a result that is not a mapping of non-empty splits."""
     factory = f'data.factory "{data.factory}"'
     splits = call("data.factory", data.factory, data.folder, **data.arguments)
     if not isinstance(splits, Mapping):
@@ -65,7 +58,7 @@ def _count(splits: Mapping[str, Items], split: str) -> int:
 
 
 def _with_calibration(splits: Mapping[str, Items]) -> tuple[Mapping[str, Items], tuple[str, ...]]:
-    """Replace a missing calibration split with evenly spaced training rows; return the splits and explanatory notes."""
+    """Replace a missing calibration split with evenly spaced training rows; return the splits and a note."""
     if _count(splits, "calibration"):
         return splits, ()
     train = splits["train"]
@@ -76,19 +69,11 @@ def _with_calibration(splits: Mapping[str, Items]) -> tuple[Mapping[str, Items],
 
 
 def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -> DatasetRef:
-    """Find the calibration, test and (if there is one) valid split in the store, or create them.
-
-    Raises
-    ------
-    ConfigurationError
-        The user's code fails, or returns inputs that are incompatible with the model.
-    InputError
-        A split is empty, or contains NaN or infinities.
-    """
+    """Find the calibration, test and (if there is one) valid split in the store, or create them."""
     parameters = forward_parameters(model)
     made_from: dict[str, object] = {
         "data": data.model_dump(mode="json", exclude={"axes", "files"}),
-        "files": {name: _file_digest(Path(data.folder, name)) for name in data.files},
+        "files": _digests(data),
         "parameters": parameters,
         "code": user_digest(data.folder, *filter(None, (data.factory, data.collate))),
         "torch": torch.__version__,
@@ -102,24 +87,16 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
             kept = {split: splits[split] for split in _NEEDED}
             if valid := next((splits[name] for name in _VALID if _count(splits, name)), None):
                 kept["valid"] = valid  # a search must not choose on the data that calibrated its candidates
-            stored = {
-                split: _columns(data, split, items, parameters, data.batch_size, workspace)
-                for split, items in kept.items()
-            }
-            if data.collate:
-                stored |= {
-                    split + ROWS: _columns(data, split, items, parameters, 1, workspace)
-                    for split, items in kept.items()
-                }
-        types: dict[str, str] = {}
-        for split, columns in stored.items():
-            types |= write_split(folder, split, columns)
-        inputs = tuple(name for name in stored["test"] if name != TARGET)
-        first = stored["test"][inputs[0]][0]
+            for split, items in kept.items():
+                columns = _columns(data, split, items, parameters, data.batch_size, workspace)
+                write_split(folder, split, columns)
+                if data.collate:
+                    write_split(folder, split + ROWS, _columns(data, split, items, parameters, 1, workspace))
+        inputs = tuple(name for name in columns if name != TARGET)
+        first = columns[inputs[0]][0]
         return Description(
             splits={split: len(items) for split, items in kept.items()},
             inputs=inputs,
-            types=types,
             collated=bool(data.collate),
             sample_shape=tuple(first.shape[1:] if data.collate else first.shape),
             notes=notes,
@@ -129,32 +106,28 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
 
 
 def forward_parameters(model: nn.Module) -> list[str]:
-    """Return the names of ``forward``'s positional parameters; ``*name`` stands for any number of inputs."""
+    """Return the names of ``forward``'s positional parameters."""
     return [
-        f"*{parameter.name}" if parameter.kind is Parameter.VAR_POSITIONAL else parameter.name
+        parameter.name
         for parameter in signature(model.forward).parameters.values()
-        if parameter.kind not in (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
+        if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     ]
 
 
 def first_input(model: nn.Module) -> str:
-    """Return the name of ``forward``'s first input; raise `ConfigurationError` if there is no input."""
-    parameters = forward_parameters(model)
-    if not parameters:
-        raise ConfigurationError(
-            "The model's forward method does not take any inputs.",
-            hint="Add a parameter for a float32 tensor of shape [rows, features].",
-        )
-    return parameters[0].removeprefix("*")
+    """Return the name of ``forward``'s first input."""
+    if parameters := forward_parameters(model):
+        return parameters[0]
+    raise ConfigurationError("The model's forward does not take any inputs.", hint="Add a parameter for the features.")
 
 
-def _file_digest(path: Path) -> str:
+def _digests(data: FactoryData) -> dict[str, str]:
     try:
-        return file_digest(path)
+        return {name: file_digest(Path(data.folder, name)) for name in data.files}
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read: {error.strerror or error}.",
-            hint="The paths in data.files are relative to the workload file; correct this path.",
+            f"data.files: {error.filename} cannot be read: {error.strerror}.",
+            hint="Correct the path, which is relative to the workload file.",
         ) from error
 
 
@@ -162,8 +135,7 @@ def _columns(
     data: FactoryData, split: str, items: Items, parameters: Sequence[str], size: int, workspace: Workspace
 ) -> Mapping[str, Tensor | list[Tensor]]:
     """Return a split's columns; stack all items as rows, or combine the batches from a collate function."""
-    split_name = f'data.factory "{data.factory}", split "{split}"'
-    count = len(items)
+    split_name, count = f'data.factory "{data.factory}", split "{split}"', len(items)
     all_items: list[object] = []
     with in_its_own_words(f"{split_name}: reading an item failed", "Fix the data set."):
         for index in range(count):
@@ -176,7 +148,12 @@ def _columns(
         if data.collate:
             source = f'data.collate "{data.collate}"'
             item = call("data.collate", data.collate, data.folder, batch)
-        inputs, target = _pair(item, source)
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise ConfigurationError(
+                f"{source}: expected a pair (inputs, target), but got an object of type {type(item).__name__}.",
+                hint="Return a pair (inputs, target).",
+            )
+        inputs, target = item
         record = _by_parameter(inputs, parameters, source) | {TARGET: _tensor(target, f"{source}, target")}
         if data.collate and record[TARGET].shape[:1] != (len(batch),):
             raise ConfigurationError(
@@ -188,39 +165,20 @@ def _columns(
     return columns if data.collate else {name: _stack(rows, split_name, name) for name, rows in columns.items()}
 
 
-def _pair(item: object, source: str) -> tuple[object, object]:
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        raise ConfigurationError(
-            f"{source}: expected a pair (inputs, target), but got an object of type {type(item).__name__}.",
-            hint="Return a pair (inputs, target).",
-        )
-    return item[0], item[1]
-
-
 def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dict[str, Tensor]:
     """Return the inputs keyed by the names of ``forward``'s parameters, in parameter order."""
-    if isinstance(inputs, Mapping):
-        by_name = {str(name): value for name, value in inputs.items()}
-        unknown = [name for name in by_name if name not in parameters]
-        order = [name for name in parameters if name in by_name]
-        if unknown or order != list(parameters[: len(order)]):
-            raise ConfigurationError(
-                f"{source}: the inputs are {', '.join(by_name)}, but the model's forward takes "
-                f"{', '.join(parameters)}.",
-                hint=f"Name the inputs after forward's first parameters: {', '.join(parameters[: len(by_name)])}.",
-            )
-        return {name: _tensor(by_name[name], f'{source}, input "{name}"') for name in order}
-    values = list(inputs) if isinstance(inputs, tuple | list) else [inputs]
-    starred = next((name[1:] for name in parameters if name.startswith("*")), "")
-    names = [name for name in parameters if not name.startswith("*")]
-    names += [f"{starred}_{index}" for index in range(len(values) - len(names))] if starred else []
-    if not values or len(values) > len(names):
+    given = inputs if isinstance(inputs, tuple | list | Mapping) else [inputs]
+    expected = parameters[: len(given)]
+    names = list(given) if isinstance(given, Mapping) else expected
+    if not given or len(expected) < len(given) or set(names) != set(expected):
+        listed = f" ({', '.join(map(str, names))})" if isinstance(given, Mapping) else ""
         raise ConfigurationError(
-            f"{source}: received {plural(len(values), 'input')}, but the model's forward takes these parameters: "
+            f"{source}: received {plural(len(given), 'input')}{listed}, but the model's forward takes "
             f"{', '.join(parameters) or 'none'}.",
-            hint="Return at least one input, and at most as many inputs as forward takes.",
+            hint="Return values for forward's first parameters, in order or keyed by name.",
         )
-    return {name: _tensor(value, f'{source}, input "{name}"') for name, value in zip(names, values, strict=False)}
+    values = given if isinstance(given, Mapping) else dict(zip(names, given, strict=True))
+    return {name: _tensor(values[name], f'{source}, input "{name}"') for name in expected}
 
 
 def _tensor(value: object, source: str) -> Tensor:
@@ -232,7 +190,7 @@ def _tensor(value: object, source: str) -> Tensor:
             f"({first_line(error)}).",
             hint="Return a tensor.",
         ) from error
-    if tensor.dtype == torch.float64:
+    if tensor.dtype in (torch.float64, torch.bfloat16):  # NumPy lacks bfloat16
         tensor = tensor.float()
     if tensor.is_floating_point() and not tensor.isfinite().all():
         raise InputError(
@@ -245,9 +203,9 @@ def _stack(tensors: Sequence[Tensor], source: str, column: str) -> Tensor:
     shapes = {tuple(tensor.shape) for tensor in tensors}
     if len(shapes) > 1:
         name = "target" if column == TARGET else f'input "{column}"'
-        listed = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
+        listed = ", ".join(shortened([str(list(shape)) for shape in sorted(shapes)]))
         raise ConfigurationError(
-            f"{source}, {name}: the items have different shapes ({listed}{', …' if len(shapes) > 3 else ''}).",
+            f"{source}, {name}: the items have different shapes ({listed}).",
             hint="Make the shapes equal, or set data.collate to a function that pads a list of items.",
         )
     return torch.stack(list(tensors))

@@ -1,8 +1,4 @@
-"""The base class of domains: a domain provides the data, models, training and metrics for one kind of task.
-
-A domain's workload class names the `Domain` class in ``implementation``. Importing the workload class does not import
-torch; importing the `Domain` class does.
-"""
+"""The base class of domains; a domain's workload class, which does not import torch, names it in ``implementation``."""
 
 from __future__ import annotations
 
@@ -16,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
-from storage.errors import ConfigurationError
 from tasks.data.evaluation import Quality
 from tasks.data.samples import load_samples
 from tasks.data.scores import Score
@@ -36,10 +31,7 @@ PREPROCESSING = "preprocessing.json"
 
 
 class Domain(ABC, Generic[W, M]):
-    """A domain with workloads of class `W` and model sections of class `M`.
-
-    A domain supports `calibration` or `fine_tuning` if its workload class lists the capability in ``gives``.
-    """
+    """A domain with workloads of class `W` and model sections of class `M`."""
 
     outputs: ClassVar[tuple[str, ...]] = ()  # names of a model's first outputs; further outputs are numbered
     open_axes: ClassVar[Axes] = {}  # axes whose lengths vary in every workload; see `axes`
@@ -56,10 +48,7 @@ class Domain(ABC, Generic[W, M]):
     def example_inputs(
         self, workload: W, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """Return real inputs for timing, tracing and golden cases, in argument order and keyed by name.
-
-        The inputs are the first samples of the test split. Samples are repeated if the split is too small.
-        """
+        """Return the first test samples for timing, tracing and golden cases, in argument order and keyed by name."""
         split = load_samples(dataset, "test", store)
         batch = next(split.batches(batch_size, torch.arange(batch_size) % len(split)))
         return dict(zip(split.description.inputs, batch.inputs, strict=True))
@@ -68,16 +57,7 @@ class Domain(ABC, Generic[W, M]):
     def evaluate(self, job: Job[W], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
         """Compute the quality of a model.
 
-        Parameters
-        ----------
-        apart
-            Whether to evaluate one row at a time, for example because other rows in a call would affect a row's result.
-            If `apart` is false, the batch size is chosen for speed.
-
-        Raises
-        ------
-        MeasurementError
-            The model returns NaN or infinities, or the outputs do not match the data.
+        If `apart` is true, evaluate one row at a time, because other rows in a call would affect a row's result.
         """
 
     def metric(self, workload: W) -> Score | None:
@@ -97,10 +77,7 @@ class Domain(ABC, Generic[W, M]):
         return self.outputs[:1] == ("logits",)
 
     def check(self, job: Job[W], workspace: Workspace) -> None:
-        """Raise an error if the float model is incompatible with its data.
-
-        Built-in models are always compatible with their data.
-        """
+        """Raise an error if the float model is incompatible with its data."""
 
     def draw_weights(self, workload: W, dataset: DatasetRef, seed: int) -> dict[str, Tensor]:
         """Return the initial state dict for a seed; the state of torch's global generator does not change."""
@@ -111,17 +88,11 @@ class Domain(ABC, Generic[W, M]):
 
     def weights(self, workload: W, dataset: DatasetRef) -> Weights:
         """Return values that identify domain-specific weights, and a function that loads these weights."""
-        raise NotImplementedError(
-            f'the "{workload.domain}" domain does not support checkpoint.kind "{workload.checkpoint.kind}"; '
-            "use another checkpoint.kind"
-        )
+        raise NotImplementedError
 
     def train(self, workload: W, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
         """Train reproducibly with the settings in ``[checkpoint]``; return the float32 state dict on the CPU."""
-        raise ConfigurationError(
-            f'Workload "{workload.name}": the "{workload.domain}" domain does not support checkpoint.kind "train".',
-            hint="Use another checkpoint.kind.",
-        )
+        raise NotImplementedError
 
     def calibration(self, job: Job[W], store: ArtifactStore, batch_size: int) -> Iterator[tuple[Tensor, ...]]:
         """Yield the calibration split in stored order, as batches of positional inputs."""
@@ -129,13 +100,7 @@ class Domain(ABC, Generic[W, M]):
 
     def fine_tuning(self, job: Job[W], store: ArtifactStore, batch_size: int) -> FineTuning | OwnTraining:
         """Return batches, a loss and a score for fine-tuning, or the user's training callable."""
-        raise NotImplementedError(
-            f'the "{job.workload.domain}" domain does not fine-tune models; remove recipes that use the "qat" method'
-        )
-
-    def fit_hint(self, shapes: Mapping[str, tuple[int, ...]], workload: W, dataset: DatasetRef) -> str:
-        """Return a hint for a checkpoint whose shapes do not match the workload."""
-        return "Set [model] to the model that the checkpoint was created for, or use another checkpoint."
+        raise NotImplementedError
 
     def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
         """Return the smallest and largest allowed index for each input that contains indices, keyed by input name."""

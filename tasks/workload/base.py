@@ -94,15 +94,11 @@ class FetchedCheckpoint(Kind):
 
     kind: Literal["uri"]
     uri: str
-    """Path or URI of the weights file, or path of a local folder with safetensors files."""
+    """Path or URI of the weights file, or path of a local folder with `model.safetensors`."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file, as 64 hexadecimal digits."""
-    max_bytes: PositiveInt = 16 * 1024**3
-    """Maximum size of the file in bytes; a larger file is refused."""
     retries: NonNegativeInt = 4
     """Maximum number of times to resume an interrupted download."""
-    leave_out: tuple[str, ...] = ()
-    """Tensors in the file that the model lacks, given by their names or the names of their modules."""
 
 
 class SeededCheckpoint(Kind):
@@ -131,8 +127,6 @@ class TableFile(Kind):
     """Path (relative to the workload file's folder) or URI of the file."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file."""
-    max_bytes: PositiveInt = 4 * 1024**3
-    """Maximum size of the file in bytes; a larger file is refused."""
     split: str | None = None
     """Column that assigns rows to `train`, `valid`, `calibration` or `test`; by default, rows are split at random."""
     test_share: float = Field(default=0.2, gt=0, lt=1)

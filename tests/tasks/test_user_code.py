@@ -29,25 +29,6 @@ def own_module(tmp_path, monkeypatch, request):
     sys.modules.pop(name, None)
 
 
-def test_an_installed_class_is_called_with_the_arguments():
-    model = call_factory(spec("torch.nn:Linear", in_features=3, out_features=2))
-
-    assert (type(model), model.in_features, model.out_features) == (nn.Linear, 3, 2)
-
-
-@pytest.mark.slow
-def test_a_module_of_the_current_folder_is_found_and_the_path_is_left_as_it_was(own_module):
-    name = own_module("""
-        import torch
-        def network(classes):
-            return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, classes))
-    """)
-    before = list(sys.path)
-
-    assert call_factory(spec(f"{name}:network", classes=2))[1].out_features == 2
-    assert sys.path == before
-
-
 @pytest.mark.slow
 def test_a_module_that_is_not_there_is_named_with_the_folder_that_was_searched(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -61,52 +42,10 @@ def test_a_module_that_cannot_be_imported_says_why(own_module):
         call_factory(spec(f"{own_module('1 / 0')}:network"))
 
 
-@pytest.mark.parametrize("factory", ["tasks.networks:network", "tasks:network", "storage.networks:network"])
-@pytest.mark.slow
-def test_a_factory_in_a_package_with_the_name_of_ours_is_told_to_rename_it(factory):
-    package = factory.partition(".")[0].partition(":")[0]
-
-    with pytest.raises(ConfigurationError, match=f"own package .{package}. hides .* rename yours"):
-        call_factory(spec(factory))
-
-
-@pytest.mark.parametrize("line", ["from tasks import layers", "import tasks.layers", "from tasks.layers import Wide"])
-def test_a_factory_that_needs_a_package_with_the_name_of_ours_is_told_to_rename_it(own_module, line):
-    at_import = own_module(f"{line}\ndef network(): ...")
-    with pytest.raises(ConfigurationError, match=r"own package .tasks. hides .* rename yours"):
-        call_factory(spec(f"{at_import}:network"))
-
-
-def test_a_factory_that_needs_such_a_package_when_it_is_called_is_told_to_rename_it(own_module):
-    name = own_module("def network():\n    from tasks import layers")
-    with pytest.raises(ConfigurationError, match=r"own package .tasks. hides .* rename yours"):
-        call_factory(spec(f"{name}:network"))
-
-
-def test_a_method_of_a_class_is_a_callable_of_its_module(own_module):
-    name = own_module("""
-        import torch
-        class Networks:
-            class Small:
-                @classmethod
-                def build(cls, classes):
-                    return torch.nn.Linear(4, classes)
-    """)
-
-    assert call_factory(spec(f"{name}:Networks.Small.build", classes=2)).out_features == 2
-    with pytest.raises(ConfigurationError, match=r"\.Networks\.Large\.build does not exist"):
-        call_factory(spec(f"{name}:Networks.Large.build", classes=2))
-
-
 @pytest.mark.parametrize(("factory", "message"), [("math:nothing", "does not exist"), ("math:pi", "is not callable")])
 def test_what_cannot_be_called_is_refused(factory, message):
     with pytest.raises(ConfigurationError, match=message):
         call_factory(spec(factory))
-
-
-def test_wrong_arguments_are_refused_with_the_callables_own_words():
-    with pytest.raises(ConfigurationError, match="unexpected keyword argument 'width'"):
-        call_factory(spec("torch.nn:Linear", width=3))
 
 
 def test_a_result_that_is_no_module_is_refused():
@@ -153,19 +92,6 @@ def test_an_error_shows_the_users_lines_and_none_of_ours(tmp_path):
     assert [f"line {line}, in {name}" in shown for line, name in ((3, "network"), (5, "make"))] == [True, True]
     assert "user_code" not in shown
     assert "site-packages" not in shown
-
-
-@pytest.mark.parametrize(("raised", "transient"), [("ConnectionResetError", True), ("ValueError", False)])
-def test_a_network_that_fails_in_the_users_code_may_pass(own_module, raised, transient):
-    name = own_module(f"""
-        def network():
-            raise {raised}("while it was loaded")
-    """)
-
-    with pytest.raises(ConfigurationError, match=raised) as failure:
-        call_factory(spec(f"{name}:network"))
-
-    assert failure.value.transient is transient
 
 
 def test_tensors_that_a_module_makes_when_imported_are_kept_though_a_blank_model_imports_it(own_module):

@@ -68,10 +68,9 @@ class Evaluate(FromFile):
             if self.higher_is_better is None:
                 raise ValueError("a custom metric needs higher_is_better; set higher_is_better to true or false")
         elif self.metric not in OFFERED:
-            suggestion = did_you_mean(self.metric, OFFERED)
-            expected = ", ".join(OFFERED)
             raise ValueError(
-                f'unknown metric "{self.metric}"{suggestion}: expected module:callable or one of {expected}'
+                f'unknown metric "{self.metric}"{did_you_mean(self.metric, OFFERED)}: '
+                f"expected module:callable or one of {', '.join(OFFERED)}"
             )
         elif self.higher_is_better is not None or self.unit:
             raise ValueError(f'metric "{self.metric}" already defines higher_is_better and unit; remove these keys')
@@ -83,8 +82,6 @@ class CustomBenchmark(SequenceBenchmark):
 
     sequence_length: PositiveInt | None = None  # type: ignore[assignment]  # by default, the data determines the length
     """Number of steps in a timed call; by default, the length of the first test row."""
-    sequence_axis: str = ""
-    """Name of the step axis, if `data.axes` names several axes besides `batch`."""
 
 
 class CustomWorkload(Workload):
@@ -104,9 +101,10 @@ class CustomWorkload(Workload):
     def _steps_have_an_axis(self) -> Self:
         if not self.benchmark.sequence_length and not self.benchmark.sequence_lengths:
             return self
-        if self.steps not in self._lengths:
-            expected = f"one of {', '.join(self._lengths)}" if self._lengths else "an axis that data.axes names"
-            raise ValueError(f'benchmark.sequence_axis "{self.benchmark.sequence_axis}": expected {expected}')
+        if not self.steps:
+            raise ValueError(
+                "benchmark.sequence_length needs data.axes with exactly one named axis besides batch, the steps"
+            )
         return self
 
     @property
@@ -117,11 +115,8 @@ class CustomWorkload(Workload):
     @property
     def steps(self) -> str:
         """Name of the axis whose length is ``sequence_length``; ``""`` if the axis is unknown."""
-        return self.benchmark.sequence_axis or (self._lengths[0] if len(self._lengths) == 1 else "")
-
-    @property
-    def _lengths(self) -> list[str]:
-        return sorted({name for names in self.axes.values() for name in names} - {"", BATCH})
+        lengths = {name for names in self.axes.values() for name in names} - {"", BATCH}
+        return lengths.pop() if len(lengths) == 1 else ""
 
     @model_validator(mode="after")
     def _qat_recipes_can_train(self) -> Self:

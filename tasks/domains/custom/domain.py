@@ -17,7 +17,7 @@ from storage.errors import ConfigurationError, MeasurementError, did_you_mean
 from tasks.data.evaluation import Quality, checked_outputs, evaluate_batches, perplexity_metric
 from tasks.data.labels import OF_CLASSES, SORTED, check_labels
 from tasks.data.metrics import METRICS
-from tasks.data.samples import TARGET, joined_by_shape, load_samples, load_test, read_description
+from tasks.data.samples import TARGET, load_samples, load_test, read_description
 from tasks.data.scores import OwnScore, Score
 from tasks.data.sections import BATCH, FactoryData
 from tasks.data.tables import prepare_table
@@ -41,10 +41,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
     """The domain ``custom``."""
 
     def prepare(self, workload: CustomWorkload, workspace: Workspace) -> DatasetRef:
-        """Prepare the splits from the user's code or from a table.
-
-        Inputs are named after ``forward``'s parameters.
-        """
+        """Prepare the splits from the user's code or from a table; inputs are named as ``forward``'s parameters."""
         data, model = workload.data, build_blank(lambda: call_factory(workload.model))
         if isinstance(data, FactoryData):
             return prepare_factory(data, model, workspace)
@@ -68,8 +65,8 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         with torch.inference_mode():
             with in_its_own_words(f"{factory}: forward failed on {shapes}", "Fix forward or the data."):
                 result = model(*batch.inputs)
+            assert batch.target is not None
             try:
-                assert batch.target is not None
                 scored = checked_outputs(tensors_of(result)[self._scored_output(job, workspace.store)], batch.size)
                 if settings.metric in OF_CLASSES:
                     check_labels(scored, split.description, named=job.workload.brings_weights)
@@ -84,12 +81,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
     def example_inputs(
         self, workload: CustomWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """Return the first rows of the test split; if the first batch has too few rows, repeat the rows.
-
-        If ``benchmark.sequence_length`` is set, prefer the first batch with exactly that many steps. If no batch has
-        exactly ``sequence_length`` steps, truncate the shortest batch that has more steps. If every batch has fewer
-        steps than ``sequence_length``, repeat the longest batch's steps.
-        """
+        """Return the first rows of the test split, or the rows nearest to ``benchmark.sequence_length`` steps."""
         split = load_test(dataset, store, apart=batch_size == 1)
         names, axes = split.description.inputs, open_axes(workload.axes, split.description.inputs)
         batches = (dict(zip(names, batch.inputs, strict=True)) for batch in split.batches(batch_size))
@@ -115,23 +107,13 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return OwnScore(name, bool(settings.higher_is_better), settings.metric, settings.folder)
 
     def evaluate(self, job: Job[CustomWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
-        """Compute ``evaluate.metric`` on the test split, for the output that ``evaluate.output`` names.
-
-        By default, the metric uses the first output. Rows that a collate function would pad share a call only if their
-        shapes are equal. Raise an error if the user's metric fails, or returns neither one number nor one number per
-        row.
-        """
+        """Compute ``evaluate.metric`` on the test split, without padding any row."""
         settings = job.workload.evaluate
         split = load_test(job.dataset, workspace.store, apart=True)
-        size = 1 if apart else settings.batch_size
-        batches = split.batches(size)
-        if split.description.collated and not apart:
-            named = open_axes(job.workload.axes, split.description.inputs)
-            batches = joined_by_shape(batches, [_row_axis(axes) for axes in named.values()], size)
         scored = self._scored_output(job, workspace.store)
         quality = evaluate_batches(
             lambda *inputs: tensors_of(call(*inputs))[scored],
-            batches,
+            split.batches(1 if apart else settings.batch_size),
             self.metric(job.workload),
             total=len(split),
             apart=apart,
@@ -162,12 +144,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return known.index(name)
 
     def train(self, workload: CustomWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-        """Call ``checkpoint.train(model, splits, seed=…, epochs=…, **arguments)``.
-
-        Return the callable's result or, if the callable returns ``None`` or a module, the state dict of the model.
-        `splits` contains the factory's data sets, or a `TensorDataset` for each split of a table. Raise
-        `ConfigurationError` if the callable fails or returns an unsupported type.
-        """
+        """Call ``checkpoint.train(model, splits, seed=…, epochs=…, **arguments)``."""
         settings = cast("TrainedByCode", workload.checkpoint)
         splits = _splits(workload, dataset, workspace.store)
         with _seeded(settings.seed):
@@ -243,10 +220,6 @@ def _splits(workload: CustomWorkload, dataset: DatasetRef, store: ArtifactStore)
     return {name: TensorDataset(split[split.description.inputs[0]], split.target) for name, split in splits.items()}
 
 
-def _row_axis(names: Mapping[int, str]) -> int | None:
-    return next((axis for axis, name in names.items() if name == BATCH), None)
-
-
 def _distance(batch: Mapping[str, Tensor], axes: Axes, name: str, length: int) -> tuple[bool, int]:
     key, axis = next((key, axis) for key, names in axes.items() for axis in names if names[axis] == name)
     actual = batch[key].shape[axis]
@@ -254,10 +227,7 @@ def _distance(batch: Mapping[str, Tensor], axes: Axes, name: str, length: int) -
 
 
 def open_axes(names: Mapping[str, tuple[str, ...]], inputs: tuple[str, ...]) -> Axes:
-    """Return the axis names in ``data.axes``, keyed by input and axis number.
-
-    By default, the first axis of each input is the row axis.
-    """
+    """Return the axis names in ``data.axes``; by default, the first axis of each input is the row axis."""
     if not names:
         return {name: {0: BATCH} for name in inputs}
     return {name: {axis: length for axis, length in enumerate(names.get(name, ())) if length} for name in inputs}
@@ -273,10 +243,7 @@ def metric_for(dataset: DatasetRef, store: ArtifactStore) -> str:
 
 
 def axes_of(dataset: DatasetRef, store: ArtifactStore) -> dict[str, list[str]]:
-    """Return ``data.axes`` for batches from a collate function; return ``{}`` if items are stacked along axis 0.
-
-    Axes get the same name if their lengths are equal in every batch.
-    """
+    """Return ``data.axes`` for batches from a collate function, or ``{}``; axes of equal lengths share a name."""
     description = read_description(dataset, store)
     if not description.collated:
         return {}

@@ -1,7 +1,6 @@
 """Flatten the outputs of models whose ``forward`` returns a dictionary, a dataclass or nested tuples.
 
-Runtimes return a tensor or a tuple of tensors. For a model with nested outputs, `flat` replaces the model's class with
-a subclass whose ``forward`` returns a tuple. The model's modules and their names stay the same.
+Runtimes return a tensor or a tuple of tensors. ``None`` in an output is left out.
 """
 
 from __future__ import annotations
@@ -9,19 +8,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import SUPPORTED_NODES, tree_flatten_with_path, tree_map
 
 from storage.errors import QuantizationError
 
 
 def flat(model: nn.Module) -> nn.Module:
-    """Change a model in place so that ``forward`` returns a flat tuple of the outputs in the original order.
+    """Change a model's class to a subclass whose ``forward`` returns a flat tuple of the outputs in the original order.
 
-    A tensor, or a tuple or list of tensors, is returned unchanged. If torch defines the model's class, the model is not
-    changed, because quantization recognizes torch's modules by class.
+    If torch defines the model's class, the model is not changed, because quantization recognizes torch's modules by
+    class.
     """
     own = type(model)
     if own.__module__.partition(".")[0] == "torch":
@@ -45,13 +45,7 @@ def structure_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> object:
 
 
 def names(structure: object) -> tuple[str, ...]:
-    """Return the outputs' names: paths such as ``hidden.0``, or numbers such as ``output-0`` if the structure is flat.
-
-    Raises
-    ------
-    QuantizationError
-        The structure contains a value that is not a tensor.
-    """
+    """Return the outputs' names: paths such as ``hidden.0``, or ``output-0`` and so on if the structure is flat."""
     if not _is_nested(structure):
         count = len(structure) if isinstance(structure, tuple | list) else 1
         return tuple(f"output-{index}" for index in range(count))
@@ -64,7 +58,12 @@ def structured(model: nn.Module, structure: object) -> Iterator[None]:
     if not _is_nested(structure):
         yield
         return
-    hook = model.register_forward_hook(lambda model, inputs, outputs: _restored(structure, iter(outputs)))
+
+    def restore(_: nn.Module, inputs: object, outputs: tuple[Tensor, ...]) -> object:
+        leaves = iter(outputs)
+        return tree_map(lambda leaf: None if leaf is None else next(leaves), structure)
+
+    hook = model.register_forward_hook(restore)
     try:
         yield
     finally:
@@ -73,48 +72,23 @@ def structured(model: nn.Module, structure: object) -> Iterator[None]:
 
 def _is_nested(result: object) -> bool:
     if isinstance(result, tuple | list) and not hasattr(result, "_fields"):
-        return any(map(_is_container, result))
-    return _is_container(result)
+        return any(isinstance(part, tuple | list | Mapping) or is_dataclass(part) for part in result)
+    return isinstance(result, tuple | Mapping) or is_dataclass(result)
 
 
-def _is_container(value: object) -> bool:
-    return isinstance(value, tuple | list | Mapping) or (is_dataclass(value) and not isinstance(value, type))
-
-
-def _parts(container: object) -> list[tuple[str, object]]:
-    """Return a container's values with their names, omitting ``None`` in dataclasses and mappings."""
-    if is_dataclass(container):
-        parts = [(field.name, getattr(container, field.name)) for field in fields(container)]
-        return [(name, value) for name, value in parts if value is not None]
-    if isinstance(container, Mapping):
-        return [(str(key), value) for key, value in container.items() if value is not None]
-    assert isinstance(container, tuple | list)
-    keys = getattr(container, "_fields", map(str, range(len(container))))
-    return list(zip(keys, container, strict=True))
-
-
-def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    if _is_container(value):
-        for name, part in _parts(value):
-            yield from _leaves(part, f"{path}.{name}" if path else name)
-    elif isinstance(value, Tensor | torch.fx.Proxy):
-        yield path, value
-    else:
-        raise QuantizationError(
-            f'The model\'s output "{path}" has the type {type(value).__name__}, but only tensors can be saved.',
-            hint="Remove this output from forward, or wrap the model in the factory so that forward returns only "
-            "tensors.",
-        )
-
-
-def _restored(structure: object, leaves: Iterator[object]) -> object:
-    """Return a copy of the structure with `leaves` as its values."""
-    if not _is_container(structure):
-        return next(leaves)
-    parts = {name: _restored(part, leaves) for name, part in _parts(structure)}
-    kind = type(structure)
-    if is_dataclass(structure):
-        return kind(**parts)
-    if isinstance(structure, Mapping):
-        return kind((key, parts[str(key)]) for key in structure if str(key) in parts)  # type: ignore[call-arg]
-    return kind(*parts.values()) if hasattr(structure, "_fields") else kind(parts.values())  # type: ignore[call-arg]
+def _leaves(value: object) -> list[tuple[str, object]]:
+    """Return the tensors in a nested output, with their paths as names."""
+    if is_dataclass(value) and type(value) not in SUPPORTED_NODES:
+        torch.export.register_dataclass(type(value))
+    leaves: list[tuple[str, object]] = []
+    for path, leaf in tree_flatten_with_path(value)[0]:
+        name = ".".join(str(key).strip(".[]'") for key in path)  # such as ``['hidden']``, ``[0]`` and ``.loss``
+        if isinstance(leaf, Tensor | torch.fx.Proxy):
+            leaves.append((name, leaf))
+        elif leaf is not None:
+            raise QuantizationError(
+                f'The model\'s output "{name}" has the type {type(leaf).__name__}, but only tensors can be saved.',
+                hint="Remove this output from forward, or wrap the model in the factory so that forward returns only "
+                "tensors.",
+            )
+    return leaves

@@ -66,13 +66,10 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         """Compare the classes in the data with the float model's outputs for one image."""
         model = self.build(job.workload.model, job.dataset)
         load_checkpoint(model, job.checkpoint, workspace.store)
-        inputs = self.example_inputs(job.workload, job.dataset, workspace.store, 1)
-        shape = list(inputs["images"].shape)
+        images = self.example_inputs(job.workload, job.dataset, workspace.store, 1)["images"]
         with torch.inference_mode():
-            with in_its_own_words(
-                f"The model's forward failed on images float32 {shape}", "Fix forward or its inputs."
-            ):
-                result = model(inputs["images"])
+            with in_its_own_words(f"The model's forward failed on images {list(images.shape)}", "Fix forward."):
+                result = model(images)
             is_folder = isinstance(job.workload.data, ImageFolder)
             check_labels(
                 checked_outputs(result, 1),
@@ -100,13 +97,7 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         )
 
     def train(self, workload: ImageWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-        """Train on the train split with AdamW and a one-cycle learning rate schedule.
-
-        The peak learning rate is ``checkpoint.learning_rate``. Images are shifted randomly. See
-        `tasks.data.training.train`.
-
-        Source: Smith and Topin, "Super-Convergence", 2018.
-        """
+        """Train with AdamW and a one-cycle learning rate (Smith and Topin, "Super-Convergence", 2018)."""
         settings = cast("TrainedCheckpoint", workload.checkpoint)
         steps = math.ceil(dataset.splits["train"] / settings.batch_size)
 
@@ -165,7 +156,7 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         channels, height, width = job.dataset.sample_shape
         document = {
             "channels": channels,
-            "order": "RGB" if channels == 3 else "as trained",
+            "order": "RGB",
             "height": height,
             "width": width,
             "transforms": None if isinstance(data, RenderedCharacters) else asdict(preprocessing(job.workload, data)),
@@ -183,13 +174,7 @@ def training_batches(
     """Yield one epoch of shuffled batches from the train split; shift each image randomly.
 
     A shift of at most 1/16 of the side length does not affect the label, but a flip could turn one character into
-    another. A final batch of one sample is dropped, because batch normalization needs several samples. Each epoch
-    advances `generator`, a CPU generator, so that epochs differ.
-
-    Raises
-    ------
-    InputError
-        Every batch would contain fewer than two images.
+    another. A final batch of one sample is dropped, because batch normalization needs several samples.
     """
     split = load_samples(dataset, "train", store)
     if min(len(split), batch_size) < 2:

@@ -5,23 +5,22 @@ The first rule that applies determines the image size and the normalization:
 1. For weights that torchvision publishes, use the published transforms.
 2. If nearly all images are squares of one size, at most 224 pixels wide, use that size.
 3. For a model with a ``pretrained_cfg``, such as a timm model, use the values in ``pretrained_cfg``.
-4. For other small images, use the median of their shorter sides, rounded to a multiple of 32.
-5. For larger images, use the transforms of the model's torchvision weights, or resize to 256 pixels and crop to 224.
+4. Otherwise, resize to 256 pixels and crop to 224.
+
+In rule 2, a ``pretrained_cfg`` still determines the normalization.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
-from statistics import median_low
+from pathlib import Path
 from typing import get_args
 
-import torchvision
 from pydantic import BaseModel, PositiveFloat, PositiveInt, ValidationError
-from torchvision.models import WeightsEnum, get_model_weights, list_models
 
 from tasks.data.labels import SORTED
 from tasks.data.picture_sets import find_layout, pictures_in
@@ -35,17 +34,16 @@ from tasks.results import Proposal
 from tasks.user_code import call_factory
 from tasks.workload.base import FactorySpec, FetchedCheckpoint, Kind
 
-_CALIBRATION_SHARE = 4  # at most one image in four is used for calibration
 _OPENED = 10_000  # limit the number of images whose sizes are read, because reading 10,000 sizes takes a second
 _NEARLY_ALL = 0.95
-_MULTIPLE = 32  # factor by which torchvision's models reduce an image's height and width
 _PHOTOGRAPH = 224
-_DEFAULTS = Preprocessing(256, _PHOTOGRAPH, Transforms().mean, Transforms().std)
+_CALIBRATION_SHARE = 4
+_DEFAULTS = Preprocessing(256, _PHOTOGRAPH, Transforms().mean, Transforms().std, Transforms().interpolation)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The preprocessing chosen for images, and the reason for the choice."""
+    """The chosen preprocessing, and the reason for the choice."""
 
     geometry: Preprocessing
     reason: str
@@ -73,58 +71,38 @@ class _Declared(BaseModel):
     fixed_input_size: bool = False
 
     @property
-    def side(self) -> int:
-        """Height and width of an input."""
-        return self.input_size[-1]
-
-    def geometry(self, side: int, resize: int) -> Preprocessing:
-        """Return the model's preprocessing for the given crop and resize sizes."""
-        known = self.interpolation in get_args(Interpolation)
+    def geometry(self) -> Preprocessing:
+        """The model's preprocessing."""
+        side, known = self.input_size[-1], self.interpolation in get_args(Interpolation)
+        resize = max(side, math.floor(side / self.crop_pct))
         return Preprocessing(resize, side, self.mean, self.std, self.interpolation if known else "bicubic")
 
 
 def choose_transforms(workload: ImageWorkload, pictures: Sequence[Path]) -> Choice | None:
     """Apply the rules in the module's docstring; return ``None`` if no image is readable."""
-    step = math.ceil(len(pictures) / _OPENED)
-    sizes = Counter(_sizes(pictures[:: step or 1]))
+    step = math.ceil(len(pictures) / _OPENED) or 1
+    sizes: Counter[tuple[int, int]] = Counter()
+    for file in pictures[::step]:
+        with suppress(UnreadableError):
+            sizes[picture_size(file)] += 1
     if not sizes:
         return None
-    sampled = "sampled " if step > 1 else ""
-    if choice := _choice_from_weights(workload.checkpoint):
-        equal = _choice_from_sizes(sizes, sampled, None)
-        return replace(choice, reason=f"{choice.reason}; {equal.reason}") if equal else choice
+    if isinstance(workload.checkpoint, TorchvisionWeights):
+        preset = preset_of(published(workload.checkpoint.weights))
+        if preset is not None:
+            return Choice(preset, f"the transforms of {workload.checkpoint.weights}")
     declared = _declared_by(workload.model)
-    if choice := _choice_from_sizes(sizes, sampled, declared):
-        return choice
-    if declared is not None:
-        resize = max(declared.side, math.floor(declared.side / declared.crop_pct))
-        return Choice(declared.geometry(declared.side, resize), "the model's pretrained_cfg")
-    median = median_low(min(size) for size in sizes.elements())
-    if median < _PHOTOGRAPH:
-        side = max(_MULTIPLE, round(median / _MULTIPLE) * _MULTIPLE)
-        reason = f"the nearest multiple of {_MULTIPLE} to {median}, the median of the images' shorter sides"
-        return Choice(replace(_DEFAULTS, resize=side, crop=side), reason)
-    large = f"for large images (the median of the shorter sides is {median})"
-    if isinstance(workload.model, TorchvisionSpec):
-        weights: WeightsEnum = next(iter(get_model_weights(workload.model.name)))
-        if preset := preset_of(weights):
-            return Choice(preset, f"the transforms of {weights}, {large}")
-    return Choice(_DEFAULTS, f"the usual transforms, {large}")
-
-
-def _choice_from_weights(checkpoint: Kind) -> Choice | None:
-    if isinstance(checkpoint, TorchvisionWeights):
-        weights, reason = published(checkpoint.weights), f"the transforms of {checkpoint.weights}"
-    elif isinstance(checkpoint, FetchedCheckpoint) and (entry := _published_as(PurePosixPath(checkpoint.uri).name)):
-        weights, reason = entry, f"the transforms of {entry}, which torchvision publishes under this file name"
-    else:
-        return None
-    preset = preset_of(weights)
-    return None if preset is None else Choice(preset, reason)
+    geometry, reason = (declared.geometry, "the model's pretrained_cfg") if declared else (_DEFAULTS, "the usual size")
+    ((width, height), count), total = sizes.most_common(1)[0], sizes.total()
+    is_fixed = declared is not None and declared.fixed_input_size
+    if width == height <= _PHOTOGRAPH and count >= _NEARLY_ALL * total and not is_fixed:
+        geometry = replace(geometry, resize=width, crop=width)
+        reason = f"{count:,} of {total:,} {'sampled ' if step > 1 else ''}images are {width} x {width}"
+    return Choice(geometry, reason)
 
 
 def _declared_by(spec: Kind) -> _Declared | None:
-    """Return the preprocessing that a model declares, or ``None``; torchvision's models never declare preprocessing."""
+    """Return the preprocessing that the user's model declares, or ``None``."""
     if not isinstance(spec, FactorySpec):
         return None
     model = build_blank(lambda: call_factory(spec))
@@ -135,35 +113,6 @@ def _declared_by(spec: Kind) -> _Declared | None:
         return _Declared.model_validate({key: value for key, value in config.items() if value is not None})
     except ValidationError:
         return None  # the attribute does not have timm's format
-
-
-def _choice_from_sizes(sizes: Counter[tuple[int, int]], sampled: str, declared: _Declared | None) -> Choice | None:
-    (size, count), total = sizes.most_common(1)[0], sizes.total()
-    side = size[0]
-    if size != (side, side) or side > _PHOTOGRAPH or count < _NEARLY_ALL * total:
-        return None
-    share = f"all {count:,}" if count == total else f"{count:,} of {total:,}"
-    reason = f"{share} {sampled}images are {side} x {side}"
-    if declared is None:
-        return Choice(replace(_DEFAULTS, resize=side, crop=side), reason)
-    if declared.side != side:
-        if declared.fixed_input_size:
-            return None
-        reason += f"; the model's pretrained_cfg specifies {declared.side}"
-    return Choice(declared.geometry(side, side), reason)
-
-
-def _sizes(files: Sequence[Path]) -> Iterator[tuple[int, int]]:
-    for file in files:
-        try:
-            yield picture_size(file)
-        except UnreadableError:
-            continue
-
-
-def _published_as(file: str) -> WeightsEnum | None:
-    known = (weights for name in list_models(module=torchvision.models) for weights in get_model_weights(name))
-    return next((weights for weights in known if weights.url.rpartition("/")[2] == file), None)
 
 
 def propose_keys(workload: ImageWorkload, workspace: Workspace) -> Proposal:

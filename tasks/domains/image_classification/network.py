@@ -19,22 +19,15 @@ from tasks.user_code import call_factory
 from tasks.workload.base import FactorySpec
 
 _REGISTERED = "quantized_"
-# The auxiliary heads of GoogLeNet and Inception v3 are left out, because only training uses them. GoogLeNet and
-# Inception v3 normalize the preprocessed images a second time, as their published weights require. If nightquant trains
-# the weights, they adapt to the second normalization.
+# GoogLeNet's and Inception's auxiliary heads are left out, because only training uses them. Both models normalize the
+# preprocessed images a second time, as their published weights require.
 _WITH_HEADS = {"aux_logits": False, "transform_input": True, "init_weights": True}
 _SPECIAL = {"googlenet": _WITH_HEADS, "inception_v3": _WITH_HEADS}
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 
 
 def build_vision(spec: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
-    """Build the float model in evaluation mode with random weights.
-
-    Raises
-    ------
-    ConfigurationError
-        The model has fewer outputs than the data set has classes.
-    """
+    """Build the float model in evaluation mode with random weights."""
     if isinstance(spec, FactorySpec):
         return call_factory(spec).eval()
     classes = spec.num_classes or dataset.classes
@@ -50,13 +43,7 @@ def build_vision(spec: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
 
 
 def published(name: str) -> WeightsEnum:
-    """Look up torchvision weights by name, for example ``ResNet18_Weights.IMAGENET1K_V1``.
-
-    Raises
-    ------
-    ConfigurationError
-        The name is unknown to torchvision, or the weights belong to a quantized model.
-    """
+    """Look up float torchvision weights by name, for example ``ResNet18_Weights.IMAGENET1K_V1``."""
     try:
         weights = get_weight(name)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
@@ -73,13 +60,7 @@ def published(name: str) -> WeightsEnum:
 
 
 def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
-    """Load published weights from torch.hub's folder, or download missing weights; omit the auxiliary heads.
-
-    Raises
-    ------
-    InputError
-        The weights cannot be downloaded, or the file is damaged.
-    """
+    """Load published weights from torch.hub's folder, or download missing weights; omit the auxiliary heads."""
     try:
         # The file name contains the first digits of the file's SHA-256, which torch.hub checks after a download.
         state = with_retries(
@@ -88,9 +69,7 @@ def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
     except Exception as error:  # torch's unpickler can raise any exception for a truncated file
         raise InputError(
             f"The weights {weights} could not be loaded from {weights.url}: {error}.",
-            hint="Connect to a network and try again. Without a network, put the weights file into "
-            '$TORCH_HOME/hub/checkpoints/, or set checkpoint.kind to "uri" and checkpoint.uri to the path of the '
-            "weights file.",
+            hint="Connect to a network, or put the weights file into $TORCH_HOME/hub/checkpoints/.",
             transient=is_transient(error),
         ) from error
     return {key: tensor for key, tensor in state.items() if not key.startswith(_AUXILIARY)}
@@ -101,12 +80,6 @@ def preprocessing(workload: ImageWorkload, data: Pictures) -> Preprocessing:
 
     ``crop`` defaults to ``image_size``, and ``resize`` defaults to ``crop``. The ``weights`` preset uses the transforms
     of the weights in ``[checkpoint]``, except for sizes that the workload file sets.
-
-    Raises
-    ------
-    ConfigurationError
-        torchvision does not publish classification transforms for the checkpoint, the crop is larger than the resized
-        image, or a mean or standard deviation is invalid.
     """
     settings = data.transforms
     side = settings.crop or data.image_size
@@ -129,19 +102,13 @@ def preprocessing(workload: ImageWorkload, data: Pictures) -> Preprocessing:
 
 
 def _preset(workload: ImageWorkload) -> Preprocessing:
-    checkpoint = workload.checkpoint
-    name = getattr(checkpoint, "weights", "")
-    if not name:
-        raise ConfigurationError(
-            f'Workload "{workload.name}": data.transforms.preset = "weights" needs checkpoint.kind = '
-            f'"torchvision-weights", but checkpoint.kind is "{checkpoint.kind}".',
-            hint="Set resize, crop, mean and std in [data.transforms] instead.",
-        )
-    preset = preset_of(published(name))
+    name = getattr(workload.checkpoint, "weights", "")
+    preset = preset_of(published(name)) if name else None
     if preset is None:
         raise ConfigurationError(
-            f'Workload "{workload.name}": the weights {name} do not belong to an image classifier.',
-            hint="Choose the weights of a classification model.",
+            f'Workload "{workload.name}": data.transforms.preset = "weights" needs checkpoint.kind = '
+            f'"torchvision-weights" with the weights of an image classifier.',
+            hint="Set resize, crop, mean and std in [data.transforms] instead.",
         )
     return preset
 

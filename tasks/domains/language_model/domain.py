@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -33,12 +33,7 @@ _VALID_COLUMNS = 10
 
 
 class WordLanguageModel(nn.Module):
-    """A next-word model: an Embedding layer, dropout, LSTM layers, dropout, and a Linear layer.
-
-    The submodules have the names that the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language Model" uses,
-    so that the tutorial's checkpoints can be loaded. V is the vocabulary size, H is the LSTM's hidden size, and L is
-    the number of LSTM layers. `dropout` is the fraction of activations that are dropped during training.
-    """
+    """A next-word model: an Embedding layer, dropout, LSTM layers, dropout, and a Linear layer."""
 
     def __init__(self, vocabulary: int, embedding_size: int, hidden_size: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -81,11 +76,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     def example_inputs(
         self, workload: LanguageModelWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """Return the first words of the test split, and the initial state.
-
-        Each of the `batch_size` columns has ``benchmark.sequence_length`` words. Words are repeated if the split is too
-        short.
-        """
+        """Return columns of ``benchmark.sequence_length`` words from the test split, and the initial state."""
         ids = load_samples(dataset, "test", store)["tokens"]
         length = workload.benchmark.sequence_length
         positions = torch.arange(length * batch_size) % len(ids)
@@ -97,8 +88,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     ) -> Quality:
         """Compute loss and perplexity on the test split.
 
-        The per-sample results are the losses of the words, in text order. If `apart` is true, each call reads
-        ``benchmark.sequence_length`` words of one stream, as in the benchmark.
+        If `apart` is true, each call reads ``benchmark.sequence_length`` words of one stream, as in the benchmark.
         """
         ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
         settings, words = job.workload.evaluate, job.workload.benchmark.sequence_length if apart else None
@@ -122,11 +112,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
         )
 
     def train(self, workload: LanguageModelWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-        """Train on the train split; return the weights from the epoch with the lowest validation loss.
-
-        The optimizer is Adam, with a learning rate that decays to zero along a half cosine. Hidden states pass from one
-        chunk to the next, but gradients do not. See `tasks.data.training.train`.
-        """
+        """Train with Adam and truncated backpropagation; return the weights with the lowest validation loss."""
         settings = cast("TrainedCheckpoint", workload.checkpoint)
         spec, length = workload.model, settings.sequence_length
 
@@ -166,27 +152,6 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
 
         return train(make, settings, workload.name, workspace.progress)
 
-    def fit_hint(
-        self, shapes: Mapping[str, tuple[int, ...]], workload: LanguageModelWorkload, dataset: DatasetRef
-    ) -> str:
-        """Return a hint that lists differences between the model's dimensions and the checkpoint's shapes."""
-        encoder, decoder = shapes.get("encoder.weight", ()), shapes.get("decoder.weight", ())
-        layers = sum(key.startswith("rnn.weight_hh_l") for key in shapes)
-        if len(encoder) != 2 or len(decoder) != 2 or not layers:
-            return super().fit_hint(shapes, workload, dataset)
-        needed = {"embedding_size": encoder[1], "hidden_size": decoder[1], "layers": layers}
-        configured = {key: getattr(workload.model, key) for key in needed}
-        hints = [
-            f"set model.{key} = {value} (currently {configured[key]})"
-            for key, value in needed.items()
-            if value != configured[key]
-        ]
-        if (words := encoder[0]) != dataset.vocabulary:
-            hints.append(
-                f"use the corpus that the checkpoint was trained on ({words} words instead of {dataset.vocabulary})"
-            )
-        return "To use this checkpoint, " + " and ".join(hints or ["rename its keys to the model's keys"]) + "."
-
     def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
         """Return the range of allowed word ids; a lookup of a larger id would read beyond the end of the embedding."""
         return {"tokens": (0, dataset.vocabulary - 1)}
@@ -205,15 +170,7 @@ def zero_state(spec: WordLanguageModelSpec, columns: int, device: torch.device |
 
 
 def batchify(ids: Tensor, columns: int) -> Tensor:
-    """Split a stream of integers, [N], into parallel columns: a contiguous int64 tensor, [N // columns, columns].
-
-    Surplus words at the end of the stream are dropped.
-
-    Raises
-    ------
-    InputError
-        The stream contains fewer than two words per column.
-    """
+    """Split a stream of integers, [N], into parallel columns, int64 [N // columns, columns]; drop surplus words."""
     length = len(ids) // columns
     if length < 2:
         raise InputError(

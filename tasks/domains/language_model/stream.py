@@ -1,11 +1,9 @@
 """Compute a word language model's losses along a stream of words, in one of two modes.
 
-The ``exact`` mode follows the sequential procedure of the PyTorch tutorial "Dynamic Quantization on an LSTM Word
-Language Model". The ``exact`` mode treats the complete stream as one segment, and uses batch size 1 and chunks of fixed
-length. The hidden state passes from chunk to chunk. The ``segments`` mode cuts the stream into segments that are
-processed in parallel. The state at the start of a segment is unknown, but an LSTM gradually forgets its initial state.
-Therefore, the model starts from a zero state and reads a few words that precede the segment. After these words, the
-state is close to the state in ``exact`` mode.
+The ``exact`` mode follows a tutorial, "Dynamic Quantization on an LSTM Word Language Model": batch size 1, chunks of
+fixed length, and a hidden state that passes from chunk to chunk. The ``segments`` mode cuts the stream into segments
+that are processed in parallel. An LSTM gradually forgets its initial state, so the model reads a few words that precede
+a segment, after which the state is close to the state in ``exact`` mode.
 """
 
 from __future__ import annotations
@@ -23,9 +21,8 @@ from tasks.domains.language_model import Evaluate, WordLanguageModelSpec
 from tasks.job import Progress, silent
 from tasks.outputs import Call, intra_op_threads, tensors_of
 
-# Number of segments (columns) per lane, and number of logit rows per call. With fewer columns, the LSTM multiplies
-# narrower matrices. With more columns, there are fewer lanes for the cores. With fewer rows per call, the decoder's
-# weights are read more often. With more rows per call, the cache evicts the logits before the loss is computed.
+# Number of segments (columns) per lane, and number of logit rows per call: wide enough for fast matrix products, with
+# enough lanes for the cores, and logits that stay in the cache until the loss is computed.
 _COLUMNS, _ROWS = 8, 128
 
 
@@ -38,22 +35,9 @@ def word_losses(
     *,
     words_in_call: int | None = None,
 ) -> Tensor:
-    """Compute the loss of every word in a stream except the first word, in the mode that `settings` selects.
+    """Compute the loss in nats of every word but the first, float32 [N - 1], in the mode that `settings` selects.
 
-    The computation uses as many threads as torch uses in this process.
-
-    Parameters
-    ----------
-    ids
-        Word ids, int32 or int64 [N], with at least two words.
-    words_in_call
-        Number of words per call; all words of a call come from one column. By default, the mode determines the number
-        of words.
-
-    Returns
-    -------
-    Tensor
-        Losses in nats, float32 [N - 1].
+    `ids` are int32 or int64 [N]. With `words_in_call`, each call reads this number of words from one column.
     """
     if len(ids) < 2:
         raise InputError("The test split has fewer than two words.", hint="Provide a longer test.txt.")
@@ -79,9 +63,9 @@ def segment_losses(
 ) -> Tensor:
     """Compute the losses of a stream's words in parallel segments.
 
-    Before each segment except the first, the model reads `warm_up` words to initialize the state. The number of
-    segments is reduced if segments would be shorter than `warm_up` words. Segments are processed in lanes of `columns`
-    segments, with one thread per lane. The lanes, and therefore the results, do not depend on the number of cores.
+    Before each segment except the first, the model reads `warm_up` words to initialize the state. There are fewer
+    segments if they would be shorter than `warm_up` words. Segments are processed in lanes of `columns` segments, which
+    do not depend on the number of cores, and neither do the results.
     """
     words = len(ids) - 1
     count = max(1, min(segments, words // max(warm_up, 1)))
@@ -99,10 +83,7 @@ def segment_losses(
 
 @dataclass(frozen=True)
 class _Lane:
-    """Consecutive segments of a stream, from `first` to `last` (exclusive).
-
-    The stream is padded to a multiple of `length`.
-    """
+    """Consecutive segments, from `first` to `last` (exclusive), of a stream padded to a multiple of `length`."""
 
     call: Call
     padded: Tensor

@@ -1,7 +1,6 @@
 """The ``sequence`` domain: the model and the random input from PyTorch's recipe "Dynamic Quantization".
 
-PyTorch's recipe sets the seed once and then draws the input sequence, the two hidden states and the weights, in this
-order. Therefore, the weights for a seed depend on the shape of the input.
+The recipe sets the seed once, and draws the inputs before the weights, so the weights depend on the inputs' shape.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ class DemonstrationLstm(nn.Module):
         self.lstm = nn.LSTM(dimension, dimension, layers)
 
     def forward(self, inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the outputs and the new states.
-
-        Inputs and outputs are float32 [T, B, D]; the states h and c are float32 [L, B, D].
-        """
+        """Return the outputs, float32 [T, B, D], and the new states h and c, float32 [L, B, D]."""
         outputs, (h, c) = self.lstm(inputs, (h, c))
         return outputs, h, c
 
@@ -116,10 +112,7 @@ def _draw_sequence(data: RandomSequence, spec: LstmSpec) -> dict[str, Tensor]:
 
 
 def differences(expected: Tensor, actual: Tensor) -> dict[str, float]:
-    """Return each model's mean absolute output, and the mean absolute difference between the outputs.
-
-    ``difference_percent`` is relative to the float model's mean absolute output.
-    """
+    """Return each model's mean absolute output, and the outputs' mean absolute difference."""
     expected, actual = expected.double(), actual.double()
     magnitude = expected.abs().mean().item()
     difference = (expected - actual).abs().mean().item()

@@ -1,8 +1,4 @@
-"""Text encoders: sequence classification and sentence embedding with transformers' own classes.
-
-A model is loaded from a local Hugging Face directory, or created from a configuration. nightquant does not download
-models, and never runs code from a model directory.
-"""
+"""Text encoders: sequence classification and sentence embedding with transformers' own classes."""
 
 from __future__ import annotations
 
@@ -56,8 +52,10 @@ class EncoderSpec(Kind):
     def _is_without_code(cls, config: dict[str, JsonValue]) -> dict[str, JsonValue]:
         if "auto_map" in config:
             raise ValueError(
-                "auto_map names Python code, which nightquant never runs; use a model class that transformers includes"
+                "auto_map names Python code, which nightquant never runs; use one of transformers' classes"
             )
+        if "quantization_config" in config:
+            raise ValueError("quantization_config marks a quantized model; use the float model")
         if not isinstance(config.get("model_type"), str):
             raise ValueError('model_type is missing; set model_type to an architecture, such as "bert"')
         return config
@@ -153,9 +151,7 @@ class EncoderWorkload(Workload):
     def _sections_fit_together(self) -> Self:
         classifies, data = self.model.task == "classification", self.data
         if classifies and isinstance(data, TextTable) and data.label is None:
-            raise ValueError(
-                "data.label is missing; set data.label to the name of the column that contains the classes"
-            )
+            raise ValueError("data.label is missing; set data.label to the column that contains the classes")
         if (self.metric in _OF_CLASSES) != classifies:
             suitable = [name for name in get_args(Metric) if (name in _OF_CLASSES) == classifies]
             raise ValueError(
@@ -163,26 +159,11 @@ class EncoderWorkload(Workload):
                 f"use {' or '.join(suitable)}"
             )
         if self.metric == "retrieval" and not (isinstance(data, TextTable) and data.pair):
-            raise ValueError(
-                'evaluate.metric "retrieval" needs data.pair; set data.pair to the name of the column that contains '
-                "the paired texts"
-            )
+            raise ValueError('evaluate.metric "retrieval" needs data.pair; set data.pair to the column of paired texts')
         if self.checkpoint.kind == "directory" and self.model.kind != "directory":
-            raise ValueError(
-                f'checkpoint.kind "directory" needs model.kind "directory", but model.kind is "{self.model.kind}"; '
-                "change one of the two keys"
-            )
+            raise ValueError('checkpoint.kind "directory" needs model.kind "directory"; change one of the two keys')
         if self.checkpoint.kind == "train" and not classifies:
-            raise ValueError(
-                'checkpoint.kind "train" does not support model.task "embedding"; use a trained model with model.kind '
-                '"directory" and checkpoint.kind "directory"'
-            )
-        length, limit = self.benchmark.longest, self.model.max_length
-        if limit is not None and length > limit:
-            raise ValueError(
-                f"[benchmark] uses inputs of {length} tokens, but model.max_length is {limit}; set "
-                f"sequence_length and sequence_lengths to {limit} or less"
-            )
+            raise ValueError('checkpoint.kind "train" does not support model.task "embedding"; use a trained model')
         return self
 
     @property
@@ -196,18 +177,11 @@ class EncoderWorkload(Workload):
 
 
 def read_config(folder: Path) -> JsonObject:
-    """Read ``config.json``, omitting keys that do not affect the model.
-
-    Raises
-    ------
-    InputError
-        The file does not exist, or does not contain a JSON object.
-    """
+    """Read ``config.json``, omitting keys that do not affect the model."""
     path = folder / CONFIG
     if not path.is_file():
         raise InputError(
-            f"{folder} does not contain {CONFIG}, and nightquant does not download models by name; set model.path to a "
-            "directory written by save_pretrained"
+            f"{folder} does not contain {CONFIG}; set model.path to a directory written by save_pretrained"
         )
     document = read_json(path)
     if not isinstance(document, dict):
@@ -230,13 +204,7 @@ def labels_of(config: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def read_pooling(folder: Path) -> dict[str, object]:
-    """Read ``pooling`` and ``normalize`` from sentence-transformers' files; return ``{}`` if the files do not exist.
-
-    Raises
-    ------
-    InputError
-        The files require a module or a pooling mode that is not supported.
-    """
+    """Read ``pooling`` and ``normalize`` from sentence-transformers' files; return ``{}`` if the files do not exist."""
     if not (folder / "modules.json").is_file():
         return {}
     modules = read_json(folder / "modules.json")
@@ -246,19 +214,14 @@ def read_pooling(folder: Path) -> dict[str, object]:
         if kind == "Pooling":
             settings = read_json(folder / Path(str(module.get("path", ""))).name / CONFIG)
             modes = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
-            name = settings.get("pooling_mode")
-            pooling = _MODES.get(modes[0]) if len(modes) == 1 else name if name in _MODES.values() else None
-            if pooling is None:
-                pooling_name = name or " and ".join(modes) or "not set"
+            name = settings.get("pooling_mode") or " and ".join(_MODES.get(mode, mode) for mode in modes)
+            if name not in _MODES.values():
                 raise InputError(
-                    f"the pooling mode in {folder} is {pooling_name}, which is not supported; use mean, cls or max"
+                    f"the pooling mode in {folder} is {name}, which is not supported; use mean, cls or max"
                 )
-            keys["pooling"] = pooling
+            keys["pooling"] = name
         elif kind == "Normalize":
             keys["normalize"] = True
         elif kind != "Transformer":
-            raise InputError(
-                f"modules.json in {folder} lists a {kind} module, which is not supported; use only the modules "
-                "Transformer, Pooling and Normalize"
-            )
+            raise InputError(f"modules.json in {folder} lists a {kind} module, which is not supported")
     return keys

@@ -15,15 +15,16 @@ from torch.nn.functional import cross_entropy
 
 from storage.artifacts import ArtifactStore
 from storage.digest import file_digest
+from storage.errors import InputError
 from tasks.data.evaluation import Quality, as_quality, evaluate_batches, outputs_in_order
 from tasks.data.metrics import METRICS
 from tasks.data.samples import TARGET, Batch, Column, load_samples, read_description
 from tasks.data.scores import BatchResults, Score
 from tasks.data.training import Training, train
-from tasks.data.weights import build_blank, load_checkpoint
+from tasks.data.weights import DIRECTORY_WEIGHTS, build_blank, load_checkpoint
 from tasks.domains.base import Axes, Domain, Weights, write_preprocessing
 from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec, EncoderWorkload, TrainedCheckpoint
-from tasks.domains.text_encoder.network import build_encoder, directory_files, longest_text, read_directory
+from tasks.domains.text_encoder.network import build_encoder, longest_text, read_directory
 from tasks.domains.text_encoder.prepare import PAIRS, TOKENIZER, prepare_texts
 from tasks.job import Job, Workspace
 from tasks.machine import installed_version
@@ -45,10 +46,7 @@ _USE = (
 
 @dataclass(frozen=True)
 class Texts:
-    """The tokenized texts of a split, with the padding id.
-
-    If the texts have classes, ``labels`` contains the class indices, int64 [N].
-    """
+    """The tokenized texts of a split, with the padding id and the class numbers, int64 [N]."""
 
     ids: Column
     padding: int
@@ -75,11 +73,7 @@ class Texts:
             yield Batch(self.padded(rows, length), None if self.labels is None else self.labels[rows], len(rows), rows)
 
     def buckets(self, batch_size: int) -> Iterator[tuple[list[int], int]]:
-        """Yield each batch's rows and padded length, in order of padded length.
-
-        Rows with the same padded length stay in stored order. There are only a few padded lengths, because some
-        runtimes compile the model for each length.
-        """
+        """Yield each batch's rows and padded length, in order of padded length."""
         lengths = [len(self.ids[row]) for row in range(len(self))]
         longest = max(lengths)
         by_bucket: dict[int, list[int]] = {}
@@ -136,10 +130,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
     def example_inputs(
         self, workload: EncoderWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """Return `batch_size` rows of ``benchmark.sequence_length`` tokens without padding.
-
-        The tokens come from the concatenated test texts, which are repeated if necessary.
-        """
+        """Return rows of ``benchmark.sequence_length`` tokens from the concatenated test texts, without padding."""
         ids, length = load_texts(dataset, "test", store).ids.values, workload.benchmark.sequence_length
         positions = torch.arange(length * batch_size) % len(ids)
         rows = ids[positions].long().view(batch_size, length)
@@ -172,10 +163,6 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
     def _quality_of_vectors(
         self, job: Job[EncoderWorkload], call: Call, texts: Texts, workspace: Workspace, *, apart: bool
     ) -> Quality:
-        """Compute the cosine similarity between the model's vectors and the float model's vectors.
-
-        If the workload's metric is ``retrieval``, also compute the retrieval metric.
-        """
         workload, size = job.workload, job.workload.evaluate.batch_size
         reference = build_encoder(workload.model, job.dataset)
         load_checkpoint(reference, job.checkpoint, workspace.store)
@@ -205,11 +192,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         return (texts.padded(rows[start : start + batch_size]) for start in range(0, len(texts), batch_size))
 
     def train(self, workload: EncoderWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-        """Train with AdamW; the learning rate rises during the first tenth of the steps and then falls to zero.
-
-        Texts in a batch have similar lengths; the seed determines the order of the batches. See
-        `tasks.data.training.train`.
-        """
+        """Train with AdamW; the learning rate rises during the first tenth of the steps and then falls to zero."""
         settings, texts = cast("TrainedCheckpoint", workload.checkpoint), load_texts(dataset, "train", workspace.store)
         labels, order = cast(Tensor, texts.labels), random.Random(settings.seed)
 
@@ -236,8 +219,14 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
     def weights(self, workload: EncoderWorkload, dataset: DatasetRef) -> Weights:
         """Return values that identify the weights in the model's directory, and a function that loads the weights."""
         spec = cast("EncoderDirectory", workload.model)
+        file = Path(spec.path, DIRECTORY_WEIGHTS)
+        if not file.is_file():
+            raise InputError(
+                f"{spec.path} does not contain {DIRECTORY_WEIGHTS}.",
+                hint="Save the model in this folder with transformers: model.save_pretrained(folder).",
+            )
         made_from = {
-            "files": [file_digest(path) for path in directory_files(Path(spec.path))],
+            "file": file_digest(file),
             "model": spec.model_dump(mode="json"),
             "transformers": installed_version("transformers"),
             "code": code_digest(read_directory.__module__),

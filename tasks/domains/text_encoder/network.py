@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import os
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from storage.errors import ConfigurationError, InputError, first_line
-from tasks.data.weight_files import weight_files
-from tasks.data.weights import build_blank
+from tasks.data.loading import shortened
 from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec, Pooling, Task
 from tasks.libraries import quiet
 from tasks.refs import DatasetRef
 
 DEFAULT_LENGTH = 512
-_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_TYPES = frozenset({"F64", "F32", "F16", "BF16", "I64"})  # older files contain I64 position buffers
 
 
 class Encoder(nn.Module):
@@ -80,17 +74,7 @@ class Encoder(nn.Module):
 
 
 def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encoder:
-    """Build the network that a model section describes, with random weights from torch's global generator.
-
-    Attention uses torch's ``scaled_dot_product_attention`` if transformers supports it for the architecture, and plain
-    matrix products otherwise. Both kinds of attention can be exported to every runtime, but torch's function is faster
-    in torch's runtimes.
-
-    Raises
-    ------
-    ConfigurationError
-        transformers lacks the architecture, or cannot build the model from the configuration.
-    """
+    """Build the network that a model section describes, with random weights from torch's global generator."""
     library = transformers()
     document = dict(spec.config)
     kind = str(document.pop("model_type"))
@@ -117,23 +101,13 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
 
 
 def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
-    """Load a model's state dict with the transformers library, which recognizes the key names in older files.
-
-    Raises
-    ------
-    InputError
-        The weights are missing, pickled or damaged, or do not match the configuration.
-    """
-    folder = Path(spec.path)
-    files = directory_files(folder)
-    blank = build_blank(lambda: build_encoder(spec))
-    _check_weights(files, sum(parameter.numel() for parameter in blank.parameters()))
+    """Load a model's state dict with the transformers library, which recognizes the key names in older files."""
     library = transformers()
     auto = library.AutoModelForSequenceClassification if spec.task == "classification" else library.AutoModel
     try:
         with torch.random.fork_rng(devices=[]), quiet():
             model, loading = auto.from_pretrained(
-                folder,
+                spec.path,
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
@@ -142,16 +116,16 @@ def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
             )
     except Exception as error:  # loading can raise any exception for an invalid file
         raise InputError(
-            f"transformers cannot load {folder}: {first_line(error)}.",
+            f"transformers cannot load {spec.path}: {first_line(error)}.",
             hint="Save the model again with save_pretrained.",
         ) from error
     encoder = Encoder(model, spec.task, spec.pooling, spec.normalize)
     needed = {name.removeprefix("model.") for name in encoder.state_dict()}
     lacking = sorted({*loading["missing_keys"], *(str(entry[0]) for entry in loading["mismatched_keys"])} & needed)
     if lacking:
-        listed = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
         raise InputError(
-            f"These weights are missing from {folder} or do not match the shapes in config.json: {listed}.",
+            f"These weights are missing from {spec.path} or do not match the shapes in config.json: "
+            f"{', '.join(shortened(lacking))}.",
             hint="Save the complete model again. If the classifier head is missing, train the model first.",
         )
     return encoder.state_dict()
@@ -179,53 +153,3 @@ def _positions(model: nn.Module) -> list[nn.Embedding]:
         for name, part in model.named_modules()
         if isinstance(part, nn.Embedding) and name.endswith(("position_embeddings", "embed_positions"))
     ]
-
-
-def directory_files(folder: Path) -> list[Path]:
-    """Return the safetensors files that contain the weights: one file, or the files that an index lists.
-
-    Raises
-    ------
-    InputError
-        The folder does not contain safetensors files; pickles (``pytorch_model.bin``) are refused.
-    """
-    if files := weight_files(folder):
-        return files
-    if pickles := [name for name in _PICKLES if (folder / name).is_file()]:
-        raise InputError(
-            f"The weights in {folder} are in a pickle file ({pickles[0]}), and nightquant never loads pickles.",
-            hint="Save the model as safetensors with transformers: model.save_pretrained(folder).",
-        )
-    raise InputError(
-        f"{folder} does not contain model.safetensors.",
-        hint="Save the model in this folder with transformers: model.save_pretrained(folder).",
-    )
-
-
-def _check_weights(files: list[Path], parameters: int) -> None:
-    """Refuse files that are damaged, contain non-float weights, or have fewer values than the model has parameters."""
-    values, wrong = 0, []
-    for path in files:
-        try:
-            with safe_open(path, framework="pt") as file:
-                for key in file.keys():  # noqa: SIM118 - the file is not a mapping
-                    tensor = file.get_slice(key)
-                    values += math.prod(tensor.get_shape())
-                    if tensor.get_dtype() not in _TYPES:
-                        wrong.append(f"{key} ({tensor.get_dtype()})")
-        except (SafetensorError, OSError) as error:
-            raise InputError(
-                f"{path} cannot be read as a safetensors file: {first_line(error)}.",
-                hint="Save the model again with save_pretrained.",
-            ) from error
-    if wrong:
-        raise InputError(
-            f"These weights in {files[0].parent} are not floating-point: {', '.join(wrong[:5])}.",
-            hint="Use the float model instead of a quantized model.",
-        )
-    if values < parameters:
-        raise InputError(
-            f"The weight files in {files[0].parent} contain only {values:,} values, but config.json describes a model "
-            f"with {parameters:,} parameters.",
-            hint="Save the complete model again. If the classifier head is missing, train the model first.",
-        )

@@ -14,6 +14,7 @@ from torch import Tensor
 from storage.digest import digest_of, file_digest
 from storage.errors import ConfigurationError, InputError, first_line
 from storage.transfer import fetch
+from tasks.data.loading import shortened
 from tasks.data.python_sources import library_files, sample_sources
 from tasks.data.samples import TARGET, Description, find_or_write, write_split
 from tasks.data.sections import PythonSources, TextTable
@@ -34,16 +35,7 @@ Splits = Mapping[str, Mapping[str, list[Any]]]  # columns, keyed by split and na
 
 
 def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef:
-    """Find the tokenized texts in the store, or read texts and tokenize them.
-
-    Raises
-    ------
-    InputError
-        A file is missing or damaged, lacks a column, or contains labels that the model lacks.
-    ConfigurationError
-        The model has fewer positions than ``model.max_length``, or the benchmark's texts are longer than the maximum
-        length.
-    """
+    """Find the tokenized texts in the store, or read texts and tokenize them."""
     data, spec = workload.data, workload.model
     made_from: dict[str, object] = {
         "model": spec.model_dump(mode="json", include={"task", "max_length", "vocabulary", "config"}),
@@ -59,9 +51,7 @@ def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef
         made_from["sources"] = digest_of({"files": digests})
         return _find_or_make(workload, made_from, lambda: _from_sources(data), workspace)
     downloads = workspace.store.root / "downloads"
-    with fetch(
-        data.uri, downloads, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress
-    ) as source:
+    with fetch(data.uri, downloads, sha256=data.sha256, progress=workspace.progress) as source:
         made_from["sha256"] = source.sha256
         return _find_or_make(workload, made_from, lambda: _from_table(source.path(), data), workspace)
 
@@ -77,7 +67,7 @@ def _from_table(path: Path, data: TextTable) -> Splits:
     columns = {kind: name for kind in ("text", "label", "pair") if (name := getattr(data, kind))}
     table = read_columns(path, data, list(columns.values()))
     for name in (data.text, data.pair):
-        if name and not pa.types.is_string(table[name].type) and not pa.types.is_large_string(table[name].type):
+        if name and not (pa.types.is_string(table[name].type) or pa.types.is_large_string(table[name].type)):
             raise InputError(
                 f'{path}: the column "{name}" has the type {table[name].type}, but must contain text.',
                 hint="Choose a text column.",
@@ -133,10 +123,7 @@ def _find_or_make(
 
 
 def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[str, ...], dict[str, list[int]]]:
-    """Return the class names, and the class numbers of the texts in each split.
-
-    If the model's configuration lists labels, these labels are the class names.
-    """
+    """Return the class names, and the class numbers of the texts in each split."""
     if workload.model.task == "embedding":
         return (), {}
     data_labels = {label for split in splits.values() for label in split["label"]}
@@ -145,7 +132,7 @@ def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[
     if len(labels) < 2 or workload.model.config.get("problem_type") in _NOT_ONE_CLASS:
         raise ConfigurationError(
             "A classification workload needs at least two classes, and exactly one class for each text. "
-            f"Labels found: {', '.join(labels[:10])}.",
+            f"Labels found: {', '.join(shortened(labels))}.",
             hint="Regression and several labels per text are not supported; correct the labels.",
         )
     numbers = {label: index for index, label in enumerate(labels)}
@@ -159,8 +146,8 @@ def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[
 
     if unknown := sorted(str(label) for label in data_labels if number_of(label) is None):
         raise InputError(
-            f"The model's configuration lacks labels that occur in the data: {', '.join(unknown[:5])}"
-            f"{', …' if len(unknown) > 5 else ''}. The configured labels are {', '.join(labels[:10])}.",
+            f"The model's configuration lacks labels that occur in the data: {', '.join(shortened(unknown))}. "
+            f"The configured labels are {', '.join(shortened(labels))}.",
             hint="Add the missing labels to id2label in the model's configuration, or correct the labels in the data.",
         )
     return labels, {
@@ -193,20 +180,16 @@ def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
     """Train a byte-pair tokenizer with at most `vocabulary` entries.
 
-    The tokenizer adds [CLS] before each text and [SEP] after each text. Training a byte-pair tokenizer is reproducible.
-    In contrast, the WordPiece trainer of the ``tokenizers`` library breaks ties in hash-table order, so its vocabulary
-    differs between runs.
-
-    Source: Sennrich, Haddow and Birch, "Neural machine translation of rare words with subword units", 2016.
+    Training is reproducible, unlike the WordPiece trainer, which breaks ties in hash-table order. Source: Sennrich,
+    Haddow and Birch, "Neural machine translation of rare words with subword units", 2016.
     """
     tokenizer = Tokenizer(models.BPE(unk_token=_TRAINED_TOKENS[1]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=list(_TRAINED_TOKENS), show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
-    _, _, begin, end = (
-        (token, number) for number, token in enumerate(_TRAINED_TOKENS)
-    )  # special tokens have the lowest ids, in the order of _TRAINED_TOKENS
+    # Special tokens have the lowest ids, in the order of _TRAINED_TOKENS.
+    _, _, begin, end = ((token, number) for number, token in enumerate(_TRAINED_TOKENS))
     tokenizer.post_processor = processors.BertProcessing(end, begin)
     return tokenizer
 

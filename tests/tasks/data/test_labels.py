@@ -14,7 +14,7 @@ from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
 from tasks.data.labels import check_labels
 from tasks.data.picture_sets import find_layout
-from tasks.data.samples import Description, load_samples, read_description
+from tasks.data.samples import Description, load_samples
 from tests.tasks.data.test_tables import prepared as table
 from tests.tasks.domains.custom.own import own, write
 from tests.tasks.domains.image_classification.networks import SMALL, small
@@ -51,16 +51,6 @@ def test_every_suffix_of_a_supported_format_is_read(tmp_path: Path, suffix: str)
     assert len(find_layout(tmp_path).files["train"]) == 6
 
 
-def test_a_class_whose_pictures_have_an_unknown_suffix_keeps_its_number(tmp_path: Path) -> None:
-    folders(tmp_path, "apple", "banana/", "cherry")
-    (tmp_path / "banana" / "0.heic").write_bytes(b"a picture")
-    assert find_layout(tmp_path).classes == tuple(CLASSES)
-
-
-def test_a_folder_that_macos_adds_to_archives_is_not_a_class(tmp_path: Path) -> None:
-    assert find_layout(folders(tmp_path, "__MACOSX/", "cherry", "date")).classes == ("cherry", "date")
-
-
 def test_stated_classes_number_the_folders_and_a_new_folder_is_refused_by_name(tmp_path: Path) -> None:
     folders(tmp_path, "apple", "cherry")
     assert find_layout(tmp_path, stated=["cherry", "banana", "apple"]).classes == ("cherry", "banana", "apple")
@@ -75,15 +65,9 @@ def test_a_class_with_the_name_of_a_split_is_a_class(tmp_path: Path, name: str) 
 
 def test_a_folder_that_could_be_a_split_or_a_class_is_refused_until_the_classes_are_stated(tmp_path: Path) -> None:
     folders(tmp_path, "bus/city", "car/old", "train/diesel", "train/steam")
-    with pytest.raises(InputError, match=r'folder "train", which could be a split or a class, .*: bus, car'):
+    with pytest.raises(InputError, match="could be splits or classes: train, bus, car"):
         find_layout(tmp_path)
     assert find_layout(tmp_path, stated=["bus", "car", "train"]).classes == ("bus", "car", "train")
-
-
-def test_a_folder_next_to_several_splits_is_left_out_with_a_note(tmp_path: Path) -> None:
-    layout = find_layout(folders(tmp_path, "train/a", "train/b", "test/a", "test/b", "extra/a"))
-    assert (layout.classes, set(layout.files)) == (("a", "b"), {"train", "test"})
-    assert layout.notes == ("these folders next to train were left out: extra",)
 
 
 @pytest.mark.parametrize("names", [("test/a", "test/b", "val/a", "val/b"), ("train/a", "train/b", "val/a", "valid/b")])
@@ -118,22 +102,14 @@ def test_a_label_that_the_stated_classes_lack_is_refused_by_name(tmp_path: Path)
         table(tmp_path, columns(["apple", "banana", "cherry"] * 20), classes=["apple", "banana"])
 
 
-def test_the_range_of_the_labels_is_kept_without_ignored_targets(tmp_path: Path) -> None:
-    dataset, store = table(tmp_path, columns([-100, 1, 4] * 20))
-    assert read_description(dataset, store).label_range == (1, 4)
-
-
 @pytest.mark.parametrize(
     ("shape", "classes", "found", "message"),
     [
-        ((4, 5), (), (1, 5), r'labels range from 1 to 5.*classes = \["1", "2", "3", "4", "5"\]'),
-        ((4, 2), (), (1, 2), r'labels range from 1 to 2.*classes = \["1", "2"\]'),
-        ((4, 2), (), (-1, 1), r'labels range from -1 to 1.*classes = \["-1", "1"\]'),
+        ((4, 5), (), (1, 5), "labels range from 1 to 5"),
+        ((4, 2), (), (-1, 1), "labels range from -1 to 1"),
         ((4, 1), (), (1, 2), "one score per row, for the class numbers 0 to 1, but the labels range from 1 to 2"),
-        ((4,), (), (-1, 1), "one score per row"),
         ((4, 3, 7), (), (0, 3), "3 logits per row, for the class numbers 0 to 2"),
         ((4, 5), ("a", "b", "c", "d"), (0, 3), '5 logits per row, but the data has 4 classes: "a", "b"'),
-        ((4, 3), ("a", "b", "c", "d"), (0, 3), "3 logits per row, but the data has 4 classes"),
     ],
 )
 def test_labels_that_do_not_fit_the_outputs_are_refused(
@@ -142,11 +118,6 @@ def test_labels_that_do_not_fit_the_outputs_are_refused(
     data = Description(splits={}, classes=classes, label_range=found)
     with pytest.raises(MeasurementError, match=f"(?s){message}"):
         check_labels(torch.zeros(shape), data, named=True)
-
-
-@pytest.mark.parametrize("shape", [(4, 5), (4, 5, 2)])
-def test_class_numbers_within_the_outputs_are_accepted(shape: tuple[int, ...]) -> None:
-    check_labels(torch.zeros(shape), Description(splits={}, label_range=(1, 4)), named=True)
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "f1-macro", "auroc", "loss"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,13 +39,6 @@ class Valued(Renamed):
         assert float(module.get_parameter("body.weight").detach().sum()) != float("inf")
 
 
-class Overriding(Renamed):
-    """A model whose own `load_state_dict` lacks torch's newer parameters."""
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:  # type: ignore[override]
-        return super().load_state_dict(state_dict, strict)
-
-
 class Versioned(nn.Linear):
     """Since version 2, the weight is stored transposed."""
 
@@ -61,12 +54,6 @@ def normed(norm: Callable[..., nn.Module]) -> nn.Sequential:
     return nn.Sequential(norm(nn.Conv1d(2, 4, 3)), nn.ReLU(), norm(nn.Conv1d(4, 2, 3)))
 
 
-def read(state: Mapping[str, Tensor]) -> StateDict:
-    """Return a state dict as if it had been read from a file."""
-    metadata = getattr(state, "_metadata", {})
-    return StateDict(state, {name: entry["version"] for name, entry in metadata.items() if "version" in entry}, [])
-
-
 def older(model: nn.Module) -> dict[str, Tensor]:
     return {key.replace("head.", "fc."): tensor for key, tensor in model.state_dict().items()}
 
@@ -76,21 +63,21 @@ def older(model: nn.Module) -> dict[str, Tensor]:
 def test_weight_norm_becomes_a_parametrization(prefix: str) -> None:
     old = normed(nn.utils.weight_norm)
     loaded = load_into(
-        read({prefix + key: tensor for key, tensor in old.state_dict().items()}),
+        {prefix + key: tensor for key, tensor in old.state_dict().items()},
         lambda: normed(parametrizations.weight_norm),
     )
     new = normed(parametrizations.weight_norm)
     new.load_state_dict(loaded.tensors)
     rows = torch.randn(2, 2, 9)
     torch.testing.assert_close(new(rows), old(rows))
-    assert "the model's modules converted older keys: 0.weight_g, 0.weight_v" in loaded.notes[-1]
+    assert loaded.problems == ()
 
 
-@pytest.mark.parametrize("make", [Renamed, Valued, Overriding])
+@pytest.mark.parametrize("make", [Renamed, Valued])
 def test_a_models_own_hook_renames_keys(make: Callable[[], nn.Module]) -> None:
     state = older(Renamed())
     random = torch.random.get_rng_state()
-    loaded = load_into(read(state), make)
+    loaded = load_into(state, make)
     assert loaded.problems == ()
     assert torch.equal(loaded.tensors["head.weight"], state["fc.weight"])
     assert torch.equal(torch.random.get_rng_state(), random)
@@ -100,33 +87,16 @@ def test_a_models_own_hook_renames_keys(make: Callable[[], nn.Module]) -> None:
 @pytest.mark.parametrize(("version", "transposed"), [(1, True), (2, False)])
 def test_the_versions_in_the_file_decide_about_conversions(version: int, transposed: bool) -> None:
     weight = torch.arange(9.0).view(3, 3)
-    state = StateDict({"layer.weight": weight, "layer.bias": torch.zeros(3)}, {"layer": version}, [])
+    state = StateDict({"layer.weight": weight, "layer.bias": torch.zeros(3)})
+    state._metadata = {"layer": {"version": version}}  # type: ignore[attr-defined]
     loaded = load_into(state, lambda: nn.Sequential(OrderedDict(layer=Versioned(3, 3))))
     assert torch.equal(loaded.tensors["layer.weight"], weight.T if transposed else weight)
 
 
 def test_a_file_without_versions_whose_keys_fit_has_the_current_layout() -> None:
     """MNASNet refuses a state dict without versions."""
-    loaded = load_into(read(dict(mnasnet0_5().state_dict())), mnasnet0_5)
+    loaded = load_into(dict(mnasnet0_5().state_dict()), mnasnet0_5)
     assert loaded.problems == ()
-
-
-@pytest.mark.parametrize("name", ["_orig_mod", "module", "_fsdp_wrapped_module"])
-def test_the_names_of_wrapped_parts_are_removed(name: str) -> None:
-    model = Renamed()
-    state = {key.replace("body.", f"body.{name}."): tensor for key, tensor in model.state_dict().items()}
-    loaded = load_into(read(state), Renamed)
-    assert loaded.tensors.keys() == model.state_dict().keys()
-    assert loaded.notes == (f"removed {name} from keys",)
-
-
-def test_a_mismatch_of_a_renamed_key_is_given_in_torchs_words() -> None:
-    state = older(Renamed()) | {"fc.weight": torch.zeros(5, 4), "extra": torch.zeros(1)}
-    del state["body.bias"]
-    problems = load_into(read(state), Renamed).problems
-    assert problems[:4] == ("1 missing:", "  body.bias [4]", "1 unexpected:", "  extra [1]")
-    assert problems[4] == "1 refused by torch:"
-    assert "size mismatch for head.weight" in problems[5]
 
 
 def test_a_module_that_cannot_load_its_tensors_is_one_line() -> None:
@@ -134,5 +104,5 @@ def test_a_module_that_cannot_load_its_tensors_is_one_line() -> None:
         def _load_from_state_dict(self, *arguments: Any) -> None:
             raise ValueError("unknown version")
 
-    problems = load_into(read(nn.Linear(2, 2).state_dict()), lambda: Refusing(2, 2)).problems
-    assert problems == ("a module cannot load its tensors: ValueError: unknown version",)
+    problems = load_into(nn.Linear(2, 2).state_dict(), lambda: Refusing(2, 2)).problems
+    assert problems == ("torch cannot load it: ValueError: unknown version",)

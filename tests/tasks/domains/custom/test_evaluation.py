@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,9 @@ from torch.nn import functional
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, MeasurementError, NightquantError, QuantizationError
-from tasks.data.samples import Batch, joined_by_shape, load_samples, load_test
-from tasks.data.scores import RESAMPLES
+from tasks.data.samples import load_samples, load_test
 from tasks.data.user_data import load_splits
 from tasks.data.weights import load_state
-from tasks.evaluate import compare
-from tests.tasks.data.test_user_data import SEQUENCES, TWO_INPUTS
 from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.pipeline import build, build_model, converted, evaluate, job_of
 
@@ -39,12 +35,6 @@ def spread(outputs, target):
 
 def wrong(outputs, target):
     return "good"
-
-counts = []
-
-def counted(outputs, target):
-    counts.append(len(counts))
-    return float(len(counts))
 
 def failing(outputs, target):
     raise ValueError("no such thing")
@@ -113,63 +103,6 @@ def test_the_quality_is_that_of_plain_torch(tmp_path: Path, metric: str, recipe:
     assert found.quality_metric == (f"{metric.partition(':')[2]} (V)" if ":" in metric else metric)
 
 
-@pytest.mark.parametrize(("metric", "contributions"), [("mse", "independent"), ("accuracy", "right-or-wrong")])
-def test_the_mean_of_the_rows_is_the_quality(tmp_path: Path, metric: str, contributions: str) -> None:
-    write(tmp_path, CODE + REGRESSION)
-    store = ArtifactStore(tmp_path)
-    job = job_of(own(tmp_path, **sections(metric)), store)
-    found = evaluate(job, build(job, "float", "eager", store), store)
-    samples = load_file(store.path(found.outputs.kind, found.outputs.digest) / "samples.safetensors")
-    assert samples["quality"].double().mean().item() == pytest.approx(found.quality, rel=1e-6)
-    assert found.contributions == contributions
-    assert len(samples["prediction" if metric == "accuracy" else "output"]) == found.samples
-
-
-def test_a_users_own_metric_is_computed_in_every_run(tmp_path: Path) -> None:
-    write(tmp_path, CODE + REGRESSION)
-    store = ArtifactStore(tmp_path)
-    job = job_of(own(tmp_path, **sections("own_code:counted")), store)
-    candidate = build(job, "float", "eager", store)
-    first, second = (evaluate(job, candidate, store).quality for _ in range(2))
-    assert first < second
-
-
-@pytest.mark.parametrize("metric", ["f1-macro", "auroc", "perplexity", "own_code:spread"])
-def test_what_is_no_mean_is_compared_on_the_same_resamples(tmp_path: Path, metric: str) -> None:
-    write(tmp_path, CODE + REGRESSION)
-    store = ArtifactStore(tmp_path)
-    job = job_of(own(tmp_path, **sections(metric)), store)
-    before, after = (evaluate(job, build(job, recipe, "eager", store), store) for recipe in ("float", "int8"))
-    samples = load_file(store.path(before.outputs.kind, before.outputs.digest) / "samples.safetensors")
-    assert samples["quality"].shape == (RESAMPLES,)
-    found = compare(before, after, store)
-    assert before.contributions == "resampled"
-    assert found.quality_difference == after.quality - before.quality
-    assert found.quality_difference_low is not None
-    assert found.quality_difference_high is not None
-    assert found.quality_difference_low <= found.quality_difference <= found.quality_difference_high
-
-
-def test_rows_together_and_rows_apart_give_a_model_that_heeds_lengths_the_same_quality(tmp_path: Path) -> None:
-    write(tmp_path, CODE + SEQUENCES)
-    store = ArtifactStore(tmp_path)
-    recipes = [{"name": "float", "method": "none"}, {"name": "int8", "method": "dynamic", "modules": ["Linear"]}]
-    job = job_of(
-        own(
-            tmp_path,
-            data={"kind": "factory", "factory": "own_code:sequences", "collate": "own_code:pad", "batch_size": 4},
-            model={"kind": "factory", "factory": "own_code:Mean"},
-            evaluate={"metric": "loss"},
-            recipe=recipes,
-        ),
-        store,
-    )
-    float_, int8 = (evaluate(job, build(job, recipe, "eager", store), store) for recipe in ("float", "int8"))
-    assert int8.mode == "rows apart"
-    assert int8.quality == pytest.approx(float_.quality, abs=0.02)
-    assert float_.metrics["perplexity"] == pytest.approx(torch.tensor(float_.quality).exp().item())
-
-
 PICTURES = """
 class Convolution(nn.Module):
     def __init__(self):
@@ -192,15 +125,13 @@ def pad_pictures(items):
 """
 
 
-@pytest.mark.parametrize("judged_on", ["test", "calibration"])
 @pytest.mark.slow
-def test_no_row_is_padded_for_another_row(tmp_path: Path, judged_on: str) -> None:
+def test_no_row_is_padded_for_another_row(tmp_path: Path) -> None:
     write(tmp_path, CODE + PICTURES)
     store = ArtifactStore(tmp_path)
     data = {"kind": "factory", "factory": "own_code:pictures", "collate": "own_code:pad_pictures", "batch_size": 7}
     model, metric = {"kind": "factory", "factory": "own_code:Convolution"}, {"metric": "loss", "batch_size": 8}
     job = job_of(own(tmp_path, data=data, model=model, evaluate=metric, recipe=INT8), store)
-    job = replace(job, dataset=job.dataset.model_copy(update={"judged_on": judged_on}))
     items = load_splits(job.workload.data)["test"]
     labels = torch.tensor([label for _, label in items])
     network = build_model(job.workload, job.dataset)
@@ -214,14 +145,6 @@ def test_no_row_is_padded_for_another_row(tmp_path: Path, judged_on: str) -> Non
             assert found.quality == pytest.approx(losses.mean().item(), abs=1e-6)
             kept = load_file(store.path(found.outputs.kind, found.outputs.digest) / "samples.safetensors")
             torch.testing.assert_close(kept["quality"], losses)
-
-
-def test_rows_that_cannot_be_joined_along_an_axis_stay_separate() -> None:
-    rows = [Batch((torch.ones(1, 2), torch.ones(size, 1)), torch.ones(1), 1) for size in (2, 2, 1, 1)]
-    assert [batch.rows for batch in joined_by_shape(rows, [0, 1], 3)] == [[0, 1], [2, 3]]
-    assert [batch.rows for batch in joined_by_shape(rows, [0, 0], 3)] == [[0], [1], [2, 3]]
-    assert [batch.rows for batch in joined_by_shape(rows, [0, None], 3)] == [[0], [1], [2], [3]]
-    assert [batch.rows for batch in joined_by_shape([rows[0]] * 5, [0, 1], 3)] == [[0, 1, 2], [3, 4]]
 
 
 TAGGING = """
@@ -285,31 +208,10 @@ FORWARDS = {
     "return self.layer(rows) * torch.nan": (MeasurementError, "returns NaN or infinities"),
     "return self.layer(rows).mean()": (MeasurementError, r"shape \[\] for 7 input rows"),
     "return self.layer(rows)[:3]": (MeasurementError, r"shape \[3, 2\] for 7 input rows"),
-    "return self.layer(rows)[..., None]": (MeasurementError, r"logits of shape \[7, 2, 1\]"),
+    "return self.layer(rows)[..., None]": (MeasurementError, r"outputs of shape \[7, 2, 1\]"),
     "return rows @ rows": (ConfigurationError, r"forward failed on rows float32 \[7, 3\]: RuntimeError[^$]*own_code"),
     "raise ValueError('not today')": (ConfigurationError, r"ValueError: not today[^$]*in forward"),
 }
-
-
-@pytest.mark.parametrize("runtime", ["torchscript", "onnxruntime"])
-@pytest.mark.slow
-def test_dynamic_int8_takes_a_layer_of_any_shape(tmp_path: Path, runtime: str) -> None:
-    if runtime == "onnxruntime":
-        pytest.importorskip("onnxruntime")
-    write(tmp_path)
-    store = ArtifactStore(tmp_path)
-    int8 = {"name": "int8", "method": "dynamic", "modules": ["Linear"], "runtimes": [runtime]}
-    job = job_of(own(tmp_path, **sections("loss", recipe=[INT8[0], int8])), store)
-    expected = evaluate(job, build(job, "float", "eager", store), store).quality
-    assert evaluate(job, build(job, "int8", runtime, store), store).quality == pytest.approx(expected, abs=0.02)
-
-
-def test_static_quantization_keeps_the_defaults_of_inputs_that_forward_may_do_without(tmp_path: Path) -> None:
-    write(tmp_path, CODE + TWO_INPUTS)
-    store = ArtifactStore(tmp_path)
-    model = {"kind": "factory", "factory": "own_code:Scaled"}
-    job = job_of(own(tmp_path, **sections("accuracy", model=model)), store)
-    assert any(module.quantized for module in build(job, "int8", "eager", store).coverage)
 
 
 @pytest.mark.parametrize("body", FORWARDS)

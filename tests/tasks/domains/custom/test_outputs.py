@@ -79,18 +79,6 @@ def test_training_gets_the_structure_back(shape, expected) -> None:
     assert len(model(ROWS)) == len(row)
 
 
-@pytest.mark.parametrize("shape", [lambda a, b: a, lambda a, b: (a, b), lambda a, b: [a, b]])
-def test_what_runtimes_take_stays_as_it_is(shape) -> None:
-    model = Model(shape)
-    before = model(ROWS)
-    assert type(flat(model)(ROWS)) is type(before)
-    assert names(structure_of(model, (ROWS,))) == ("output-0", "output-1")[: 1 if isinstance(before, Tensor) else 2]
-
-
-def test_modules_of_torch_keep_their_class() -> None:
-    assert type(flat(nn.Linear(3, 2))) is nn.Linear
-
-
 def test_what_is_no_tensor_is_named() -> None:
     with pytest.raises(QuantizationError, match=r'"cache\.1" has the type str, but only tensors'):
         flat(Model(lambda a, b: {"logits": a, "cache": (b, "text")}))(ROWS)

@@ -21,13 +21,6 @@ def test_the_users_training_makes_the_weights_from_all_splits(tmp_path: Path) ->
     assert set(load_state(job.checkpoint, store)["layer.weight"].flatten().tolist()) == {3 + 2 + 10}
 
 
-def test_a_state_dict_that_training_returns_is_taken(tmp_path: Path) -> None:
-    code = "\ndef train(model, splits, seed, epochs):\n    return {n: t * 0 for n, t in model.state_dict().items()}\n"
-    write(tmp_path, CODE + code)
-    store = ArtifactStore(tmp_path)
-    assert not load_state(job_of(own(tmp_path, checkpoint=TRAIN), store).checkpoint, store)["layer.weight"].any()
-
-
 @pytest.mark.parametrize(
     ("body", "message"),
     [

@@ -1,4 +1,3 @@
-import io
 from typing import get_args
 
 import pytest
@@ -8,19 +7,14 @@ from torch import nn
 from torchvision.models import (
     GoogLeNet_Weights,
     ResNet18_Weights,
-    Weights,
-    WeightsEnum,
     googlenet,
     quantization,
-    resnet18,
 )
 
-from storage import remote
 from storage.errors import ConfigurationError, InputError
 from tasks.domains.image_classification import TorchvisionModel, TorchvisionSpec
 from tasks.domains.image_classification.network import build_vision, load_weights, published
 from tasks.refs import DatasetRef
-from tests.storage.http_server import Site, serving
 
 RESNET = ResNet18_Weights.IMAGENET1K_V1
 
@@ -44,17 +38,6 @@ def test_every_model_is_built_for_the_classes_of_the_data_with_its_own_fusing(na
     assert hasattr(model, "fuse_model")
     assert [module.out_features for module in model.modules() if isinstance(module, nn.Linear)][-1] == 7
     assert not any(key.startswith(("aux", "Aux")) for key in model.state_dict())
-
-
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "shufflenet_v2_x0_5", "googlenet"])
-@pytest.mark.slow
-def test_a_call_gives_one_tensor_of_logits_in_evaluation_and_in_training(name):
-    model = build_vision(spec(name), dataset_of(7))
-    images = torch.rand(2, 3, 64, 64)
-
-    with torch.no_grad():
-        assert model(images).shape == (2, 7)
-        assert model.train()(images).shape == (2, 7)
 
 
 def test_more_outputs_than_classes_are_allowed_and_fewer_refused():
@@ -82,17 +65,6 @@ def place(folder, weights, state):
     torch.save(state, folder / weights.url.rpartition("/")[2])
 
 
-def test_weights_that_lie_in_torch_hubs_folder_are_read_and_fit_the_model(checkpoints):
-    state = resnet18(weights=None).state_dict()
-    place(checkpoints, RESNET, state)
-
-    found = load_weights(RESNET)
-
-    model = build_vision(spec("resnet18"), dataset_of(1000))
-    assert model.load_state_dict(found).missing_keys == []
-    assert torch.equal(found["fc.weight"], state["fc.weight"])
-
-
 def test_auxiliary_heads_are_left_out(checkpoints):
     place(
         checkpoints,
@@ -113,14 +85,7 @@ def test_a_broken_file_is_refused_with_its_address(checkpoints):
         load_weights(RESNET)
 
 
-def test_a_file_that_would_run_code_is_not_unpickled(checkpoints):
-    place(checkpoints, RESNET, {"fc.weight": print})
-
-    with pytest.raises(InputError, match="could not be loaded"):
-        load_weights(RESNET)
-
-
-@pytest.mark.parametrize("name", ["ResNet18_Weights.NOTHING", "Nothing_Weights.V1", "resnet18", "a.b.c"])
+@pytest.mark.parametrize("name", ["ResNet18_Weights.NOTHING", "Nothing_Weights.V1", "resnet18"])
 @pytest.mark.slow
 def test_unknown_names_are_refused(name):
     with pytest.raises(ConfigurationError, match="does not publish weights"):
@@ -130,34 +95,3 @@ def test_unknown_names_are_refused(name):
 def test_weights_of_a_quantized_model_are_refused():
     with pytest.raises(ConfigurationError, match=r"The weights .* are already quantized"):
         published("ResNet18_QuantizedWeights.IMAGENET1K_FBGEMM_V1")
-
-
-@pytest.mark.parametrize("size", [20, 28, 49, 120, 200])
-def test_a_file_of_the_old_format_that_was_cut_off_is_refused_with_its_address(size, checkpoints):
-    stream = io.BytesIO()
-    torch.save({"w": torch.zeros(100)}, stream, _use_new_zipfile_serialization=False)
-    name = RESNET.url.rpartition("/")[2]
-    (checkpoints / name).write_bytes(stream.getvalue()[:size])
-
-    with pytest.raises(InputError, match=r"resnet18-f37072fd\.pth"):
-        load_weights(RESNET)
-
-
-@pytest.mark.slow
-def test_published_weights_are_downloaded_again_from_a_server_that_was_busy(checkpoints, monkeypatch):
-    monkeypatch.setattr(remote, "backoff_s", lambda attempt, first_s: 0.0)
-    stream = io.BytesIO()
-    torch.save({"w": torch.ones(3)}, stream)
-    with serving(Site(stream.getvalue(), statuses=[503])) as site:
-
-        class Published(WeightsEnum):
-            FIRST = Weights(url=site.url, transforms=torch.nn.Identity, meta={})
-
-        assert torch.equal(load_weights(Published.FIRST)["w"], torch.ones(3))
-        assert len(site.asked) == 2
-        (checkpoints / "weights.bin").unlink()
-        site.statuses = [404]
-        with pytest.raises(InputError, match="404") as failure:
-            load_weights(Published.FIRST)
-    assert not failure.value.transient
-    assert len(site.asked) == 3

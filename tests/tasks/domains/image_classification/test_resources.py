@@ -9,7 +9,7 @@ import pytest
 
 from storage.artifacts import ArtifactStore
 from tasks.data.samples import Description
-from tasks.data.sections import ImageFolder, RenderedCharacters, Transforms
+from tasks.data.sections import ImageFolder, Transforms
 from tasks.domains.image_classification import ImageWorkload, TorchvisionWeights
 from tasks.extensions import DOMAINS
 from tasks.job import Job
@@ -30,13 +30,6 @@ def written(folder: Path, sample_shape: tuple[int, int, int], **sections) -> dic
         "preprocessing": "preprocessing.json"
     }
     return json.loads((folder / "preprocessing.json").read_text())
-
-
-@pytest.mark.slow
-def test_an_image_classifier_gets_its_normalization_and_class_names(tmp_path: Path):
-    found = written(tmp_path, (3, 8, 6), data=RenderedCharacters(kind="rendered-characters"))
-    assert (found["classes"], found["height"], found["width"]) == (["A", "é"], 8, 6)
-    assert found["transforms"] is None
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-import re
-
 import pytest
 import torch
 
@@ -11,7 +9,6 @@ from tasks.domains.image_classification.domain import ImageClassification, one_c
 from tasks.domains.image_classification.network import build_vision
 from tasks.job import Workspace
 from tests.tasks.domains.image_classification import networks
-from tests.tasks.pipeline import example_inputs
 from tests.tasks.vision_workloads import RENDERED, image_workload, rendered
 
 DATA = {**RENDERED, "train": 240, "test": 60}
@@ -50,40 +47,6 @@ def test_a_seed_decides_the_weights(prepared):
     assert not all(torch.equal(first[key], other[key]) for key in first)
 
 
-def test_training_leaves_the_global_generator_and_the_threads_alone(prepared):
-    dataset, store = prepared
-    torch.manual_seed(3)
-    threads, expected = torch.get_num_threads(), torch.rand(2)
-    torch.manual_seed(3)
-
-    ImageClassification().train(workload(epochs=1), dataset, Workspace(store))
-
-    assert torch.equal(torch.rand(2), expected)
-    assert torch.get_num_threads() == threads
-
-
-@pytest.mark.slow
-def test_the_weights_are_contiguous(prepared):
-    dataset, store = prepared
-
-    assert all(
-        tensor.is_contiguous()
-        for tensor in ImageClassification().train(workload(epochs=1), dataset, Workspace(store)).values()
-    )
-
-
-def test_progress_ends_at_the_number_of_epochs(prepared):
-    dataset, store = prepared
-    told = []
-
-    workspace = Workspace(store, lambda done, total, unit="": told.append((done, total, unit)))
-    ImageClassification().train(workload(epochs=2), dataset, workspace)
-
-    assert told[-1][:2] == (2, 2)
-    assert re.fullmatch(r"epochs, loss \d+\.\d{3}", told[-1][2])
-    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
-
-
 def test_a_rate_that_is_far_too_high_is_told(prepared):
     dataset, store = prepared
 
@@ -98,7 +61,7 @@ def test_a_single_training_image_is_not_enough(tmp_path):
         ImageClassification().train(workload(), dataset, Workspace(store))
 
 
-@pytest.mark.parametrize("steps", [*range(1, 41), 97, 1000])
+@pytest.mark.parametrize("steps", [1, 3, 4, 5, 40, 97])
 @pytest.mark.slow
 def test_the_learning_rate_has_a_cycle_for_any_number_of_steps(steps):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
@@ -113,48 +76,6 @@ def test_the_learning_rate_has_a_cycle_for_any_number_of_steps(steps):
     assert rates[0] == pytest.approx(0.1 / 25)
 
 
-@pytest.mark.parametrize("steps", [4, 5, 30, 1000])
-def test_the_cycle_of_an_ordinary_training_is_that_of_its_steps(steps):
-    ours, theirs = (torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0) for _ in range(2))
-    schedule = one_cycle(ours, 0.1, steps)
-    expected = torch.optim.lr_scheduler.OneCycleLR(theirs, 0.1, total_steps=steps + 1, pct_start=0.25)
-    for _ in range(steps):
-        assert schedule.get_last_lr() == expected.get_last_lr()
-        for optimizer, each in ((ours, schedule), (theirs, expected)):
-            optimizer.step()
-            each.step()
-
-
-@pytest.mark.parametrize("batch_size", [80, 120, 200, 240])
-def test_a_training_of_a_few_steps_ends(prepared, batch_size):
-    dataset, store = prepared
-
-    state = ImageClassification().train(workload(epochs=1, batch_size=batch_size), dataset, Workspace(store))
-
-    assert all(tensor.isfinite().all() for tensor in state.values() if tensor.is_floating_point())
-
-
-def test_batches_of_one_are_refused(prepared):
-    dataset, store = prepared
-
-    with pytest.raises(InputError, match=r"at least two images.*Set batch_size to 2"):
-        ImageClassification().train(workload(batch_size=1), dataset, Workspace(store))
-
-
-def test_an_epoch_is_shuffled_by_its_generator_alone(tmp_path):
-    dataset, store = rendered(tmp_path)
-
-    def epoch(generator):
-        return torch.cat([labels for _, labels in training_batches(dataset, store, 8, generator)]).tolist()
-
-    generator = torch.Generator().manual_seed(1)
-    first, second = epoch(generator), epoch(generator)
-
-    assert first != second
-    assert first == epoch(torch.Generator().manual_seed(1))
-    assert sorted(first) == sorted(second) == [0] * 10 + [1] * 10 + [2] * 10
-
-
 def test_augmentation_only_shifts(tmp_path):
     dataset, store = rendered(tmp_path, image_size=32)
     split = load_samples(dataset, "train", store)
@@ -166,24 +87,3 @@ def test_augmentation_only_shifts(tmp_path):
     for image in images:
         windows = [image[:, 4 + y : 28 + y, 4 + x : 28 + x].sum().item() for y in range(-2, 3) for x in range(-2, 3)]
         assert any(abs(window - total) < 0.05 for window in windows for total in known)
-
-
-def test_a_last_batch_of_one_is_left_out_of_training(tmp_path):
-    dataset, store = rendered(tmp_path, train=5)
-
-    sizes = [len(labels) for _, labels in training_batches(dataset, store, 2, torch.Generator())]
-
-    assert sizes == [2, 2]
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 40])
-def test_example_images_are_the_first_of_the_test_split_repeated_if_need_be(tmp_path, batch_size):
-    dataset, store = rendered(tmp_path)
-
-    examples = example_inputs(image_workload(), dataset, store, batch_size=batch_size)
-
-    assert list(examples) == ["images"]
-    assert examples["images"].shape == (batch_size, 3, 16, 16)
-    assert examples["images"].is_contiguous()
-    if batch_size == 40:
-        assert torch.equal(examples["images"][0], examples["images"][18])

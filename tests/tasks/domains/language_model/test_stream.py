@@ -85,28 +85,6 @@ def test_segments_give_every_word_once_and_in_order(words: int, segments: int, w
     torch.testing.assert_close(segment_losses(model, ids, SPEC, segments, warm_up), exact)
 
 
-@given(words=st.integers(2, 200), columns=st.integers(1, 9), rows=st.integers(1, 40))
-@settings(max_examples=40, deadline=None)
-@pytest.mark.slow
-def test_the_shape_of_a_lane_bounds_a_call_and_changes_nothing_else(words: int, columns: int, rows: int) -> None:
-    ids, model, shapes = stream(words), Memoryless(), set()
-
-    def call(tokens: Tensor, h: Tensor, c: Tensor) -> object:
-        shapes.add(tuple(tokens.shape))
-        return model(tokens, h, c)
-
-    losses = segment_losses(call, ids, SPEC, 6, 5, columns=columns, rows=rows)
-    torch.testing.assert_close(losses, exact_losses(model, ids))
-    assert all(width <= columns and (steps == 1 or steps * width <= rows) for steps, width in shapes)
-
-
-def test_a_single_segment_is_the_sequential_run(model: WordLanguageModel) -> None:
-    ids = stream(150)
-    with torch.inference_mode():
-        exact = exact_losses(model, ids)
-        torch.testing.assert_close(segment_losses(model, ids, SPEC, 1, 0), exact, rtol=1e-5, atol=1e-6)
-
-
 def test_warmed_up_segments_agree_with_the_sequential_run(model: WordLanguageModel) -> None:
     ids = stream(2000)
     with torch.inference_mode():
@@ -124,11 +102,3 @@ def test_the_number_of_cores_does_not_change_segment_losses(model: WordLanguageM
             results.append(segment_losses(model, ids, SPEC, 20, 16))
     torch.testing.assert_close(results[1], results[0])
     torch.testing.assert_close(results[2], results[0])
-
-
-def test_progress_ends_at_the_whole_stream(model: WordLanguageModel) -> None:
-    told: list[tuple[float, float]] = []
-    with torch.inference_mode():
-        segment_losses(model, stream(400), SPEC, 12, 8, lambda done, total, unit="": told.append((done, total)))
-    assert told[-1] == (399, 399)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)

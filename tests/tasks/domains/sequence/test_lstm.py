@@ -12,10 +12,9 @@ from torch import nn
 from flows.request import BUILT_IN
 from storage.artifacts import ArtifactStore
 from tasks.data.weights import load_state
-from tasks.domains.sequence.domain import Sequence, differences
 from tasks.evaluate import compare
 from tasks.workload import Workload, find_workloads
-from tests.tasks.pipeline import build, build_model, evaluate, example_inputs, job_of, obtain, prepare
+from tests.tasks.pipeline import build, evaluate, example_inputs, job_of, obtain, prepare
 from tests.tasks.workloads import workload_of
 
 SMALL = workload_of(
@@ -69,39 +68,3 @@ def test_the_numbers_are_the_recipes(workload: Workload, tmp_path: Path) -> None
     comparison = compare(baseline, result, store)
     assert comparison.quality_difference == result.quality
     assert comparison.quality_difference_low is None
-
-
-def test_differences_of_nothing_are_nothing() -> None:
-    zero = torch.zeros(3)
-    assert differences(zero, zero)["difference_percent"] == 0
-    assert differences(torch.tensor([2.0, -2.0]), torch.tensor([1.0, -2.0]))["difference_percent"] == 25
-
-
-def test_another_shape_is_another_artifact(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    longer = SMALL.model_copy(update={"data": SMALL.data.model_copy(update={"length": 6})})
-    assert prepare(SMALL, store).digest != prepare(longer, store).digest
-    assert prepare(SMALL, store).splits == {"test": 2}
-    assert prepare(SMALL, store).sample_shape == (5, 3)
-
-
-@pytest.mark.slow
-def test_drawing_leaves_the_global_generator_alone(tmp_path: Path) -> None:
-    before = torch.random.get_rng_state()
-    dataset = prepare(SMALL, ArtifactStore(tmp_path))
-    first, second, other = (Sequence().draw_weights(SMALL, dataset, seed) for seed in (4, 4, 5))
-    assert torch.equal(before, torch.random.get_rng_state())
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert any(not torch.equal(first[name], other[name]) for name in first)
-
-
-@pytest.mark.slow
-def test_more_columns_than_there_are_repeat_the_first(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    dataset = prepare(SMALL, store)
-    inputs = example_inputs(SMALL, dataset, store, batch_size=3)
-    assert inputs["inputs"].shape == (5, 3, 3)
-    assert inputs["h"].shape == inputs["c"].shape == (2, 3, 3)
-    assert torch.equal(inputs["inputs"][:, 2], inputs["inputs"][:, 0])
-    outputs = build_model(SMALL, dataset)(*inputs.values())
-    assert [tuple(output.shape) for output in outputs] == [(5, 3, 3), (2, 3, 3), (2, 3, 3)]

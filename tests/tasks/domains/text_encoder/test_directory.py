@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError
 from tasks.data.weights import load_state
-from tests.tasks.domains.text_encoder.encoders import encoder, sentences, write_directory, write_table
+from tests.tasks.domains.text_encoder.encoders import encoder, write_directory, write_table
 from tests.tasks.pipeline import job_of
 
 
@@ -36,11 +34,6 @@ def headless(folder: Path) -> None:
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def quantized(folder: Path) -> None:
-    state = {key: value.to(torch.int8) for key, value in load_file(folder / "model.safetensors").items()}
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-
-
 def renamed(folder: Path) -> None:
     state = {key.replace("query", "question"): each for key, each in load_file(folder / "model.safetensors").items()}
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
@@ -49,8 +42,7 @@ def renamed(folder: Path) -> None:
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config.json": (lambda folder: (folder / "config.json").unlink(), "does not contain config.json"),
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "cannot be read as JSON"),
-    "pickled weights": (as_pickle, "a pickle .*never loads"),
-    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "does not contain model.safetensors"),
+    "pickled weights": (as_pickle, "does not contain model.safetensors"),
     "code": (lambda folder: edit(folder / "config.json", auto_map={"AutoModel": "mine.Model"}), "never run"),
     "unknown architecture": (lambda folder: edit(folder / "config.json", model_type="novel"), 'architecture "novel"'),
     "no architecture": (lambda folder: edit(folder / "config.json", model_type=None), "model_type is missing"),
@@ -61,15 +53,11 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "foreign tokenizer": (lambda folder: edit(folder / "config.json", vocab_size=9), "vocab_size in config.json is 9"),
     "no head": (headless, "head"),
-    "int8": (quantized, "instead of a quantized model"),
+    "int8": (lambda folder: edit(folder / "config.json", quantization_config={"bits": 8}), "use the float model"),
     "other names": (renamed, "These weights are missing from .* or do not match"),
-    "a model that is larger than its weights": (
-        lambda folder: edit(folder / "config.json", vocab_size=2_000_000_000),
-        "describes a model with 32,",
-    ),
     "cut weights": (
         lambda folder: (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100]),
-        "cannot be read as a safetensors file",
+        "transformers cannot load",
     ),
     "several labels a text": (
         lambda folder: edit(folder / "config.json", problem_type="multi_label_classification"),
@@ -107,37 +95,6 @@ def test_weights_are_those_of_the_file_whatever_their_precision(tmp_path: Path) 
     assert all(torch.equal(value, halves[key.removeprefix("model.")].float()) for key, value in state.items())
 
 
-@pytest.mark.slow
-def test_the_same_directory_elsewhere_is_the_same_model(tmp_path: Path) -> None:
-    write_table(tmp_path)
-    write_directory(tmp_path / "encoder")
-    store = ArtifactStore(tmp_path)
-    before = job_of(encoder(tmp_path), store)
-    shutil.move(tmp_path / "encoder", tmp_path / "moved")
-    after = job_of(encoder(tmp_path, model={"kind": "directory", "path": "moved"}), store)
-    assert (after.dataset, after.checkpoint) == (before.dataset, before.checkpoint)
-    assert str(tmp_path) not in after.workload.model.model_dump_json()
-
-
-@pytest.mark.slow
-def test_weights_in_several_files_are_read_by_their_index(tmp_path: Path) -> None:
-    write_table(tmp_path)
-    folder = write_directory(tmp_path / "encoder")
-    store = ArtifactStore(tmp_path)
-    whole = load_state(job_of(encoder(tmp_path), store).checkpoint, store)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
-    (folder / "model.safetensors").unlink()
-    model.save_pretrained(folder, max_shard_size="10KB")
-    assert len(list(folder.glob("*.safetensors"))) > 1
-    parts = load_state(job_of(encoder(tmp_path), store).checkpoint, store)
-    assert whole.keys() == parts.keys()
-    assert all(torch.equal(whole[key], parts[key]) for key in whole)
-    edit(folder / "model.safetensors.index.json", weight_map={"x": "../outside.safetensors"})
-    save_file({"x": torch.zeros(1)}, tmp_path / "outside.safetensors")
-    with pytest.raises(NightquantError, match="lists files that are missing"):
-        job_of(encoder(tmp_path), store)
-
-
 def test_nothing_is_asked_of_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_table(tmp_path)
     write_directory(tmp_path / "encoder")
@@ -169,14 +126,3 @@ def test_pooling_is_as_sentence_transformers_files_say(tmp_path: Path, flag: str
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "weightedmean"}', encoding="utf-8")
     with pytest.raises(ValueError, match="encoder is weightedmean, which is not supported; use mean, cls or max"):
         encoder(tmp_path, data=data, model=model)
-
-
-def test_the_directory_of_a_classifier_gives_embeddings_too(tmp_path: Path) -> None:
-    write_directory(tmp_path / "encoder")
-    write_table(tmp_path, text=sentences()[0])
-    data = {"kind": "parquet", "uri": str(tmp_path / "texts.parquet"), "text": "text"}
-    workload = encoder(tmp_path, data=data, model={"kind": "directory", "path": "encoder", "task": "embedding"})
-    store = ArtifactStore(tmp_path)
-    state = load_state(job_of(workload, store).checkpoint, store)
-    there = load_file(tmp_path / "encoder" / "model.safetensors")
-    assert all(torch.equal(value, there[key.replace("model.", "bert.", 1)]) for key, value in state.items())

@@ -14,11 +14,6 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from storage.artifacts import ArtifactStore
 from tasks.build import open_candidate
-from tasks.data.evaluation import outputs_in_order
-from tasks.data.metrics import reciprocal_ranks
-from tasks.data.scores import RESAMPLES
-from tasks.domains.text_encoder.domain import TextEncoder, load_texts
-from tasks.evaluate import compare
 from tasks.job import Job, Workspace
 from tasks.tensor_files import SAMPLES
 from tasks.workload import Workload
@@ -78,34 +73,6 @@ def test_what_is_evaluated_in_int8_is_the_deployed_form_text_by_text(tmp_path: P
 
 
 @pytest.mark.slow
-def test_quality_does_not_depend_on_how_texts_are_put_together(tmp_path: Path) -> None:
-    job, store = ready(tmp_path)
-    model = open_candidate(build(job, "float", "eager", store), Workspace(store), 1)
-    seen = []
-    for size in (1, 7, 32):
-        changed = job.workload.model_copy(
-            update={"evaluate": job.workload.evaluate.model_copy(update={"batch_size": size})}
-        )
-        seen.append(TextEncoder().evaluate(Job(changed, job.dataset, job.checkpoint), model, Workspace(store)))
-    seen.append(TextEncoder().evaluate(job, model, Workspace(store), apart=True))
-    assert len({quality.value for quality in seen}) == 1
-    assert all(torch.equal(seen[0].samples["prediction"], each.samples["prediction"]) for each in seen)
-
-
-@pytest.mark.slow
-def test_macro_f1_is_compared_on_resamples_and_accuracy_by_its_texts(tmp_path: Path) -> None:
-    job, store = ready(tmp_path, evaluate={"metric": "f1-macro"})
-    before, after = (evaluate(job, build(job, name, "torchscript", store), store) for name in ("float", "int8"))
-    assert before.contributions == "resampled"
-    kept = load_file(store.path(before.outputs.kind, before.outputs.digest) / SAMPLES)
-    assert kept["quality"].shape == (RESAMPLES,)
-    compared = compare(before, after, store)
-    assert compared.quality_difference_low is not None
-    assert compared.quality_difference_high is not None
-    assert compared.quality_difference_low <= compared.quality_difference <= compared.quality_difference_high
-
-
-@pytest.mark.slow
 def test_embeddings_are_compared_with_the_float_models_and_by_the_rank_of_their_pairs(tmp_path: Path) -> None:
     write_directory(tmp_path / "encoder", task="embedding")
     # The same words in another order: near, but not equal.
@@ -135,18 +102,3 @@ def test_embeddings_are_compared_with_the_float_models_and_by_the_rank_of_their_
     expected = cosine_similarity(kept["output"].double(), queries.double()).mean().item()
     assert rounded.metrics["cosine"] == pytest.approx(expected, abs=1e-6)
     assert rounded.metrics["cosine"] < 1
-
-
-def test_a_rank_counts_the_answers_that_are_nearer_than_the_own_one() -> None:
-    queries = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    answers = torch.tensor([[1.0, 0.1], [0.1, 0.0], [1.0, 1.0]])
-    # The first answer and the second are nearer to the first axis; the second query finds its own last.
-    assert reciprocal_ranks(queries, answers).tolist() == [1 / 2, 1 / 3, 1.0]
-
-
-@pytest.mark.slow
-def test_outputs_come_back_in_the_order_of_the_texts(tmp_path: Path) -> None:
-    job, store = ready(tmp_path)
-    texts = load_texts(job.dataset, "test", store)
-    found = outputs_in_order(lambda ids, mask: mask.sum(1, keepdim=True), texts.batches(8), len(texts))
-    assert found[:, 0].tolist() == [len(texts.ids[row]) for row in range(len(texts))]

@@ -18,7 +18,6 @@ from tasks.data.samples import read_description
 from tasks.domains.text_encoder.domain import load_texts
 from tasks.domains.text_encoder.prepare import TOKENIZER
 from tests.tasks.domains.text_encoder.encoders import (
-    CONFIGS,
     LABELS,
     encoder,
     of_config,
@@ -26,7 +25,7 @@ from tests.tasks.domains.text_encoder.encoders import (
     write_directory,
     write_table,
 )
-from tests.tasks.pipeline import example_inputs, prepare
+from tests.tasks.pipeline import prepare
 
 TEXTS, CLASSES = sentences()
 
@@ -69,25 +68,6 @@ def test_texts_beyond_the_models_positions_are_cut_and_this_is_told(tmp_path: Pa
     assert kept.encode(texts[0]).ids == test.ids[0].tolist()
 
 
-def test_positions_of_models_that_count_from_the_padding_on_are_fewer(tmp_path: Path) -> None:
-    write_directory(tmp_path / "encoder", "roberta")
-    path = write_table(tmp_path)
-    store = ArtifactStore(tmp_path)
-    found = read_description(prepare(encoder(tmp_path, data=table(path)), store), store)
-    assert found.max_length == CONFIGS["roberta"]["max_position_embeddings"] - 1
-
-
-def test_whole_numbers_are_the_classes_of_the_configuration(tmp_path: Path) -> None:
-    write_directory(tmp_path / "encoder")
-    path = write_table(tmp_path, text=TEXTS, label=[index % 2 + 1 for index in range(120)], part=["train", "test"] * 60)
-    store = ArtifactStore(tmp_path)
-    dataset = prepare(encoder(tmp_path, data=table(path, split="part")), store)
-    labels = load_texts(dataset, "test", store).labels
-    assert labels is not None
-    assert set(labels.tolist()) == {2}
-    assert dataset.classes == 3
-
-
 def test_whole_numbers_that_are_labels_of_the_configuration_are_not_class_numbers(tmp_path: Path) -> None:
     ratings = {"id2label": {"0": "1", "1": "2", "2": "3"}, "label2id": {"1": 0, "2": 1, "3": 2}}
     write_directory(tmp_path / "encoder")
@@ -112,19 +92,6 @@ def test_a_new_model_takes_its_classes_and_its_tokenizer_from_the_data(tmp_path:
     assert kept.id_to_token(text[0]) == "[CLS]"
     assert kept.id_to_token(text[-1]) == "[SEP]"
     assert kept.decode(text).strip() in TEXTS
-
-
-def test_every_row_of_what_is_timed_has_as_many_real_tokens_as_asked_for(tmp_path: Path) -> None:
-    write_directory(tmp_path / "encoder")
-    path = write_table(tmp_path)
-    store = ArtifactStore(tmp_path)
-    workload = encoder(tmp_path, data=table(path), benchmark={"sequence_length": 40})
-    found = example_inputs(workload, prepare(workload, store), store, batch_size=32)
-    assert {name: tuple(each.shape) for name, each in found.items()} == {
-        "input_ids": (32, 40),
-        "attention_mask": (32, 40),
-    }
-    assert found["attention_mask"].all()
 
 
 @pytest.mark.parametrize(
@@ -165,13 +132,6 @@ def test_more_tokens_than_positions_are_refused(tmp_path: Path, changes: dict[st
     path = write_table(tmp_path)
     with pytest.raises(NightquantError, match=expected):
         prepare(encoder(tmp_path, data=table(path), **changes), ArtifactStore(tmp_path))
-
-
-def test_one_class_is_refused(tmp_path: Path) -> None:
-    path = write_table(tmp_path, text=TEXTS, label=["oak"] * 120)
-    workload = encoder(tmp_path, data=table(path), model=of_config(), checkpoint={"kind": "seeded"})
-    with pytest.raises(NightquantError, match="at least two classes"):
-        prepare(workload, ArtifactStore(tmp_path))
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ VECTORS = {"kind": "config", "task": "embedding", "config": {"model_type": "bert
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"data": TABLE}, "set data.label to the name"),
+        ({"data": TABLE}, "set data.label to the column"),
         ({"evaluate": {"metric": "cosine"}}, '"cosine" is not compatible with model.task "classification"'),
         ({"data": TABLE, "model": VECTORS, "evaluate": {"metric": "accuracy"}}, "is not compatible with model.task"),
         ({"data": TABLE, "model": VECTORS, "evaluate": {"metric": "retrieval"}}, '"retrieval" needs data.pair'),
@@ -32,10 +32,6 @@ VECTORS = {"kind": "config", "task": "embedding", "config": {"model_type": "bert
             '"train" does not support model.task "embedding"',
         ),
         ({"model": {"kind": "directory"}}, "set path to the directory"),
-        (
-            {"model": {"kind": "config", "max_length": 9, "config": {"model_type": "bert"}}},
-            "tokens, but model.max_length is",
-        ),
         ({"recipe": [{"name": "tuned", "method": "qat"}]}, "which does not fine-tune models"),
     ],
 )

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
-from storage.errors import MeasurementError
 from tasks.data.weights import load_state
 from tasks.workload import find_workloads
-from tests.tasks.domains.text_encoder.encoders import encoder, of_config, write_directory, write_table
+from tests.tasks.domains.text_encoder.encoders import encoder, of_config, write_table
 from tests.tasks.pipeline import build, evaluate, job_of
 
 ROOT = Path(__file__).parents[4]
@@ -31,21 +30,6 @@ def test_training_learns_and_is_the_same_for_a_seed(tmp_path: Path) -> None:
     assert quality > 90  # words of the three classes do not overlap
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert not all(torch.equal(first[key], other[key]) for key in first)
-
-
-@pytest.mark.slow
-def test_a_directorys_classifier_can_be_trained_here_from_new_weights(tmp_path: Path) -> None:
-    write_directory(tmp_path / "encoder")
-    write_table(tmp_path)
-    store = ArtifactStore(tmp_path)
-    job = job_of(encoder(tmp_path, checkpoint={"kind": "train", "learning_rate": 5e-3, "epochs": 6}), store)
-    assert evaluate(job, build(job, "float", "eager", store), store).quality > 60
-
-
-@pytest.mark.slow
-def test_training_that_diverges_says_so(tmp_path: Path) -> None:
-    with pytest.raises(MeasurementError, match="diverged"):
-        trained(tmp_path, "a", learning_rate=1e30)
 
 
 @pytest.mark.slow
