@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,19 +19,17 @@ from prefect.states import Cancelled, Completed, Failed
 from prefect.types.entrypoint import EntrypointType
 
 from flows import steps
-from flows.alarm import publish_leaderboard, raise_alarm
-from flows.console import outcomes_of_run
+from flows.alarm import link_report, raise_alarm
 from flows.execution.context import INVOCATION, Execution, Invocation, current_invocation, executing
 from flows.execution.signals import attempt, ignoring_interruptions, interruption_behind, reason, sigterm_as_interrupt
-from flows.execution.task_runners import CONFIGURED, make_task_runner, refuse_namesakes
+from flows.execution.task_runners import CONFIGURED, make_task_runner
 from flows.execution.worker import serve_in_order
 from flows.fan_out import benchmark_all, compare, gather, study_layers, submit, with_fastest_float
-from flows.findings import end_dead_runs, end_unreported_runs, look_back, reported
+from flows.findings import end_dead_runs, look_back, reported
 from flows.handover import hand_over
-from flows.night import Night
+from flows.night import Night, night_of_this_run
 from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
-from flows.schedule import night_of_this_run
 from flows.search import Search
 from flows.settings import Settings, load_settings
 from storage.bundles import BundleStore
@@ -69,13 +66,7 @@ def _run_name() -> str:
 def nightly_quantization(
     request: NightlyRequest = NightlyRequest(),  # noqa: B008 - it is frozen
 ) -> State[NightSummary] | State[NightRunningError] | State[None]:
-    """Quantize, evaluate and benchmark the models of the requested workloads, and publish the best candidates.
-
-    If a workload fails, the other workloads continue. The failed workload's rows contain the error. After a
-    failure, the run finishes all other work and then ends in the ``Failed`` state. If the run is cancelled, the rows of
-    measured workloads are kept. If another run has locked the store, this run is cancelled at once.
-    """
-    began = time.perf_counter()
+    """Quantize, evaluate and benchmark the models of the requested workloads, and publish the best candidates."""
     invocation = current_invocation()
     overrides = request.model_dump(include={"store", "profile"}, exclude_none=True)
     settings = invocation.settings.model_copy(update=overrides)
@@ -87,11 +78,7 @@ def nightly_quantization(
         with hold(night.store, Holder(night.info.run_id, night.flow_run_id)) as held:
             _record_dead_runs(night, held)
             end_dead_runs(held, night.flow_run_id)
-            night.attempt(
-                "looking for runs that could not report their end",
-                partial(end_unreported_runs, night.store, night.flow_run_id),
-            )
-            return _carry_out(night, invocation.reporter, began)
+            return _carry_out(night, invocation.reporter)
     except NightRunningError as error:
         return Cancelled(message=str(error), data=error)
     except (KeyboardInterrupt, TerminationSignal):
@@ -109,7 +96,6 @@ def run_here(request: NightlyRequest, settings: Settings, reporter: Reporter) ->
 
 def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
     """Serve the deployment ``nightly-quantization/served`` from this process until the process is stopped."""
-    refuse_namesakes()
     try:
         schedule = Cron(cron, timezone=timezone, slug="served")
     except ValueError as error:
@@ -141,7 +127,7 @@ def _record_dead_runs(night: Night, held: HeldStore) -> None:
         night.attempt(f"recording the end of run {dead.run_id}", partial(record_dead_run, night.store, dead))
 
 
-def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSummary]:
+def _carry_out(night: Night, reporter: Reporter) -> State[NightSummary]:
     with executing(night.settings, reporter) as execution:
         try:
             with sigterm_as_interrupt():
@@ -165,12 +151,7 @@ def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSum
         exit_code=WORK_FAILED if night.has_failures() else REGRESSED if regressed else GOOD,
         bundles=tuple(f"{workload}/{version}" for workload, version in night.bundles.items()),
         report=night.report,
-        trouble=tuple(night.trouble()),
         findings=tuple(finding.describe() for finding in findings),
-        wall_s=time.perf_counter() - began,
-        busy_s=execution.busy_s(),
-        benchmark_wall_s=sum(benchmark.wall_s for benchmark in night.benchmarks()),
-        benchmark_timed_s=sum(benchmark.timed_s for benchmark in night.benchmarks()),
     )
     if summary.exit_code == GOOD:
         return Completed(message=summary.message, data=summary)
@@ -227,11 +208,7 @@ def _with_baseline(night: Night, result: WorkloadResult) -> WorkloadResult:
 
 
 def _with_finalists(night: Night, workload: Workload) -> Workload:
-    """Search for recipes if the workload has a ``[search]`` section, and add the finalists to the workload.
-
-    If the search fails, the run continues with the recipes in the workload file. A run that is limited to some recipes
-    does not search.
-    """
+    """Search for recipes if the workload has a ``[search]`` section, and add the finalists to the workload."""
     if workload.search is None or night.request.recipes:
         return workload
     found = night.attempt(
@@ -251,7 +228,7 @@ def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
     names = {workload.name for workload in night.workloads}
     findings = look_back(night.store, info.night, names, is_everything=everything)
     news = reported(findings, request.recipes)
-    alert = night.attempt("sending the alert", lambda: raise_alarm(news, night.settings, run_id=info.run_id))
+    alert = night.attempt("sending the alert", lambda: raise_alarm(news, night.settings))
     for action, why in (findings.troubles | (alert.failed if alert else {})).items():
         night.fail(action, why)
     rows = findings.comparison.rows(info.run_id, info.night)
@@ -290,8 +267,8 @@ def _finish(night: Night) -> None:
     night.attempt("building the catalog", lambda: refresh(night.store))
     row = night.run_row()
     night.report = night.attempt("writing the report", lambda: steps.report(night.info, night.store, row)) or ""
-    run_id = night.info.run_id
-    night.attempt("the leaderboard", lambda: publish_leaderboard(outcomes_of_run(night.store, run_id), night.report))
+    if night.report:
+        link_report(night.report)
     steps.record(night.info, {"runs": [night.run_row()]}, night.store)
     night.attempt("building the catalog", lambda: refresh(night.store))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -73,10 +72,7 @@ where status <> 'cancelled'
 
 @dataclass(frozen=True)
 class LastRun:
-    """Last run of the latest night, including the number of candidates with each outcome.
-
-    ``kept`` counts the workloads whose bundle stayed current, and ``alarms`` counts unacknowledged regressions.
-    """
+    """Last run of the latest night, including the number of candidates with each outcome."""
 
     run_id: str
     night: dt.date
@@ -127,16 +123,10 @@ class Overview:
 
 
 def overview(place: str, now: dt.datetime) -> Overview:
-    """Read the state of a store without writing anything.
-
-    Raises
-    ------
-    StoreError
-        The store cannot be read, or its catalog or a pointer to a bundle is damaged.
-    """
+    """Read the state of a store without writing anything."""
     root = StoreRoot.of(place)
     current = tuple(_current(BundleStore(root)))
-    concerns = list(_unwritable(root))
+    concerns: list[Concern] = []
     last_run = None
     filled = has_results(root)
     if filled:
@@ -157,16 +147,7 @@ def has_results(root: StoreRoot) -> bool:
 
 
 def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
-    """Return the time at which the last good night of a store or workload ended, or None if no night was good.
-
-    For a store, a night is good if the run completed without a failure. For a workload, a night is good if none of its
-    candidates failed.
-
-    Raises
-    ------
-    StoreError
-        The store cannot be read.
-    """
+    """Return the time at which the last good night of a store or workload ended, or None if no night was good."""
     root = StoreRoot.of(place)
     if not has_results(root):
         return None
@@ -178,10 +159,7 @@ def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
 
 
 def overdue(place: str, workloads: Sequence[str], limit: dt.timedelta, now: dt.datetime) -> list[str]:
-    """Return a line for each workload that has not had a good night within `limit`.
-
-    If no workloads are given, check the store instead.
-    """
+    """Return a line for each workload that has not had a good night within `limit`."""
     lines = []
     for workload in workloads or ("",):
         at = last_good_night(place, workload)
@@ -198,15 +176,6 @@ def _current(bundles: BundleStore) -> Iterator[Current]:
         if pointer := bundles.pointer(workload):
             switch = pointer.history[-1]
             yield Current(workload, pointer.version, switch.at, switch.action, switch.by, switch.reason)
-
-
-def _unwritable(root: StoreRoot) -> Iterator[Concern]:
-    """Check, without writing, whether a run can write to the store."""
-    if root.local is None:
-        return
-    nearest = next(folder for folder in (root.local, *root.local.parents) if folder.exists())
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        yield Concern("unwritable", f"you may not write to {nearest}, so nightquant cannot run here", "doctor")
 
 
 def _regressions(connection: duckdb.DuckDBPyConnection) -> list[Regression]:

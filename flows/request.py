@@ -35,13 +35,7 @@ class NightlyRequest(Frozen):
     store: str | None = Field(default=None, title="Store", description="Root of the store; empty: as in the settings")
 
     def load_workloads(self) -> list[Workload]:
-        """Read and validate the workloads; keep only the requested recipes and the baselines.
-
-        Raises
-        ------
-        ConfigurationError
-            A workload is unknown or invalid, or a requested recipe does not exist.
-        """
+        """Read and validate the workloads; keep only the requested recipes and the baselines."""
         workloads = find_workloads(self.workloads, BUILT_IN)
         if not self.recipes:
             return [workload.with_twins() for workload in workloads]
@@ -73,13 +67,7 @@ class SearchRequest(Frozen):
     store: str | None = Field(default=None, title="Store", description="Root of the store; empty: as in the settings")
 
     def load_workload(self) -> Workload:
-        """Read and validate the workload; if it lacks a ``[search]`` section, add a section with default values.
-
-        Raises
-        ------
-        ConfigurationError
-            The workload is unknown or invalid, or does not limit the quality loss.
-        """
+        """Read and validate the workload; if it lacks a ``[search]`` section, add a section with default values."""
         (workload,) = find_workloads((self.workload,), BUILT_IN)
         if workload.search is not None:
             return workload
@@ -92,14 +80,7 @@ class SearchRequest(Frozen):
 
 
 class SearchResult(Frozen):
-    """The outcome of a search.
-
-    ``split`` is the name of the split on which the search measured quality. ``finalists`` are the best passing trials,
-    best first. ``spent_s`` is the wall time of the search, including time before an interruption. ``total_s`` is the
-    total time for this search and all earlier searches with the same inputs. ``undecided`` is the number of trials that
-    could still win, alone or after a repair. ``ended`` is the reason why the search ended. If a signal stopped the
-    search, ``stopped_by`` is the signal's number.
-    """
+    """The outcome of a search."""
 
     workload: str
     goal: Goal
@@ -119,10 +100,7 @@ class SearchResult(Frozen):
         return [trial for trial in self.trials if trial.size_bytes is not None]
 
     def comparisons(self) -> dict[tuple[str, str], int]:
-        """Map each finalist that the search created to the number of intervals that must hold simultaneously.
-
-        The keys are (recipe, runtime) pairs.
-        """
+        """Map each finalist that the search created to the number of intervals that must hold simultaneously."""
         made = [trial for trial in self.finalists if trial.origin != "written"]
         return {(trial.recipe.name, trial.runtime): len(self.finalists) for trial in made}
 
@@ -144,13 +122,7 @@ class SearchResult(Frozen):
 
 
 class NightSummary(Frozen):
-    """Summary of a nightly flow run, printed by the command line.
-
-    ``exit_code`` is 1 if anything failed, 3 if nothing failed but a regression was found, and 0 otherwise. Code 1
-    takes precedence because a failure may cause a regression. ``report`` is the URL of the report, or ``""`` if no
-    report was written. ``trouble`` contains one line for each disturbed benchmark. ``busy_s`` is the wall time during
-    which at least one stage ran.
-    """
+    """Summary of a nightly flow run, printed by the command line."""
 
     run_id: str
     night: date
@@ -159,9 +131,4 @@ class NightSummary(Frozen):
     exit_code: int
     bundles: tuple[str, ...]
     report: str = ""
-    trouble: tuple[str, ...] = ()
     findings: tuple[str, ...]
-    wall_s: float
-    busy_s: float
-    benchmark_wall_s: float
-    benchmark_timed_s: float

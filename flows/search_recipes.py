@@ -31,11 +31,7 @@ from tasks.workload import Workload
     validate_parameters=True,
 )
 def search_recipes(request: SearchRequest) -> State[SearchResult] | State[NightRunningError]:
-    """Search for one workload's best recipes within a time budget.
-
-    The results of a cancelled or killed search are kept, and the next search continues with the rest of the budget.
-    If another run has locked the store, the search is cancelled at once.
-    """
+    """Search for one workload's best recipes within a time budget."""
     invocation = current_invocation()
     settings = invocation.settings.model_copy(update=request.model_dump(include={"store"}, exclude_none=True))
     set_cache_folder(settings.cache)

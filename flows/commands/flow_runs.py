@@ -55,19 +55,8 @@ def stopped_by(number: signal.Signals) -> int:
     return 128 + number
 
 
-def outcome_of(
-    expected: type[T], module: str, request: Frozen, settings: Settings, console: Console
-) -> tuple[T, float]:
-    """Run a module's flow; return the flow's result and the number of seconds that Prefect's server took to start.
-
-    The function ``run_here`` in `module` runs the flow. The server starts while the module is imported, because the
-    import takes seconds.
-
-    Raises
-    ------
-    ServerGoneError
-        Prefect's server stopped.
-    """
+def outcome_of(expected: type[T], module: str, request: Frozen, settings: Settings, console: Console) -> T:
+    """Run the flow that a module's function ``run_here`` runs, and return the flow's result."""
     with reporter_for(console) as reporter:
         reporter.started(_SERVER)
         flow = partial(import_module, module)
@@ -89,4 +78,4 @@ def outcome_of(
             f"The flow run ended in the unexpected state {state.name}: {state.message}. "
             "To see Prefect's log, repeat the command with --debug."
         )
-    return outcome, server_s
+    return outcome

@@ -68,7 +68,7 @@ def command(debug: bool, workload: tuple[str, ...], store: str, budget: float | 
 
 def _run(request: SearchRequest, workload: Workload, settings: Settings, *, as_json: bool) -> int:
     console = new_console(stderr=as_json)
-    result, _ = outcome_of(SearchResult, "flows.search_recipes", request, settings, console)
+    result = outcome_of(SearchResult, "flows.search_recipes", request, settings, console)
     if as_json:
         click.echo(result.model_dump_json(indent=1))
     else:

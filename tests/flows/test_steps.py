@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from prefect import Task, flow
+from prefect import flow
 
 from flows import steps
 from flows.execution.context import Execution, executing
@@ -136,13 +135,6 @@ def test_a_failure_that_lasts_ends_the_stage_at_once(prefect_server: None, site:
     assert len(site.asked) == 1
 
 
-def test_a_server_that_stays_busy_is_given_up(prefect_server: None, site: Site, heard: Heard) -> None:
-    site.statuses = [503] * 99
-    with pytest.raises(InputError, match="503"):
-        fetched(site, heard)
-    assert len(site.asked) == 4
-
-
 @pytest.mark.slow
 def test_a_cluster_tries_again_and_hands_over_whether_an_error_may_pass(
     prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,12 +160,6 @@ def test_a_cluster_tries_again_and_hands_over_whether_an_error_may_pass(
     assert isinstance(second, InputError)
     assert str(second) == "It is away at attempt 4."
     assert second.transient
-
-
-def test_every_stage_is_tried_again() -> None:
-    stages = {name: found for name, found in vars(steps).items() if isinstance(found, Task)}
-    assert {"prepare", "obtain", "build", "evaluate", "find_incumbent", "benchmark", "package"} <= stages.keys()
-    assert {(stage.retries, stage.retry_condition_fn) for stage in stages.values()} == {(3, steps._should_retry)}
 
 
 @pytest.mark.parametrize(
@@ -202,13 +188,3 @@ def test_rows_reach_an_object_store_that_failed_once_and_are_there_once(
         recording()
         assert heard.lines == [f"record {RUN.run_id}: retrying in 0 s, because the failure may be temporary"]
         assert run_query(s3_store, "FROM measurements").num_rows == 1
-
-
-def test_a_run_that_is_stopped_waits_for_no_further_attempt(heard: Heard) -> None:
-    execution = Execution(Settings(workers=1, retry_wait_s=3600), heard)
-    went_on: list[bool] = []
-    waiting = threading.Thread(target=lambda: went_on.append(execution.pause("demo: fetch", 0)))
-    waiting.start()
-    execution.workers.stop()
-    waiting.join(60)
-    assert went_on == [False]

@@ -34,8 +34,5 @@ def runner(store: Path, before: Before | None = None) -> Run:
 
 
 def tried_out(workload: Workload, run: Run) -> Preview:
-    """Return the last preview of a complete trial."""
-    found = built(workload, run)
-    for further in compared(workload, found, run):
-        found = further
-    return found
+    """Return the preview of a complete trial."""
+    return compared(workload, built(workload, run), run)

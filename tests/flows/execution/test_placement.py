@@ -1,12 +1,10 @@
 """Which hosts benchmarks go to."""
 
 import os
-from contextlib import nullcontext
 
 import pytest
 
 from flows.execution.task_runners import (
-    Host,
     choose,
     make_task_runner,
     place_benchmarks,
@@ -17,21 +15,13 @@ from flows.settings import Settings
 from storage.errors import MeasurementError
 
 FAST, SLOW = "a" * 64, "b" * 64
-HOSTS = [
-    (Host("left", FAST), "left 1"),
-    (Host("left", FAST), "left 2"),
-    (Host("right", FAST), "right 1"),
-    (Host("old", SLOW), "old 1"),
-]
+HOSTS = {"1": ("left", FAST), "2": ("left", FAST), "3": ("right", FAST), "4": ("old", SLOW)}
 
 
 def test_every_worker_of_a_host_that_fits_is_chosen():
-    assert choose(HOSTS, FAST) == ("left 1", "left 2", "right 1")
-    assert choose(HOSTS, SLOW) == ("old 1",)
-
-
-def test_without_a_wanted_fingerprint_every_host_is_as_good():
-    assert choose(HOSTS, "") == ("left 1", "left 2", "right 1", "old 1")
+    assert choose(HOSTS, FAST) == ["1", "2", "3"]
+    assert choose(HOSTS, SLOW) == ["4"]
+    assert choose(HOSTS, "") == ["1", "2", "3", "4"]
 
 
 @pytest.mark.slow
@@ -43,14 +33,9 @@ def test_where_no_host_fits_the_message_says_what_was_wanted_and_what_there_is()
 
 def test_this_host_is_refused_only_where_another_fingerprint_is_wanted():
     require_fingerprint("")
-    require_fingerprint(this_host().fingerprint)
-    with pytest.raises(MeasurementError, match=rf"fingerprint {SLOW}\. .* \({this_host().fingerprint}\)"):
+    require_fingerprint(this_host()[1])
+    with pytest.raises(MeasurementError, match=rf"fingerprint {SLOW}\. .* \({this_host()[1]}\)"):
         require_fingerprint(SLOW)
-
-
-@pytest.mark.slow
-def test_threads_have_their_own_host_alone():
-    assert place_benchmarks(Settings(task_runner="threads")) is nullcontext
 
 
 @pytest.mark.slow
@@ -65,7 +50,7 @@ def test_another_worker_takes_the_benchmark_of_a_lost_one_and_work_that_loses_ev
 
     from flows.fan_out import settle
 
-    settings = Settings(task_runner="dask", workers=2, fingerprint=this_host().fingerprint)
+    settings = Settings(task_runner="dask", workers=2, fingerprint=this_host()[1])
 
     first = tmp_path / "first"
 

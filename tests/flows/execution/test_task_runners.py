@@ -18,7 +18,7 @@ from tests.storage.conftest import s3_endpoint, s3_store  # noqa: F401 - fixture
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
 
-NIGHT = ("nightly", "--workload", "lstm-demo", "--profile", "quick", "--workers", "2")
+NIGHT = ("nightly", "--workload", "lstm-demo", "--profile", "quick")
 CANDIDATES = {(recipe, runtime) for recipe in ("float", "dynamic-int8") for runtime in ("eager", "torchscript")}
 
 
@@ -40,7 +40,7 @@ def assert_whole(store):
 def test_a_stopped_night_ends_its_other_processes_as_well(number, home, tmp_path):
     pytest.importorskip("prefect_dask", reason="the dask extra is not installed")
     store = tmp_path / "store"
-    command = Command(*NIGHT, "--store", str(store), "--task-runner", "dask", home=home, cwd=tmp_path)
+    command = Command(*NIGHT, "--store", str(store), home=home, cwd=tmp_path, NIGHTQUANT_TASK_RUNNER="dask")
     deadline = time.monotonic() + 400
     # While it is timed, the night has processes of every kind.
     while "benchmark" not in processes_of_stages(home):
@@ -102,7 +102,7 @@ def test_a_night_on_a_cluster_of_separate_processes_with_the_store_on_s3(dask_cl
     address, workers, store = dask_cluster
     of_cluster = {pid for pid, _ in workers.survivors()}
     monkeypatch.setenv("NIGHTQUANT_DASK_ADDRESS", address)
-    command = Command(*NIGHT, "--store", store, "--task-runner", "dask", home=home, cwd=tmp_path)
+    command = Command(*NIGHT, "--store", store, home=home, cwd=tmp_path, NIGHTQUANT_TASK_RUNNER="dask")
     output, _ = command.process.communicate(timeout=600)
     assert command.process.returncode == 0, output
     assert command.wait_until_gone() == []

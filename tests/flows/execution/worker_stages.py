@@ -72,26 +72,6 @@ def be_killed(workspace):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def interpret(workspace):
-    """Run a graph as torch's exporters do: torch makes a bar for it, and shows none."""
-    import torch
-
-    graph = torch.fx.symbolic_trace(torch.nn.ReLU())
-    torch.fx.Interpreter(graph).run(torch.zeros(1))
-
-
-def calibrate(workspace):
-    """Quantize a small model for OpenVINO, which opens several models at once for it."""
-    from tasks.workload import Workload
-    from tests.tasks import pipeline
-    from tests.tasks.quantize.conftest import IMAGES
-
-    static = {"name": "static", "method": "static", "runtimes": ["openvino"], "calibration_batch_size": 4}
-    recipes = [*IMAGES["recipe"], {**static, "calibration_batches": 2}]
-    job = pipeline.job_of(Workload.model_validate(IMAGES | {"recipe": recipes}), workspace.store)
-    pipeline.build(job, "static", "openvino", workspace.store)
-
-
 def tell(workspace):
     workspace.progress(1, 2, "steps")
 
