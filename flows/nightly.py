@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from prefect import flow, task
+from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import TerminationSignal
@@ -20,9 +19,9 @@ from prefect.types.entrypoint import EntrypointType
 
 from flows import steps
 from flows.alarm import link_report, raise_alarm
-from flows.execution.context import INVOCATION, Execution, Invocation, current_invocation, executing
+from flows.execution.context import Execution, current_invocation, executing
 from flows.execution.signals import attempt, ignoring_interruptions, interruption_behind, reason, sigterm_as_interrupt
-from flows.execution.task_runners import CONFIGURED, make_task_runner
+from flows.execution.task_runners import CONFIGURED
 from flows.execution.worker import serve_in_order
 from flows.fan_out import benchmark_all, compare, gather, study_layers, submit, with_fastest_float
 from flows.findings import end_dead_runs, look_back, reported
@@ -31,7 +30,7 @@ from flows.night import Night, night_of_this_run
 from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
 from flows.search import Search
-from flows.settings import Settings, load_settings
+from flows.settings import load_settings
 from storage.bundles import BundleStore
 from storage.errors import ConfigurationError, NightRunningError, StoreError
 from storage.holder import HeldStore, Holder, hold
@@ -85,13 +84,6 @@ def nightly_quantization(
         if this_deployment.id is None:
             raise  # the command reports the signal
         return Cancelled(message=night.stopped)  # Prefect would report a crash
-
-
-def run_here(request: NightlyRequest, settings: Settings, reporter: Reporter) -> State[Any]:
-    """Run the nightly flow in this process, and report progress to `reporter`."""
-    INVOCATION.set(Invocation(settings, reporter))
-    flow = nightly_quantization.with_options(task_runner=make_task_runner(settings))
-    return flow(request, return_state=True)
 
 
 def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
@@ -309,17 +301,11 @@ def _record_own_switches(night: Night) -> None:
             record_switch(night.store, switch)
 
 
-@task(name="compact", persist_result=False)
-def compact_months(store: str) -> str:
-    """Merge the small result files of finished months; other processes may read and write results at the same time."""
-    return str(compact(store))
-
-
 @flow(name="compact-results", description="Merge the small result files of finished months into one file per table.")
 def compact_results(store: str | None = None) -> str:
     """Compact the results of `store` (default: the store in the settings) and return a one-line summary."""
     settings = load_settings(store=store)
     set_cache_folder(settings.cache)
-    summary = compact_months(settings.store)
+    summary = str(compact(settings.store))
     get_run_logger().info("compacted: %s", summary)
     return summary

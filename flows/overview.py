@@ -71,26 +71,6 @@ where status <> 'cancelled'
 
 
 @dataclass(frozen=True)
-class LastRun:
-    """Last run of the latest night, including the number of candidates with each outcome."""
-
-    run_id: str
-    night: dt.date
-    started_at: dt.datetime
-    finished_at: dt.datetime
-    status: str
-    profile: str
-    message: str | None
-    measured: int
-    failed: int
-    promoted: int
-    kept: int
-    held: int
-    rejected: int
-    alarms: int
-
-
-@dataclass(frozen=True)
 class Current:
     """A workload's current bundle, and the switch that made it current."""
 
@@ -117,7 +97,7 @@ class Overview:
 
     store: str
     exists: bool
-    last_run: LastRun | None
+    last_run: Row | None
     current: tuple[Current, ...]
     concerns: tuple[Concern, ...]
 
@@ -133,7 +113,7 @@ def overview(place: str, now: dt.datetime) -> Overview:
         with open_catalog(root) as connection:
             regressions = _regressions(connection)
             if runs := rows_of(connection, _LAST_RUN):
-                last_run = TypeAdapter(LastRun).validate_python({**runs[0], "alarms": len(regressions)})
+                last_run = {**runs[0], "alarms": len(regressions)}
                 concerns += _troubles(connection, last_run, now)
             concerns += [Concern("regression", item.describe(), 'query "FROM regressions"') for item in regressions]
             concerns += _held_winners(rows_of(connection, _RIVALS))
@@ -189,19 +169,21 @@ def _regressions(connection: duckdb.DuckDBPyConnection) -> list[Regression]:
     return [regression for regression in regressions if regression.is_bad]
 
 
-def _troubles(connection: duckdb.DuckDBPyConnection, last: LastRun, now: dt.datetime) -> Iterator[Concern]:
-    if now - last.finished_at > _OVERDUE:
-        since = f"{moment(last.finished_at)}, {age(now - last.finished_at)}"
+def _troubles(connection: duckdb.DuckDBPyConnection, last: Row, now: dt.datetime) -> Iterator[Concern]:
+    finished_at = last["finished_at"]
+    assert isinstance(finished_at, dt.datetime)
+    if now - finished_at > _OVERDUE:
+        since = f"{moment(finished_at)}, {age(now - finished_at)}"
         yield Concern("overdue", f"no night since {since}", "nightly")
-    failures = rows_of(connection, _FAILURES, run=last.run_id)
+    failures = rows_of(connection, _FAILURES, run=last["run_id"])
     for row in failures:
         text = f"{row['workload']}: {row['candidates']} failed in {row['stage']}: {row['error']}"
         yield Concern("failure", text, 'query "FROM failures"')
-    for row in rows_of(connection, _WARNED, run=last.run_id):
+    for row in rows_of(connection, _WARNED, run=last["run_id"]):
         text = f"{row['workload']}: {row['why']}. {row['warning']}"
         yield Concern("incumbent", text, f"show {row['workload']}")
-    if last.status != "completed" and not failures:
-        yield Concern("failure", f"the last run was {last.status}: {last.message}", "nightly")
+    if last["status"] != "completed" and not failures:
+        yield Concern("failure", f"the last run was {last['status']}: {last['message']}", "nightly")
 
 
 def _held_winners(decisions: Sequence[Row]) -> Iterator[Concern]:
@@ -213,8 +195,7 @@ def _held_winners(decisions: Sequence[Row]) -> Iterator[Concern]:
             yield Concern("held", text, f"show {workload}")
 
 
-def summary(last: LastRun) -> str:
+def summary(last: Row) -> str:
     """Summarize the last run's decisions in one line."""
-    counts = {"promoted": last.promoted, "kept": last.kept, "held": last.held, "failed": last.failed}
-    parts = [f"{count} {name}" for name, count in counts.items()]
-    return ", ".join([*parts, plural(last.alarms, "alert")])
+    parts = [f"{last[name]} {name}" for name in ("promoted", "kept", "held", "failed")]
+    return ", ".join([*parts, plural(int(number(last, "alarms") or 0), "alert")])

@@ -21,18 +21,14 @@ class NightlyRequest(Frozen):
     """Parameters of a nightly run; defaults for omitted parameters come from the settings."""
 
     workloads: tuple[str, ...] = Field(
-        default=(), title="Workloads", description="Built-in workloads or TOML files; empty: all built-in workloads"
+        default=(), description="Built-in workloads or TOML files; empty: all built-in workloads"
     )
     recipes: tuple[str, ...] = Field(
-        default=(), title="Recipes", description="Run only these recipes and the baseline's; empty: all recipes"
+        default=(), description="Run only these recipes and the baseline's; empty: all recipes"
     )
-    profile: Profile | None = Field(
-        default=None, title="Profile", description="How long to measure; empty: as in the settings"
-    )
-    night: date | None = Field(
-        default=None, title="Night", description="Date of the night; empty: the scheduled date, or today"
-    )
-    store: str | None = Field(default=None, title="Store", description="Root of the store; empty: as in the settings")
+    profile: Profile | None = Field(default=None, description="How long to measure; empty: as in the settings")
+    night: date | None = Field(default=None, description="Date of the night; empty: the scheduled date, or today")
+    store: str | None = Field(default=None, description="Root of the store; empty: as in the settings")
 
     def load_workloads(self) -> list[Workload]:
         """Read and validate the workloads; keep only the requested recipes and the baselines."""
@@ -60,11 +56,11 @@ class NightlyRequest(Frozen):
 class SearchRequest(Frozen):
     """Parameters of a search for recipes; defaults for omitted parameters come from the settings and the workload."""
 
-    workload: str = Field(title="Workload", description="Built-in workload or TOML file")
+    workload: str = Field(description="Built-in workload or TOML file")
     budget_s: PositiveFloat | None = Field(
-        default=None, title="Budget", description="Wall time to spend, in seconds; empty: as in the workload"
+        default=None, description="Wall time to spend, in seconds; empty: as in the workload"
     )
-    store: str | None = Field(default=None, title="Store", description="Root of the store; empty: as in the settings")
+    store: str | None = Field(default=None, description="Root of the store; empty: as in the settings")
 
     def load_workload(self) -> Workload:
         """Read and validate the workload; if it lacks a ``[search]`` section, add a section with default values."""

@@ -67,7 +67,7 @@ class _Comparing:
                 return row.model_copy(update={"uncompared": f"it takes {row_s:.2g} s per row{slower}"})
             for count in counts:
                 before, after = self._reference(count), evaluated(count, self.job, candidate, self.run)
-                (comparison,) = self.run(compare, f"{self._label(candidate)}: comparison", before, [after], shown=False)
+                (comparison,) = self.run(compare, f"{self._label(candidate)}: comparison", before, [after])
                 row = row.model_copy(update={"samples": before.samples, "comparison": comparison, "uncompared": ""})
                 share, least = _loss(comparison, reference)
                 if share <= NOTICED_LOSS or least > 0:
@@ -102,7 +102,7 @@ class _Comparing:
         with suppress(NightquantError):
             rebuilt = self.run(build, f"{label}: build", self.job, reduced, candidate.runtime)
             after = evaluated(loss.samples, self.job, rebuilt, self.run)
-            (comparison,) = self.run(compare, f"{label}: comparison", before, [after], shown=False)
+            (comparison,) = self.run(compare, f"{label}: comparison", before, [after])
             share = _loss(comparison, reference)[0]
             refused = self._refusal(rebuilt)
             return loss.model_copy(update={"left": after.quality, "share_left": share, "refused": refused})
@@ -136,7 +136,7 @@ class _Comparing:
         return self._float[count]
 
     def _pace(self, candidate: CandidateRef) -> float:
-        return self.run(pace, f"{self._label(candidate)}: pace", self.job, candidate, limit_s=EVALUATION_S, shown=False)
+        return self.run(pace, f"{self._label(candidate)}: pace", self.job, candidate, limit_s=EVALUATION_S)
 
     def _label(self, candidate: CandidateRef) -> str:
         return f"{self.found.workload} · {candidate.name}"

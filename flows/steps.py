@@ -55,16 +55,9 @@ def _should_retry(task: object, run: TaskRun, state: State[object]) -> bool:
 
 
 def _task(name: str, run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Turn a function into the Prefect task `name`; task runs, logs and terminal lines show `run_name`.
-
-    A task is retried after a transient network or server failure. Retrying is safe, because artifacts are looked up by
-    digest, and rows and bundles never change after they are written. A benchmark does not use the results of failed
-    attempts. A task is not retried after a permanent error, because the error would occur again. A stage whose worker
-    was killed is not retried, because the next worker might also be killed.
-
-    Tasks do not have tags, because Prefect would request a tag's concurrency limit from the server before each run. If
-    the server restarted while Prefect was requesting a concurrency limit, the stage would be lost.
-    """
+    """Turn a function into the Prefect task `name`; task runs, logs and terminal lines show `run_name`."""
+    # A retry is safe, because artifacts are looked up by digest, and rows and bundles never change. Tasks have no tags,
+    # because Prefect would ask the server for a tag's limit before each run, and a restart of the server then loses it.
     return task(
         name=name,
         task_run_name=run_name,
@@ -85,10 +78,7 @@ def _label(run: TaskRun | None = None) -> str:
     """Return the task run's name for logs and the terminal; after a retry, add the number of the attempt."""
     if run is None:
         context = TaskRunContext.get()
-        if context is None:
-            raise RuntimeError(
-                "a stage can run only within a Prefect task, but no task is running; call the stage from a task"
-            )
+        assert context is not None, "a stage can run only within a Prefect task"
         run = context.task_run
     return run.name if run.run_count < 2 else f"{run.name} (attempt {run.run_count})"
 

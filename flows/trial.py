@@ -47,7 +47,6 @@ class Run(Protocol):
         label: str,
         *args: *Ts,
         limit_s: float | None = None,
-        shown: bool = True,
     ) -> R:
         """Return the stage's result; raise `LostError` if the stage was stopped or its process died."""
 
@@ -71,10 +70,7 @@ def running(store: str) -> Iterator[Run]:
             label: str,
             *args: *Ts,
             limit_s: float | None = None,
-            shown: bool = True,
         ) -> R:
-            if not shown:
-                return workers.run(stage, label, limit_s or default_s, store, *args)
             reporter.started(label)
             began, failure = time.monotonic(), "it was stopped"
             try:
@@ -126,8 +122,8 @@ def _with_reference(found: Preview, job: Job[Workload], run: Run) -> Preview:
     """Measure the user's own model in plain torch; add a note if its quality cannot be measured on a sample."""
     label = f"{found.workload} · the float model"
     try:
-        candidate = run(build, f"{label}: build", job, _FLOAT, "eager", shown=False)
-        row_s = run(pace, f"{label}: pace", job, candidate, limit_s=EVALUATION_S, shown=False)
+        candidate = run(build, f"{label}: build", job, _FLOAT, "eager")
+        row_s = run(pace, f"{label}: pace", job, candidate, limit_s=EVALUATION_S)
         if not (counts := counts_for(job, row_s)):
             why = f"quality was not compared on a sample: the float model takes {row_s:.2g} s per row"
             return found.model_copy(update={"notes": (*found.notes, why)})

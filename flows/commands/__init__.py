@@ -100,7 +100,14 @@ def workloads_option(help: str, metavar: str = "NAME|FILE.toml") -> Callable[[Fu
 
 # If the option is absent, the command receives an empty tuple, which means every built-in workload.
 workload_option = workloads_option("Use this workload, given by name or as a TOML file; repeatable.")
-one_workload_option = workloads_option("Use this workload, given by name or as a TOML file; required.")
+# The command receives ``workload: str``.
+one_workload_option = click.option(
+    "--workload",
+    "-w",
+    required=True,
+    metavar="NAME|FILE.toml",
+    help="Use this workload, given by name or as a TOML file.",
+)
 
 
 def recipes_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
@@ -109,7 +116,8 @@ def recipes_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 -
 
 
 recipe_option = recipes_option("Use only this recipe; repeatable.")
-one_recipe_option = recipes_option("Use this recipe.")
+# The command receives ``recipe: str``; ``""`` means the first suitable recipe.
+one_recipe_option = click.option("--recipe", "-r", default="", metavar="NAME", help="Use this recipe.")
 
 
 def night_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word

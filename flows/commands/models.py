@@ -20,7 +20,6 @@ from flows.console import new_table
 from flows.request import NightlyRequest
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
-from storage.humanize import plural
 from tasks.extensions import METHODS
 from tasks.job import Workspace
 from tasks.results import LayerSensitivity
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
 @format_option("text", "json")
 @store_option
 def generate(
-    workload: tuple[str, ...],
-    recipe: tuple[str, ...],
+    workload: str,
+    recipe: str,
     words: int,
     temperature: float,
     seed: int,
@@ -58,7 +57,7 @@ def generate(
     """
     from tasks.generate import generate as sample  # imports torch
 
-    chosen = _workload(workload or ("word-lm",), recipe, hint="Example: nightquant generate -w word-lm")
+    chosen = _workload(workload)
     floats_first = sorted(chosen.recipe, key=lambda item: item.method != "none")
     item = _recipe(chosen, recipe, floats_first)
     with progress_of(f"{chosen.name} · {item.name}: preparing") as progress:
@@ -85,7 +84,7 @@ def generate(
 )
 @format_option("table", "json")
 @store_option
-def sensitivity(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, format: str, store: str) -> None:
+def sensitivity(workload: str, recipe: str, keep: str, format: str, store: str) -> None:
     """Rank the quantized layers by the noise that each layer adds to its output; build missing artifacts first.
 
     \b
@@ -96,7 +95,7 @@ def sensitivity(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, f
     from tasks.sensitivity import keep_effects  # imports torch
     from tasks.sensitivity import sensitivity as rank
 
-    chosen = _workload(workload, recipe, hint="Example: nightquant sensitivity -w resnet18")
+    chosen = _workload(workload)
     able = [item for item in chosen.recipe if METHODS[item.method].quantizes]
     quantizing = _recipe(chosen, recipe, able, "quantizing recipe")
     try:
@@ -118,25 +117,19 @@ def sensitivity(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, f
         _print_effects(effects)
 
 
-def _workload(names: tuple[str, ...], recipes: tuple[str, ...], *, hint: str) -> Workload:
-    if len(names) != 1 or len(recipes) > 1:
-        raise ConfigurationError(
-            f"The command was given {plural(len(names), 'workload')} and {plural(len(recipes), 'recipe')}. Pass "
-            "--workload exactly once, and --recipe at most once.",
-            hint=hint,
-        )
-    (workload,) = NightlyRequest(workloads=names).load_workloads()
+def _workload(name: str) -> Workload:
+    (workload,) = NightlyRequest(workloads=(name,)).load_workloads()
     return workload
 
 
-def _recipe(workload: Workload, names: tuple[str, ...], recipes: Sequence[Recipe], what: str = "recipe") -> Recipe:
-    """Return the recipe whose name is ``names[0]``, or the first recipe if `names` is empty."""
+def _recipe(workload: Workload, name: str, recipes: Sequence[Recipe], what: str = "recipe") -> Recipe:
+    """Return the named recipe, or the first recipe if `name` is empty."""
     by_name = {recipe.name: recipe for recipe in recipes}
-    name = names[0] if names else next(iter(by_name), "")
+    name = name or next(iter(by_name), "")
     if name not in by_name:
-        named = f' "{name}"' if name else ""
-        hint = f"Use one of these: {', '.join(by_name)}." if by_name else ""
-        raise ConfigurationError(f'Workload "{workload.name}" has no {what}{named}.', hint=hint)
+        raise ConfigurationError(
+            f'Workload "{workload.name}" has no {what} "{name}".', hint=f"Use one of these: {', '.join(by_name)}."
+        )
     return by_name[name]
 
 

@@ -82,7 +82,7 @@ def _request(
 
 def _run(request: NightlyRequest, settings: Settings, *, as_json: bool) -> int:
     console = new_console(stderr=as_json)
-    summary = outcome_of(NightSummary, "flows.nightly", request, settings, console)
+    summary = outcome_of(NightSummary, "flows.nightly:nightly_quantization", request, settings, console)
     _show(console, summary)
     if as_json:
         click.echo(summary.model_dump_json(indent=1))

@@ -26,9 +26,10 @@ from flows.commands import (
     workloads_option,
 )
 from flows.console import age, marked_lines, plain_table, shown_path
-from flows.overview import Concern, LastRun, Overview, overdue, overview, summary
+from flows.overview import Concern, Overview, overdue, overview, summary
+from flows.reporter import elapsed
 from storage.humanize import cut, moment
-from storage.results import FindingMetric
+from storage.results import FindingMetric, Row
 from storage.root import StoreRoot
 
 _SHOWN_CONCERNS = 5
@@ -105,12 +106,14 @@ def _next(state: Overview) -> list[str]:
     return list(commands)[:3]
 
 
-def _night(last: LastRun, now: dt.datetime) -> Iterator[tuple[str, Text]]:
-    minutes, seconds = divmod(int((last.finished_at - last.started_at).total_seconds()), 60)
-    ended = f"{moment(last.finished_at)}, after {minutes}:{seconds:02}"
-    yield "", Text(f"{last.night}, finished {age(now - last.finished_at)} ({ended})")
-    style = "green" if last.status == "completed" else "bold red"
-    yield "", Text.assemble((last.status, style), f", profile {last.profile}: {summary(last)}")
+def _night(last: Row, now: dt.datetime) -> Iterator[tuple[str, Text]]:
+    started, finished = last["started_at"], last["finished_at"]
+    assert isinstance(started, dt.datetime)
+    assert isinstance(finished, dt.datetime)
+    ended = f"{moment(finished)}, after {elapsed((finished - started).total_seconds())}"
+    yield "", Text(f"{last['night']}, finished {age(now - finished)} ({ended})")
+    style = "green" if last["status"] == "completed" else "bold red"
+    yield "", Text.assemble((str(last["status"]), style), f", profile {last['profile']}: {summary(last)}")
 
 
 def _current(state: Overview) -> Table:

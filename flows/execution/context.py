@@ -14,10 +14,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.util import Finalize
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
+from prefect import Flow
+from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 
+from flows.execution.task_runners import make_task_runner
 from flows.execution.workers import STARTED, Workers
 from flows.reporter import Reporter
 from flows.settings import Settings, children_inherit, load_settings
@@ -25,6 +28,7 @@ from storage.root import set_cache_folder
 from storage.transient import backoff_s
 from tasks.job import Progress, Workspace
 from tasks.machine import available_cores
+from tasks.refs import Frozen
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -44,6 +48,13 @@ INVOCATION: ContextVar[Invocation] = ContextVar("nightquant_invocation")
 def current_invocation() -> Invocation:
     """Return the command's invocation, or, in a deployment, an invocation with this process's settings."""
     return INVOCATION.get(None) or Invocation(load_settings())
+
+
+def run_flow(flow: Flow[..., Any], request: Frozen, settings: Settings, reporter: Reporter) -> State[Any]:
+    """Run a flow in this process, and report progress to `reporter`."""
+    INVOCATION.set(Invocation(settings, reporter))
+    configured: Callable[..., State[Any]] = flow.with_options(task_runner=make_task_runner(settings))
+    return configured(request, return_state=True)
 
 
 class Execution:

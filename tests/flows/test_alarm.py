@@ -121,22 +121,6 @@ def test_what_is_wrong_with_a_block_is_said_in_words(prefect_server: None) -> No
 
 
 @pytest.mark.server
-def test_whatever_a_block_raises_stops_nothing_and_is_named_without_its_text(
-    prefect_server: None, monkeypatch: pytest.MonkeyPatch, hook: tuple[str, list[dict[str, Any]]]
-) -> None:
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise KeyError("https://user:secret@example.org")
-
-    monkeypatch.setattr("flows.alarm.Block.load", refuse)
-    monkeypatch.setattr("flows.alarm.create_markdown_artifact", refuse)
-    url, received = hook
-    raised = raise_alarm(compared(finding()), Settings(notification_block="slack-webhook/x", webhook_url=url))  # type: ignore[arg-type]
-    assert [payload["event"] for payload in received] == ["nightquant.regression"]
-    assert raised.failed == {"notification block slack-webhook/x": "KeyError"}
-    assert raised.message.endswith("no artifact in Prefect's UI: KeyError")
-
-
-@pytest.mark.server
 def test_a_night_that_could_not_be_compared_is_reported_as_such(
     prefect_server: None, hook: tuple[str, list[dict[str, Any]]]
 ) -> None:

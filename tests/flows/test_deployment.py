@@ -45,5 +45,5 @@ def test_no_task_is_looked_up_in_prefects_cache():
     from flows import nightly, steps
 
     tasks = [task for module in (steps, nightly) for task in vars(module).values() if isinstance(task, Task)]
-    assert len(tasks) == 16
+    assert len(tasks) == 15
     assert all(task.cache_policy == NO_CACHE and task.persist_result is False for task in tasks)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from flows.execution.workers import LostError
 from flows.sampled import compared
@@ -164,54 +162,3 @@ def test_layers_are_not_recommended_for_float_if_the_gate_would_refuse_the_size(
     assert "the gate's min_size_ratio is 3" in loss.refused
     assert "exclude =" not in loss.describe()
     assert f"Keeping them float would leave a loss of 0.0%, but {loss.refused}." in loss.describe()
-
-
-REGRESSION = """
-    import torch
-    from torch import nn
-
-    def build():
-        return nn.Sequential(nn.Linear(4, 3))
-
-    def values(count):
-        return torch.randn(count, 4, generator=torch.Generator().manual_seed(0))
-
-    def read():
-        net = build()
-        net.load_state_dict(torch.load("own.pth"))
-        rows = values(300)
-        with torch.no_grad():
-            return {"train": (rows := list(zip(rows, net(rows)))), "test": rows}
-"""
-
-
-@pytest.mark.slow
-def test_losses_of_a_model_without_errors_are_fractions_of_a_constant_answers_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "regression_net.py").write_text(textwrap.dedent(REGRESSION))
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 3))
-    torch.save(net.state_dict(), "own.pth")
-    asked = own(
-        tmp_path,
-        data={"kind": "factory", "factory": "regression_net:read"},
-        model={"kind": "factory", "factory": "regression_net:build"},
-        checkpoint={"kind": "uri", "uri": "own.pth"},
-        evaluate={"metric": "mae"},
-        recipe=[{"name": "float", "method": "none"}, {"name": "int8", "method": "dynamic", "modules": ["Linear"]}],
-    )
-    found = tried_out(asked, runner(tmp_path / "store"))
-    assert not found.problems
-    reference, row = found.reference, found.candidates[1]
-    assert reference is not None
-    rows = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        errors = (net(rows) - net(rows).mean(0)).abs().mean(dtype=torch.float64)
-    assert reference.evaluation.constant_quality == pytest.approx(float(errors), rel=0.1)  # on 256 of the 300 rows
-    assert reference.is_nearly_perfect
-    assert row.comparison is not None
-    share = row.comparison.quality_difference / reference.unit
-    assert 0 < share < 0.05
-    assert (row.loss is None) is (share <= 0.01)

@@ -24,9 +24,7 @@ def runner(store: Path, before: Before | None = None) -> Run:
     """Run stages here; if `before` returns a value for a stage, its label and its arguments, use the value."""
     workspace = Workspace(ArtifactStore(store))
 
-    def run(
-        stage: Callable[[Workspace, *Ts], R], label: str, *args: *Ts, limit_s: float | None = None, shown: bool = True
-    ) -> R:
+    def run(stage: Callable[[Workspace, *Ts], R], label: str, *args: *Ts, limit_s: float | None = None) -> R:
         given = before(stage, label, args) if before else None
         return stage(workspace, *args) if given is None else given  # type: ignore[return-value]
 

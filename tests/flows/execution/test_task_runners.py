@@ -35,33 +35,6 @@ def assert_whole(store):
     assert check(store).problems == ()
 
 
-# tests/flows/test_interruptions.py stops nights in threads.
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_stopped_night_ends_its_other_processes_as_well(number, home, tmp_path):
-    pytest.importorskip("prefect_dask", reason="the dask extra is not installed")
-    store = tmp_path / "store"
-    command = Command(*NIGHT, "--store", str(store), home=home, cwd=tmp_path, NIGHTQUANT_TASK_RUNNER="dask")
-    deadline = time.monotonic() + 400
-    # While it is timed, the night has processes of every kind.
-    while "benchmark" not in processes_of_stages(home):
-        assert time.monotonic() < deadline
-        assert command.process.poll() is None
-        time.sleep(0.2)
-    # At a lower priority, builds would wait for minutes on a busy host.
-    niceness = {os.getpriority(os.PRIO_PROCESS, pid) for pid in processes_of_stages(home)["benchmark"]}
-    assert niceness == {os.getpriority(os.PRIO_PROCESS, 0)}
-    command.process.send_signal(number)
-    output, _ = command.process.communicate(timeout=120)
-    assert command.wait_until_gone() == []
-    assert check(store).problems == ()
-    if number == signal.SIGKILL:
-        return
-    assert command.process.returncode == 128 + number, output
-    (run,) = run_query(store, "SELECT status, message FROM runs").to_pylist()
-    assert run["status"] == "cancelled"
-    assert "not measured: lstm-demo" in run["message"]
-
-
 def _address_in(file):
     """Wait until the scheduler has written its file, which it does not do at once."""
     deadline = time.monotonic() + 120

@@ -55,15 +55,6 @@ def be_refused_for_now(workspace):
     raise InputError("It is away.", transient=True)
 
 
-def count_attempts(workspace, folder, refused):
-    """Be refused so many times for now, and give the number of attempts then."""
-    attempts = len(list(Path(folder).glob("attempt-*"))) + 1
-    Path(folder, f"attempt-{attempts}").touch()
-    if attempts <= refused:
-        raise InputError(f"It is away at attempt {attempts}.", transient=True)
-    return attempts
-
-
 def hang(workspace):
     threading.Event().wait()
 
