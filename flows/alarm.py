@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import cast
 
 import httpx
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.blocks.abstract import NotificationBlock
 from prefect.blocks.core import Block
 from prefect.blocks.webhook import Webhook
-from prefect.events import emit_event
-from prefect.events.worker import EventsWorker
 from prefect.exceptions import PrefectException
 from pydantic import ValidationError
 
-from flows.console import became, faster, signed
-from flows.execution.server import own_server_died
 from flows.execution.signals import interruption_behind
 from flows.findings import Findings
 from flows.settings import Settings
 from storage.errors import ConfigurationError, NightquantError
-from storage.humanize import duration, ratio
-from storage.results import Row, number
 from storage.results.regressions import Regression
 
 EVENT = "nightquant.regression"
@@ -39,25 +34,18 @@ class Raised:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def raise_alarm(findings: Findings, settings: Settings, *, run_id: str = "") -> Raised:
-    """Report findings from within the flow, so that the artifacts belong to the flow run.
-
-    After a regression, a failed check, or a missing workload or night, call the configured webhook and notification
-    block. Create a Prefect event for each regression, so that automations can react. Show all findings as Prefect
-    artifacts. If a step fails, the other steps still run, and the returned message names the missing event or artifact.
-    """
+def raise_alarm(findings: Findings, settings: Settings) -> Raised:
+    """Report findings from within the flow, so that the artifacts belong to the flow run."""
     changes = findings.comparison.findings
     bad = [finding for finding in changes if finding.is_bad]
     message = summary_line(findings)
     failed = _notify(settings, message, findings) if bad or findings.absences or findings.troubles else {}
     # Omit `troubles`, because the run's message already lists the failed checks.
     parts = [summary_line(replace(findings, troubles={}))]
-    if (changes or findings.absences) and own_server_died():
-        return Raised("; ".join([*parts, "no event and no artifact in Prefect: its server died"]), failed)
-    if bad and (why := _attempt(lambda: _emit(bad, run_id))):
-        parts.append(f"no event in Prefect: {why}")
-    if (changes or findings.absences) and (why := _attempt(lambda: _show(findings, message))):
-        parts.append(f"no artifact in Prefect's UI: {why}")
+    if changes or findings.absences:
+        page = partial(create_markdown_artifact, _markdown(findings), key="regressions", description=message[:1000])
+        if why := _attempt(page):
+            parts.append(f"no artifact in Prefect's UI: {why}")
     return Raised("; ".join(parts), failed)
 
 
@@ -78,63 +66,17 @@ def summary_line(findings: Findings) -> str:
     return "; ".join([*parts, *findings.absences, *findings.lines()])
 
 
-def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
-    """Add artifacts to the current flow run: the leaderboard table, and a link to the report if one was written."""
-    if own_server_died():
-        logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: its server died")
-        return
-    challengers = [row for row in outcomes if row["setting"] == "primary" and row["became"] != "baseline"]
-    table = [
-        {
-            "workload": row["workload"],
-            "candidate": row["candidate"],
-            "smaller": ratio(number(row, "size_ratio")),
-            "quality": signed(number(row, "quality_difference")),
-            "faster": faster(row),
-            "latency": duration(number(row, "deciding_latency_s")),
-            "decision": became(row),
-            "why": row["why"] or "",
-        }
-        for row in challengers
-    ]
-
+def link_report(report: str) -> None:
+    """Add a link to the report to the current flow run."""
     try:
-        create_table_artifact(table, key="leaderboard", description="The night's candidates compared with baselines")
-        if report:
-            link = "The night's report, one HTML file"
-            create_link_artifact(report, link_text=report, key="report", description=link)
+        create_link_artifact(report, link_text=report, key="report", description="The night's report, one HTML file")
     except (httpx.HTTPError, PrefectException) as error:
-        # Only log the error, because the store already contains the leaderboard's rows. nightquant reports an
-        # unreachable server at the end of the run.
-        logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
+        # nightquant reports an unreachable server at the end of the run.
+        logging.getLogger(__name__).warning("no link to the report in Prefect's UI: %s", error)
 
 
 def _as_json(finding: Regression) -> dict[str, str | float | None]:
     return asdict(finding) | {"since": finding.since and finding.since.isoformat()}
-
-
-def _emit(bad: Sequence[Regression], run_id: str) -> None:
-    for finding in bad:
-        emit_event(
-            event=EVENT,
-            resource={
-                "prefect.resource.id": f"nightquant.workload.{finding.workload}",
-                "prefect.resource.name": finding.workload,
-                "nightquant.candidate": f"{finding.recipe}/{finding.runtime}",
-                "nightquant.kind": finding.kind,
-            },
-            payload=_as_json(finding) | {"run_id": run_id, "text": finding.describe()},
-        )
-    # Wait until all events are sent, because the command stops its server before Prefect flushes events at exit.
-    EventsWorker.instance().drain()
-
-
-def _show(findings: Findings, message: str) -> None:
-    changes = findings.comparison.findings
-    create_markdown_artifact(_markdown(findings), key="regressions", description=message[:1000])
-    if changes:
-        rows = [_as_json(finding) for finding in changes]
-        create_table_artifact(rows, key="regressions-table", description="Tonight compared with earlier nights")
 
 
 def _markdown(findings: Findings) -> str:
@@ -159,7 +101,7 @@ def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, s
     payload = {"event": EVENT, "message": message, "regressions": regressions}
     payload |= {"absences": list(findings.absences), "troubles": findings.lines()}
     slug, url = settings.notification_block, settings.webhook_url
-    calls: dict[str, Callable[[], None]] = {}
+    calls: dict[str, Callable[[], object]] = {}
     # The webhook comes first because it does not need Prefect's server.
     if url.get_secret_value():
         calls["webhook"] = lambda: _post(Webhook(url=url), payload)
@@ -168,11 +110,8 @@ def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, s
     return {name: why for name, call in calls.items() if (why := _attempt(call))}
 
 
-def _attempt(call: Callable[[], None]) -> str:
-    """Return the reason that a call failed, or ``""`` if the call succeeded.
-
-    For an unexpected error, return only its type, because the error message may contain a secret URL.
-    """
+def _attempt(call: Callable[[], object]) -> str:
+    """Return the reason that a call failed, or ``""`` if the call succeeded."""
     try:
         call()
     except httpx.HTTPStatusError as error:

@@ -32,16 +32,7 @@ class TimeUpError(Exception):
 
 
 class Answers:
-    """Object that answers requests about the trials of one job; ``baseline`` is the built baseline candidate.
-
-    Stages that have not ended at `deadline` (Unix time) are stopped. The baseline's build has no deadline, because a
-    search cannot begin without a baseline.
-
-    Raises
-    ------
-    MeasurementError
-        The baseline cannot be built.
-    """
+    """Object that answers requests about the trials of one job; ``baseline`` is the built baseline candidate."""
 
     def __init__(
         self,
@@ -66,15 +57,7 @@ class Answers:
         self._built = {self.baseline.name: self.baseline}
 
     def find(self, request: Request, trials: Sequence[Trial]) -> list[Found | None]:
-        """Answer a request about `trials`; return one answer per trial, in the order of `trials`.
-
-        An answer is None if the search's budget ended before the answer was found.
-
-        Raises
-        ------
-        MeasurementError
-            The baseline cannot be evaluated or timed, or Prefect's server did not answer.
-        """
+        """Answer a request about `trials`; return one answer per trial, in the order of `trials`."""
         try:
             return [*self._find(request, trials)]
         except TimeUpError:
@@ -148,15 +131,13 @@ class Answers:
         return [found[trial.name] for trial in trials]
 
     def _speeds(self, names: Sequence[str], timed: Timed | Failure) -> dict[str, Found]:
-        """Return the speeds in `timed`; if timing failed, time each half of `names` to find the broken candidates."""
+        """Return the speeds in `timed`; if timing failed, time each trial alone to find the broken ones."""
         if not isinstance(timed, Failure):
             speeds = {name: Found(speed=speed, waited_s=timed.waited_s) for name, speed in timed.speeds.items()}
             return speeds | {name: Found(failed=f"benchmark: {reason}") for name, reason in timed.refused.items()}
         if len(names) == 1:
             return {names[0]: _failed(timed)}
-        middle = len(names) // 2
-        halves = names[:middle], names[middle:]
-        return {name: found for half in halves for name, found in self._speeds(half, self._timed(half)).items()}
+        return {name: self._speeds([name], self._timed([name]))[name] for name in names}
 
     def _timed(self, names: Sequence[str]) -> Timed | Failure:
         baseline = self._subjects[self._job.workload.baseline_name]
@@ -174,15 +155,7 @@ class Answers:
         return [_failed(layers) if isinstance(layers, Failure) else Found(layers=layers) for layers in ranked]
 
     def _settled(self, futures: Sequence[PrefectFuture[R]], stage: str) -> list[R | Failure]:
-        """Wait for all stages; return each stage's result or failure.
-
-        Raises
-        ------
-        TimeUpError
-            A stage failed after the deadline.
-        MeasurementError
-            Prefect's server did not answer, so the outcome of a stage is unknown.
-        """
+        """Wait for all stages; return each stage's result or failure."""
         outcomes: list[R | Failure] = []
         for future in futures:
             outcome = settle(future, stage)

@@ -7,7 +7,6 @@ import sys
 from pkgutil import resolve_name
 
 import click
-from click.shell_completion import CompletionItem
 
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from storage.errors import NightquantError
@@ -52,14 +51,6 @@ class LazyGroup(click.Group):
         """Import a subcommand by its name."""
         command: click.Command = resolve_name(f"flows.commands.{COMMANDS[name][0]}")
         return command
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete subcommands from `COMMANDS` without importing them; leave options to click."""
-        if incomplete.startswith("-"):
-            return click.Command.shell_complete(self, ctx, incomplete)
-        return [
-            CompletionItem(name, help=meaning) for name, (_, meaning) in COMMANDS.items() if name.startswith(incomplete)
-        ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the subcommands from `COMMANDS` without importing them."""

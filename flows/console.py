@@ -60,19 +60,13 @@ def marked_lines(lines: Iterable[tuple[str, str | Text]], width: int = 1) -> Tab
     return grid
 
 
-def faster(row: Row, prefix: str = "deciding_") -> str:
-    """Format a row's speed-up and the half-width of its interval.
-
-    The default `prefix` selects the speed-up that the gate uses.
-    """
-    return ratio_within(*(number(row, f"{prefix}speedup{end}") for end in ("", "_low", "_high")))
+def faster(row: Row, column: str = "deciding_speedup") -> str:
+    """Format a row's speed-up and the half-width of its interval; by default, the speed-up that the gate uses."""
+    return ratio_within(*(number(row, f"{column}{end}") for end in ("", "_low", "_high")))
 
 
 def ratio_within(value: float | None, low: float | None, high: float | None) -> str:
-    """Format a ratio and, if its interval is known, the interval's half-width, for example ``5.43× ±3%``.
-
-    The half-width is computed on a logarithmic scale.
-    """
+    """Format a ratio and, if its interval is known, the interval's half-width, for example ``5.43× ±3%``."""
     if value is None or not low or not high:
         return ratio(value)
     return f"{ratio(value)} ±{100 * ((high / low) ** 0.5 - 1):.0f}%"
@@ -115,13 +109,7 @@ def outcomes_of_run(store: str, run_id: str) -> list[Row]:
 
 
 def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[RenderableType]:
-    """Describe each workload in a run: the baseline, the candidates (one line each), and the outcome.
-
-    Parameters
-    ----------
-    outcomes, nights
-        The run's rows in the ``outcomes`` and ``nights`` views.
-    """
+    """Describe each workload in a run: the baseline, the candidates (one line each), and the outcome."""
     night_of = {str(row["workload"]): row for row in nights}
     primary = [row for row in outcomes if row["setting"] == "primary"]
     for workload, group in groupby(primary, key=lambda row: str(row["workload"])):
@@ -137,6 +125,18 @@ def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[Rend
         yield from _without_result(rows, "failed", "✗", "bold red")
         yield from _without_result(rows, "skipped", "–")
         yield from _outcome(rows, night_of.get(workload, {}))
+
+
+def print_leaderboard(store: str, rows: Sequence[Row]) -> None:
+    """Print rows of the ``leaderboard`` view as one table for each workload."""
+    with open_catalog(store) as connection:
+        outcomes = rows_of(connection, "from outcomes where setting = 'primary'")
+    found = {(row["workload"], row["candidate"]): row for row in outcomes}
+    console = new_console()
+    for workload, group in groupby(rows, key=lambda row: str(row["workload"])):
+        console.print(Text(workload, style="bold"))
+        console.print(_table([found[workload, row["candidate"]] for row in group]))
+    console.print(Text("More columns: --format json", style="dim"))
 
 
 def shown_path(path: str) -> str:
@@ -157,22 +157,12 @@ def _baseline(rows: Sequence[Row]) -> str:
     return f"baseline {row['candidate']}: {', '.join(parts)}"
 
 
-def over_best_float(row: Row) -> str:
-    """Format a row's gain over the fastest float candidate, and the half-width of its interval."""
-    return ratio_within(*(number(row, f"over_best_float{end}") for end in ("", "_low", "_high")))
-
-
-def int8_gain(row: Row) -> str:
-    """Format what quantization gains within a row's runtime; float candidates have no such gain."""
-    return MISSING if row["method"] == "none" else ratio(number(row, "int8_gain"))
-
-
 def _table(rows: Sequence[Row]) -> Table:
     columns = {
         "smaller": [ratio(number(row, "size_ratio")) for row in rows],
         metric_of(rows): [signed(number(row, "quality_difference")) for row in rows],
-        "int8": [int8_gain(row) for row in rows],
-        "over float": [over_best_float(row) for row in rows],
+        "int8": [MISSING if row["method"] == "none" else ratio(number(row, "int8_gain")) for row in rows],
+        "over float": [faster(row, "over_best_float") for row in rows],
         "cold" if rows[0]["caches"] == "cold" else "faster": [faster(row) for row in rows],
     }
     # If the fastest float candidate is the baseline, both gains are the same.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
@@ -15,10 +14,10 @@ from pydantic import JsonValue
 from storage.digest import JsonObject
 from storage.errors import ConfigurationError, did_you_mean
 from tasks.domains.image_classification import TorchvisionModel
-from tasks.domains.text_encoder import is_classifier, labels_of, read_config, read_pooling
+from tasks.domains.text_encoder import is_classifier, read_config, read_pooling
 from tasks.extensions import DOMAINS, METHODS, RUNTIMES
 from tasks.machine import installed_version
-from tasks.results import CandidatePreview, Preview
+from tasks.results import Preview
 from tasks.workload.base import REFERENCE
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import FASTEST_FLOAT
@@ -27,8 +26,6 @@ _TABLES = (".csv", ".jsonl", ".parquet")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
 _POINTS = 0.5  # largest allowed loss of a percentage metric, in percentage points
 _SHARE = 0.01  # largest allowed loss of any other metric, as a fraction of the quality
-_LEAST_SIZE_RATIO = 1.2
-_LINES = 5  # rows per class in the placeholder table, enough for every split
 _RECIPES: tuple[JsonObject, ...] = (
     {"name": "float", "method": "none"},
     {"name": "dynamic-int8", "method": "dynamic", "modules": ["LSTM", "GRU", "Linear"]},
@@ -57,40 +54,12 @@ class Asked:
         return uri if "://" in uri else os.path.relpath(Path(uri).expanduser().absolute(), self.folder.absolute())
 
 
-def with_texts(request: Asked) -> Asked:
-    """Write placeholder texts to ``texts.csv`` next to the workload file; return a request that uses ``texts.csv``.
-
-    Raises
-    ------
-    ConfigurationError
-        The model is not a directory in the Hugging Face format, or ``texts.csv`` already exists.
-    """
-    if not Path(request.model).is_dir():
+def sections(request: Asked) -> JsonObject:
+    """Return the ``domain`` key and the sections that describe the model and the data."""
+    if not request.data:
         raise ConfigurationError(
             "--data is missing.", hint="Set --data to module:callable, a table, or a folder of images."
         )
-    config = read_config(Path(request.model))
-    rows: list[tuple[str, ...]] = [("text",), *((f"your text number {number}",) for number in range(1, 11))]
-    if is_classifier(config):
-        some = [(f"your text of class {label}", label) for label in labels_of(config)]
-        rows = [("text", "label"), *some * _LINES]
-    path = request.folder / "texts.csv"
-    try:
-        with path.open("x", encoding="utf-8", newline="") as stream:
-            csv.writer(stream, lineterminator="\n").writerows(rows)
-    except FileExistsError as error:
-        raise ConfigurationError(f"{path} already exists.", hint=f"To use this file, pass: --data {path}") from error
-    return replace(request, data=str(path))
-
-
-def sections(request: Asked) -> JsonObject:
-    """Return the ``domain`` key and the sections that describe the model and the data.
-
-    Raises
-    ------
-    ConfigurationError
-        ``init`` does not support the model or the data, or an option is missing.
-    """
     names = get_args(TorchvisionModel)
     is_callable = re.match(REFERENCE, request.model) is not None
     if Path(request.data).is_dir() and (is_callable or request.model in names):
@@ -222,10 +191,7 @@ def whole(name: str, content: JsonObject) -> JsonObject:
 
 
 def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject, dict[str, str]]:
-    """Set the gate's limit on the quality drop.
-
-    Return the document, and a dictionary that maps the gate's keys (``section.key``) to the reasons for their values.
-    """
+    """Set the gate's limit on the quality drop."""
     gate, quality = document["gate"], f"a candidate may lose at most 1% of the baseline's {preview.metric}"
     if preview.is_percentage:
         gate = gate | {"quality_drop": "absolute", "max_quality_drop": _POINTS}
@@ -242,50 +208,8 @@ def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject
     return document | {"gate": gate}, reasons
 
 
-def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
-    """Set the `obstacle` of each quantized candidate that is hardly smaller than the float model.
-
-    Most of such a model is still float, so int8 can gain little. If all quantized candidates are too large, return the
-    preview unchanged.
-    """
-    ratios = _size_ratios(document, preview)
-    too_large = {name: ratio for name, ratio in ratios.items() if ratio < _LEAST_SIZE_RATIO}
-    if len(too_large) == len(_quantized(document, preview)):
-        return preview
-
-    def with_obstacle(candidate: CandidatePreview) -> CandidatePreview:
-        if candidate.candidate not in too_large:
-            return candidate
-        reason = (
-            f"most of it is float: it is only {too_large[candidate.candidate]:.3g} times as small as the float model"
-        )
-        return CandidatePreview(candidate=candidate.candidate, obstacle=reason)
-
-    return preview.model_copy(update={"candidates": tuple(map(with_obstacle, preview.candidates))})
-
-
-def _size_ratios(document: JsonObject, preview: Preview) -> dict[str, float]:
-    """Return the size ratio of each quantized candidate that was built, keyed by the candidate's name."""
-    sizes = {row.candidate: row.built.size_bytes for row in preview.candidates if row.built}
-    baseline = sizes.get(f"float/{document['recipe'][0]['runtimes'][0]}")
-    built = (row.candidate for row in _quantized(document, preview) if row.built)
-    return {name: baseline / sizes[name] for name in built} if baseline else {}
-
-
-def _quantized(document: JsonObject, preview: Preview) -> list[CandidatePreview]:
-    """Return the quantized candidates that have no `obstacle`."""
-    names = {recipe["name"] for recipe in document["recipe"] if METHODS[recipe["method"]].quantizes}
-    return [row for row in preview.candidates if not row.obstacle and row.candidate.partition("/")[0] in names]
-
-
 def without_obstacles(document: JsonObject, preview: Preview) -> JsonObject:
-    """Remove candidates that have an `obstacle`.
-
-    Raises
-    ------
-    ConfigurationError
-        No float candidate is left as a baseline.
-    """
+    """Remove candidates that have an `obstacle`."""
     good = [candidate.candidate for candidate in preview.candidates if not candidate.obstacle]
     recipes = []
     for recipe in document["recipe"]:

@@ -42,11 +42,7 @@ Key = tuple[str, str]  # recipe and runtime
 
 @dataclass(frozen=True)
 class Submitted:
-    """Futures of one workload's stages; the keys of ``built`` and ``evaluated`` are (recipe, runtime) pairs.
-
-    For each candidate that a search chose, ``comparisons`` contains the number of intervals that must hold
-    simultaneously.
-    """
+    """Futures of one workload's stages; the keys of ``built`` and ``evaluated`` are (recipe, runtime) pairs."""
 
     workload: Workload
     store: str
@@ -93,10 +89,7 @@ def gather(submitted: Submitted) -> WorkloadResult:
 
 
 def with_fastest_float(result: WorkloadResult, settings: Settings, store: str) -> tuple[WorkloadResult, str]:
-    """Time the float candidates that can be deployed, and make the fastest the baseline; return the reason too.
-
-    If the float candidates cannot be timed, the first one stays the baseline.
-    """
+    """Time the float candidates that can be deployed, and make the fastest the baseline; return the reason too."""
     names = result.workload.floats()
     floats = [
         BenchmarkCandidate(candidate=one.built, outputs=one.evaluation.outputs)
@@ -154,10 +147,7 @@ def _compared(result: WorkloadResult, submitted: Submitted) -> WorkloadResult:
 
 
 def _with_incumbent(result: WorkloadResult, store: str) -> WorkloadResult:
-    """Look up the current bundle; evaluate the bundle's files unless the bundle matches one of tonight's candidates.
-
-    If the look-up fails, the current bundle is recorded as unknown, not as absent.
-    """
+    """Look up the current bundle; evaluate the bundle's files unless the bundle matches one of tonight's candidates."""
     if result.job is None:
         unknown = UnknownIncumbent(reason="it was not looked up, because the workload's data or weights are missing")
         return result.model_copy(update={"incumbent": unknown})
@@ -210,10 +200,7 @@ def _with_failures(result: WorkloadResult, failure_of: Callable[[str], Failure |
 
 
 def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, list[str]]:
-    """Add layer sensitivities for recipes that quantize; return the new result and remarks about failed studies.
-
-    If a study fails, its rows are missing, but the candidate's measurements are kept.
-    """
+    """Add layer sensitivities for recipes that quantize; return the new result and remarks about failed studies."""
     if result.job is None:
         return result, []
     good = {candidate.recipe for candidate in result.candidates if candidate.failure is None}
@@ -234,11 +221,7 @@ def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, li
 
 
 def benchmark_all(results: list[WorkloadResult], settings: Settings, store: str) -> Iterator[WorkloadResult]:
-    """Time every workload's candidates on hosts with the configured fingerprint; yield each finished workload.
-
-    A cluster receives and queues all workloads at once, and each host times one workload at a time. Without a cluster,
-    this host times one workload after another.
-    """
+    """Time every workload's candidates on hosts with the configured fingerprint; yield each finished workload."""
     try:
         pin = place_benchmarks(settings)
     except MeasurementError as error:
@@ -298,10 +281,7 @@ def _standing(result: WorkloadResult, candidate: CandidateResult) -> Literal["se
 
 
 def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResult]) -> WorkloadResult:
-    """Add the benchmark's results, and record a failure for each candidate that the benchmark refused.
-
-    A benchmark failure in a secondary setting is only reported, because only the primary setting affects decisions.
-    """
+    """Add the benchmark's results, and record a failure for each candidate that the benchmark refused."""
     benchmark = settle(future, "benchmark")
     if isinstance(benchmark, Failure):
         return _fail_rest(result, benchmark.stage, benchmark.error)

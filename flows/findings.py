@@ -11,16 +11,9 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    FlowFilter,
-    FlowFilterName,
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
-from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound, PrefectException
-from prefect.states import Cancelled, Completed, Crashed, Failed
+from prefect.states import Crashed
 
 from flows.execution.signals import attempt, reason
 from storage.holder import HeldStore
@@ -30,21 +23,10 @@ from storage.results.regressions import NightComparison, compare_night
 if TYPE_CHECKING:  # DuckDB's bindings report a leak if a module still refers to their classes at exit
     from duckdb import DuckDBPyConnection
 
-# A flow run that was retried has several rows.
-_ENDED = """
-select prefect_flow_run_id as id, arg_max(status, finished_at) as status, arg_max(message, finished_at) as message
-from runs where prefect_flow_run_id in (select unnest($found)) group by prefect_flow_run_id
-"""
-_ENDS = {"completed": Completed, "failed": Failed, "cancelled": Cancelled}  # by the status in ``runs``
-
 
 @dataclass(frozen=True)
 class Findings:
-    """Findings that an alert reports.
-
-    `absences` contains one line for each missing workload and each gap between nights. `troubles` maps each failed
-    check to the reason for the failure; the findings of a failed check are unknown.
-    """
+    """Findings that an alert reports."""
 
     comparison: NightComparison = field(default_factory=lambda: NightComparison(()))
     absences: tuple[str, ...] = ()
@@ -56,12 +38,7 @@ class Findings:
 
 
 def end_dead_runs(held: HeldStore, flow_run_id: str) -> None:
-    """Set the state of dead flow runs to ``Crashed``, because Prefect would otherwise keep showing the runs as running.
-
-    Only runs that the store has recorded as dead are changed. If Prefect's server cannot find the flow run, or the
-    update fails, a later run tries again. The calling flow run, `flow_run_id`, is not changed, even if one of its
-    earlier attempts is recorded as dead.
-    """
+    """Set the state of flow runs that the store records as dead to ``Crashed``; Prefect shows them as running."""
     with get_client(sync_client=True) as client:
         for dead in held.dead:
             try:
@@ -81,36 +58,8 @@ def end_dead_runs(held: HeldStore, flow_run_id: str) -> None:
             held.forget(dead)
 
 
-def end_unreported_runs(store: str, flow_run_id: str) -> None:
-    """Set the state of flow runs that ended while Prefect's server was unreachable, according to the ``runs`` table.
-
-    The caller has locked the store, so no other run on this store is running. The calling flow run, `flow_run_id`, is
-    not changed.
-    """
-    named = FlowFilter(name=FlowFilterName(any_=["nightly-quantization"]))
-    running = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING])))
-    with get_client(sync_client=True) as client:
-        found = {str(run.id) for run in client.read_flow_runs(flow_filter=named, flow_run_filter=running)}
-        if not (found := found - {flow_run_id}):
-            return
-        with open_fresh(store) as results:
-            ended = rows_of(results, _ENDED, found=sorted(found))
-        for row in ended:
-            state: State[None] = _ENDS[str(row["status"])](message=str(row["message"]))
-            client.set_flow_run_state(UUID(str(row["id"])), state, force=True)
-
-
 def look_back(store: str, night: date, workloads: Collection[str], *, is_everything: bool) -> Findings:
-    """Compare a night's workloads with earlier nights, and look for missing workloads and nights.
-
-    Results are read from the result files, so that every recorded row counts even if the catalog is outdated. If a
-    check fails, the reason is added to `troubles`, and the other checks continue.
-
-    Parameters
-    ----------
-    is_everything
-        Whether the run covers every workload and recipe; if so, a workload without rows counts as missing.
-    """
+    """Compare a night's workloads with earlier nights, and look for missing workloads and nights."""
     findings = Findings()
 
     def look(what: str, do: Callable[[], Findings | None]) -> None:
@@ -137,10 +86,7 @@ def look_back(store: str, night: date, workloads: Collection[str], *, is_everyth
 
 
 def _compared(results: DuckDBPyConnection, night: date, workloads: Collection[str]) -> NightComparison:
-    """Compare a night with earlier nights.
-
-    A vanished recipe is not a finding if a search created the recipe, because searches replace their own recipes.
-    """
+    """Compare a night with earlier nights."""
     comparison = compare_night(results, night).of(workloads)
     made = rows_of(results, "select distinct workload, recipe, runtime from trials where origin <> 'written'")
     replaceable = {(row["workload"], row["recipe"], row["runtime"]) for row in made}

@@ -1,8 +1,4 @@
-"""Publish one workload: judge its candidates, then package the winner or re-sign the bundle that stays current.
-
-This module does not write results. The caller records the outcome afterwards, so that the results describe events,
-not plans.
-"""
+"""Publish one workload: judge its candidates, then package the winner or re-sign the bundle that stays current."""
 
 from __future__ import annotations
 
@@ -26,12 +22,7 @@ from tasks.results import Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
 
 @dataclass(frozen=True)
 class Handover:
-    """Outcome of publishing one workload.
-
-    `judgement` is None if it is unknown whether the new bundle is current. `version` is the current version after
-    publishing, or ``""`` if no bundle is current or the version is unknown. `problem` describes every error that
-    occurred while a bundle was promoted or re-signed, or is ``""`` if no error occurred.
-    """
+    """Outcome of publishing one workload."""
 
     judgement: Judgement | None
     version: str = ""
@@ -48,20 +39,7 @@ def hand_over(
     renew: Callable[[str, str], None],
     search: SearchResult | None = None,
 ) -> Handover:
-    """Judge a workload's candidates, and package the winner or re-sign the current bundle.
-
-    Parameters
-    ----------
-    rows
-        The workload's measurements from this run.
-    package
-        Function that packages a promoted candidate. The function's second argument is the version to replace, or None
-        if no version is current.
-    renew
-        Function that re-signs a workload's version, which must still be current.
-    search
-        The run's recipe search for the workload, or None if the run did not search for recipes.
-    """
+    """Judge a workload's candidates, and package the winner or re-sign the current bundle."""
     name = result.workload.name
     current, pointer = _look_up(result, bundles)
     judgement = judge(result.workload, rows, current, withdrawn=_withdrawn(result, pointer))
@@ -92,10 +70,7 @@ def hand_over(
 def _not_packaged(
     judgement: Judgement, bundles: BundleStore, workload: str, run: RunInfo, error: Exception
 ) -> Handover:
-    """Return the outcome for a workload whose winner could not be packaged.
-
-    The new bundle may be current despite the error, for example if only the store's response was lost.
-    """
+    """Return the outcome for a workload whose winner could not be packaged."""
     why = f"its bundle could not be built: {reason(error)}"
     try:
         now = bundles.pointer(workload)
@@ -113,10 +88,7 @@ def _not_packaged(
 def _look_up(
     result: WorkloadResult, bundles: BundleStore
 ) -> tuple[Incumbent | UnknownIncumbent | None, Pointer | None]:
-    """Return tonight's results for the current bundle, and the bundle's pointer.
-
-    `UnknownIncumbent` replaces the results if the current bundle has changed or the pointer cannot be read.
-    """
+    """Return tonight's results for the current bundle, and the bundle's pointer."""
     looked_up = result.incumbent
     try:
         pointer = bundles.pointer(result.workload.name)

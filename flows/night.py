@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tomllib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, tzinfo
 from pathlib import Path
 from typing import TypeVar
+from zoneinfo import ZoneInfo
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.context import FlowRunContext
+from prefect.exceptions import ObjectNotFound
 
 from flows.execution.signals import attempt, reason
 from flows.handover import Handover
 from flows.request import NightlyRequest, SearchResult
-from flows.schedule import night_of_this_run
 from flows.settings import Settings
-from storage.humanize import percent, plural
+from storage.humanize import plural
 from storage.results import Row, RunStatus
 from storage.results.baselines import Baseline
 from storage.root import StoreRoot
-from tasks.doctor import check_steal, check_waiting
 from tasks.gate import DOES_NOT_PAY, pays
 from tasks.machine import Evidence, versions
 from tasks.results import BenchmarkResult, RunInfo, WorkloadResult
@@ -56,12 +59,7 @@ class Night:
 
     @classmethod
     def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str, attempt: int = 1) -> Night:
-        """Validate the request against the workload files and choose the run's id.
-
-        The run's id contains the last digits of the flow run's id. A repeated write therefore finds the existing file
-        and does not duplicate rows. A retry of a flow run repeats the measurements and therefore gets a different
-        run id.
-        """
+        """Validate the request against the workload files and choose the run's id."""
         now = datetime.now(UTC)
         night = request.night or night_of_this_run()
         # Use the last digits, because the first digits encode the time, and flow runs may start in the same
@@ -138,18 +136,6 @@ class Night:
         """Return the benchmarks of all workloads."""
         return [result.benchmark for result in self.results if result.benchmark is not None]
 
-    def trouble(self) -> list[str]:
-        """Describe each disturbed benchmark: its disturbances, and the smallest difference that it can detect."""
-        descriptions = []
-        for benchmark in self.benchmarks():
-            before, after = map(Evidence.model_validate_json, (benchmark.evidence_before, benchmark.evidence_after))
-            checks = check_waiting(before, after), check_steal(before, after)
-            if disturbed := [check.found for check in checks if check.status != "ok"]:
-                launches = max((timing.launches for timing in benchmark.timings), default=0)
-                cost = f"differences below {percent(benchmark.resolution)} are noise after {launches} launches"
-                descriptions.append(f"{benchmark.workload}: {', '.join(disturbed)}; {cost}")
-        return descriptions
-
     def has_failures(self) -> bool:
         """Return whether any candidate, any bundle's publication, or any other action failed."""
         return bool(self.candidates()[1] or self.problems)
@@ -199,10 +185,37 @@ class Night:
 def _git_commit() -> str | None:
     """Return the commit of nightquant's checkout, or None if nightquant does not run from its own checkout."""
     root = Path(__file__).resolve().parents[1]
-    try:
-        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
-        command = ["git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD"]
-        folder, commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    except (OSError, ValueError, KeyError, subprocess.CalledProcessError):  # not a checkout, or git is not installed
+    if not (root / ".git").exists():
         return None
-    return commit if project == "nightquant" and Path(folder) == root else None
+    done = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
+
+
+def night_of_this_run() -> date:
+    """Return the night of the current flow run; outside a flow run, return today's date in the host's zone."""
+    context = FlowRunContext.get()
+    return night_of(context.flow_run) if context and context.flow_run else date.today()
+
+
+def night_of(run: FlowRun) -> date:
+    """Return the date for which a flow run was scheduled, even if the run starts after midnight or is a retry."""
+    if run.expected_start_time is None:
+        return date.today()
+    return datetime.fromtimestamp(run.expected_start_time.timestamp(), _zone(run)).date()
+
+
+def _zone(run: FlowRun) -> tzinfo | None:
+    """Return the zone of the schedule that started the run; return None for the host's zone."""
+    creator = run.created_by
+    if creator is None or creator.type != "SCHEDULE" or run.deployment_id is None:
+        return None
+    with get_client(sync_client=True) as client:
+        try:
+            schedules = client.read_deployment(run.deployment_id).schedules
+        except ObjectNotFound:  # the deployment was deleted after the run began
+            return None
+    for schedule in schedules:
+        # A deployment that is repeated keeps a schedule's slug, but not always its id.
+        if schedule.id == creator.id or schedule.slug == creator.display_value:
+            return ZoneInfo(getattr(schedule.schedule, "timezone", None) or "UTC")
+    return None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from prefect import flow, task
+from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import TerminationSignal
@@ -20,21 +18,19 @@ from prefect.states import Cancelled, Completed, Failed
 from prefect.types.entrypoint import EntrypointType
 
 from flows import steps
-from flows.alarm import publish_leaderboard, raise_alarm
-from flows.console import outcomes_of_run
-from flows.execution.context import INVOCATION, Execution, Invocation, current_invocation, executing
+from flows.alarm import link_report, raise_alarm
+from flows.execution.context import Execution, current_invocation, executing
 from flows.execution.signals import attempt, ignoring_interruptions, interruption_behind, reason, sigterm_as_interrupt
-from flows.execution.task_runners import CONFIGURED, make_task_runner, refuse_namesakes
+from flows.execution.task_runners import CONFIGURED
 from flows.execution.worker import serve_in_order
 from flows.fan_out import benchmark_all, compare, gather, study_layers, submit, with_fastest_float
-from flows.findings import end_dead_runs, end_unreported_runs, look_back, reported
+from flows.findings import end_dead_runs, look_back, reported
 from flows.handover import hand_over
-from flows.night import Night
+from flows.night import Night, night_of_this_run
 from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
-from flows.schedule import night_of_this_run
 from flows.search import Search
-from flows.settings import Settings, load_settings
+from flows.settings import load_settings
 from storage.bundles import BundleStore
 from storage.errors import ConfigurationError, NightRunningError, StoreError
 from storage.holder import HeldStore, Holder, hold
@@ -69,13 +65,7 @@ def _run_name() -> str:
 def nightly_quantization(
     request: NightlyRequest = NightlyRequest(),  # noqa: B008 - it is frozen
 ) -> State[NightSummary] | State[NightRunningError] | State[None]:
-    """Quantize, evaluate and benchmark the models of the requested workloads, and publish the best candidates.
-
-    If a workload fails, the other workloads continue. The failed workload's rows contain the error. After a
-    failure, the run finishes all other work and then ends in the ``Failed`` state. If the run is cancelled, the rows of
-    measured workloads are kept. If another run has locked the store, this run is cancelled at once.
-    """
-    began = time.perf_counter()
+    """Quantize, evaluate and benchmark the models of the requested workloads, and publish the best candidates."""
     invocation = current_invocation()
     overrides = request.model_dump(include={"store", "profile"}, exclude_none=True)
     settings = invocation.settings.model_copy(update=overrides)
@@ -87,11 +77,7 @@ def nightly_quantization(
         with hold(night.store, Holder(night.info.run_id, night.flow_run_id)) as held:
             _record_dead_runs(night, held)
             end_dead_runs(held, night.flow_run_id)
-            night.attempt(
-                "looking for runs that could not report their end",
-                partial(end_unreported_runs, night.store, night.flow_run_id),
-            )
-            return _carry_out(night, invocation.reporter, began)
+            return _carry_out(night, invocation.reporter)
     except NightRunningError as error:
         return Cancelled(message=str(error), data=error)
     except (KeyboardInterrupt, TerminationSignal):
@@ -100,16 +86,8 @@ def nightly_quantization(
         return Cancelled(message=night.stopped)  # Prefect would report a crash
 
 
-def run_here(request: NightlyRequest, settings: Settings, reporter: Reporter) -> State[Any]:
-    """Run the nightly flow in this process, and report progress to `reporter`."""
-    INVOCATION.set(Invocation(settings, reporter))
-    flow = nightly_quantization.with_options(task_runner=make_task_runner(settings))
-    return flow(request, return_state=True)
-
-
 def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
     """Serve the deployment ``nightly-quantization/served`` from this process until the process is stopped."""
-    refuse_namesakes()
     try:
         schedule = Cron(cron, timezone=timezone, slug="served")
     except ValueError as error:
@@ -141,7 +119,7 @@ def _record_dead_runs(night: Night, held: HeldStore) -> None:
         night.attempt(f"recording the end of run {dead.run_id}", partial(record_dead_run, night.store, dead))
 
 
-def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSummary]:
+def _carry_out(night: Night, reporter: Reporter) -> State[NightSummary]:
     with executing(night.settings, reporter) as execution:
         try:
             with sigterm_as_interrupt():
@@ -165,12 +143,7 @@ def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSum
         exit_code=WORK_FAILED if night.has_failures() else REGRESSED if regressed else GOOD,
         bundles=tuple(f"{workload}/{version}" for workload, version in night.bundles.items()),
         report=night.report,
-        trouble=tuple(night.trouble()),
         findings=tuple(finding.describe() for finding in findings),
-        wall_s=time.perf_counter() - began,
-        busy_s=execution.busy_s(),
-        benchmark_wall_s=sum(benchmark.wall_s for benchmark in night.benchmarks()),
-        benchmark_timed_s=sum(benchmark.timed_s for benchmark in night.benchmarks()),
     )
     if summary.exit_code == GOOD:
         return Completed(message=summary.message, data=summary)
@@ -227,11 +200,7 @@ def _with_baseline(night: Night, result: WorkloadResult) -> WorkloadResult:
 
 
 def _with_finalists(night: Night, workload: Workload) -> Workload:
-    """Search for recipes if the workload has a ``[search]`` section, and add the finalists to the workload.
-
-    If the search fails, the run continues with the recipes in the workload file. A run that is limited to some recipes
-    does not search.
-    """
+    """Search for recipes if the workload has a ``[search]`` section, and add the finalists to the workload."""
     if workload.search is None or night.request.recipes:
         return workload
     found = night.attempt(
@@ -251,7 +220,7 @@ def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
     names = {workload.name for workload in night.workloads}
     findings = look_back(night.store, info.night, names, is_everything=everything)
     news = reported(findings, request.recipes)
-    alert = night.attempt("sending the alert", lambda: raise_alarm(news, night.settings, run_id=info.run_id))
+    alert = night.attempt("sending the alert", lambda: raise_alarm(news, night.settings))
     for action, why in (findings.troubles | (alert.failed if alert else {})).items():
         night.fail(action, why)
     rows = findings.comparison.rows(info.run_id, info.night)
@@ -290,8 +259,8 @@ def _finish(night: Night) -> None:
     night.attempt("building the catalog", lambda: refresh(night.store))
     row = night.run_row()
     night.report = night.attempt("writing the report", lambda: steps.report(night.info, night.store, row)) or ""
-    run_id = night.info.run_id
-    night.attempt("the leaderboard", lambda: publish_leaderboard(outcomes_of_run(night.store, run_id), night.report))
+    if night.report:
+        link_report(night.report)
     steps.record(night.info, {"runs": [night.run_row()]}, night.store)
     night.attempt("building the catalog", lambda: refresh(night.store))
 
@@ -332,17 +301,11 @@ def _record_own_switches(night: Night) -> None:
             record_switch(night.store, switch)
 
 
-@task(name="compact", persist_result=False)
-def compact_months(store: str) -> str:
-    """Merge the small result files of finished months; other processes may read and write results at the same time."""
-    return str(compact(store))
-
-
 @flow(name="compact-results", description="Merge the small result files of finished months into one file per table.")
 def compact_results(store: str | None = None) -> str:
     """Compact the results of `store` (default: the store in the settings) and return a one-line summary."""
     settings = load_settings(store=store)
     set_cache_folder(settings.cache)
-    summary = compact_months(settings.store)
+    summary = str(compact(settings.store))
     get_run_logger().info("compacted: %s", summary)
     return summary

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -72,29 +71,6 @@ where status <> 'cancelled'
 
 
 @dataclass(frozen=True)
-class LastRun:
-    """Last run of the latest night, including the number of candidates with each outcome.
-
-    ``kept`` counts the workloads whose bundle stayed current, and ``alarms`` counts unacknowledged regressions.
-    """
-
-    run_id: str
-    night: dt.date
-    started_at: dt.datetime
-    finished_at: dt.datetime
-    status: str
-    profile: str
-    message: str | None
-    measured: int
-    failed: int
-    promoted: int
-    kept: int
-    held: int
-    rejected: int
-    alarms: int
-
-
-@dataclass(frozen=True)
 class Current:
     """A workload's current bundle, and the switch that made it current."""
 
@@ -121,29 +97,23 @@ class Overview:
 
     store: str
     exists: bool
-    last_run: LastRun | None
+    last_run: Row | None
     current: tuple[Current, ...]
     concerns: tuple[Concern, ...]
 
 
 def overview(place: str, now: dt.datetime) -> Overview:
-    """Read the state of a store without writing anything.
-
-    Raises
-    ------
-    StoreError
-        The store cannot be read, or its catalog or a pointer to a bundle is damaged.
-    """
+    """Read the state of a store without writing anything."""
     root = StoreRoot.of(place)
     current = tuple(_current(BundleStore(root)))
-    concerns = list(_unwritable(root))
+    concerns: list[Concern] = []
     last_run = None
     filled = has_results(root)
     if filled:
         with open_catalog(root) as connection:
             regressions = _regressions(connection)
             if runs := rows_of(connection, _LAST_RUN):
-                last_run = TypeAdapter(LastRun).validate_python({**runs[0], "alarms": len(regressions)})
+                last_run = {**runs[0], "alarms": len(regressions)}
                 concerns += _troubles(connection, last_run, now)
             concerns += [Concern("regression", item.describe(), 'query "FROM regressions"') for item in regressions]
             concerns += _held_winners(rows_of(connection, _RIVALS))
@@ -157,16 +127,7 @@ def has_results(root: StoreRoot) -> bool:
 
 
 def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
-    """Return the time at which the last good night of a store or workload ended, or None if no night was good.
-
-    For a store, a night is good if the run completed without a failure. For a workload, a night is good if none of its
-    candidates failed.
-
-    Raises
-    ------
-    StoreError
-        The store cannot be read.
-    """
+    """Return the time at which the last good night of a store or workload ended, or None if no night was good."""
     root = StoreRoot.of(place)
     if not has_results(root):
         return None
@@ -178,10 +139,7 @@ def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
 
 
 def overdue(place: str, workloads: Sequence[str], limit: dt.timedelta, now: dt.datetime) -> list[str]:
-    """Return a line for each workload that has not had a good night within `limit`.
-
-    If no workloads are given, check the store instead.
-    """
+    """Return a line for each workload that has not had a good night within `limit`."""
     lines = []
     for workload in workloads or ("",):
         at = last_good_night(place, workload)
@@ -200,15 +158,6 @@ def _current(bundles: BundleStore) -> Iterator[Current]:
             yield Current(workload, pointer.version, switch.at, switch.action, switch.by, switch.reason)
 
 
-def _unwritable(root: StoreRoot) -> Iterator[Concern]:
-    """Check, without writing, whether a run can write to the store."""
-    if root.local is None:
-        return
-    nearest = next(folder for folder in (root.local, *root.local.parents) if folder.exists())
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        yield Concern("unwritable", f"you may not write to {nearest}, so nightquant cannot run here", "doctor")
-
-
 def _regressions(connection: duckdb.DuckDBPyConnection) -> list[Regression]:
     rows = rows_of(connection, "from regressions")
     if not rows:
@@ -220,19 +169,21 @@ def _regressions(connection: duckdb.DuckDBPyConnection) -> list[Regression]:
     return [regression for regression in regressions if regression.is_bad]
 
 
-def _troubles(connection: duckdb.DuckDBPyConnection, last: LastRun, now: dt.datetime) -> Iterator[Concern]:
-    if now - last.finished_at > _OVERDUE:
-        since = f"{moment(last.finished_at)}, {age(now - last.finished_at)}"
+def _troubles(connection: duckdb.DuckDBPyConnection, last: Row, now: dt.datetime) -> Iterator[Concern]:
+    finished_at = last["finished_at"]
+    assert isinstance(finished_at, dt.datetime)
+    if now - finished_at > _OVERDUE:
+        since = f"{moment(finished_at)}, {age(now - finished_at)}"
         yield Concern("overdue", f"no night since {since}", "nightly")
-    failures = rows_of(connection, _FAILURES, run=last.run_id)
+    failures = rows_of(connection, _FAILURES, run=last["run_id"])
     for row in failures:
         text = f"{row['workload']}: {row['candidates']} failed in {row['stage']}: {row['error']}"
         yield Concern("failure", text, 'query "FROM failures"')
-    for row in rows_of(connection, _WARNED, run=last.run_id):
+    for row in rows_of(connection, _WARNED, run=last["run_id"]):
         text = f"{row['workload']}: {row['why']}. {row['warning']}"
         yield Concern("incumbent", text, f"show {row['workload']}")
-    if last.status != "completed" and not failures:
-        yield Concern("failure", f"the last run was {last.status}: {last.message}", "nightly")
+    if last["status"] != "completed" and not failures:
+        yield Concern("failure", f"the last run was {last['status']}: {last['message']}", "nightly")
 
 
 def _held_winners(decisions: Sequence[Row]) -> Iterator[Concern]:
@@ -244,8 +195,7 @@ def _held_winners(decisions: Sequence[Row]) -> Iterator[Concern]:
             yield Concern("held", text, f"show {workload}")
 
 
-def summary(last: LastRun) -> str:
+def summary(last: Row) -> str:
     """Summarize the last run's decisions in one line."""
-    counts = {"promoted": last.promoted, "kept": last.kept, "held": last.held, "failed": last.failed}
-    parts = [f"{count} {name}" for name, count in counts.items()]
-    return ", ".join([*parts, plural(last.alarms, "alert")])
+    parts = [f"{last[name]} {name}" for name in ("promoted", "kept", "held", "failed")]
+    return ", ".join([*parts, plural(int(number(last, "alarms") or 0), "alert")])

@@ -1,4 +1,4 @@
-"""Progress display for a run: bars in a terminal, lines in a log file."""
+"""Progress of a run, in timestamped lines."""
 
 from __future__ import annotations
 
@@ -9,18 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 # Maximum time between consecutive lines about a running stage, in seconds.
 HEARTBEAT_S = 15.0
 
 
 class Reporter:
-    """Reporter that displays nothing.
-
-    A stage's label has the form ``workload · recipe: stage``.
-    """
+    """Reporter that displays nothing."""
 
     def started(self, label: str) -> None:
         """Report the start of a stage."""
@@ -37,14 +32,10 @@ class Reporter:
 
 @dataclass
 class _Running:
-    """A running stage; times are from the monotonic clock. ``since`` is when the stage began to count the current work.
-
-    A stage may count several kinds of work in turn, such as batches and then samples.
-    """
+    """A running stage; times are from the monotonic clock."""
 
     began: float
     since: float
-    changed: float
     reported: float
     done: float = 0.0
     total: float = 0.0
@@ -81,10 +72,9 @@ class _Lines(Reporter):
     def progressed(self, label: str, done: float, total: float, unit: str) -> None:
         with self._lock:
             if stage := self._running.get(label):
-                if total != stage.total or done < stage.done:
-                    # The first report of further work arrives after its first part.
-                    stage.since = stage.changed if done else time.monotonic()
-                stage.done, stage.total, stage.unit, stage.changed = done, total, unit, time.monotonic()
+                if total != stage.total or done < stage.done:  # a stage may count several kinds of work in turn
+                    stage.since = time.monotonic()
+                stage.done, stage.total, stage.unit = done, total, unit
 
     def finished(self, label: str, seconds: float, error: str = "") -> None:
         with self._lock:
@@ -111,7 +101,7 @@ class _Lines(Reporter):
     def _begin(self, label: str) -> None:
         if label not in self._running:
             now = time.monotonic()
-            self._running[label] = _Running(now, now, now, now)
+            self._running[label] = _Running(now, now, now)
             self._print(f"{label} …")
 
     def _beat(self) -> None:
@@ -130,60 +120,12 @@ class _Lines(Reporter):
         self.console.print(f"{passed:>6} {text}", highlight=False, soft_wrap=True, markup=False)
 
 
-class _Bars(Reporter):
-    """Reporter that prints a line for each finished stage and draws a bar for each running stage.
-
-    If a stage does not report its progress, the stage's bar pulses.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bars: dict[str, TaskID] = {}
-        self._lock = threading.Lock()
-        self.progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=16),
-            TextColumn("{task.fields[unit]}", markup=False),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
-
-    def started(self, label: str) -> None:
-        with self._lock:
-            if label not in self._bars:
-                self._bars[label] = self.progress.add_task(label, total=None, unit="")
-
-    def progressed(self, label: str, done: float, total: float, unit: str) -> None:
-        with self._lock:
-            if label in self._bars:
-                self.progress.update(self._bars[label], completed=done, total=total, unit=unit)
-
-    def finished(self, label: str, seconds: float, error: str = "") -> None:
-        with self._lock:
-            if label in self._bars:
-                self.progress.remove_task(self._bars.pop(label))
-        # Escape the text; otherwise, Rich would interpret brackets in an error as markup.
-        mark, text = ("[red]✗[/red]", f"{label}: {error}") if error else ("[green]✓[/green]", label)
-        took = "" if error else f" [dim]{seconds:.1f} s[/dim]"
-        self._console.print(f"{mark} {escape(text)}{took}", highlight=False)
-
-    def noted(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False)
-
-
 @contextmanager
 def reporter_for(console: Console) -> Iterator[Reporter]:
-    """Provide a reporter that draws bars in a terminal and prints lines elsewhere."""
-    if console.is_terminal:
-        bars = _Bars(console)
-        with bars.progress:
-            yield bars
-    else:
-        lines = _Lines(console)
-        with lines.beating():
-            yield lines
+    """Provide a reporter that prints lines."""
+    lines = _Lines(console)
+    with lines.beating():
+        yield lines
 
 
 def elapsed(seconds: float) -> str:

@@ -21,27 +21,17 @@ class NightlyRequest(Frozen):
     """Parameters of a nightly run; defaults for omitted parameters come from the settings."""
 
     workloads: tuple[str, ...] = Field(
-        default=(), title="Workloads", description="Built-in workloads or TOML files; empty: all built-in workloads"
+        default=(), description="Built-in workloads or TOML files; empty: all built-in workloads"
     )
     recipes: tuple[str, ...] = Field(
-        default=(), title="Recipes", description="Run only these recipes and the baseline's; empty: all recipes"
+        default=(), description="Run only these recipes and the baseline's; empty: all recipes"
     )
-    profile: Profile | None = Field(
-        default=None, title="Profile", description="How long to measure; empty: as in the settings"
-    )
-    night: date | None = Field(
-        default=None, title="Night", description="Date of the night; empty: the scheduled date, or today"
-    )
-    store: str | None = Field(default=None, title="Store", description="Root of the store; empty: as in the settings")
+    profile: Profile | None = Field(default=None, description="How long to measure; empty: as in the settings")
+    night: date | None = Field(default=None, description="Date of the night; empty: the scheduled date, or today")
+    store: str | None = Field(default=None, description="Root of the store; empty: as in the settings")
 
     def load_workloads(self) -> list[Workload]:
-        """Read and validate the workloads; keep only the requested recipes and the baselines.
-
-        Raises
-        ------
-        ConfigurationError
-            A workload is unknown or invalid, or a requested recipe does not exist.
-        """
+        """Read and validate the workloads; keep only the requested recipes and the baselines."""
         workloads = find_workloads(self.workloads, BUILT_IN)
         if not self.recipes:
             return [workload.with_twins() for workload in workloads]
@@ -66,20 +56,14 @@ class NightlyRequest(Frozen):
 class SearchRequest(Frozen):
     """Parameters of a search for recipes; defaults for omitted parameters come from the settings and the workload."""
 
-    workload: str = Field(title="Workload", description="Built-in workload or TOML file")
+    workload: str = Field(description="Built-in workload or TOML file")
     budget_s: PositiveFloat | None = Field(
-        default=None, title="Budget", description="Wall time to spend, in seconds; empty: as in the workload"
+        default=None, description="Wall time to spend, in seconds; empty: as in the workload"
     )
-    store: str | None = Field(default=None, title="Store", description="Root of the store; empty: as in the settings")
+    store: str | None = Field(default=None, description="Root of the store; empty: as in the settings")
 
     def load_workload(self) -> Workload:
-        """Read and validate the workload; if it lacks a ``[search]`` section, add a section with default values.
-
-        Raises
-        ------
-        ConfigurationError
-            The workload is unknown or invalid, or does not limit the quality loss.
-        """
+        """Read and validate the workload; if it lacks a ``[search]`` section, add a section with default values."""
         (workload,) = find_workloads((self.workload,), BUILT_IN)
         if workload.search is not None:
             return workload
@@ -92,14 +76,7 @@ class SearchRequest(Frozen):
 
 
 class SearchResult(Frozen):
-    """The outcome of a search.
-
-    ``split`` is the name of the split on which the search measured quality. ``finalists`` are the best passing trials,
-    best first. ``spent_s`` is the wall time of the search, including time before an interruption. ``total_s`` is the
-    total time for this search and all earlier searches with the same inputs. ``undecided`` is the number of trials that
-    could still win, alone or after a repair. ``ended`` is the reason why the search ended. If a signal stopped the
-    search, ``stopped_by`` is the signal's number.
-    """
+    """The outcome of a search."""
 
     workload: str
     goal: Goal
@@ -119,10 +96,7 @@ class SearchResult(Frozen):
         return [trial for trial in self.trials if trial.size_bytes is not None]
 
     def comparisons(self) -> dict[tuple[str, str], int]:
-        """Map each finalist that the search created to the number of intervals that must hold simultaneously.
-
-        The keys are (recipe, runtime) pairs.
-        """
+        """Map each finalist that the search created to the number of intervals that must hold simultaneously."""
         made = [trial for trial in self.finalists if trial.origin != "written"]
         return {(trial.recipe.name, trial.runtime): len(self.finalists) for trial in made}
 
@@ -144,13 +118,7 @@ class SearchResult(Frozen):
 
 
 class NightSummary(Frozen):
-    """Summary of a nightly flow run, printed by the command line.
-
-    ``exit_code`` is 1 if anything failed, 3 if nothing failed but a regression was found, and 0 otherwise. Code 1
-    takes precedence because a failure may cause a regression. ``report`` is the URL of the report, or ``""`` if no
-    report was written. ``trouble`` contains one line for each disturbed benchmark. ``busy_s`` is the wall time during
-    which at least one stage ran.
-    """
+    """Summary of a nightly flow run, printed by the command line."""
 
     run_id: str
     night: date
@@ -159,9 +127,4 @@ class NightSummary(Frozen):
     exit_code: int
     bundles: tuple[str, ...]
     report: str = ""
-    trouble: tuple[str, ...] = ()
     findings: tuple[str, ...]
-    wall_s: float
-    busy_s: float
-    benchmark_wall_s: float
-    benchmark_timed_s: float

@@ -1,9 +1,4 @@
-"""Search for recipes: find and store the answers that a `tasks.search.race.Race` requests.
-
-A search creates recipes and chooses finalists. A run then evaluates, times and judges the finalists like recipes from
-the workload file. If an earlier search with the same inputs found an answer, the answer comes from the journal
-(`storage.journal`).
-"""
+"""Search for recipes: find and store the answers that a `tasks.search.race.Race` requests."""
 
 from __future__ import annotations
 
@@ -45,13 +40,7 @@ from tasks.workload.workload import Workload
 
 @dataclass
 class Search:
-    """A search in progress.
-
-    ``find`` measures trials to answer a request; at most ``at_once`` threads call ``find`` at the same time.
-    ``budget_s`` is the wall time that the search may spend, including time before an interruption. The budget ends at
-    ``deadline`` (Unix time), when ``find`` stops its measurements and returns None as their answers. ``earlier``
-    contains the answers of an earlier search with other inputs. ``report`` receives a line about each new best trial.
-    """
+    """A search in progress."""
 
     workload: Workload
     race: Race
@@ -69,17 +58,7 @@ class Search:
 
     @classmethod
     def begin(cls, workload: Workload, store: str, settings: Settings, budget_s: float | None = None) -> Search:
-        """Begin or continue a workload's search; the workload's ``[search]`` section sets the default budget.
-
-        The time for preparing data and weights does not count towards the budget.
-
-        Raises
-        ------
-        InputError
-            The data set has only a test split.
-        MeasurementError
-            The data, the weights or the baseline are not available.
-        """
+        """Begin or continue a workload's search; the workload's ``[search]`` section sets the default budget."""
         section = _section(workload)
         goal = section.goal(workload.gate)
         prepared = settle(steps.prepare.submit(workload, store), "prepare")
@@ -123,10 +102,7 @@ class Search:
         )
 
     def run(self) -> SearchResult:
-        """Measure until no undecided trial can win, or until every possible step would exceed the budget.
-
-        If a step raises an exception, the steps in progress end and their answers are saved before the search fails.
-        """
+        """Measure until no undecided trial can win, or until every possible step would exceed the budget."""
         self.journal.begin(self.budget_s, self.fingerprint)
         running: dict[Future[list[Found | None]], tuple[Step, float]] = {}  # steps, and when the steps began
         errors: list[Exception] = []
@@ -181,11 +157,7 @@ class Search:
         )
 
     def _next(self, running: Collection[Step]) -> Step | None:
-        """Return a step that can begin now and fits into the budget, or None if no step can begin.
-
-        Evaluations begin first, because an answer is worth more than another build. Other steps begin in the order of
-        their expected durations, so that a few slow builds cannot use up the budget.
-        """
+        """Return a step that can begin now and fits into the budget, or None if no step can begin."""
         while requests := self.race.requests():
             known = [
                 (number, answer)

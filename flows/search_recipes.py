@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Cancelled, Completed
 
-from flows.execution.context import INVOCATION, Invocation, current_invocation, executing
+from flows.execution.context import current_invocation, executing
 from flows.execution.signals import ignoring_interruptions, interruption_behind, sigterm_as_interrupt
-from flows.execution.task_runners import CONFIGURED, make_task_runner
+from flows.execution.task_runners import CONFIGURED
 from flows.reporter import Reporter
 from flows.request import SearchRequest, SearchResult
 from flows.search import Search
@@ -31,11 +30,7 @@ from tasks.workload import Workload
     validate_parameters=True,
 )
 def search_recipes(request: SearchRequest) -> State[SearchResult] | State[NightRunningError]:
-    """Search for one workload's best recipes within a time budget.
-
-    The results of a cancelled or killed search are kept, and the next search continues with the rest of the budget.
-    If another run has locked the store, the search is cancelled at once.
-    """
+    """Search for one workload's best recipes within a time budget."""
     invocation = current_invocation()
     settings = invocation.settings.model_copy(update=request.model_dump(include={"store"}, exclude_none=True))
     set_cache_folder(settings.cache)
@@ -45,13 +40,6 @@ def search_recipes(request: SearchRequest) -> State[SearchResult] | State[NightR
             return _search(workload, store, settings, invocation.reporter, request.budget_s)
     except NightRunningError as error:
         return Cancelled(message=str(error), data=error)
-
-
-def run_here(request: SearchRequest, settings: Settings, reporter: Reporter) -> State[Any]:
-    """Run the flow in this process, and report progress to `reporter`."""
-    INVOCATION.set(Invocation(settings, reporter))
-    flow = search_recipes.with_options(task_runner=make_task_runner(settings))
-    return flow(request, return_state=True)
 
 
 def _search(

@@ -19,10 +19,7 @@ _BESIDES = 4  # starting the launches, and timing the baseline and its copy, tak
 
 @dataclass(frozen=True)
 class Step:
-    """Trials to measure for a request; ``expected_s`` is the expected duration in seconds.
-
-    ``timing_s`` is the expected duration of timing the trial afterwards; it is infinite if timing does not follow.
-    """
+    """Trials to measure for a request; ``expected_s`` is the expected duration in seconds."""
 
     request: Request
     numbers: tuple[int, ...]
@@ -39,12 +36,7 @@ def fitting_steps(
     left_s: float,
     follow_ups: Sequence[Request] = (),
 ) -> list[Step]:
-    """Split a request about `trials` into steps; return the steps that are expected to fit into `left_s`.
-
-    Each step measures one trial, so that no worker is idle while another worker compiles. Only timing steps measure
-    several trials. If the answer is useless without `follow_ups`, these requests must fit, too. Trials that are being
-    measured are omitted.
-    """
+    """Split a request about `trials` into steps; return the steps that are expected to fit into `left_s`."""
     costs = {trial.number: expected_s(request, trial, answers) for trial in trials}
     if isinstance(request, Time):
         ends = list(accumulate(costs.values(), initial=_BESIDES * max(costs.values())))[1:]
@@ -61,10 +53,7 @@ def fitting_steps(
 
 
 def can_begin(step: Step, running: Collection[Step], at_once: int) -> bool:
-    """Return whether a step can begin beside the `running` steps, at most `at_once` in total; timing runs alone.
-
-    A build waits for the running steps if it would delay the timing of their trials by more than that timing takes.
-    """
+    """Return whether a step can begin beside the `running` steps, at most `at_once` in total; timing runs alone."""
     if isinstance(step.request, Time) or step.expected_s > step.timing_s + max(
         (other.expected_s for other in running), default=math.inf
     ):
@@ -78,11 +67,7 @@ def _alone_s(request: Request, trial: Trial, answers: Sequence[Answer]) -> float
 
 
 def expected_s(request: Request, trial: Trial, answers: Iterable[Answer]) -> float:
-    """Estimate the duration in seconds of answering a request about one trial, or of timing one more trial.
-
-    The estimate is based on the longest duration of similar measurements, preferably for the same runtime. Before the
-    first timing, and before the first build with a runtime that compiles, the estimate is a constant.
-    """
+    """Estimate the duration in seconds of answering a request about one trial, or of timing one more trial."""
     (kind, samples), durations = _kind(request), dict[str, list[float]]()
     besides = _BESIDES if isinstance(request, Time) else 0
     for answer in answers:
@@ -97,10 +82,7 @@ def expected_s(request: Request, trial: Trial, answers: Iterable[Answer]) -> flo
 
 
 def question_of(request: Request, trial: Trial) -> str:
-    """Return the text that identifies a request about one trial in the journal.
-
-    The text includes the recipe's digest, because a user may change a recipe but keep its name.
-    """
+    """Return the text that identifies a request about one trial in the journal."""
     kind, samples = _kind(request)
     return f"{kind} {samples} {trial.name} {digest_of(trial.recipe.content())[:16]}"
 

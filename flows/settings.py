@@ -1,7 +1,4 @@
-"""Settings: flags override environment variables (``NIGHTQUANT_…``), which override ``nightquant.toml``.
-
-Loading the settings has no side effects.
-"""
+"""Settings: flags override environment variables (``NIGHTQUANT_…``), which override ``nightquant.toml``."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ class Settings(BaseSettings):
         "the pause grows with each retry",
     )
     server_startup_timeout_s: PositiveFloat = Field(
-        default=90.0, description="maximum time to wait for the command's own Prefect server to start, in seconds"
+        default=300.0, description="maximum time to wait for the command's own Prefect server to start, in seconds"
     )
     dask_address: str = Field(
         default="", description="address of the Dask scheduler; if empty, the run starts a local cluster"
@@ -92,13 +89,7 @@ class Settings(BaseSettings):
 
 
 def load_settings(**flags: object) -> Settings:
-    """Read the settings; flags that are None are ignored.
-
-    Raises
-    ------
-    ConfigurationError
-        A flag, an environment variable or a key in ``nightquant.toml`` is unknown or invalid.
-    """
+    """Read the settings; flags that are None are ignored."""
     overrides = {name: value for name, value in flags.items() if value is not None}
     try:
         return Settings(**overrides)  # type: ignore[arg-type]

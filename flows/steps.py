@@ -1,8 +1,4 @@
-"""The Prefect tasks of a run; most tasks run a function from `tasks.stages` in a worker process.
-
-Tasks return small references, which stay in memory. ``persist_result=False`` also disables Prefect's cache. Prefect's
-cache is not needed, because nightquant looks up artifacts in the store by digest and never reuses measurements.
-"""
+"""The Prefect tasks of a run; most tasks run a function from `tasks.stages` in a worker process."""
 
 from __future__ import annotations
 
@@ -59,16 +55,9 @@ def _should_retry(task: object, run: TaskRun, state: State[object]) -> bool:
 
 
 def _task(name: str, run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Turn a function into the Prefect task `name`; task runs, logs and terminal lines show `run_name`.
-
-    A task is retried after a transient network or server failure. Retrying is safe, because artifacts are looked up by
-    digest, and rows and bundles never change after they are written. A benchmark does not use the results of failed
-    attempts. A task is not retried after a permanent error, because the error would occur again. A stage whose worker
-    was killed is not retried, because the next worker might also be killed.
-
-    Tasks do not have tags, because Prefect would request a tag's concurrency limit from the server before each run. If
-    the server restarted while Prefect was requesting a concurrency limit, the stage would be lost.
-    """
+    """Turn a function into the Prefect task `name`; task runs, logs and terminal lines show `run_name`."""
+    # A retry is safe, because artifacts are looked up by digest, and rows and bundles never change. Tasks have no tags,
+    # because Prefect would ask the server for a tag's limit before each run, and a restart of the server then loses it.
     return task(
         name=name,
         task_run_name=run_name,
@@ -89,22 +78,13 @@ def _label(run: TaskRun | None = None) -> str:
     """Return the task run's name for logs and the terminal; after a retry, add the number of the attempt."""
     if run is None:
         context = TaskRunContext.get()
-        if context is None:
-            raise RuntimeError(
-                "a stage can run only within a Prefect task, but no task is running; call the stage from a task"
-            )
+        assert context is not None, "a stage can run only within a Prefect task"
         run = context.task_run
     return run.name if run.run_count < 2 else f"{run.name} (attempt {run.run_count})"
 
 
 def _run(stage: Callable[[Workspace, *Ts], R], store: str, *args: *Ts, deadline: float = math.inf) -> R:
-    """Run a stage in a worker, which is stopped after the stage timeout or at `deadline` (Unix time).
-
-    Raises
-    ------
-    MeasurementError
-        `deadline` has passed, or the worker was stopped or died.
-    """
+    """Run a stage in a worker, which is stopped after the stage timeout or at `deadline` (Unix time)."""
     execution = current_execution()
     limit_s = min(execution.settings.stage_timeout_s, _left_s(deadline))
     return execution.run(stage, _label(), limit_s, store, *args)
@@ -125,17 +105,7 @@ def prepare(workload: Workload, store: str) -> DatasetRef:
 
 @_stage("obtain checkpoint", "{workload.name}")
 def obtain(workload: Workload, dataset: DatasetRef, store: str) -> Job[Workload]:
-    """Find the workload's float weights in the store, or obtain and store them according to ``checkpoint.kind``.
-
-    Raises
-    ------
-    InputError
-        The weights are missing, damaged or rejected, or do not match the workload and the data set.
-    ConfigurationError
-        The weights cannot be obtained as the ``[checkpoint]`` section specifies.
-    StoreError
-        The store is not writable.
-    """
+    """Find the workload's float weights in the store, or obtain and store them according to ``checkpoint.kind``."""
     return _run(stages.obtain, store, workload, dataset)
 
 
@@ -147,13 +117,7 @@ def build(job: Job[Workload], recipe: Recipe, runtime: str, store: str, deadline
 
 @_stage("evaluate", "{job.workload.name} · {candidate.name}")
 def evaluate(job: Job[Workload], candidate: CandidateRef, store: str, deadline: float = math.inf) -> Evaluation:
-    """Compute one candidate's quality, and store its golden outputs and per-sample results.
-
-    Raises
-    ------
-    MeasurementError
-        The model's outputs contain NaN or infinities, or do not match the data.
-    """
+    """Compute one candidate's quality, and store its golden outputs and per-sample results."""
     return _run(stages.evaluate, store, job, candidate, deadline=deadline)
 
 
@@ -166,44 +130,13 @@ def compare(
     comparisons: list[int] | None = None,
     deadline: float = math.inf,
 ) -> list[Comparison]:
-    """Compare each candidate's results with the baseline's results.
-
-    Compute the difference in quality, its paired 95% interval, and the agreement of predictions. Each evaluation's
-    ``samples.safetensors`` may contain two arrays: ``quality`` (float32, or float64 for resamples) and ``prediction``
-    (int64). The mean of per-sample ``quality`` values is the evaluation's quality. The kind of ``quality`` values
-    determines how the interval is computed. The interval is None if ``quality`` is missing, as in the ``sequence``
-    domain, or contains a single value. Without ``prediction``, the agreement is None. For each candidate, `comparisons`
-    contains the number of intervals that must hold simultaneously (default: 1).
-
-    Raises
-    ------
-    MeasurementError
-        The evaluations used different samples or different metrics.
-    """
+    """Compare each candidate's results with the baseline's results."""
     return _run(stages.compare, store, baseline, candidates, comparisons, deadline=deadline)
 
 
 @_stage("find incumbent", "{job.workload.name}")
 def find_incumbent(job: Job[Workload], candidates: list[CandidateRef], store: str) -> Incumbent | None:
-    """Look up the workload's current bundle and return its files as a candidate; return None if no bundle is current.
-
-    If the bundle's files are damaged, or need a runtime that this version of nightquant lacks, ``fault`` describes the
-    problem. If an error is raised, the caller must treat the current bundle as unknown, not as faulty or absent.
-
-    Parameters
-    ----------
-    candidates
-        Tonight's candidates, one of which may be identical to the current bundle.
-
-    Raises
-    ------
-    StoreError
-        The store cannot be read or written, or its pointer to the bundle is damaged.
-    UnavailableError
-        The package for the bundle's runtime is not installed on this host.
-    BundleError
-        The operating system denies read access to the bundle.
-    """
+    """Look up the workload's current bundle; return its files as a candidate, or None if no bundle is current."""
     return _run(stages.find_incumbent, store, job, candidates)
 
 
@@ -217,11 +150,7 @@ def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitiv
 def benchmark(
     job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
 ) -> BenchmarkResult:
-    """Time the baseline and candidates in interleaved rounds, which run in new processes.
-
-    Only one benchmark runs on a host at a time. Results are never reused. If `fingerprint` is not empty, the task
-    refuses to run on a host with a different fingerprint.
-    """
+    """Time the baseline and candidates in interleaved rounds, which run in new processes."""
     require_fingerprint(fingerprint)
     execution = current_execution()
     # The benchmark itself enforces the time limit, which excludes the time spent waiting for another benchmark.
@@ -253,12 +182,7 @@ def time_trials(
     fingerprint: str,
     deadline: float,
 ) -> Timed:
-    """Time a search's trials and the baseline in two launches.
-
-    Only one measurement runs on a host at a time. If `fingerprint` is not empty, the task refuses to run on a host with
-    a different fingerprint. The measurement is stopped at `deadline` (Unix time), even if it waits for another
-    benchmark.
-    """
+    """Time a search's trials and the baseline in two launches."""
     require_fingerprint(fingerprint)
     execution = current_execution()
     # The measurement itself enforces the time limit, which excludes the time spent waiting for another benchmark.
@@ -268,11 +192,7 @@ def time_trials(
 
 @_stage("package", "{provenance.job.workload.name} · {provenance.candidate.name}")
 def package(provenance: Provenance, store: str, replacing: str | None) -> BundleRef:
-    """Write the promoted candidate as a verified bundle, and make this bundle current.
-
-    `replacing` is the version that was current when the run made its choice. This task runs in the flow's process,
-    because packaging does not need torch and only the flow has the signing key.
-    """
+    """Write the promoted candidate as a verified bundle, and make this bundle current."""
     execution = current_execution()
     with execution.here(_label()) as progress:
         bundles = BundleStore(store, execution.settings.signer())
@@ -290,19 +210,13 @@ def renew(workload: str, store: str, version: str) -> None:
 
 @_task("record", "record {run.run_id}")
 def record(run: RunInfo, tables: dict[str, list[Row]], store: str, part: str = "") -> None:
-    """Write the run's rows atomically as Parquet files, one file per table and `part`.
-
-    Report each invalid value or row in the terminal and in the run's log.
-    """
+    """Write the run's rows atomically as Parquet files, one file per table and `part`."""
     ResultsStore(store).record(tables, run.run_id, datetime.now(UTC), note, part=part)
 
 
 @_task("report", "report {run.night}")
 def report(run: RunInfo, store: str, unrecorded: Row | None = None) -> str:
-    """Write the night's report into the store as one self-contained HTML file; return its URL.
-
-    `unrecorded` is the run's row for the ``runs`` table; the run records this row last.
-    """
+    """Write the night's report into the store as one self-contained HTML file; return its URL."""
     root = StoreRoot.of(store)
     name = f"reports/{run.night}.html"
     with TemporaryDirectory(prefix="nightquant-") as folder:

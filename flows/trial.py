@@ -1,8 +1,4 @@
-"""Try out a workload before its first run: check the parts, build the candidates, and measure the float model.
-
-Every step runs in a worker process with a time limit, so a candidate that hangs, dies or is slow costs only itself. The
-results so far are values of the caller, which can keep them if the trial is interrupted.
-"""
+"""Try out a workload before its first run: check the parts, build the candidates, and measure the float model."""
 
 from __future__ import annotations
 
@@ -43,10 +39,7 @@ _PENDING = "the trial ended first"
 
 
 class Run(Protocol):
-    """Callable that runs a stage for at most `limit_s` seconds; `label` names the stage in messages.
-
-    The terminal shows the stage unless `shown` is false.
-    """
+    """Callable that runs a stage for at most `limit_s` seconds; `label` names the stage in messages."""
 
     def __call__(
         self,
@@ -54,17 +47,13 @@ class Run(Protocol):
         label: str,
         *args: *Ts,
         limit_s: float | None = None,
-        shown: bool = True,
     ) -> R:
         """Return the stage's result; raise `LostError` if the stage was stopped or its process died."""
 
 
 @contextmanager
 def running(store: str) -> Iterator[Run]:
-    """Provide a callable that runs stages in one worker process, and shows each stage on standard error.
-
-    Unless the user has set ``stage_timeout_s``, a stage without its own limit may take 900 s.
-    """
+    """Provide a callable that runs stages in one worker process, and shows each stage on standard error."""
     settings = load_settings()
     default_s = _LIMIT_S if source_of("stage_timeout_s") == "default" else settings.stage_timeout_s
     with ExitStack() as stack:
@@ -81,14 +70,11 @@ def running(store: str) -> Iterator[Run]:
             label: str,
             *args: *Ts,
             limit_s: float | None = None,
-            shown: bool = True,
         ) -> R:
-            if not shown:
-                return workers.run(stage, label, limit_s or default_s, store, *args).value
             reporter.started(label)
             began, failure = time.monotonic(), "it was stopped"
             try:
-                value = workers.run(stage, label, limit_s or default_s, store, *args).value
+                value = workers.run(stage, label, limit_s or default_s, store, *args)
                 failure = ""
                 return value
             except NightquantError:
@@ -101,11 +87,7 @@ def running(store: str) -> Iterator[Run]:
 
 
 def built(workload: Workload, run: Run) -> Preview:
-    """Check a workload's parts, build every candidate, and measure the quality of given weights on a sample.
-
-    If a run would train the weights, static recipes calibrate on one sample, because only the modules that they
-    quantize are of interest.
-    """
+    """Check a workload's parts, build every candidate, and measure the quality of given weights on a sample."""
     found = run(preview, f"{workload.name}: data and model", workload)
     if (job := found.job) is None:
         return found
@@ -140,8 +122,8 @@ def _with_reference(found: Preview, job: Job[Workload], run: Run) -> Preview:
     """Measure the user's own model in plain torch; add a note if its quality cannot be measured on a sample."""
     label = f"{found.workload} · the float model"
     try:
-        candidate = run(build, f"{label}: build", job, _FLOAT, "eager", shown=False)
-        row_s = run(pace, f"{label}: pace", job, candidate, limit_s=EVALUATION_S, shown=False)
+        candidate = run(build, f"{label}: build", job, _FLOAT, "eager")
+        row_s = run(pace, f"{label}: pace", job, candidate, limit_s=EVALUATION_S)
         if not (counts := counts_for(job, row_s)):
             why = f"quality was not compared on a sample: the float model takes {row_s:.2g} s per row"
             return found.model_copy(update={"notes": (*found.notes, why)})

@@ -378,15 +378,13 @@ class CandidatePreview(Frozen):
 
     If building takes minutes, the trial only exports the model (``exported_only``). ``comparison`` is the comparison
     with the float model on ``samples`` test samples. ``uncompared`` is the reason that the comparison is missing, or
-    ``""`` if the candidate is not compared. ``undecided``
-    says that the test split has too few samples for the gate's bound.
+    ``""`` if the candidate is not compared.
     """
 
     candidate: str
     obstacle: str = ""
     exported_only: bool = False
     uncompared: str = ""
-    undecided: str = ""
     samples: int = 0
     comparison: Comparison | None = None
     built: CandidateRef | None = Field(default=None, exclude=True)

@@ -7,20 +7,17 @@ import json
 import os
 import re
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from getpass import getuser
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 from pydantic import BaseModel
 from rich.console import Console
 
-from flows import BUILT_IN
 from flows.reporter import reporter_for
 from flows.settings import load_settings
 from storage.results import PROFILES
@@ -74,24 +71,6 @@ def _age(context: click.Context, parameter: click.Parameter, value: str | None) 
     return dt.timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
-def complete_workload(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a built-in workload; if no name matches, complete a file name."""
-    names = sorted(path.stem for path in BUILT_IN.glob("*.toml") if path.stem.startswith(incomplete))
-    return [CompletionItem(name) for name in names] or [CompletionItem(incomplete, type="file")]
-
-
-def complete_recipe(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a recipe name from the given workloads, or from all built-in workloads if none is given."""
-    workloads = context.params.get("workload") or ()
-    paths = [Path(name) if name.endswith(".toml") else BUILT_IN / f"{name}.toml" for name in workloads]
-    names: set[str] = set()
-    for path in paths or BUILT_IN.glob("*.toml"):
-        # Completion cannot show errors. The command itself will report a missing or invalid file.
-        with suppress(OSError, ValueError, RecursionError):
-            names |= {recipe["name"] for recipe in tomllib.loads(path.read_text(encoding="utf-8")).get("recipe", ())}
-    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
-
-
 # The command receives ``--store`` as ``store: str``; if the option is absent, the settings supply the store.
 store_option = click.option(
     "--store",
@@ -100,7 +79,7 @@ store_option = click.option(
     help="Use this store (default: from NIGHTQUANT_STORE or nightquant.toml, otherwise ./nightquant-store).",
 )
 # The command receives the ``WORKLOAD`` argument as ``workload: str``.
-workload_argument = click.argument("workload", shell_complete=complete_workload)
+workload_argument = click.argument("workload")
 # The command receives ``--profile`` as ``profile: str | None``.
 profile_option = click.option(
     "--profile",
@@ -116,21 +95,29 @@ by_option = click.option(
 
 def workloads_option(help: str, metavar: str = "NAME|FILE.toml") -> Callable[[Function], Function]:  # noqa: A002
     """Add ``--workload``, which the command receives as ``workload: tuple[str, ...]``."""
-    return click.option("--workload", "-w", multiple=True, metavar=metavar, shell_complete=complete_workload, help=help)
+    return click.option("--workload", "-w", multiple=True, metavar=metavar, help=help)
 
 
 # If the option is absent, the command receives an empty tuple, which means every built-in workload.
 workload_option = workloads_option("Use this workload, given by name or as a TOML file; repeatable.")
-one_workload_option = workloads_option("Use this workload, given by name or as a TOML file; required.")
+# The command receives ``workload: str``.
+one_workload_option = click.option(
+    "--workload",
+    "-w",
+    required=True,
+    metavar="NAME|FILE.toml",
+    help="Use this workload, given by name or as a TOML file.",
+)
 
 
 def recipes_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
     """Add ``--recipe``, which the command receives as ``recipe: tuple[str, ...]``; an empty tuple means all recipes."""
-    return click.option("--recipe", "-r", multiple=True, metavar="NAME", shell_complete=complete_recipe, help=help)
+    return click.option("--recipe", "-r", multiple=True, metavar="NAME", help=help)
 
 
 recipe_option = recipes_option("Use only this recipe; repeatable.")
-one_recipe_option = recipes_option("Use this recipe.")
+# The command receives ``recipe: str``; ``""`` means the first suitable recipe.
+one_recipe_option = click.option("--recipe", "-r", default="", metavar="NAME", help="Use this recipe.")
 
 
 def night_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word

@@ -49,13 +49,7 @@ _KNOWN = "select run_id, night from runs order by night desc, started_at desc li
 
 @dataclass(frozen=True)
 class Pair:
-    """A candidate and its row from each run; a row is None if the candidate is not in that run.
-
-    ``changed`` maps each changed item, such as the machine, to a description of the change. ``times_as_fast`` is the
-    second speed-up divided by the first, or None if a speed-up is missing. ``is_apart`` is true if the 95% intervals of
-    the two speed-ups do not overlap. Both speed-ups were measured in the cache state ``caches`` (cold or warm), which
-    is the second run's setting.
-    """
+    """A candidate and its row from each run; a row is None if the candidate is not in that run."""
 
     workload: str
     candidate: str
@@ -155,15 +149,7 @@ def _remarks(pair: Pair, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def compare_runs(place: str, first: str, second: str) -> RunComparison:
-    """Compare two runs, each given by its id or its night (YYYY-MM-DD).
-
-    Raises
-    ------
-    ConfigurationError
-        One of the runs is not in the store.
-    StoreError
-        The store contains no results.
-    """
+    """Compare two runs, each given by its id or its night (YYYY-MM-DD)."""
     root = StoreRoot.of(place)
     if not has_results(root):
         raise StoreError(

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -55,28 +55,18 @@ def stopped_by(number: signal.Signals) -> int:
     return 128 + number
 
 
-def outcome_of(
-    expected: type[T], module: str, request: Frozen, settings: Settings, console: Console
-) -> tuple[T, float]:
-    """Run a module's flow; return the flow's result and the number of seconds that Prefect's server took to start.
-
-    The function ``run_here`` in `module` runs the flow. The server starts while the module is imported, because the
-    import takes seconds.
-
-    Raises
-    ------
-    ServerGoneError
-        Prefect's server stopped.
-    """
+def outcome_of(expected: type[T], flow: str, request: Frozen, settings: Settings, console: Console) -> T:
+    """Run a flow (``module:name``), and return the flow's result."""
     with reporter_for(console) as reporter:
         reporter.started(_SERVER)
-        flow = partial(import_module, module)
-        with prefect_api(settings.server_startup_timeout_s, reporter.noted, meanwhile=flow) as server_s:
+        with prefect_api(
+            settings.server_startup_timeout_s, reporter.noted, meanwhile=partial(resolve_name, flow)
+        ) as server_s:
             reporter.finished(_SERVER, server_s)
             # Import the flow only after the server's URL is set, because Prefect reads its settings on import.
-            run_here: Callable[..., State[Any]] = import_module(module).run_here
+            run_flow: Callable[..., State[Any]] = resolve_name("flows.execution.context:run_flow")
             try:
-                state = run_here(request, settings, reporter)
+                state = run_flow(resolve_name(flow), request, settings, reporter)
                 outcome = state.result(raise_on_failure=False)
             except httpx.TransportError as error:
                 raise server_gone(error) from error
@@ -89,4 +79,4 @@ def outcome_of(
             f"The flow run ended in the unexpected state {state.name}: {state.message}. "
             "To see Prefect's log, repeat the command with --debug."
         )
-    return outcome, server_s
+    return outcome

@@ -1,14 +1,10 @@
-"""``nightquant operations``: install and test alerts for runs that fail or never begin.
+"""``nightquant operations``: install and check alerts for runs that fail or never begin."""
 
-Prefect's server runs the automations, so it sends alerts even if a run's process and worker have died. If the server
-itself has died, no alert is sent; ``nightquant status --max-age`` then reports that the last good night is too old.
-"""
-
+# Prefect's server runs the automations, so it sends alerts even if a run's process and worker have died.
 from __future__ import annotations
 
 import datetime as dt
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from uuid import UUID
 
@@ -16,22 +12,15 @@ import click
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.events.actions import ActionTypes, CallWebhook, SendNotification
-from prefect.events.filters import EventFilter, EventNameFilter, EventRelatedFilter
 from prefect.events.schemas.automations import Automation, AutomationCore, EventTrigger, Posture
-from prefect.events.schemas.events import Event, ReceivedEvent
-from prefect.events.utilities import emit_event
-from prefect.events.worker import EventsWorker
 from prefect.exceptions import ObjectNotFound
 
-from flows.commands import Function, age_option, format_option, print_result
+from flows.commands import format_option, print_result
 from flows.execution.server import require_api
 from flows.settings import Settings, load_settings
 from storage.errors import ConfigurationError
 
-_ANSWER_S = 60.0
-_TEST = "nightquant.test"
 _BLOCK = "nightquant-operations"
-_EXECUTED, _FAILED = "prefect.automation.action.executed", "prefect.automation.action.failed"
 _RUNS = {"prefect.resource.id": "prefect.flow-run.*"}
 # Only runs of deployments need alerts, because a person who starts a run in a terminal sees the result.
 _OF_DEPLOYMENTS = [
@@ -41,6 +30,7 @@ _OF_DEPLOYMENTS = [
 _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDED = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Regressed", "Crashed", "Cancelled")}
 _STARTED = {"prefect.flow-run.Running", *_ENDED}
+LIMIT = dt.timedelta(minutes=10)  # a run may be late, or (with a heartbeat every three minutes) silent for this long
 
 Kinds = Mapping[str, tuple[str, EventTrigger]]  # maps an alert's kind to its message and its trigger
 
@@ -54,105 +44,67 @@ def command() -> None:
     \b
     Examples:
       nightquant operations install
-      nightquant operations check --send
+      nightquant operations check
     """
 
 
-def _when(function: Function) -> Function:
-    late = age_option(
-        "--late-after",
-        default="10m",
-        help="Report a run that stays in the Late or Pending state for this long.",
-    )
-    silent = age_option(
-        "--silent-after", default="10m", help="Report a run that has not sent a heartbeat for this long."
-    )
-    return late(silent(function))
-
-
 @command.command()
-@_when
 @format_option("text", "json")
-def install(late_after: dt.timedelta, silent_after: dt.timedelta, format: str) -> None:
+def install(format: str) -> None:
     """Install or update the automations, and enable disabled automations.
 
     \b
     Example:
-      nightquant operations install --late-after 30m
+      nightquant operations install
     """
-    with _automations(late_after, silent_after) as automations:
+    with _automations() as automations:
         automations.install()
-        _show(automations.standings(), [], format)
+        _show(automations.standings(), format)
 
 
 @command.command()
-@click.option("--send", is_flag=True, help="Ask the server to send a test alert, and print each receiver's response.")
-@_when
 @format_option("text", "json")
 @click.pass_context
-def check(
-    context: click.Context, send: bool, late_after: dt.timedelta, silent_after: dt.timedelta, format: str
-) -> None:
+def check(context: click.Context, format: str) -> None:
     """Show each automation as installed, missing, disabled or outdated; exit with code 1 unless all are installed.
-
-    With --send, the exit code is also 1 if the test alert cannot be sent. Pass the same --late-after and
-    --silent-after values that you passed to `operations install`.
 
     \b
     Example:
-      nightquant operations check --send
+      nightquant operations check
     """
-    with _automations(late_after, silent_after) as automations:
+    with _automations() as automations:
         standings = automations.standings()
-        calls = automations.send_test(_ANSWER_S) if send and standings["test"] == "installed" else []
-    _show(standings, calls, format)
-    answered = all(call == "sent" or call.startswith("answered 2") for call in calls)
-    good = set(standings.values()) == {"installed"} and answered
+    _show(standings, format)
+    good = set(standings.values()) == {"installed"}
     if not good:
-        click.echo(
-            "Some alerts will not be sent. If a test alert was not delivered, check its receiver. To repair the "
-            "automations, run: nightquant operations install",
-            err=True,
-        )
+        click.echo("Some alerts will not be sent. Run: nightquant operations install", err=True)
     context.exit(0 if good else 1)
 
 
-def _show(standings: Mapping[str, str], calls: Sequence[str], format: str) -> None:
-    lines = (f"{name:14}{text}" for name, text in [*standings.items(), *(("call", call) for call in calls)])
-    print_result(format, {"automations": standings, "calls": calls}, lines)
+def _show(standings: Mapping[str, str], format: str) -> None:
+    print_result(format, {"automations": standings}, (f"{name:14}{text}" for name, text in standings.items()))
 
 
 @contextmanager
-def _automations(late_after: dt.timedelta, silent_after: dt.timedelta) -> Iterator[Automations]:
+def _automations() -> Iterator[Automations]:
     require_api("a server must store the automations")
     with get_client(sync_client=True) as client:
-        yield Automations(client, load_settings(), kinds(late_after, silent_after))
+        yield Automations(client, load_settings(), kinds(LIMIT))
 
 
-def kinds(late_after: dt.timedelta, silent_after: dt.timedelta) -> Kinds:
-    """Return the alerts for deployment runs, keyed by kind; the last alert is the test alert.
-
-    Parameters
-    ----------
-    late_after
-        Time after which a run in the ``Late`` state is reported as late, and a run in the ``Pending`` state is reported
-        as never started.
-    silent_after
-        Time without a heartbeat after which a run counts as silent. Prefect sends a heartbeat every 180 s
-        (``PREFECT_FLOWS_HEARTBEAT_FREQUENCY``).
-    """
-    late, silent = (f"{limit.total_seconds() / 60:.3g} min" for limit in (late_after, silent_after))
+def kinds(limit: dt.timedelta) -> Kinds:
+    """Return the alerts for deployment runs, keyed by kind; a run may be late or silent for `limit`."""
+    minutes = f"{limit.total_seconds() / 60:.3g} min"
     return {
         "failed": ("failed", _reactive("Failed")),
         "crashed": ("crashed", _reactive("Crashed")),
         "cancelled": ("was cancelled", _reactive("Cancelled")),
-        "late": (f"is late: no worker started it within {late}", _absence("Late", _STARTED, late_after)),
+        "late": (f"is late: no worker started it within {minutes}", _absence("Late", _STARTED, limit)),
         "never-started": (
-            f"never started: a worker took it, but it was not running {late} later",
-            _absence("Pending", _STARTED, late_after),
+            f"never started: a worker took it, but it was not running {minutes} later",
+            _absence("Pending", _STARTED, limit),
         ),
-        "silent": (f"sent no heartbeat for {silent}", _absence("heartbeat", {_HEARTBEAT, *_ENDED}, silent_after)),
-        "test": ("is a test", EventTrigger(expect={_TEST})),
+        "silent": (f"sent no heartbeat for {minutes}", _absence("heartbeat", {_HEARTBEAT, *_ENDED}, limit)),
     }
 
 
@@ -173,13 +125,7 @@ def _absence(after: str, expected: set[str], within: dt.timedelta) -> EventTrigg
 
 
 class Automations:
-    """The automations on one server, with the webhook and the notification block that are specified in the settings.
-
-    Raises
-    ------
-    ConfigurationError
-        The settings do not name a receiver for alerts, or the notification block does not exist.
-    """
+    """The automations on one server, with the webhook and the notification block that are specified in the settings."""
 
     def __init__(self, client: SyncPrefectClient, settings: Settings, alerts: Kinds) -> None:
         self._client, self._url, self._alerts = client, settings.webhook_url.get_secret_value(), alerts
@@ -205,45 +151,9 @@ class Automations:
             self._client.create_automation(expected)
 
     def standings(self) -> dict[str, str]:
-        """Return each automation's state, keyed by kind.
-
-        If the saved webhook URL is outdated, report every installed automation as outdated.
-        """
+        """Return each automation's state, keyed by kind."""
         targets = self._targets() if self._saved_url() == self._url else []
         return {name: _standing(existing, expected) for name, expected, existing in self._automations(targets)}
-
-    def send_test(self, timeout_s: float) -> list[str]:
-        """Ask the server to send a test alert.
-
-        Return the outcome for each receiver: ``answered 204``, ``sent``, ``not called`` or an error.
-
-        Parameters
-        ----------
-        timeout_s
-            Maximum time, in seconds, to wait for the server to call all receivers.
-        """
-        event = emit_event(_TEST, resource={"prefect.resource.id": _TEST, "prefect.resource.name": "nightquant"})
-        if event is None:
-            raise ConfigurationError(
-                "Prefect's client is configured not to send events.",
-                hint="Unset the environment variables that begin with PREFECT_EVENTS_.",
-            )
-        EventsWorker.instance().drain()
-        calls = len(self._targets())
-        deadline = time.monotonic() + timeout_s
-        while len(calls_made := self._calls_for(event)) < calls and time.monotonic() < deadline:
-            time.sleep(0.5)
-        return [_outcome(call) for call in calls_made] + ["not called"] * (calls - len(calls_made))
-
-    def _calls_for(self, event: Event) -> list[ReceivedEvent]:
-        """Return the completed webhook and notification calls for an event."""
-        # A filter matches only events that occurred before the filter was created, so each query needs a new filter.
-        ended = EventFilter(
-            event=EventNameFilter(name=[_EXECUTED, _FAILED]),
-            related=EventRelatedFilter(id=[f"prefect.event.{event.id}"]),
-        )
-        # Set a limit, because the server rejects the client's default limit.
-        return self._client.read_events(ended, limit=10).events
 
     def _automations(self, targets: list[tuple[UUID, str]]) -> Iterator[tuple[str, AutomationCore, list[Automation]]]:
         for name, (says, trigger) in self._alerts.items():
@@ -274,13 +184,6 @@ class Automations:
                     "blocks, run: prefect block ls",
                 ) from error
         return targets
-
-
-def _outcome(event: ReceivedEvent) -> str:
-    if event.event == _FAILED:
-        return str(event.payload.get("reason"))
-    status = event.payload.get("status_code")
-    return "sent" if status is None else f"answered {status}"
 
 
 def _automation(name: str, says: str, trigger: EventTrigger, targets: list[tuple[UUID, str]]) -> AutomationCore:

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
 
 from flows.commands import FILE, format_option, night_option, print_result, store_option
-from flows.leaderboard import COLUMNS, NARROWEST, leaderboard_rows, leaderboard_table
+from flows.console import WIDTH, print_leaderboard
 from storage.results.descriptions import described
 from storage.results.formats import fitted, formatted
 from storage.results.query import run_query
@@ -25,6 +24,7 @@ Examples:
   nightquant query "select * from trend where workload = 'word-lm'" --format csv -o trend.csv
   nightquant query --list
 """
+_LEADERBOARD = {"workload", "rank", "candidate", "decision", "over_best_float", "why"}
 _MEANINGS = "select column_name, comment from duckdb_columns() where table_name = 'leaderboard'"
 
 
@@ -37,9 +37,9 @@ _MEANINGS = "select column_name, comment from duckdb_columns() where table_name 
 def query(sql: str | None, list_: bool, output: Path | None, format: str, store: str) -> None:
     """Run a read-only DuckDB SQL query over the store's tables and views.
 
-    In a terminal, tables are fitted to the terminal's width. Long text is cut off with "…", and the leaderboard shows
-    only its main columns. If a table other than the leaderboard is still too wide, each row is printed as a record,
-    with one column per line. Output is never truncated if it goes to a file or a pipe, or if --format is given.
+    In a terminal, the leaderboard shows only its main columns. Long text in other tables is cut off with "…". If a
+    table is still too wide, each row is printed as a record, with one column per line. Output is never truncated if it
+    goes to a file or a pipe, or if --format is given.
     """
     if list_:
         items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]
@@ -57,13 +57,9 @@ def query(sql: str | None, list_: bool, output: Path | None, format: str, store:
     if chosen or output is not None or not sys.stdout.isatty():
         _write(formatted(rows, format), output)
         return
-    width, height = shutil.get_terminal_size()
-    if set(rows.column_names) == COLUMNS and rows.num_rows and width >= NARROWEST:
-        table, rest = leaderboard_table(leaderboard_rows(store, rows.to_pylist()), width)
-        # Pass the height too, because otherwise rich ignores the width of a dumb terminal and assumes 80 columns.
-        console = Console(width=width, height=height)
-        console.print(table)
-        console.print(rest, style="dim", highlight=False)
+    width, _ = shutil.get_terminal_size()
+    if set(rows.column_names) >= _LEADERBOARD and rows.num_rows and width >= WIDTH:
+        print_leaderboard(store, rows.to_pylist())
     else:
         _write(fitted(rows, width), output)
 

@@ -16,7 +16,6 @@ from flows.commands.flow_runs import exit_code_of, outcome_of, stopped_by
 from flows.console import WIDTH, new_console, plain_table, ratio_within, shortened, wrapped
 from flows.request import SearchRequest, SearchResult
 from flows.settings import Settings, load_settings
-from storage.errors import ConfigurationError
 from storage.humanize import size
 from storage.root import check_writable
 from tasks.search.space import adopt
@@ -38,7 +37,7 @@ _NAMES = 3  # maximum number of trials to name per reason
 )
 @format_option("text", "json")
 @click.pass_obj
-def command(debug: bool, workload: tuple[str, ...], store: str, budget: float | None, format: str) -> int:
+def command(debug: bool, workload: str, store: str, budget: float | None, format: str) -> int:
     """Search for one workload's best recipes within a time budget, and keep all results in the store.
 
     Press Control-C to stop and see the best recipes so far. To continue a stopped search with the rest of its budget,
@@ -54,13 +53,8 @@ def command(debug: bool, workload: tuple[str, ...], store: str, budget: float | 
       nightquant search --workload resnet18 --budget 600
       nightquant search --workload my-model.toml --format json
     """
-    if len(workload) != 1:
-        raise ConfigurationError(
-            "A search needs exactly one workload.",
-            hint="Use --workload once, for example: nightquant search --workload resnet18",
-        )
     settings = load_settings(store=store)
-    request = SearchRequest(workload=workload[0], budget_s=budget, store=store)
+    request = SearchRequest(workload=workload, budget_s=budget, store=store)
     loaded = request.load_workload()
     check_writable(store)
     return exit_code_of(lambda: _run(request, loaded, settings, as_json=format == "json"), debug=debug)
@@ -68,7 +62,7 @@ def command(debug: bool, workload: tuple[str, ...], store: str, budget: float | 
 
 def _run(request: SearchRequest, workload: Workload, settings: Settings, *, as_json: bool) -> int:
     console = new_console(stderr=as_json)
-    result, _ = outcome_of(SearchResult, "flows.search_recipes", request, settings, console)
+    result = outcome_of(SearchResult, "flows.search_recipes:search_recipes", request, settings, console)
     if as_json:
         click.echo(result.model_dump_json(indent=1))
     else:

@@ -16,9 +16,7 @@ from flows.settings import Settings, load_settings, source_of
 from flows.trial import built, running
 from storage.errors import NightquantError
 from storage.humanize import plural
-from tasks.extensions import RUNTIMES
 from tasks.libraries import LibraryError
-from tasks.machine import require_domain
 from tasks.refs import in_words
 from tasks.results import CandidatePreview, Preview
 from tasks.workload import Workload, workload_schema
@@ -54,12 +52,6 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
     loaded = NightlyRequest(workloads=workload).load_workloads()
     if check:
         return _check(loaded, store, format)
-    if workload:
-        # Report missing packages only if the user names workloads; a run skips candidates whose packages are missing.
-        for runtime in dict.fromkeys(name for entry in loaded for recipe in entry.recipe for name in recipe.runtimes):
-            RUNTIMES[runtime].require_installed(runtime)
-        for entry in loaded:
-            require_domain(entry)
     if format == "json":
         print_json(loaded)
         return 0
@@ -79,8 +71,7 @@ def _check(loaded: list[Workload], store: str, format: str) -> int:
             result = Preview(workload=workload.name)
             try:
                 result = built(workload, run)
-                for further in compared(workload, result, run):
-                    result = further
+                result = compared(workload, result, run)
             except NightquantError as error:
                 # If one workload hangs or kills its process, the command still checks the other workloads.
                 tracebacks = [error.in_full()] if isinstance(error, LibraryError) else []
@@ -129,8 +120,6 @@ def preview_lines(result: Preview) -> Iterator[Text]:
             yield Text(f"      {note}")
         if candidate.loss is not None:
             yield Text(f"  ! {candidate.candidate} {candidate.loss.describe()}", style="yellow")
-        if candidate.undecided:
-            yield Text(f"  ! {candidate.candidate}: {candidate.undecided}", style="yellow")
         if candidate.uncompared:
             why = f"was not compared with the float model: {candidate.uncompared}"
             yield Text(f"  ! {candidate.candidate} {why}", style="yellow")

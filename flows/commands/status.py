@@ -5,9 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib import import_module
-from pathlib import Path
-from types import ModuleType
 from typing import get_args
 
 import click
@@ -16,10 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.commands import (
-    FILE,
     age_option,
     by_option,
-    complete_workload,
     format_option,
     night_option,
     print_json,
@@ -31,28 +26,16 @@ from flows.commands import (
     workloads_option,
 )
 from flows.console import age, marked_lines, plain_table, shown_path
-from flows.overview import Concern, LastRun, Overview, overdue, overview, summary
+from flows.overview import Concern, Overview, overdue, overview, summary
+from flows.reporter import elapsed
 from storage.humanize import cut, moment
-from storage.results import FindingMetric
+from storage.results import FindingMetric, Row
 from storage.root import StoreRoot
-from tasks.machine import require_installed
 
 _SHOWN_CONCERNS = 5
 _CONCERN_LENGTH = 240
-_USUAL = ("show", 'query "FROM leaderboard"', "report")
+_USUAL = ('query "FROM leaderboard"', "report")
 _FIRST = ("doctor", "nightly --profile quick", "workloads")
-_MEANINGS = {
-    "show": "each workload's current bundle and last night",
-    'query "FROM leaderboard"': "the latest night's candidates",
-    "report": "the night as one HTML page",
-    "nightly": "start a run now",
-    'query "FROM failures"': "every failure with its full text",
-    'query "FROM regressions"': "each regression, and since when",
-    "doctor": "check this host for benchmarks",
-    "nightly --profile quick": "a short first run",
-    "workloads": "list the built-in workloads",
-}
-_STORY = "the workload's bundle, nights and layers"
 
 
 @click.command()
@@ -62,19 +45,13 @@ _STORY = "the workload's bundle, nights and layers"
     "for instance 26h.",
 )
 @workloads_option("Check only this workload (requires --max-age); repeatable.", metavar="NAME")
-@click.option(
-    "--prometheus",
-    type=FILE,
-    help="Write the latest night's Prometheus metrics to this file atomically, and print nothing.",
-)
-@format_option("text", "json", "prometheus")
+@format_option("text", "json")
 @store_option
 @click.pass_context
 def command(
     context: click.Context,
     max_age: dt.timedelta | None,
     workload: tuple[str, ...],
-    prometheus: Path | None,
     format: str,
     store: str,
 ) -> None:
@@ -89,28 +66,19 @@ def command(
       nightquant
       nightquant status --store /srv/nightquant --format json
       nightquant status --max-age 26h --workload word-lm
-      nightquant status --prometheus /var/lib/node_exporter/nightquant.prom
     """
     if workload and max_age is None:
         raise click.UsageError("--workload can be used only with --max-age. Add --max-age, or omit --workload.")
     now = dt.datetime.now(dt.UTC)
-    if prometheus is not None:
-        _metrics().write(overview(store, now), now, prometheus)
     if max_age is not None and (late := overdue(store, workload, max_age, now)):
         click.echo(f"nightquant: {store}: {'; '.join(late)}.", err=True)
         context.exit(1)
-    if max_age is not None or prometheus is not None:
-        return
-    if format == "prometheus":
-        click.echo(_metrics().as_text(overview(store, now), now), nl=False)
+    if max_age is not None:
         return
     state = overview(store, now)
-    steps = {
-        f"nightquant {step}{'' if step == 'workloads' else store_flag(store)}": _MEANINGS.get(step, _STORY)
-        for step in _next(state)
-    }
+    steps = [f"nightquant {step}{'' if step == 'workloads' else store_flag(store)}" for step in _next(state)]
     if format == "json":
-        print_json(asdict(state) | {"next": list(steps)})
+        print_json(asdict(state) | {"next": steps})
         return
     console = Console()
     console.print(Text.assemble(("Store  ", "bold"), shown_path(state.store)), soft_wrap=True, highlight=False)
@@ -121,18 +89,13 @@ def command(
         "Last night": marked_lines(_night(state.last_run, now)) if state.last_run else None,
         "Current": _current(state) if state.current else None,
         "Attention": marked_lines(_concerns(state.concerns)) if state.last_run or state.concerns else None,
-        "Next" if state.last_run else "Begin": _steps(steps, console.width),
+        "Next" if state.last_run else "Begin": Text("\n").join(Text(f"  {step}") for step in steps),
     }
     for title, content in sections.items():
         if content is not None:
             console.print()
             console.print(title, style="bold", highlight=False)
             console.print(content, highlight=False, soft_wrap=isinstance(content, Text))
-
-
-def _metrics() -> ModuleType:
-    require_installed("Metrics for Prometheus", ["prometheus-client"], "prometheus")
-    return import_module("flows.prometheus")
 
 
 def _next(state: Overview) -> list[str]:
@@ -143,12 +106,14 @@ def _next(state: Overview) -> list[str]:
     return list(commands)[:3]
 
 
-def _night(last: LastRun, now: dt.datetime) -> Iterator[tuple[str, Text]]:
-    minutes, seconds = divmod(int((last.finished_at - last.started_at).total_seconds()), 60)
-    ended = f"{moment(last.finished_at)}, after {minutes}:{seconds:02}"
-    yield "", Text(f"{last.night}, finished {age(now - last.finished_at)} ({ended})")
-    style = "green" if last.status == "completed" else "bold red"
-    yield "", Text.assemble((last.status, style), f", profile {last.profile}: {summary(last)}")
+def _night(last: Row, now: dt.datetime) -> Iterator[tuple[str, Text]]:
+    started, finished = last["started_at"], last["finished_at"]
+    assert isinstance(started, dt.datetime)
+    assert isinstance(finished, dt.datetime)
+    ended = f"{moment(finished)}, after {elapsed((finished - started).total_seconds())}"
+    yield "", Text(f"{last['night']}, finished {age(now - finished)} ({ended})")
+    style = "green" if last["status"] == "completed" else "bold red"
+    yield "", Text.assemble((str(last["status"]), style), f", profile {last['profile']}: {summary(last)}")
 
 
 def _current(state: Overview) -> Table:
@@ -168,15 +133,6 @@ def _concerns(concerns: tuple[Concern, ...]) -> Iterator[tuple[str, Text]]:
         yield "", Text(f"and {more} more: nightquant status --format json")
 
 
-def _steps(steps: dict[str, str], width: int) -> Text:
-    """Format each command and its description on one line, or on two lines if the terminal is too narrow."""
-    longest = max(map(len, steps))
-    beside = 2 + longest + 2 + max(map(len, steps.values())) <= width
-    gap = {command: " " * (longest - len(command) + 2) if beside else "\n    " for command in steps}
-    lines = [Text.assemble("  ", command, gap[command], (meaning, "dim")) for command, meaning in steps.items()]
-    return Text("\n").join(lines)
-
-
 @click.command()
 @click.option(
     "--workload",
@@ -184,7 +140,6 @@ def _steps(steps: dict[str, str], width: int) -> Text:
     multiple=True,
     required=True,
     metavar="NAME",
-    shell_complete=complete_workload,
     help="Accept regressions in this workload; repeatable.",
 )
 @recipes_option("Accept only regressions in this recipe; repeatable.")

@@ -112,10 +112,4 @@ def gc(keep_nights: int, dry_run: bool, format: str, store: str) -> None:
         size = sum(entry.size for entry in result.cached)
         count = plural(len(result.cached), "file")
         lines.append(f"In this host's cache: {count} {'would be ' * dry_run}removed ({size / 1e6:.1f} MB).")
-    removed = [{"kind": entry.kind, "digest": entry.digest, "size_bytes": entry.size} for entry in result.removed]
-    left, cached = (
-        [{"name": entry.name, "size_bytes": entry.size} for entry in entries]
-        for entries in (result.leftovers, result.cached)
-    )
-    document = {"dry_run": dry_run, "removed": removed, "leftovers": left, "kept": result.kept, "cached": cached}
-    print_result(format, document, lines)
+    print_result(format, result, lines)

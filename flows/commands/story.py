@@ -1,56 +1,127 @@
-"""``nightquant show``: list all workloads, or describe one workload."""
+"""``nightquant show``: the current bundle, past nights, layers and recipe of one workload."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from flows.commands import complete_workload, format_option, print_json, store_flag, store_option
+from flows.commands import format_option, print_json, store_flag, store_option, workload_argument
 from flows.console import became, faster, marked_lines, metric_of, plain_table, signed
-from flows.story import Current, Outline, Story, outlines, story
+from flows.overview import has_results
+from storage.bundles import BundleStore
+from storage.errors import ConfigurationError
 from storage.humanize import MISSING, moment, ratio, size
+from storage.pointer import Switch
 from storage.results import Row, number
+from storage.results.query import open_catalog, rows_of
+from storage.root import StoreRoot
+from storage.seal import check_sums, read_manifest
 from tasks.workload.gate import RULES
 
 _SHOWN_LAYERS = 5
 
+# If the current bundle was not replaced, the night's row describes that bundle. If no bundle stayed current, the
+# night's row describes the candidate with the best decision and rank. The row of a bundle that stayed current contains
+# measurements of the bundle's own files or of an identical candidate.
+_HISTORY = """
+select workload, night, rows.run_id, recipe, runtime, rows.candidate, status, speedup, speedup_low, speedup_high,
+    caches, cold_speedup, cold_speedup_low, cold_speedup_high,
+    deciding_speedup, deciding_speedup_low, deciding_speedup_high, size_bytes, size_ratio,
+    quality_metric, quality_difference, quality_difference_low, quality_difference_high,
+    came.outcome = 'kept' and (setting = 'incumbent' or rows.candidate = came.candidate) as incumbent_stays,
+    case when incumbent_stays then 'promote' else decision end as decision,
+    case when incumbent_stays then 'stays' else became end as became,
+    came.version as bundle_version,
+    case when incumbent_stays then came.why else rows.why end as reason
+from (select * exclude (incumbent_stays) from outcomes_on(null::date, nights := $nights)) as rows
+join nights_on(null::date, nights := $nights) as came using (workload, night)
+where workload = $workload and (rows.decision is not null or incumbent_stays)
+qualify row_number() over (
+    partition by workload, night
+    order by incumbent_stays desc, list_position(['promote', 'pass', 'hold'], rows.decision) nulls last, setting, rank
+) = 1
+order by workload, night desc
+"""
+
+_LAYERS = """
+with studied as (
+    select recipe, max((night, run_id)) as newest
+    from layers
+    where workload = $workload and sensitivity_rank is not null
+    group by recipe
+)
+select recipe, night, module, type, sensitivity_rank as rank, sqnr_db, quantized, reason
+from layers join studied using (recipe)
+where workload = $workload and (night, run_id) = newest and sensitivity_rank is not null
+-- Each candidate of a recipe repeats the recipe's sensitivity.
+qualify row_number() over (partition by recipe, module order by quantized desc, runtime) = 1
+order by recipe, rank
+"""
+
+_COVERAGE = """
+select recipe, runtime, count(*) as modules, count(*) filter (where quantized) as quantized
+from layers
+where workload = $workload and run_id = (select arg_max(run_id, (night, run_id)) from layers where workload = $workload)
+group by recipe, runtime
+order by recipe, runtime
+"""
+
+_PARTS = {
+    "layers": _LAYERS,
+    "coverage": _COVERAGE,
+    "executed": "select * from executed where workload = $workload",
+}
+
+
+@dataclass(frozen=True)
+class Current:
+    """A workload's current bundle, its latest switch, and the gate's decision and rules from the manifest."""
+
+    version: str
+    candidate: str
+    size_bytes: int | None
+    switch: Switch
+    decision: Row
+    rules: tuple[Row, ...]
+    recipe: Row
+
+
+@dataclass(frozen=True)
+class Story:
+    """Details of a workload; ``nights`` begins with the latest night, and ``layers`` contains rows of layer studies."""
+
+    workload: str
+    current: Current | None
+    nights: tuple[Row, ...] = ()
+    layers: tuple[Row, ...] = ()
+    coverage: tuple[Row, ...] = ()
+    executed: tuple[Row, ...] = ()
+
 
 @click.command()
-@click.argument("workload", required=False, shell_complete=complete_workload)
+@workload_argument
 @click.option(
     "--nights", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Show the last N nights."
 )
 @format_option("text", "json")
 @store_option
-def command(workload: str | None, nights: int, format: str, store: str) -> None:
-    """Show WORKLOAD's current bundle, recent nights, layers and recipe; without WORKLOAD, list all workloads.
+def command(workload: str, nights: int, format: str, store: str) -> None:
+    """Show WORKLOAD's current bundle, recent nights, layers and recipe.
 
     \b
     Example:
-      nightquant show
       nightquant show word-lm --nights 30
     """
-    console = Console()
-    if workload is None:
-        rows = outlines(store)
-        if format == "json":
-            print_json(rows)
-        elif not rows:
-            click.echo(f"The store {store} contains no workloads yet. Run: nightquant nightly{store_flag(store)}")
-        else:
-            table = _table(rows, with_candidate=True)
-            needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
-            console.print(table if needed <= console.width else _table(rows, with_candidate=False), highlight=False)
-        return
     result = story(store, workload, nights)
     if format == "json":
         print_json(result)
         return
+    console = Console()
     for title, lines in _sections(result, store).items():
         console.print()
         console.print(title, style="bold", highlight=False)
@@ -58,22 +129,8 @@ def command(workload: str | None, nights: int, format: str, store: str) -> None:
             console.print(line, highlight=False)
 
 
-def _table(outlines: Sequence[Outline], *, with_candidate: bool) -> Table:
-    """Return a table with one line per workload; include the wide candidate column if `with_candidate` is true."""
-    candidate = ["candidate"] if with_candidate else []
-    numbers = ("faster", "smaller")
-    table = plain_table("workload", "current bundle", *numbers, "last night", *candidate, right=numbers)
-    for outline in outlines:
-        last = outline.last or {}
-        cells = (MISSING,) * 4
-        if last:
-            cells = (faster(last), ratio(number(last, "size_ratio")), became(last), _candidate(last))
-        table.row(outline.workload, outline.version or MISSING, *cells[: 3 + len(candidate)])
-    return table
-
-
 def _sections(content: Story, store: str) -> dict[str, Iterator[object]]:
-    sections = {f"{content.workload}: current bundle": _current(content.current)}
+    sections = {f"{content.workload}: current bundle": _bundle(content.current)}
     sections[f"Nights (quality: {metric_of(content.nights)})"] = _nights(content.nights)
     sections["Layers"] = _layers(content, store)
     if any(number(row, "int8_time_share") or row["doubts"] or _unknown_reason(row) for row in content.executed):
@@ -83,7 +140,7 @@ def _sections(content: Story, store: str) -> dict[str, Iterator[object]]:
     return sections
 
 
-def _current(current: Current | None) -> Iterator[object]:
+def _bundle(current: Current | None) -> Iterator[object]:
     if current is None:
         yield Text("  none: no candidate has been promoted yet")
         return
@@ -186,3 +243,43 @@ def _speeds(row: Row) -> tuple[str, str]:
     if row["caches"] == "cold":
         return ratio(number(row, "speedup")), faster(row)
     return faster(row), ratio(number(row, "cold_speedup"))
+
+
+def story(place: str, workload: str, nights: int) -> Story:
+    """Return a workload's current bundle, layers, executed operators, and last `nights` nights."""
+    root = StoreRoot.of(place)
+    bundles = BundleStore(root)
+    known = set(bundles.workloads())
+    rows: dict[str, tuple[Row, ...]] = {}
+    if has_results(root):
+        with open_catalog(root) as connection:
+            known |= {str(row["workload"]) for row in rows_of(connection, "select distinct workload from measurements")}
+            rows = {part: tuple(rows_of(connection, query, workload=workload)) for part, query in _PARTS.items()}
+            rows["nights"] = tuple(rows_of(connection, _HISTORY, workload=workload, nights=nights))
+    if workload not in known:
+        raise ConfigurationError(
+            f'The store {root.url} does not contain the workload "{workload}".',
+            hint=f"Workloads in the store: {', '.join(sorted(known)) or 'none; run nightquant nightly first'}.",
+        )
+    return Story(workload, _current(bundles, workload), **rows)
+
+
+def _current(bundles: BundleStore, workload: str) -> Current | None:
+    pointer = bundles.pointer(workload)
+    if pointer is None:
+        return None
+    folder = bundles.local_folder(workload, pointer.version)
+    manifest = read_manifest(folder, check_sums(folder))
+    gate, recipe, runtime = dict(manifest["gate"]), manifest["recipe"], manifest["model"]["runtime"]
+    rules = tuple(gate.pop("rules"))
+    digest = manifest["sources"]["quantized"]
+    sizes = [row.get("size_bytes") for row in manifest["measurements"] if row.get("artifact_digest") == digest]
+    return Current(
+        version=pointer.version,
+        candidate=f"{recipe['name']}/{runtime}",
+        size_bytes=next(iter(sizes), None),
+        switch=pointer.history[-1],
+        decision=gate,
+        rules=rules,
+        recipe=recipe,
+    )

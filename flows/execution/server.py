@@ -15,7 +15,6 @@ from pkgutil import resolve_name
 from typing import Any
 
 import httpx
-import psutil
 
 import flows
 from storage.errors import ConfigurationError, NightquantError
@@ -30,13 +29,8 @@ _QUIET = {
     # nightquant reports an unreachable server once, at the end of a run, not for each event.
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
 }
-# Environment variable that contains the process id of the command's own server.
-_OWN_SERVER = "NIGHTQUANT_OWN_SERVER_PID"
 _DRAIN_S = 5.0
 _ANSWER_S = 10.0
-# A starting server that uses less than this fraction of one CPU is considered stuck.
-_AT_WORK = 0.01
-_PATIENCE = 10
 
 
 class ServerGoneError(NightquantError):
@@ -61,27 +55,7 @@ def prefect_api(
     noted: Callable[[str], None] = lambda text: None,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[float]:
-    """Make a Prefect API available to this process; yield the startup time in seconds.
-
-    Prefect must not be imported before `meanwhile` is called, because Prefect reads its settings from the environment
-    on import. If the environment or the active profile sets ``PREFECT_API_URL``, the server at that URL is used.
-    Without ``PREFECT_API_URL``, the command starts its own server, which never outlives the command.
-
-    Parameters
-    ----------
-    startup_timeout_s
-        Time limit, in seconds, for starting the command's own server. While the server uses CPU time, the limit is
-        extended to at most ten times its initial value.
-    noted
-        Function to call with a message if the wait is long.
-    meanwhile
-        Function to call while the command's own server starts; ``PREFECT_API_URL`` is already set.
-
-    Raises
-    ------
-    ConfigurationError
-        The command's own server did not start, or the configured server is not responding.
-    """
+    """Make a Prefect API available to this process; yield the startup time in seconds."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     began = time.perf_counter()
@@ -140,26 +114,12 @@ def check_reachable() -> None:
         ) from error
 
 
-def own_server_died() -> bool:
-    """Return whether this command's own server has died.
-
-    A request to a dead server would be retried for a minute. A configured server never counts as dead, because it may
-    restart.
-    """
-    pid = os.environ.get(_OWN_SERVER)
-    try:
-        return pid is not None and psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 def _home() -> Path:
     return Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
 
 
 def _forget() -> None:
-    for name in ("PREFECT_API_URL", _OWN_SERVER):
-        os.environ.pop(name, None)
+    os.environ.pop("PREFECT_API_URL", None)
 
 
 def _start(timeout_s: float, noted: Callable[[str], None], meanwhile: Callable[[], object]) -> subprocess.Popen[str]:
@@ -191,10 +151,10 @@ def _start(timeout_s: float, noted: Callable[[str], None], meanwhile: Callable[[
                 start_new_session=True,
             )
             url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
-        os.environ |= {"PREFECT_API_URL": url, _OWN_SERVER: str(process.pid)}
+        os.environ["PREFECT_API_URL"] = url
         try:
             meanwhile()
-            port_of(process, timeout_s, noted)
+            wait_for(process, timeout_s, noted)
         except BaseException:  # a starting server does not need a graceful shutdown
             process.kill()
             process.wait()
@@ -203,34 +163,21 @@ def _start(timeout_s: float, noted: Callable[[str], None], meanwhile: Callable[[
     return process
 
 
-def port_of(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[str], None]) -> str:
-    """Wait for a server to print its port, and return the port; extend the wait while the server uses CPU time.
-
-    Raises
-    ------
-    ConfigurationError
-        The server exited, got stuck, or did not answer within ten times `timeout_s`.
-    """
+def wait_for(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[str], None]) -> None:
+    """Wait until a server prints its port, which it does as soon as it answers."""
     assert process.stdout is not None
-    began = time.monotonic()
-    busy_s, wait_s = 0.0, timeout_s
-    while not select.select([process.stdout], [], [], wait_s)[0]:
-        used_s = sum(psutil.Process(process.pid).cpu_times()[:2])
-        waited_s = time.monotonic() - began
-        if waited_s > _PATIENCE * timeout_s or used_s < busy_s + _AT_WORK * wait_s:
-            raise ConfigurationError(
-                f"Prefect's server did not start within {waited_s:.0f} s; the server used {used_s:.0f} s of CPU time.",
-                hint="Raise NIGHTQUANT_SERVER_STARTUP_TIMEOUT_S, or start your own server (prefect server start) and "
-                "set PREFECT_API_URL.",
-            )
-        noted(
-            f"Still waiting for Prefect's server after {waited_s:.0f} s. The server has used {used_s:.0f} s of CPU "
-            f"time; the host's load average is {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors."
+    for waited_s in (timeout_s / 2, timeout_s):
+        if select.select([process.stdout], [], [], timeout_s / 2)[0]:
+            break
+        noted(f"Still waiting for Prefect's server after {waited_s:.0f} s.")
+    else:
+        raise ConfigurationError(
+            f"Prefect's server did not start within {timeout_s:.0f} s.",
+            hint="Raise NIGHTQUANT_SERVER_STARTUP_TIMEOUT_S, or start your own server (prefect server start) and "
+            "set PREFECT_API_URL.",
         )
-        busy_s, wait_s = used_s, timeout_s / 3
-    if port := process.stdout.readline().strip():
-        return port
-    raise ConfigurationError(
-        f"Prefect's server exited with code {process.wait()} before it answered.",
-        hint="Check the server's messages above, and the database in PREFECT_HOME.",
-    )
+    if not process.stdout.readline().strip():
+        raise ConfigurationError(
+            f"Prefect's server exited with code {process.wait()} before it answered.",
+            hint="Check the server's messages above, and the database in PREFECT_HOME.",
+        )

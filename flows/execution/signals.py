@@ -1,7 +1,4 @@
-"""Interruption of a run: SIGTERM and Control-C stop the run, but a failed stage does not.
-
-Prefect's exceptions are imported only when needed, because the command line handles signals without importing Prefect.
-"""
+"""Interruption of a run: SIGTERM and Control-C stop the run, but a failed stage does not."""
 
 from __future__ import annotations
 
@@ -41,10 +38,7 @@ def interruption_behind(error: BaseException) -> BaseException | None:
 
 
 def attempt(what: str, do: Callable[[], R]) -> R | Exception:
-    """Call `do` and return the result or the exception; re-raise interruptions.
-
-    If the exception is not a `NightquantError`, log the traceback and `what`, the name of the action.
-    """
+    """Call `do` and return the result or the exception; re-raise interruptions."""
     try:
         return do()
     except Exception as error:

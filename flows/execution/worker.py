@@ -1,12 +1,8 @@
-"""Prefect worker and Prefect runner that stop their runs in order.
+"""Prefect worker and Prefect runner that stop their runs in order."""
 
-When Prefect's process worker or runner is stopped, it cancels its tasks. If a task is cancelled, asyncio kills the
-task's process with SIGKILL. The run then cannot record its results, and its state stays ``Running``. The classes in
-this module send SIGTERM instead, and wait for the run's process to end.
-
-Prefect finds the worker through the entry point ``prefect.collections`` in ``pyproject.toml``. The worker's type is the
-type of the work pool. The runner serves deployments in ``nightquant serve``.
-"""
+# When Prefect's process worker or runner is stopped, asyncio kills the processes of its runs with SIGKILL, so that they
+# cannot record their results. These classes send SIGTERM, and wait for the run's process to end. Prefect finds the
+# worker through the entry point ``prefect.collections`` in ``pyproject.toml``.
 
 from __future__ import annotations
 

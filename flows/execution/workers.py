@@ -1,8 +1,4 @@
-"""Worker processes that can be stopped by a timeout, by Control-C, or by the kernel when memory runs out.
-
-A thread that runs native code cannot be interrupted, but a process can be stopped. A worker keeps torch loaded between
-stages. If a worker dies, only its current stage fails.
-"""
+"""Worker processes that can be stopped by a timeout, by Control-C, or by the kernel when memory runs out."""
 
 from __future__ import annotations
 
@@ -14,16 +10,14 @@ import signal
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Generic, Self, TypeVar, TypeVarTuple
+from typing import Any, Self, TypeVar, TypeVarTuple
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
@@ -40,15 +34,6 @@ STARTED = "started"  # unit in the progress message that reports the start of a 
 _DATAGRAM = 4096
 
 
-@dataclass(frozen=True)
-class Finished(Generic[R]):
-    """Result of a stage, and its start and end times in seconds on the host's monotonic clock."""
-
-    value: R
-    began: float
-    ended: float
-
-
 class LostError(MeasurementError):
     """The stage exceeded its time limit, or its process died."""
 
@@ -58,12 +43,7 @@ class StoppedError(MeasurementError):
 
 
 class Workers:
-    """Pool of `count` worker processes, each of which runs one stage at a time with `threads` torch threads.
-
-    The workers cache a remote store in the `cache` folder (``""`` means the default folder). A thread of this process
-    calls `listener` with a stage's label, finished work, total work and unit. A ``with`` block closes the pool at the
-    end, or stops the workers if an error occurs.
-    """
+    """Pool of `count` worker processes, each of which runs one stage at a time with `threads` torch threads."""
 
     def __init__(self, count: int, threads: int, cache: str = "", listener: ProgressListener | None = None) -> None:
         self._count, self._initargs, self._listener = count, (threads, cache), listener
@@ -74,7 +54,7 @@ class Workers:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self._address)
         threading.Thread(target=self._listen, daemon=True).start()
-        self._awaited: set[ProcessFuture[Finished[Any]]] = set()
+        self._awaited: set[ProcessFuture[Any]] = set()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._pool = self._start_pool()
@@ -122,26 +102,12 @@ class Workers:
 
     def run(
         self, stage: Callable[[Workspace, *Ts], R], label: str, timeout_s: float | None, store: str, *args: *Ts
-    ) -> Finished[R]:
-        """Run a stage in a worker that opens the store; return the stage's result and times.
-
-        `label` identifies the stage in messages and progress displays. `timeout_s` is None for a stage that enforces
-        its own time limit.
-
-        Raises
-        ------
-        LostError
-            The stage took longer than `timeout_s`, or its process died, usually because memory ran out.
-        NightquantError, OSError
-            An expected error that the stage raised; any unexpected exception becomes a `LibraryError`.
-        """
+    ) -> R:
+        """Run a stage in a worker that opens the store, and return the stage's result."""
         call = (stage, label, store, self._address, *args)
         try:
-            with suppress(BrokenProcessPool):
-                return self._result(call, timeout_s)
-            # A worker that dies while idle breaks the pool. Running the stage again is safe, because artifacts are
-            # looked up by digest.
-            return self._result(call, timeout_s)
+            result: R = self._result(call, timeout_s)
+            return result
         except FutureTimeoutError as error:
             raise LostError(
                 f"{label}: the stage was stopped after {timeout_s:.0f} s.",
@@ -149,7 +115,7 @@ class Workers:
             ) from error
         except BrokenProcessPool as error:
             raise LostError(
-                f"{label}: the worker processes died on both attempts.",
+                f"{label}: the worker processes died.",
                 hint="If the host is running out of memory, lower NIGHTQUANT_WORKERS.",
             ) from error
         except ProcessExpired as error:
@@ -160,7 +126,7 @@ class Workers:
         except CancelledError as error:
             raise StoppedError(f"{label}: the stage was stopped because the run ended.") from error
 
-    def _result(self, call: tuple[object, ...], timeout_s: float | None) -> Finished[Any]:
+    def _result(self, call: tuple[object, ...], timeout_s: float | None) -> Any:
         with self._lock:
             if self._stopped.is_set():
                 raise CancelledError
@@ -171,8 +137,7 @@ class Workers:
             future = self._pool.schedule(run_stage, args=call, timeout=timeout_s)
             self._awaited.add(future)
         try:
-            finished: Finished[Any] = future.result()
-            return finished
+            return future.result()
         finally:
             self._awaited.discard(future)
 
@@ -188,15 +153,8 @@ class Workers:
                 self._listener(*json.loads(message))
 
 
-def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, address: str, *args: *Ts) -> Finished[R]:
-    """Call a stage with an open store, and send its progress to a Unix datagram socket.
-
-    Raises
-    ------
-    LibraryError
-        The stage raised an unexpected exception, or an exception that cannot be unpickled. In the parent, an exception
-        that cannot be unpickled would stop the pool and every running stage.
-    """
+def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, address: str, *args: *Ts) -> R:
+    """Call a stage with an open store, and send its progress to a Unix datagram socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
 
@@ -208,14 +166,12 @@ def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, addr
                 return
 
         progress(0, 0, STARTED)
-        began = time.monotonic()
         try:
-            value = stage(Workspace(ArtifactStore(store), progress), *args)
+            return stage(Workspace(ArtifactStore(store), progress), *args)
         except BaseException as error:
             if isinstance(error, NightquantError | OSError) and _can_be_pickled(error):
                 raise
             raise library_error(f'The stage "{label}" failed', error) from error
-        return Finished(value, began, time.monotonic())
 
 
 def _can_be_pickled(error: BaseException) -> bool:

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from datetime import date
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from flows.alarm import Raised, raise_alarm, summary_line
 from flows.findings import Findings
@@ -47,15 +43,6 @@ GONE: dict[str, Any] = dict.fromkeys(
 )
 
 
-@pytest.mark.slow
-def test_a_finding_is_told_with_its_numbers_and_what_changed_with_it():
-    assert finding().describe() == (
-        "word-lm int8/eager slower: speedup 1.2 (1.1 to 1.3), was 1.5, -20.0% since 2026-11-19; "
-        "cause: environment: torch 2.14.0 → 2.15.0"
-    )
-    assert finding("vanished", **GONE).describe() == "word-lm int8/eager vanished"
-
-
 def test_the_line_of_a_night_names_regressions_and_counts_the_rest():
     assert summary_line(compared()) == "no regression"
     found = compared(finding(), finding("improved"), finding("appeared", **GONE), absences=("no run on 2026-11-20",))
@@ -71,53 +58,23 @@ def test_a_night_without_anything_to_compare_never_says_that_there_is_no_regress
     assert summary_line(Findings(partly)) == "no regression; 1 of 2 numbers not comparable"
 
 
-@pytest.mark.slow
-def test_a_commands_own_server_that_died_is_not_asked_again_and_again(
-    hook: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, received = hook
-    server = subprocess.Popen([sys.executable, "-c", ""])
-    os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    monkeypatch.setenv("NIGHTQUANT_OWN_SERVER_PID", str(server.pid))
-    raised = raise_alarm(compared(finding()), Settings(webhook_url=SecretStr(url)))
-    server.wait()
-    assert raised.message.endswith("no event and no artifact in Prefect: its server died")
-    assert len(received) == 1
-
-
 @pytest.mark.server
-def test_a_regression_becomes_artifacts_an_event_and_a_call(
+def test_a_regression_becomes_an_artifact_and_a_call(
     prefect_server: None, hook: tuple[str, list[dict[str, Any]]]
-):
+) -> None:
     from prefect import flow, get_client
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
     from prefect.context import get_run_context
-    from prefect.events.clients import AssertingEventsClient
-    from prefect.events.worker import EventsWorker
 
     url, received = hook
 
     @flow
     def night() -> tuple[str, Raised]:
-        context = get_run_context()
-        run_id = str(context.flow_run.id)  # type: ignore[union-attr]
+        run_id = str(get_run_context().flow_run.id)  # type: ignore[union-attr]
         found = compared(finding(), finding("improved"))
-        return run_id, raise_alarm(found, Settings(webhook_url=url), run_id="r1")  # type: ignore[arg-type]
+        return run_id, raise_alarm(found, Settings(webhook_url=url))  # type: ignore[arg-type]
 
-    EventsWorker.set_client_override(AssertingEventsClient)
-    AssertingEventsClient.reset()
-    try:
-        run_id, raised = night()
-        events = [event for client in AssertingEventsClient.all for event in client.events]
-    finally:
-        EventsWorker.set_client_override(None)
-        AssertingEventsClient.reset()
-    mine = [event for event in events if event.event == "nightquant.regression"]
-    assert len(mine) == 1
-    assert mine[0].resource.id == "nightquant.workload.word-lm"
-    assert (mine[0].payload["tonight"], mine[0].payload["run_id"]) == (1.2, "r1")
-    assert any(related.id == f"prefect.flow-run.{run_id}" for related in mine[0].related)
+    run_id, raised = night()
     assert raised.message.startswith("1 regression: word-lm int8/eager slower")
     assert raised.failed == {}
     assert [payload["event"] for payload in received] == ["nightquant.regression"]
@@ -125,10 +82,7 @@ def test_a_regression_becomes_artifacts_an_event_and_a_call(
     with get_client(sync_client=True) as client:
         chosen = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))  # type: ignore[list-item]
         artifacts = client.read_artifacts(artifact_filter=chosen)
-    assert sorted((artifact.key, artifact.type) for artifact in artifacts) == [
-        ("regressions", "markdown"),
-        ("regressions-table", "table"),
-    ]
+    assert [(artifact.key, artifact.type) for artifact in artifacts] == [("regressions", "markdown")]
 
 
 @pytest.mark.server
@@ -167,23 +121,6 @@ def test_what_is_wrong_with_a_block_is_said_in_words(prefect_server: None) -> No
 
 
 @pytest.mark.server
-def test_whatever_a_block_raises_stops_nothing_and_is_named_without_its_text(
-    prefect_server: None, monkeypatch: pytest.MonkeyPatch, hook: tuple[str, list[dict[str, Any]]]
-) -> None:
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise KeyError("https://user:secret@example.org")
-
-    monkeypatch.setattr("flows.alarm.Block.load", refuse)
-    monkeypatch.setattr("flows.alarm.emit_event", refuse)
-    monkeypatch.setattr("flows.alarm.create_markdown_artifact", refuse)
-    url, received = hook
-    raised = raise_alarm(compared(finding()), Settings(notification_block="slack-webhook/x", webhook_url=url))  # type: ignore[arg-type]
-    assert [payload["event"] for payload in received] == ["nightquant.regression"]
-    assert raised.failed == {"notification block slack-webhook/x": "KeyError"}
-    assert raised.message.endswith("no event in Prefect: KeyError; no artifact in Prefect's UI: KeyError")
-
-
-@pytest.mark.server
 def test_a_night_that_could_not_be_compared_is_reported_as_such(
     prefect_server: None, hook: tuple[str, list[dict[str, Any]]]
 ) -> None:
@@ -193,10 +130,3 @@ def test_a_night_that_could_not_be_compared_is_reported_as_such(
     line = "comparing with earlier nights failed: the results cannot be read"
     assert received[0]["message"].endswith(line)
     assert [payload["troubles"] for payload in received] == [[line]]
-
-
-@pytest.mark.server
-def test_a_quiet_night_makes_no_noise(prefect_server: None, hook: tuple[str, list[dict[str, Any]]]):
-    url, received = hook
-    assert raise_alarm(compared(), Settings(webhook_url=url)).message == "no regression"  # type: ignore[arg-type]
-    assert received == []

@@ -80,14 +80,14 @@ def speeds(names: set[str]) -> Timed:
     return Timed(speeds={f"{name}/eager": SPEED for name in names}, refused={})
 
 
-def test_timing_that_fails_is_repeated_in_halves_until_the_broken_trial_is_found(
+def test_timing_that_fails_is_repeated_for_each_trial_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stages = Stages(lambda names: BROKEN if "r3" in names else speeds(names))
     found = answering(monkeypatch, stages).find(TIME, TRIALS)
     good, broken = Found(speed=SPEED), Found(failed="benchmark: the launch died")
     assert found == [good, good, broken, good]
-    assert stages.timed == [{"r1", "r2", "r3", "r4"}, set(), {"r1", "r2"}, {"r3", "r4"}, {"r3"}, {"r4"}]
+    assert stages.timed == [{"r1", "r2", "r3", "r4"}, set(), {"r1"}, {"r2"}, {"r3"}, {"r4"}]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_timing_that_fails_is_repeated_in_halves_until_the_broken_trial_is_found
     ],
     ids=["dead server", "broken baseline"],
 )
-def test_timing_that_no_trial_can_have_broken_ends_the_search_and_is_not_repeated_in_halves(
+def test_timing_that_no_trial_can_have_broken_ends_the_search_and_is_not_repeated(
     failure: Failure, timed: list[set[str]], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stages = Stages(lambda names: failure)

@@ -1,4 +1,3 @@
-import json
 import subprocess
 import sys
 
@@ -31,19 +30,6 @@ def test_an_unknown_workload_is_one_message_and_exit_code_2(tmp_path):
 
 
 @pytest.mark.slow
-def test_debug_shows_the_traceback(tmp_path):
-    done = _run("nightly", "--workload", "nope", "--debug", cwd=tmp_path)
-    assert done.returncode != 0
-    assert "Traceback" in done.stderr
-
-
-def test_an_unknown_command_lists_what_there_is(tmp_path):
-    done = _run("nigthly", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "No such command" in done.stderr
-
-
-@pytest.mark.slow
 def test_a_wrong_date_says_what_is_expected(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["nightly", "--night", "yesterday"])
@@ -59,13 +45,3 @@ def test_a_store_that_cannot_be_written_is_refused_before_anything_runs(tmp_path
     assert done.returncode == 2
     assert "Cannot write to the store" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
-def test_workloads_lists_the_built_in_ones(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["workloads", "--format", "json"])
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    for name in ("word-lm", "lstm-demo", "resnet18", "python-text"):
-        assert name in {workload["name"] for workload in json.loads(shown)}

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from flows.console import night_lines, shown_path
+from flows.console import night_lines
 
 LONG = "dynamic-int8-embedding8-with-a-name-that-is-as-long-as-a-name-may-be"
 
@@ -56,13 +56,6 @@ def test_what_was_skipped_is_said_once_with_its_reason() -> None:
     assert not [line for line in lines if "int8/torchscript  " in line]
 
 
-def test_a_baseline_in_a_slow_kernel_is_said_with_what_to_do() -> None:
-    lines = printed([BASELINE | {"doubts": '["83% of the time is a::slow: compare the other runtime, or this"]'}])
-    assert [line for line in lines if "slow" in line] == [
-        "  warning: 83% of the time is a::slow: compare the other runtime, or this"
-    ]
-
-
 def test_the_winner_is_marked_the_numbers_are_aligned_and_the_reason_follows() -> None:
     slower = row(
         "float16", "hold", "min_speedup requires 1.5, but the measured value is uncertain", **faster(1.2, 1.1, 1.3)
@@ -95,20 +88,6 @@ def test_without_a_winner_the_nearest_and_its_reason_are_shown() -> None:
     assert "→ the current bundle stays; the closest candidate is" in printed(rows, outcome="kept")[-3]
 
 
-def test_an_unknown_current_bundle_is_not_called_none() -> None:
-    why = "passes all 2 rules; the current bundle is unknown: current.json is damaged"
-    lines = printed([row("dynamic-int8", "hold", why), BASELINE], outcome="held", warning="Check current.json.")
-    text = " ".join(line.strip() for line in lines)
-    assert "→ the current bundle is unknown; the closest candidate is dynamic-int8/torchscript, held:" in text
-
-
-def test_a_bundle_that_stays_is_marked_as_such() -> None:
-    lines = printed([row("dynamic-int8", "stays", "stays: it passes"), BASELINE], outcome="kept")
-    assert lines[-4].startswith("★ dynamic-int8/torchscript")
-    assert lines[-4].endswith("  stays")
-    assert lines[-3] == "→ dynamic-int8/torchscript stays: it passes"
-
-
 def test_a_failure_is_said_once_however_many_candidates_it_cost_with_its_first_line() -> None:
     why = "checkpoint: cannot read [/data/x]: bad value\nand twenty lines more"
     lines = printed([row(recipe, "failed", why) for recipe in ("float", "int8", "half")])
@@ -125,17 +104,6 @@ def test_nothing_is_wider_than_80_columns_and_no_name_loses_its_end(recipe: str)
     lines = printed([row(recipe, "hold", reason, quality_difference=-123.456), BASELINE])
     assert max(map(len, lines)) <= 80
     assert sum(line.count(recipe[-8:] + "/torchscript") for line in lines) >= 1
-
-
-def test_the_current_bundles_own_row_is_not_a_candidate() -> None:
-    rows = [row("dynamic-int8", "pass"), row("dynamic-int8", "stays", setting="incumbent"), BASELINE]
-    assert sum("dynamic-int8/" in line for line in printed(rows)) == 2  # in the table, and as the nearest
-
-
-def test_paths_in_the_working_folder_are_written_without_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert shown_path(f"{tmp_path}/nightquant-store") == "nightquant-store"
-    assert shown_path("s3://bucket/store") == "s3://bucket/store"
 
 
 def test_a_night_that_is_decided_with_cold_caches_says_so() -> None:

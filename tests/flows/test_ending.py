@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,12 @@ from flows.night import Night
 from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
 from flows.settings import load_settings
-from storage.bundles import BundleStore
-from storage.errors import BundleError, StoreError
 from storage.holder import Holder, hold
 from storage.recovery import unrecorded_switches
 from storage.results.query import open_fresh, rows_of
 from tasks.judgement import GateDecision, Judgement
 from tasks.results import CandidateResult, Failure, WorkloadResult
 from tests.flows.commands import filled_store
-from tests.storage.bundle_files import key_file, publish, signer_of
 from tests.storage.results.rows import baseline, measurement, write_night
 from tests.tasks.test_gate import workload
 
@@ -87,7 +83,7 @@ def test_the_alarm_is_raised_and_the_status_recorded_whatever_else_fails(
         record_rows(night, baseline(night.info.run_id, DAY))  # and the candidate has vanished
 
     monkeypatch.setattr(nightly, "_measure", measure)
-    state = nightly._carry_out(night, Reporter(), time.perf_counter())
+    state = nightly._carry_out(night, Reporter())
     summary = state.result(raise_on_failure=False)
     assert isinstance(summary, NightSummary)
     assert [payload["message"] for payload in received] == ["1 regression: word-lm dynamic/eager vanished"]
@@ -110,7 +106,7 @@ def test_an_alarm_that_reaches_nobody_costs_the_exit_code_so_that_the_server_rep
     for day in range(1, 5):
         write_night(night.store, DAY - dt.timedelta(day))
     monkeypatch.setattr(nightly, "_measure", lambda night: record_rows(night, baseline(night.info.run_id, DAY)))
-    state = nightly._carry_out(night, Reporter(), time.perf_counter())
+    state = nightly._carry_out(night, Reporter())
     assert state.name == "Failed"
     assert "webhook failed: answered 500" in (state.message or "")
 
@@ -150,23 +146,6 @@ def test_a_kill_in_a_workloads_benchmark_costs_no_measured_ones_rows(
         nightly._measure(night)
     assert rows(night.store, "select workload, run_id from measurements") == [
         {"workload": "first", "run_id": night.info.run_id}
-    ]
-
-
-def test_a_kill_in_a_workloads_hand_over_costs_no_other_ones_row(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    night = begin()
-    two_workloads(night)
-
-    def first_then_die(result: WorkloadResult, *_: object, **__: object) -> Handover:
-        if result.workload.name == "second":
-            raise Killed
-        return handed_over("v1")
-
-    monkeypatch.setattr(nightly, "hand_over", first_then_die)
-    with executing(night.settings, Reporter()), pytest.raises(Killed):
-        nightly._hand_over(night)
-    assert rows(night.store, "select workload, bundle_version from promotions") == [
-        {"workload": "first", "bundle_version": "v1"}
     ]
 
 
@@ -211,66 +190,3 @@ def test_the_next_night_records_what_a_dead_one_handed_over_and_that_it_died(beg
     assert rows(store, "select run_id, status from runs") == [{"run_id": run, "status": "failed"}]
     assert night.remarks == [f"run {run} published word-lm/{filled_store.VERSIONS[0]} and died; this run recorded that"]
     assert not night.has_failures()
-
-
-def test_a_switch_that_cannot_be_recorded_is_remarked_on_and_the_night_goes_on(begin: Begin) -> None:
-    store, run = begin().store, filled_store.RUNS[0]
-    nightly.steps.record.fn(
-        begin().info.model_copy(update={"run_id": run}),
-        {"measurements": [measurement(run, filled_store.NIGHTS[0])]},
-        store,
-    )
-    filled_store.hand_over(Path(store), 0)
-    model = Path(store) / "handoff/word-lm" / filled_store.VERSIONS[0] / "model.ts"
-    model.chmod(0o644)
-    model.write_text("another")
-    night = begin()
-    with hold(store, Holder(night.info.run_id, "")) as held:
-        nightly._record_dead_runs(night, held)
-    assert "could not be recorded" in night.remarks[0]
-    assert "model.ts was changed" in night.remarks[0]
-
-
-def test_what_stays_current_is_signed_again_unless_others_changed_it(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", str(key_file()))
-    night = begin()
-    bundles = BundleStore(night.store, signer_of())
-    current = publish(bundles, 1)
-    path = Path(night.store) / "handoff/word-lm/current.json"
-    before = path.read_text()
-
-    def serial() -> int:
-        pointer = bundles.pointer("word-lm")
-        assert pointer is not None
-        return pointer.serial
-
-    first = serial()
-    with executing(night.settings, Reporter()):
-        nightly._renew(night, "word-lm", current)
-        assert serial() > first
-        path.write_text(before)
-        with pytest.raises(BundleError, match="is an old copy"):
-            nightly._renew(night, "word-lm", current)
-    assert path.read_text() == before
-
-
-def test_rows_that_the_store_refuses_are_a_problem_of_their_own_workload(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    night = begin()
-    two_workloads(night)
-    monkeypatch.setattr(nightly, "hand_over", lambda *_, **__: handed_over("v"))
-    record = nightly.steps.record
-
-    def refuse(run: object, tables: object, store: object, part: str = "") -> None:
-        if part == "first":
-            raise StoreError("The rows for the table promotions were rejected: column reason is NULL.")
-        return record(run, tables, store, part)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(nightly.steps, "record", refuse)
-    with executing(night.settings, Reporter()):
-        nightly._hand_over(night)
-    assert [row["workload"] for row in rows(night.store, "from promotions")] == ["second"]
-    assert "column reason is NULL" in night.problems["publishing first"]

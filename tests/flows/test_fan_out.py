@@ -49,23 +49,6 @@ def test_a_refusal_in_a_further_setting_is_told_and_fails_no_candidate(monkeypat
     assert [one.failure.error if one.failure else "" for one in result.candidates] == ["", "", "its output differs"]
 
 
-@pytest.mark.slow
-def test_what_is_odd_about_the_data_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    stages: dict[str, Any] = {
-        "prepare": DatasetRef(kind="images", digest="d" * 64, splits={}, notes=("pictures are enlarged", "and few")),
-        "checkpoint": Failure(stage="checkpoint", error="no weights"),
-    }
-    monkeypatch.setattr(fan_out, "settle", lambda future, stage: stages[stage])
-    monkeypatch.setattr(fan_out, "note", told.append)
-    future: Any = None
-
-    with disable_run_logger():
-        fan_out.gather(fan_out.Submitted(workload(), "store", future, future, {}, {}))
-
-    assert told == ["demo: the data: pictures are enlarged; and few"]
-
-
 @pytest.mark.parametrize("runner", ["threads", "dask"])
 def test_a_cluster_gets_every_benchmark_at_once_and_each_where_it_may_run(
     monkeypatch: pytest.MonkeyPatch, runner: Literal["threads", "dask"]
@@ -123,11 +106,6 @@ def test_only_what_could_be_promoted_is_timed_until_it_is_decided() -> None:
     assert standings({"objective": "smallest", "min_speedup": 1.1}) == ["challenger", "challenger"]
 
 
-def test_tonights_candidate_that_is_the_incumbent_defends_itself_whatever_its_rules_say() -> None:
-    held = Incumbent(version="2026-11-20-0123456789ab", same_as="int8/torchscript")
-    assert standings({"min_speedup": 1.1, "min_size_ratio": 2.0}, held) == ["defender", "challenger"]
-
-
 VERSION = "2026-11-20-0123456789ab"
 KILLED = Failure(stage="", error="its process was killed, most likely because memory ran out.")
 JOB = Job(
@@ -181,13 +159,6 @@ def test_a_current_bundle_whose_measurement_was_killed_is_known_and_not_measured
     found = looked_up(monkeypatch, handoff=deployed(), **good | {stage: KILLED})
     assert isinstance(found, Incumbent)
     assert (found.version, found.fault, found.failure) == (VERSION, "", KILLED)
-
-
-def test_the_current_bundle_is_looked_up_although_the_baseline_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looked_up(monkeypatch, baseline=KILLED, handoff=deployed())
-    assert isinstance(found, Incumbent)
-    assert found.failure is not None
-    assert found.failure.error == "The baseline float/eager failed."
 
 
 def test_a_benchmark_that_failed_costs_the_current_bundle_its_measurement_too(

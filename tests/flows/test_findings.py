@@ -47,13 +47,6 @@ def test_missed_nights_and_workloads_that_are_gone_are_told(tmp_path: Path):
     assert absences(tmp_path, last, is_everything=False) == (missed,)
 
 
-@pytest.mark.slow
-def test_a_store_that_is_used_now_and_then_misses_no_night(tmp_path: Path):
-    for day in (1, 8, 20):
-        record(tmp_path, date(2026, 11, day), ["word-lm"])
-    assert absences(tmp_path, date(2026, 11, 20)) == ()
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """Four nights, the last of which lacks a candidate that was there before."""
@@ -79,11 +72,6 @@ def test_what_was_recorded_counts_whatever_the_catalog_holds(store: Path) -> Non
     (store / CATALOG).write_bytes(b"no catalog")
     assert found(store) == ["vanished"]
     assert (store / CATALOG).read_bytes() == b"no catalog"
-
-
-@pytest.mark.slow
-def test_other_workloads_are_passed_over(store: Path) -> None:
-    assert look_back(str(store), LAST, {"lstm-demo"}, is_everything=True).comparison.findings == ()
 
 
 def test_a_run_of_some_recipes_reports_none_that_vanished(store: Path) -> None:

@@ -188,11 +188,6 @@ def test_an_unknown_current_bundle_is_not_replaced_and_the_run_says_so(
     assert outcome.problem == f"the current bundle is unknown, so nothing was promoted: {why}"
 
 
-def test_where_it_is_certain_that_nothing_is_current_a_failed_look_up_does_not_matter(site: Site) -> None:
-    outcome = site.night(FIRST, UnknownIncumbent(reason="the worker was lost"))
-    assert (outcome.version, outcome.problem) == (site.current(), "")
-
-
 def test_an_unreadable_pointer_is_not_no_pointer(site: Site) -> None:
     site.night(FIRST, None)
     found = site.incumbent()
@@ -233,12 +228,6 @@ def test_a_winner_that_cannot_be_packaged_replaces_nothing_and_what_stays_is_ren
     assert serial(site) > before
 
 
-def test_a_first_winner_that_cannot_be_packaged_leaves_nothing_current(site: Site) -> None:
-    outcome = site.night(FIRST, None, instead=failing(BundleError("the model differs by 1.")))
-    assert (outcome.version, decided(outcome)) == ("", {INT8: "hold"})
-    assert outcome.problem == f"{INT8} was chosen, but its bundle could not be built: the model differs by 1"
-
-
 def test_a_switch_whose_answer_was_lost_has_happened(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     first = site.night(FIRST, None).version
     promote = BundleStore.promote
@@ -252,19 +241,6 @@ def test_a_switch_whose_answer_was_lost_has_happened(site: Site, monkeypatch: py
     assert site.current() == outcome.version != first
     assert (decided(outcome), stays(outcome)) == ({HALF: "promote"}, False)
     assert "is current, but a later step failed: Cannot write to the store" in outcome.problem
-
-
-@pytest.mark.slow
-def test_nothing_is_said_where_the_switch_may_have_happened(site: Site) -> None:
-    site.night(FIRST, None)
-
-    def damage() -> BundleRef:
-        (site.root / "handoff/demo/current.json").write_text("{")
-        raise StoreError("Cannot write to the store.")
-
-    outcome = site.night(FASTER, site.incumbent(), instead=damage)
-    assert (outcome.judgement, outcome.version) == (None, "")
-    assert "it is unknown whether the bundle is current" in outcome.problem
 
 
 def test_content_that_somebody_rolled_back_from_is_excluded_and_the_runner_up_wins(site: Site) -> None:
@@ -292,24 +268,6 @@ def test_what_stays_is_renewed_whether_it_is_tonights_candidate_or_its_own_files
         assert serial(site) > before
 
 
-def test_what_was_not_looked_at_is_not_renewed_and_what_was_killed_in_an_evaluation_is(site: Site) -> None:
-    site.signer = signer_of()
-    site.night(FIRST, None)
-    before = serial(site)
-    site.night(FASTER, UnknownIncumbent(reason="the worker was lost"))
-    assert serial(site) == before
-    site.night(FASTER, site.incumbent(failure=Failure(stage="evaluate", error="killed")))
-    assert serial(site) > before
-
-
-def test_a_signature_that_cannot_be_renewed_is_a_problem(site: Site) -> None:
-    site.night(FIRST, None)
-    site.signer = signer_of()
-    outcome = site.night([row(INT8, setting="incumbent")], site.incumbent())
-    assert stays(outcome) is True
-    assert "nightquant handoff sign demo" in outcome.problem
-
-
 def test_content_that_the_key_did_not_sign_is_packaged_again_and_recorded_as_replaced(site: Site) -> None:
     first = site.night(FIRST, None).version
     site.signer = signer_of()
@@ -319,13 +277,6 @@ def test_content_that_the_key_did_not_sign_is_packaged_again_and_recorded_as_rep
     assert outcome.judgement is not None
     assert outcome.judgement.incumbent is not None
     assert "packaged again" in outcome.judgement.incumbent.reason
-
-
-def test_the_content_that_is_current_replaces_nothing_although_its_bytes_were_made_again(site: Site) -> None:
-    first = site.night(FIRST, None).version
-    again = [row(INT8, over_incumbent=2.0, over_incumbent_low=1.9), row(INT8, setting="incumbent")]
-    outcome = site.night(again, site.incumbent())
-    assert (outcome.version, stays(outcome), decided(outcome)) == (first, True, {INT8: "promote"})
 
 
 @pytest.mark.parametrize(

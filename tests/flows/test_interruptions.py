@@ -8,7 +8,6 @@ from importlib.resources import files
 
 import pytest
 
-from benchmarks.kills import kill_deployed
 from storage.check import check
 from storage.results.query import run_query
 from tests.flows.processes import quick_night
@@ -81,11 +80,3 @@ def test_a_night_that_is_stopped_while_its_server_starts_ends_with_it(home, tmp_
     assert command.process.returncode == 128 + signal.SIGTERM, output
     assert "Stopped by SIGTERM" in output
     assert command.wait_until_gone() == []
-
-
-@pytest.mark.long
-def test_killed_nights_leave_a_whole_store_and_no_process_and_the_next_one_goes_on(migrated_home, tmp_path):
-    shutil.copytree(migrated_home, tmp_path / "prefect")
-    # `python -m benchmarks.kills --times 50` is the full proof; everything at once is what test_power_cut.py kills.
-    kills = [kill.target for kill in kill_deployed(tmp_path, 2, 20261121)]
-    assert kills == ["flow", "stage worker"]

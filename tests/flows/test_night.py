@@ -1,13 +1,11 @@
 """A run's name and what is kept of one that was stopped."""
 
 import datetime as dt
-import subprocess
 from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
 
-import flows.night
 from flows.execution.signals import Terminated
 from flows.handover import Handover
 from flows.night import Night
@@ -17,7 +15,6 @@ from flows.settings import load_settings
 from storage.results.query import run_query
 from tasks.judgement import GateDecision, Judgement
 from tasks.machine import observe
-from tasks.refs import DatasetRef
 from tasks.results import BenchmarkResult, WorkloadResult
 from tests.flows.commands import filled_store
 from tests.storage.results.rows import baseline, measurement
@@ -46,14 +43,6 @@ def test_flow_runs_that_were_made_in_one_millisecond_are_two_runs(begin):
 def test_a_flow_run_that_is_retried_is_another_run(begin):
     flow_run = "019aa5d2-1c00-7abc-8def-0123456789ab"
     assert begin(flow_run, 2).info.run_id == f"{begin(flow_run, 1).info.run_id}-2"
-
-
-@pytest.mark.slow
-def test_the_runs_message_says_what_is_odd_about_the_data(begin):
-    night = begin()
-    dataset = DatasetRef(kind="images", digest="d" * 64, splits={}, notes=("the median image is enlarged 7 times",))
-    night.add(WorkloadResult(workload=night.workloads[0], dataset=dataset, candidates=()))
-    assert night.message().endswith(", word-lm: the median image is enlarged 7 times")
 
 
 @pytest.mark.slow
@@ -111,21 +100,3 @@ def test_host_and_processor_of_a_run_are_those_of_the_host_that_benchmarked(begi
     night.results.append(WorkloadResult(workload=night.workloads[0], candidates=(), benchmark=benchmark))
     row = night.run_row("completed", "")
     assert (row["host"], row["cpu"], row["fingerprint"]) == ("far", "Z80", "f" * 64)
-
-
-def test_the_commit_is_that_of_nightquants_own_checkout_alone(tmp_path, monkeypatch):
-    def git(*arguments):
-        who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
-        done = subprocess.run(["git", "-C", tmp_path, *who, *arguments], check=True, capture_output=True, text=True)
-        return done.stdout.strip()
-
-    git("init")
-    git("commit", "--allow-empty", "-m", "somebody's")
-    # A virtual environment in somebody's repository, then somebody's checkout, then ours.
-    for root, project, ours in (("lib", None, False), ("", "theirs", False), ("", "nightquant", True)):
-        folder = tmp_path / root
-        (folder / "flows").mkdir(parents=True, exist_ok=True)
-        if project:
-            (folder / "pyproject.toml").write_text(f'[project]\nname = "{project}"\n')
-        monkeypatch.setattr(flows.night, "__file__", str(folder / "flows" / "night.py"))
-        assert flows.night._git_commit() == (git("rev-parse", "HEAD") if ours else None)

@@ -110,21 +110,3 @@ def test_from_nothing_to_a_scheduled_night(server, environment, in_background):
         check=True,
     )
     assert runs.stdout.split() == ["n", "2"]
-
-
-def test_wrong_parameters_are_refused_before_anything_is_scheduled(server, environment):
-    def run(command):
-        return subprocess.run(
-            shlex.split(command), env=environment, cwd=ROOT, capture_output=True, text=True, check=False
-        )
-
-    # A pool of its own: the tests run in any order, and the page's commands make the other one.
-    for command in (
-        "prefect --no-prompt work-pool create without-workers --type process",
-        "prefect --no-prompt deploy --name smoke --pool without-workers",
-    ):
-        done = run(command)
-        assert done.returncode == 0, done.stdout + done.stderr
-    done = run("""prefect deployment run nightly-quantization/smoke --param 'request={"profile": "slow"}'""")
-    assert done.returncode != 0
-    assert "profile" in done.stdout + done.stderr

@@ -12,7 +12,6 @@ from flows import steps
 from flows.execution.context import executing
 from flows.reporter import Reporter
 from flows.settings import load_settings
-from storage.errors import StoreError
 from storage.results.catalog import refresh
 from storage.results.query import run_query
 from tasks.results import RunInfo
@@ -45,18 +44,3 @@ def test_a_value_that_is_not_recorded_is_told_of_and_costs_nothing_else(tmp_path
         {"workload": "word-lm", "speedup": 2.0, "why": None},
     ]
     assert run_query(store, "from runs").num_rows == 1
-
-
-@pytest.mark.server
-def test_rows_that_only_a_defect_can_make_fail_the_task_and_the_run_is_recorded(
-    tmp_path: Path, prefect_server: None
-) -> None:
-    store = str(tmp_path / "store")
-    defect = measurement("r1", DAY, latency_ms=3.0)
-    with (
-        executing(load_settings(store=store), Reporter()),
-        pytest.raises(StoreError, match=r"unknown columns \['latency_ms'\]"),
-    ):
-        steps.record(RUN, {"measurements": [defect], "runs": [run_row("r1", DAY)]}, store)
-    refresh(store)
-    assert run_query(store, "select run_id, status from runs").to_pylist() == [{"run_id": "r1", "status": "completed"}]

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import shutil
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from flows.execution.workers import LostError
-from flows.sampled import compared, undecided
+from flows.sampled import compared
 from flows.trial import built
 from storage.artifacts import ArtifactStore, artifacts_in
 from storage.root import StoreRoot
 from tasks.job import Workspace
-from tasks.refs import ArtifactRef
-from tasks.results import CandidatePreview, Comparison, Evaluation, Preview
+from tasks.results import CandidatePreview, Preview
 from tasks.runtimes.base import CandidateFiles
 from tasks.stages import evaluate, pace
 from tasks.workload import Workload
-from tasks.workload.gate import Gate
 from tests.flows.trials import runner, tried_out
 from tests.tasks.domains.custom.own import own
 from tests.tasks.outliers import write_networks
@@ -114,14 +110,6 @@ def test_a_float_model_no_better_than_a_constant_answer_is_reported_unless_its_w
     assert evaluation.constant_quality == (12.5 if kind == "uri" else None)
 
 
-@pytest.mark.slow
-def test_nothing_is_said_of_weights_that_are_drawn(folder: Path) -> None:
-    # The module is born with the planted weights, of which a preview cannot know that they are trained.
-    model = {"kind": "factory", "factory": "arrival_net:Net", "arguments": {"weights": str(folder / "planted.pth")}}
-    found = previewed(folder, model=model, checkpoint={"kind": "seeded"})
-    assert all(each.loss is None for each in found.values())
-
-
 @pytest.fixture(scope="module")
 def tried(weights: Path) -> tuple[Workload, Preview]:
     """A trial before its comparisons."""
@@ -131,21 +119,7 @@ def tried(weights: Path) -> tuple[Workload, Preview]:
 
 
 def ended(tried: tuple[Workload, Preview], weights: Path, before: Any) -> dict[str, CandidatePreview]:
-    rows = tried[1].candidates
-    for found in compared(*tried, runner(weights / "store", before)):
-        rows = found.candidates
-    return {row.candidate: row for row in rows}
-
-
-@pytest.mark.slow
-def test_the_float_models_own_quality_is_known_before_any_comparison(tried: tuple[Workload, Preview]) -> None:
-    reference = tried[1].reference
-    assert reference is not None
-    assert reference.evaluation.quality > 90
-    assert reference.describe().startswith("The float model has accuracy ")
-    assert reference.describe().endswith(" on 256 test samples.")
-    waiting = {row.candidate: row.uncompared for row in tried[1].candidates}
-    assert waiting == {"float/eager": "", FOUND[0]: "the trial ended first", FOUND[1]: "the trial ended first"}
+    return {row.candidate: row for row in compared(*tried, runner(weights / "store", before)).candidates}
 
 
 @pytest.mark.slow
@@ -160,7 +134,6 @@ def test_a_candidate_that_is_too_slow_is_not_evaluated_and_one_that_is_slow_sees
 
     slow, slower = ended(tried, weights, before)[FOUND[1]], ended(tried, weights, before)[FOUND[0]]
     assert slow.samples == 64
-    assert slow.undecided == ""  # 64 samples suffice for a loss of more than a third
     assert slow.comparison is not None
     assert slower.comparison is None
     assert slower.uncompared.startswith("it takes 5 s per row, ")
@@ -189,77 +162,3 @@ def test_layers_are_not_recommended_for_float_if_the_gate_would_refuse_the_size(
     assert "the gate's min_size_ratio is 3" in loss.refused
     assert "exclude =" not in loss.describe()
     assert f"Keeping them float would leave a loss of 0.0%, but {loss.refused}." in loss.describe()
-
-
-REGRESSION = """
-    import torch
-    from torch import nn
-
-    def build():
-        return nn.Sequential(nn.Linear(4, 3))
-
-    def values(count):
-        return torch.randn(count, 4, generator=torch.Generator().manual_seed(0))
-
-    def read():
-        net = build()
-        net.load_state_dict(torch.load("own.pth"))
-        rows = values(300)
-        with torch.no_grad():
-            return {"train": (rows := list(zip(rows, net(rows)))), "test": rows}
-"""
-
-
-@pytest.mark.slow
-def test_losses_of_a_model_without_errors_are_fractions_of_a_constant_answers_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "regression_net.py").write_text(textwrap.dedent(REGRESSION))
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 3))
-    torch.save(net.state_dict(), "own.pth")
-    asked = own(
-        tmp_path,
-        data={"kind": "factory", "factory": "regression_net:read"},
-        model={"kind": "factory", "factory": "regression_net:build"},
-        checkpoint={"kind": "uri", "uri": "own.pth"},
-        evaluate={"metric": "mae"},
-        recipe=[{"name": "float", "method": "none"}, {"name": "int8", "method": "dynamic", "modules": ["Linear"]}],
-    )
-    found = tried_out(asked, runner(tmp_path / "store"))
-    assert not found.problems
-    reference, row = found.reference, found.candidates[1]
-    assert reference is not None
-    rows = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        errors = (net(rows) - net(rows).mean(0)).abs().mean(dtype=torch.float64)
-    assert reference.evaluation.constant_quality == pytest.approx(float(errors), rel=0.1)  # on 256 of the 300 rows
-    assert reference.is_nearly_perfect
-    assert row.comparison is not None
-    share = row.comparison.quality_difference / reference.unit
-    assert 0 < share < 0.05
-    assert (row.loss is None) is (share <= 0.01)
-
-
-@pytest.mark.parametrize(
-    ("ends", "bound", "said"),
-    [
-        ((-1.07, 1.07), 0.5, "about 1,200 test samples would decide whether the loss is within max_quality_drop = 0.5"),
-        ((-1.07, 1.07), 0.6, ""),  # about 820 samples are there
-        ((-0.4, 0.4), 0.5, ""),
-        ((-9.0, 9.0), 1e-9, "more test samples than anyone has would decide"),
-    ],
-)
-def test_a_test_split_that_is_too_small_for_the_bound_is_told_with_the_size_that_would_do(
-    ends: tuple[float, float], bound: float, said: str
-) -> None:
-    of = {"recipe": "float", "runtime": "eager", "metrics": {}, "outputs": ArtifactRef(kind="outputs", digest="")}
-    before = Evaluation(
-        **of, quality_metric="accuracy", quality=90.0, quality_batched=90.0, higher_is_better=True, samples=256
-    )
-    comparison = Comparison(quality_difference=0.0, quality_difference_low=ends[0], quality_difference_high=ends[1])
-    found = undecided(comparison, before, Gate(max_quality_drop=bound), available=1000)
-    assert found.startswith(said)
-    assert found.endswith("; there are 1,000") is bool(said)
-    assert undecided(comparison, before, Gate(), available=1000) == ""

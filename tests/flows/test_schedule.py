@@ -62,7 +62,7 @@ def client() -> Iterator[Any]:
 
 
 def test_each_date_of_a_schedule_has_one_night_when_the_clocks_change(client: Any) -> None:
-    from flows.schedule import night_of
+    from flows.night import night_of
 
     deployment = Deployment(client, cron("30 1 * * *", "Europe/Berlin", "nightly"))
     for first in (date(2026, 3, 28), date(2026, 10, 24)):
@@ -71,7 +71,7 @@ def test_each_date_of_a_schedule_has_one_night_when_the_clocks_change(client: An
 
 
 def test_each_run_has_the_zone_of_its_own_schedule_and_utc_without_a_zone(client: Any) -> None:
-    from flows.schedule import night_of
+    from flows.night import night_of
 
     east, none = cron("30 0 * * *", "Pacific/Kiritimati", "east"), cron("0 11 * * *", None, "none")
     runs = Deployment(client, east, none).runs(datetime(2026, 3, 1, tzinfo=UTC), 1)
@@ -83,7 +83,7 @@ def test_each_run_has_the_zone_of_its_own_schedule_and_utc_without_a_zone(client
 
 
 def test_a_run_keeps_its_night_when_its_schedule_is_deployed_again(client: Any) -> None:
-    from flows.schedule import night_of
+    from flows.night import night_of
 
     schedule = cron("30 1 * * *", "Europe/Berlin", "nightly")
     deployment = Deployment(client, schedule)
@@ -98,7 +98,7 @@ def test_a_run_keeps_its_night_when_its_schedule_is_deployed_again(client: Any) 
 def test_a_run_by_hand_has_the_hosts_date_of_the_time_for_which_it_was_asked(client: Any) -> None:
     from prefect.states import Scheduled
 
-    from flows.schedule import night_of
+    from flows.night import night_of
 
     deployment = Deployment(client, cron("30 1 * * *", "Europe/Berlin", "nightly"))
     asked = Scheduled(scheduled_time=datetime(2026, 3, 28, 0, 30, tzinfo=UTC))
@@ -107,6 +107,6 @@ def test_a_run_by_hand_has_the_hosts_date_of_the_time_for_which_it_was_asked(cli
 
 
 def test_outside_a_run_the_night_is_the_hosts_date() -> None:
-    from flows.schedule import night_of_this_run
+    from flows.night import night_of_this_run
 
     assert night_of_this_run() == (datetime.now(UTC) - timedelta(hours=12)).date()

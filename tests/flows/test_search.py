@@ -147,29 +147,6 @@ def test_the_next_night_knows_everything_and_spends_nothing(tmp_path: Path) -> N
     )
 
 
-def answered(store: str, *costs: float) -> None:
-    """Leave the journal of a search that was killed after builds of these costs."""
-    journal = Journal.read(store, "demo", "a" * 64)
-    journal.begin(60, "f" * 64)
-    for number, cost_s in enumerate(costs):
-        journal.add(Answer(question=f"build 1 other{number}/eager 0", value={}, cost_s=cost_s, duration_s=cost_s))
-
-
-@pytest.mark.parametrize(
-    ("budget_s", "asks"), [(100.0, True), (30.0, False), (20.0, False)], ids=["enough", "too little", "nothing left"]
-)
-def test_a_search_begins_nothing_that_would_exceed_the_rest_of_its_budget(
-    budget_s: float, asks: bool, tmp_path: Path
-) -> None:
-    answered(str(tmp_path), 10.0, 10.0)
-    world = World([Truth(0.1, 2.0, False), Truth(0.1, 2.0, False)])
-    result = search(world, str(tmp_path), budget_s).run()
-    assert bool(world.asked) == asks
-    assert result.ended == ("no other trial can win" if asks else "the budget ended with 2 trials undecided")
-    # The search has ended, so the next search has a budget of its own.
-    assert search(world, str(tmp_path), budget_s).journal.spent_s == 0.0
-
-
 def test_a_build_that_is_expected_to_exceed_the_budget_keeps_no_other_trial_from_being_timed(tmp_path: Path) -> None:
     world = World([Truth(0.1, 9.0, False), Truth(0.1, 2.0, False)])
     running = search(world, str(tmp_path), budget_s=20.0)
@@ -178,39 +155,6 @@ def test_a_build_that_is_expected_to_exceed_the_budget_keeps_no_other_trial_from
     assert {name for _, _, name in world.asked} == {"r1/torchscript"}
     assert (names(result), result.ended) == (["r1/torchscript"], "the budget ended with 1 trial undecided")
     assert [trial.outcome for trial in result.trials] == ["open", "chosen"]
-
-
-@pytest.mark.parametrize("at_once", [1, 4])
-def test_cheap_trials_are_timed_before_a_trial_is_compiled(at_once: int, tmp_path: Path) -> None:
-    world = World([Truth(0.1, 2.0, False)] * 3)
-    running = search(world, str(tmp_path), at_once=at_once)
-    running.race.board.trials[0] = running.race.board.trials[0].model_copy(update={"runtime": "aot-inductor"})
-    running.run()
-    cheap, compiled = [f"r{number}/torchscript" for number in (1, 2)], "r0/aot-inductor"
-    first, last = [(kind, name) for kind, _, name in world.asked[:6]], world.asked[6:]
-    assert sorted(first[:4]) == [(kind, name) for kind in ("Build", "Screen") for name in cheap]
-    assert first[4:] == [("Time", name) for name in cheap]
-    assert [(kind, name) for kind, _, name in last] == [(kind, compiled) for kind in ("Build", "Screen", "Time")]
-
-
-class BusyHost(World):
-    """A world in which timing waits for another benchmark."""
-
-    def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
-        found = super().find(request, trials)
-        if not isinstance(request, Time):
-            return found
-        time.sleep(0.1)
-        return [one.model_copy(update={"waited_s": 0.1}) for one in found]
-
-
-def test_the_duration_of_timing_excludes_the_wait_for_other_benchmarks(tmp_path: Path) -> None:
-    running = search(BusyHost([Truth(0.1, 2.0, False)]), str(tmp_path))
-    running.run()
-    *_, timed = running.journal.answers()
-    assert timed.question.startswith("time")
-    # The share of the wall time begins with the last answer, which is before the step begins.
-    assert timed.duration_s <= timed.cost_s - 0.1
 
 
 @dataclass
@@ -235,31 +179,6 @@ def test_a_step_that_the_end_of_the_budget_stopped_begins_again_only_with_more_t
         assert (result.ended, result.undecided) == ("the budget ended with 1 trial undecided", 1)
         assert (result.trials[0].outcome, result.trials[0].reason) == ("open", "")
         assert result.spent_s > 0
-
-
-class Together(World):
-    """A world in which no build of two ends before both have begun."""
-
-    def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
-        began = time.perf_counter()
-        if isinstance(request, Build):
-            self.both.wait(60)
-            time.sleep(0.1)
-            self.elapsed_s[trials[0].recipe.name] = time.perf_counter() - began
-        return super().find(request, trials)
-
-
-def test_the_duration_of_a_step_includes_the_time_that_it_shares_with_other_steps(tmp_path: Path) -> None:
-    world = Together([Truth(0.1, 2.0, False)] * 2)
-    world.both, world.elapsed_s = threading.Barrier(2), {}
-    running = search(world, str(tmp_path), at_once=2)
-    result = running.run()
-    answers = running.journal.answers()
-    durations = sorted(answer.duration_s for answer in answers if answer.question.startswith("build"))
-    # The shares of the wall time do not overlap, but the durations do.
-    assert sum(answer.cost_s for answer in answers) == pytest.approx(result.spent_s)
-    assert len(durations) == 2
-    assert all(found >= least - 1e-3 for found, least in zip(durations, sorted(world.elapsed_s.values()), strict=True))
 
 
 class Failing(World):
@@ -288,38 +207,6 @@ def test_a_step_that_fails_loses_no_answer_of_the_steps_beside_it(tmp_path: Path
     assert journal.in_progress
 
 
-@dataclass
-class SlowWorld(World):
-    """A world in which the build of ``r0`` ends after all other builds and screenings; counts requests in progress."""
-
-    others: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    running: list[Request] = field(default_factory=list)
-    most: int = 0
-
-    def find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
-        self.running.append(request)
-        self.most = max(self.most, len(self.running))
-        assert not any(isinstance(other, Time) for other in self.running) or len(self.running) == 1
-        if isinstance(request, Build) and trials[0].recipe.name == "r0":
-            for _ in range(2 * (len(self.truths) - 1)):
-                assert self.others.acquire(timeout=60)
-        self.others.release()
-        found = super().find(request, trials)
-        self.running.remove(request)
-        return found
-
-
-def test_other_trials_are_built_and_screened_while_one_compiles_and_timings_run_alone(tmp_path: Path) -> None:
-    world = SlowWorld([Truth(0.1, 2.0, False)] * 4)
-    result = search(world, str(tmp_path), at_once=2).run()
-    assert world.most == 2
-    builds = [name for kind, _, name in world.asked if kind == "Build"]
-    assert sorted(builds) == [f"r{number}/torchscript" for number in range(4)]
-    assert builds[-1] == "r0/torchscript"
-    assert [name for kind, _, name in world.asked[: 2 * len(builds) - 2]].count("r0/torchscript") == 0
-    assert names(result) == ["r0/torchscript", "r1/torchscript"]
-
-
 @settings(max_examples=20)  # each example writes files
 @given(st.lists(TRUTHS, min_size=1, max_size=5), st.integers(2, 4))
 def test_a_search_with_several_workers_asks_nothing_twice_and_finds_what_one_worker_finds(
@@ -334,15 +221,6 @@ def test_a_search_with_several_workers_asks_nothing_twice_and_finds_what_one_wor
     assert [trial.speed for trial in result.finalists[:1]] == [trial.speed for trial in expected.finalists[:1]]
 
 
-def test_the_cost_of_steps_in_progress_is_recorded_once(tmp_path: Path) -> None:
-    answered(str(tmp_path), 10.0)
-    world = World([Truth(0.1, 2.0, False)] * 4, lives=0)
-    with pytest.raises(Killed):
-        search(world, str(tmp_path), budget_s=1000.0, at_once=2).run()
-    # Ten seconds of the earlier search, and ten for the steps that were killed together.
-    assert Journal.read(tmp_path, "demo", "a" * 64).spent_s == pytest.approx(20.0, abs=1.0)
-
-
 def test_a_recipe_that_changed_but_kept_its_name_is_measured_again(tmp_path: Path) -> None:
     world = World([Truth(0.1, 2.0, False)])
     search(world, str(tmp_path)).run()
@@ -353,14 +231,6 @@ def test_a_recipe_that_changed_but_kept_its_name_is_measured_again(tmp_path: Pat
     )
     changed.run()
     assert world.asked == asked * 2
-
-
-def test_a_better_trial_is_reported_when_it_is_found(tmp_path: Path) -> None:
-    lines: list[str] = []
-    running = search(World([Truth(0.1, 2.0, False), Truth(3.0, 9.0, True)]), str(tmp_path), 500)
-    running.report = lines.append
-    running.run()
-    assert lines == ["demo: best recipe so far: r0/torchscript, 2.00× as fast as the baseline, 0 s of 500 s spent"]
 
 
 def test_an_interrupted_search_gives_the_best_so_far_and_its_journal_stays_open(tmp_path: Path) -> None:

@@ -83,11 +83,6 @@ def document(output: str) -> dict[str, Any]:
     return found
 
 
-def answers(journal: Path) -> list[dict[str, Any]]:
-    lines = map(json.loads, journal.read_text().splitlines())
-    return [line for line in lines if line["event"] == "answer"]
-
-
 class Searched:
     """A night that searches, a search that knows the night's answers, and a wider search that is stopped."""
 
@@ -157,29 +152,6 @@ def test_control_c_shows_the_best_recipes_so_far(searched: Searched) -> None:
     assert "SIGINT stopped it" in output
     recipe = tomllib.loads(output[output.index("[[recipe]]") :].partition("nightquant:")[0])["recipe"]
     assert recipe == [{"name": "static", "method": "static", "runtimes": ["torchscript"]}]
-
-
-@pytest.mark.long
-def test_a_killed_search_goes_on_with_the_rest_of_its_budget_and_finds_the_same(home: Path, tmp_path: Path) -> None:
-    untimed = WIDER.replace("min_speedup = 0.01", "")
-    (tmp_path / "whole").mkdir()
-    whole = document(ended(begin(tmp_path / "whole", home, "search", "--format", "json", workload=untimed))[1])
-    killed = begin(tmp_path, home, "search", "--budget", "600", workload=untimed)
-    killed.wait_for("evaluate …")
-    killed.kill()
-    (journal,) = (tmp_path / "store/searches/tiny").glob("*.jsonl")
-    before = answers(journal)
-    code, output = ended(begin(tmp_path, home, "search", "--budget", "600", "--format", "json", workload=untimed))
-    again = document(output)
-    assert code == 0, output
-    assert again["finalists"][0]["recipe"] == whole["finalists"][0]["recipe"]
-    after = answers(journal)
-    assert before == after[: len(before)] != []
-    # No question was asked twice.
-    assert len({answer["question"] for answer in after}) == len(after)
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    assert sum(line.get("cost_s", 0.0) for line in lines) == pytest.approx(again["spent_s"])
-    assert again["spent_s"] <= 600
 
 
 def test_a_workload_without_a_bound_is_refused_before_anything_is_run(tmp_path: Path) -> None:

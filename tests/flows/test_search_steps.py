@@ -64,21 +64,11 @@ def test_the_highest_cost_in_the_same_runtime_is_expected(runtime: str) -> None:
     assert expected_s(Rank(numbers=(1,)), trial(1), known) == 0.0
 
 
-def test_a_first_compilation_is_expected_to_take_long() -> None:
-    assert expected_s(BUILD, trial(1, "aot-inductor"), [answer(BUILD, 2.0)]) == 30.0
-    assert expected_s(TIME, trial(1, "aot-inductor"), [answer(TIME, 2.0)]) == 0.4
-
-
 def test_timing_one_more_trial_costs_a_part_of_what_timing_one_alone_costs() -> None:
     alone, eight = answer(TIME, 10.0), answer(TIME, 24.0, together=8)
     assert expected_s(TIME, trial(1), [alone]) == expected_s(TIME, trial(1), [eight]) == 2.0
     (step,) = fitting_steps(TIME, [trial(1), trial(2)], [eight], (), left_s=99.0)
     assert step.expected_s == 12.0
-
-
-def test_a_screening_costs_in_proportion_to_its_samples() -> None:
-    few, many = (Screen(numbers=(1,), samples=samples) for samples in (10, 40))
-    assert expected_s(many, trial(1), [answer(few, 2.0)]) == 8.0
 
 
 def test_a_question_changes_with_the_recipe_and_the_samples() -> None:

@@ -11,7 +11,6 @@ from importlib.resources import files
 import pytest
 
 from storage.holder import Holder, hold
-from storage.results.query import run_query
 from tests.flows.processes import NIGHTQUANT
 from tests.flows.site import FINAL, Site
 
@@ -118,15 +117,3 @@ def test_a_run_by_hand_has_its_own_parameters_and_the_hosts_date(ended, way):
 def test_the_compaction_runs_in_the_worker(ended):
     _, state, message = ended["compaction"]
     assert state == "COMPLETED", message
-
-
-@pytest.mark.long
-def test_a_served_night_is_measured_and_recorded_under_the_date_of_its_schedule(migrated_home, tmp_path):
-    starts = Starts(tmp_path, migrated_home)
-    starts.serve()
-    _, state, message = starts.ended(starts.by_schedule("nightly-quantization/served"))
-    assert state == "COMPLETED", message
-    rows = run_query(starts.site.store, "SELECT DISTINCT workload, runs.* FROM runs, measurements").to_pylist()
-    assert [(row["workload"], row["night"], row["status"], row["profile"]) for row in rows] == [
-        ("own", DAY, "completed", "quick")
-    ]

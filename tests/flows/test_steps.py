@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,21 +9,17 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from prefect import Task, flow
+from prefect import flow
 
 from flows import steps
 from flows.execution.context import Execution, executing
-from flows.execution.task_runners import make_task_runner
 from flows.reporter import Reporter
 from flows.settings import Settings
-from storage.errors import InputError, MeasurementError, StoreError
-from storage.results.query import run_query
+from storage.errors import InputError, MeasurementError
 from tasks.results import RunInfo
 from tests.flows.execution import worker_stages
 from tests.storage.conftest import s3_endpoint, s3_store  # noqa: F401 - fixtures
 from tests.storage.http_server import Site, serving
-from tests.storage.results.rows import measurement
-from tests.storage.s3_server import answering
 
 pytestmark = pytest.mark.server
 RUN = RunInfo(run_id="2026-11-21-1", night=date(2026, 11, 21), profile="quick")
@@ -54,12 +49,6 @@ class Heard(Reporter):
 def fetch(name: str, url: str, folder: str, store: str) -> bytes:
     """Ask once for a file, in a worker, after telling of the attempt."""
     return steps._run(worker_stages.fetch, store, url, folder)
-
-
-@steps._stage("count", "{name}")
-def count(name: str, folder: str, refused: int, store: str) -> int:
-    """Be refused for now as often as is asked for, in a worker."""
-    return steps._run(worker_stages.count_attempts, store, folder, refused)
 
 
 @steps._stage("hang", "{name}")
@@ -134,81 +123,3 @@ def test_a_failure_that_lasts_ends_the_stage_at_once(prefect_server: None, site:
     with pytest.raises(InputError, match="404"):
         fetched(site, heard)
     assert len(site.asked) == 1
-
-
-def test_a_server_that_stays_busy_is_given_up(prefect_server: None, site: Site, heard: Heard) -> None:
-    site.statuses = [503] * 99
-    with pytest.raises(InputError, match="503"):
-        fetched(site, heard)
-    assert len(site.asked) == 4
-
-
-@pytest.mark.slow
-def test_a_cluster_tries_again_and_hands_over_whether_an_error_may_pass(
-    prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("prefect_dask", reason="the dask extra is not installed")
-    monkeypatch.setenv("NIGHTQUANT_RETRY_WAIT_S", "0")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    passing, lasting = tmp_path / "passing", tmp_path / "lasting"
-    passing.mkdir()
-    lasting.mkdir()
-
-    @flow(persist_result=False, task_runner=make_task_runner(Settings(task_runner="dask", workers=1)))
-    def two_stages() -> tuple[object, object]:
-        futures = [
-            count.submit("demo", str(folder), refused, str(tmp_path / "store"))
-            for folder, refused in ((passing, 2), (lasting, 99))
-        ]
-        first, second = (future.result(raise_on_failure=False) for future in futures)
-        return first, second
-
-    first, second = two_stages()
-    assert first == 3
-    assert isinstance(second, InputError)
-    assert str(second) == "It is away at attempt 4."
-    assert second.transient
-
-
-def test_every_stage_is_tried_again() -> None:
-    stages = {name: found for name, found in vars(steps).items() if isinstance(found, Task)}
-    assert {"prepare", "obtain", "build", "evaluate", "find_incumbent", "benchmark", "package"} <= stages.keys()
-    assert {(stage.retries, stage.retry_condition_fn) for stage in stages.values()} == {(3, steps._should_retry)}
-
-
-@pytest.mark.parametrize(
-    ("fault", "attempts"), [("503 Slow Down: InternalError", 2), ("403 Forbidden: AccessDenied", 1)]
-)
-def test_rows_reach_an_object_store_that_failed_once_and_are_there_once(
-    fault: str,
-    attempts: int,
-    prefect_server: None,
-    s3_store: str,  # noqa: F811
-    heard: Heard,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-
-    @flow(persist_result=False)
-    def recording() -> None:
-        with executed(heard), answering(fault):
-            steps.record(RUN, {"measurements": [measurement(RUN.run_id, RUN.night)]}, s3_store)
-
-    if attempts == 1:
-        with pytest.raises(StoreError, match="Forbidden"):
-            recording()
-        assert heard.lines == []
-    else:
-        recording()
-        assert heard.lines == [f"record {RUN.run_id}: retrying in 0 s, because the failure may be temporary"]
-        assert run_query(s3_store, "FROM measurements").num_rows == 1
-
-
-def test_a_run_that_is_stopped_waits_for_no_further_attempt(heard: Heard) -> None:
-    execution = Execution(Settings(workers=1, retry_wait_s=3600), heard)
-    went_on: list[bool] = []
-    waiting = threading.Thread(target=lambda: went_on.append(execution.pause("demo: fetch", 0)))
-    waiting.start()
-    execution.workers.stop()
-    waiting.join(60)
-    assert went_on == [False]

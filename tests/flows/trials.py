@@ -24,9 +24,7 @@ def runner(store: Path, before: Before | None = None) -> Run:
     """Run stages here; if `before` returns a value for a stage, its label and its arguments, use the value."""
     workspace = Workspace(ArtifactStore(store))
 
-    def run(
-        stage: Callable[[Workspace, *Ts], R], label: str, *args: *Ts, limit_s: float | None = None, shown: bool = True
-    ) -> R:
+    def run(stage: Callable[[Workspace, *Ts], R], label: str, *args: *Ts, limit_s: float | None = None) -> R:
         given = before(stage, label, args) if before else None
         return stage(workspace, *args) if given is None else given  # type: ignore[return-value]
 
@@ -34,8 +32,5 @@ def runner(store: Path, before: Before | None = None) -> Run:
 
 
 def tried_out(workload: Workload, run: Run) -> Preview:
-    """Return the last preview of a complete trial."""
-    found = built(workload, run)
-    for further in compared(workload, found, run):
-        found = further
-    return found
+    """Return the preview of a complete trial."""
+    return compared(workload, built(workload, run), run)

@@ -4,7 +4,6 @@ import datetime as dt
 import json
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -31,12 +30,6 @@ def store(tmp_path: Path) -> Path:
 
 def run(store: Path, *arguments: str) -> Result:
     return CliRunner().invoke(command, [*arguments, "--store", str(store)], catch_exceptions=False)
-
-
-def test_the_help_of_recipe_says_that_it_limits_the_regressions() -> None:
-    option = next(parameter for parameter in command.params if parameter.name == "recipe")
-    assert isinstance(option, click.Option)
-    assert option.help == "Accept only regressions in this recipe; repeatable."
 
 
 @pytest.mark.slow
@@ -71,11 +64,3 @@ def test_nothing_that_fits_is_refused_with_what_was_found(store: Path, narrow: l
         run(store, *narrow, "--reason", "why not")
     assert "word-lm static/eager larger" in str(refused.value)
     assert len(compare_night(store).findings) == 2
-
-
-@pytest.mark.slow
-def test_a_reason_is_asked_for(store: Path) -> None:
-    assert "Missing option '--reason'" in run(store, "--workload", "word-lm").output
-    refused = run(store, "--workload", "word-lm", "--reason", " ")
-    assert refused.exit_code == 2
-    assert "reason" in refused.output

@@ -84,18 +84,6 @@ def test_a_night_stands_for_all_of_its_runs_and_a_run_for_itself(store: Path) ->
 
 
 @pytest.mark.slow
-def test_a_failed_candidate_says_where_and_why(store: Path, tmp_path: Path, nightquant: NightQuant) -> None:
-    place = tmp_path / "other"
-    write(place, 0)
-    failed = measurement(RUNS[1], NIGHTS[1], status="failed", stage="build", error="no\nmore", speedup=None)
-    write(place, 1, measurements=[failed], promotions=[])
-    shown = nightquant("compare", *RUNS, "--store", place)[1]
-    lines = [" ".join(line.split()) for line in shown.splitlines()]
-    assert "B failed in build: no" in lines
-    assert "promoted → failed" in shown
-
-
-@pytest.mark.slow
 def test_an_unknown_run_is_refused_with_those_that_there_are(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=rf"no run or night \"x\".*{RUNS[1]}"):
         compare_runs(str(store), RUNS[0], "x")

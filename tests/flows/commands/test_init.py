@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shutil
 import tomllib
 from collections.abc import Mapping
-from contextlib import nullcontext, redirect_stdout, suppress
-from io import StringIO
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
-import click
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -27,12 +23,11 @@ from flows.commands import toml
 from flows.commands.init import command
 from flows.commands.setup import workloads
 from flows.draft import Asked, sections
-from storage.errors import ConfigurationError, StoreError
-from tasks.stages import evaluate
+from storage.errors import ConfigurationError
 from tasks.workload import read_workload
 from tests.documentation.pages import ROOT
 from tests.flows.trials import Before, runner
-from tests.tasks.domains.text_encoder.encoders import LABELS, write_directory, write_table
+from tests.tasks.domains.text_encoder.encoders import write_directory, write_table
 from tests.tasks.outliers import write_networks
 
 MODULE = """
@@ -205,35 +200,6 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch, before: Before | None = 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, StoreError])
-def test_an_interruption_leaves_the_file_with_the_estimates_so_far(
-    stop: type[BaseException], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_networks(folder)
-
-    def before(stage: object, label: str, args: tuple[Any, ...]) -> None:
-        if stage is evaluate and args[1].name == "static-int8/torchscript":
-            raise stop("no more")
-
-    here(folder, monkeypatch, before)
-    options = ("--model", "arrival_net:Net", "--data", "arrival_net:read", "--checkpoint", "planted.pth")
-    out, code = StringIO(), None
-    with redirect_stdout(out), suppress(click.Abort, StoreError):
-        code = command.main([*options, "-o", "net.toml", "--store", "store"], standalone_mode=False)
-    assert code is None
-    text = (folder / "net.toml").read_text(encoding="utf-8")
-    assert [recipe.name for recipe in read_workload(folder / "net.toml").recipe] == [
-        "float", "dynamic-int8", "static-int8",
-    ]  # fmt: skip
-    late = "static-int8/torchscript was not compared with the float model: the trial ended first"
-    assert f"# {late}\n" in text
-    assert f"  ! {late}\n" in out.getvalue()
-    assert "Written to net.toml." in out.getvalue()
-    assert "dynamic-int8/torchscript was not compared" not in text + out.getvalue()
-    assert re.search(r"(?m)^# The float model has accuracy [\d.]+ on 256 test samples\.$", text)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("debug", [True, False])
 def test_debug_shows_the_traceback_behind_a_problem(debug: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
@@ -255,23 +221,6 @@ def test_where_the_model_does_not_work_nothing_is_written(folder: Path) -> None:
     assert "RuntimeError: no weights today" in str(done.exception or done.output)
     assert done.return_value != 0
     assert not list(folder.glob("*.toml"))
-
-
-@pytest.mark.slow
-def test_a_directory_gets_a_table_of_texts_to_fill_in(folder: Path) -> None:
-    write_directory(folder / "My_BERT")
-    done = init("--model", "My_BERT")
-    document = written(done, folder / "my-bert.toml")
-    assert "To do: fill texts.csv with your texts" in (folder / "my-bert.toml").read_text(encoding="utf-8")
-    assert document["domain"] == "text-encoder"
-    assert document["model"] == {"kind": "directory", "path": "My_BERT"}
-    assert document["data"] == {"kind": "csv", "uri": "texts.csv", "text": "text", "label": "label"}
-    # It has positions for no more.
-    assert document["benchmark"] == {"baseline": "fastest-float", "sequence_length": 48}
-    labels = [row["label"] for row in csv.DictReader((folder / "texts.csv").read_text().splitlines())]
-    assert sorted(labels) == sorted(LABELS * 5)
-    again = init("--model", "My_BERT", "-o", "again.toml")
-    assert "texts.csv already exists" in str(again.exception)
 
 
 @pytest.mark.slow

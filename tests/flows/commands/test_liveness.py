@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from flows.cli import main
 from flows.overview import last_good_night, overdue
@@ -18,15 +17,6 @@ from tests.storage.results.rows import at, baseline, measurement, run_row
 NightQuant = Callable[..., tuple[int, str]]
 HOUR = dt.timedelta(hours=1)
 ENDED = at(NIGHTS[1], 4)
-
-
-def _samples(text: str) -> dict[tuple[str, str], float]:
-    """By name and the label beside the store's."""
-    return {
-        (sample.name, next((value for label, value in sample.labels.items() if label != "store"), "")): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
 
 
 def test_a_night_is_overdue_when_the_last_good_one_is_older_than_the_limit(two_nights: Path) -> None:
@@ -90,61 +80,3 @@ def test_a_store_without_a_night_is_overdue(tmp_path: Path, nightquant: NightQua
 @pytest.mark.slow
 def test_a_wrong_request_is_refused(arguments: tuple[str, ...], two_nights: Path, nightquant: NightQuant) -> None:
     assert nightquant("status", *arguments, "--store", two_nights)[0] == 2
-
-
-def test_prometheus_reads_the_last_night(tmp_path: Path, nightquant: NightQuant) -> None:
-    day, run = NIGHTS[1], RUNS[1]
-    write(tmp_path, 0)
-    write(tmp_path, 1, runs=[run_row(run, day, status="failed", candidates_ok=7, candidates_failed=2)])
-    code, text = nightquant("status", "--format", "prometheus", "--store", tmp_path)
-    found = _samples(text)
-    assert code == 0
-    assert found[("nightquant_last_night_finished_timestamp_seconds", "")] == ENDED.timestamp()
-    assert found[("nightquant_last_good_night_finished_timestamp_seconds", "")] == at(NIGHTS[0], 4).timestamp()
-    assert found[("nightquant_last_night_age_seconds", "")] > 0
-    assert {key[1]: value for key, value in found.items() if key[0] == "nightquant_last_night_status"} == {
-        "completed": 0.0,
-        "failed": 1.0,
-        "cancelled": 0.0,
-    }
-    assert {key[1]: value for key, value in found.items() if key[0] == "nightquant_last_night_candidates"} == {
-        "measured": 7.0,
-        "failed": 2.0,
-        "promoted": 0.0,
-        "held": 0.0,
-        "rejected": 0.0,
-    }
-    assert found[("nightquant_alarms", "")] == 0
-
-
-def test_the_file_for_prometheus_is_replaced_in_one_step(
-    two_nights: Path, tmp_path: Path, nightquant: NightQuant
-) -> None:
-    file = tmp_path / "nightquant.prom"
-    file.write_text("old")
-    before = file.stat().st_ino
-    assert nightquant("status", "--prometheus", file, "--max-age", "1h", "--store", two_nights) == (1, "")
-    assert file.stat().st_ino != before
-    assert _samples(file.read_text())[("nightquant_last_night_status", "completed")] == 1
-    assert list(tmp_path.iterdir()) == [file]
-
-
-def test_a_store_without_a_night_has_no_samples(tmp_path: Path, nightquant: NightQuant) -> None:
-    code, text = nightquant("status", "--format", "prometheus", "--store", tmp_path)
-    assert (code, _samples(text)) == (0, {})
-    assert "# TYPE nightquant_alarms gauge" in text
-
-
-def test_a_file_that_cannot_be_written_is_one_message(two_nights: Path, tmp_path: Path, nightquant: NightQuant) -> None:
-    assert nightquant("status", "--prometheus", tmp_path / "none" / "x.prom", "--store", two_nights) == (2, "")
-
-
-@pytest.mark.slow
-def test_metrics_without_the_client_are_refused_with_the_extra(
-    two_nights: Path, tmp_path: Path, nightquant: NightQuant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tasks.machine.installed_version", lambda distribution: None)
-    for arguments in (["--format", "prometheus"], ["--prometheus", tmp_path / "x.prom"]):
-        assert nightquant("status", *arguments, "--store", two_nights) == (2, "")
-    assert nightquant("status", "--store", two_nights)[0] == 0
-    assert list(tmp_path.iterdir()) == []

@@ -84,13 +84,3 @@ def test_a_search_without_finalists_says_what_to_do() -> None:
     assert "  No recipe satisfies the bounds. Relax the bounds." in printed([failed])
     undecided = "  No recipe is known to satisfy the bounds yet. To go on, run the command again."
     assert undecided in printed([failed], undecided=3)
-
-
-def test_recipes_of_the_workload_file_are_named_and_not_repeated() -> None:
-    written = workload().recipe_named("int8")
-    chosen = Trial(
-        number=1, recipe=written, runtime="torchscript", origin="written", size_bytes=1, drop=DROP, outcome="chosen"
-    )
-    lines = printed([chosen])
-    assert "  Already in the workload file: int8/torchscript" in lines
-    assert "[[recipe]]" not in lines

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from flows.commands.models import _print_ranking
 from flows.commands.models import sensitivity as command
 from storage.errors import ConfigurationError
-from tasks.results import LayerSensitivity
 
 WORKLOAD = """
 schema_version = 1
@@ -59,27 +56,7 @@ def test_the_ranking_and_the_effect_of_keeping_layers_are_printed(arguments: lis
 
 
 @pytest.mark.slow
-def test_json_holds_the_same_rows(arguments: list[str]) -> None:
-    result = CliRunner().invoke(command, [*arguments, "--keep", "", "--format", "json"], catch_exceptions=False)
-    rows = json.loads(result.stdout)
-    assert [layer["rank"] for layer in rows["layers"]] == [1, 2, 3, 4, 5]
-    assert rows["keep"] == []
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["float", "bfloat16"])
 def test_a_recipe_that_does_not_quantize_is_refused(arguments: list[str], name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf'no quantizing recipe "{name}".*Use one of these: static-int8\.'):
         CliRunner().invoke(command, [*arguments, "--recipe", name], catch_exceptions=False)
-
-
-def test_keep_must_be_numbers(arguments: list[str]) -> None:
-    result = CliRunner().invoke(command, [*arguments, "--keep", "few"])
-    assert result.exit_code == 2
-    assert "not a list of whole numbers" in result.output
-
-
-def test_a_module_whose_name_looks_like_markup_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    layer = LayerSensitivity(recipe="int8", module="[/foo]", type="Linear", sqnr_db=1.0, rank=1)
-    _print_ranking("tiny", [layer])
-    assert "[/foo]" in capsys.readouterr().out

@@ -10,11 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from flows.commands.setup import doctor, workloads
-from flows.request import BUILT_IN
-from storage.errors import ConfigurationError
-from tasks.domains.text_encoder import EncoderWorkload
-from tasks.runtimes.runtimes import TorchScript
-from tasks.workload import workload_schema
 from tests.documentation.pages import ROOT
 
 
@@ -29,36 +24,6 @@ def test_exit_code_follows_the_checks(tmp_path: Path) -> None:
     assert {"machine", "int8 instructions", "int8 engines", "int8 kernels", "A/A", "store"} <= names
     # Noise may be found here or not; but what is found to be wrong comes with what to do.
     assert all(check["advice"] for check in report["checks"] if check["status"] != "ok")
-
-
-def test_a_workload_whose_runtime_is_not_installed_is_refused_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TorchScript, "distributions", ("torch", "some-runtime"))
-    monkeypatch.setattr(TorchScript, "extra", "some-extra")
-    refused = CliRunner().invoke(workloads, ["--workload", "lstm-demo"])
-    assert isinstance(refused.exception, ConfigurationError)
-    assert str(refused.exception) == (
-        'The "torchscript" runtime needs some-runtime, which is not installed. '
-        "Run: pip install 'nightquant[some-extra]'"
-    )
-    assert CliRunner().invoke(workloads, []).exit_code == 0
-
-
-@pytest.mark.slow
-def test_a_workload_whose_domain_is_not_installed_is_refused_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EncoderWorkload, "distributions", ("some-library",))
-    refused = CliRunner().invoke(workloads, ["--workload", "python-text"])
-    assert str(refused.exception) == (
-        "The \"text-encoder\" domain needs some-library, which is not installed. Run: pip install 'nightquant[text]'"
-    )
-
-
-def test_a_description_that_looks_like_markup_is_shown_as_it_is(tmp_path: Path) -> None:
-    text = (BUILT_IN / "lstm-demo.toml").read_text(encoding="utf-8")
-    lines = ['description = "see [/foo]"' if line.startswith("description") else line for line in text.split("\n")]
-    (tmp_path / "demo.toml").write_text("\n".join(lines), encoding="utf-8")
-    done = CliRunner().invoke(workloads, ["--workload", str(tmp_path / "demo.toml")])
-    assert done.exit_code == 0
-    assert "[/foo]" in done.output
 
 
 HANGING = """
@@ -94,9 +59,3 @@ def test_a_good_workload_is_described_and_beside_one_that_hangs_it_is_checked_al
         "NIGHTQUANT_STAGE_TIMEOUT_S or, in a search, its budget."
     ]
     assert good["problems"] == []
-
-
-@pytest.mark.slow
-def test_the_schema_is_printed_as_json() -> None:
-    done = CliRunner().invoke(workloads, ["--schema"], standalone_mode=False)
-    assert json.loads(done.stdout) == workload_schema()

@@ -44,23 +44,6 @@ def test_tracebacks_are_printed_by_debug_alone_and_never_in_json(capsys: pytest.
     assert "tracebacks" not in FOUND.model_dump()
 
 
-@pytest.mark.slow
-def test_a_preview_comes_back_whole_from_its_process() -> None:
-    import pickle
-
-    assert pickle.loads(pickle.dumps(FOUND)).tracebacks == FOUND.tracebacks
-
-
-@pytest.mark.slow
-def test_what_is_odd_about_the_data_stands_under_their_sizes() -> None:
-    found = Preview(workload="photos", splits={"test": 2000}, data_notes=("the median image is enlarged 7 times",))
-    assert [line.plain for line in preview_lines(found)] == [
-        "photos: fits",
-        "  data      2,000 test",
-        "  ! the median image is enlarged 7 times",
-    ]
-
-
 def test_a_loss_is_a_line_that_says_how_much_where_and_what_to_do() -> None:
     loss = QualityLoss(metric="mse", higher_is_better=False, before=2.0, after=2.7, share=0.35, samples=1024)
     located = {"layers": ("a", "b"), "ranks_for": "openvino", "exclude": ("head", "a", "b")}
@@ -99,14 +82,3 @@ def test_layers_that_hardly_reduce_the_loss_are_not_advised_to_stay_float() -> N
     )
     helped = loss.model_copy(update={"left": 0.0054, "share_left": 0.75})
     assert 'Keep them float: exclude = ["a"]' in helped.describe()
-
-
-def test_a_candidate_that_was_not_compared_is_a_line_with_the_reason() -> None:
-    rows = (
-        CandidatePreview(candidate="a/eager", uncompared="the trial ended"),
-        CandidatePreview(candidate="b/eager", undecided="about 4,600 test samples would decide"),
-    )
-    assert [line.plain for line in preview_lines(Preview(workload="net", candidates=rows)) if "!" in line.plain] == [
-        "  ! a/eager was not compared with the float model: the trial ended",
-        "  ! b/eager: about 4,600 test samples would decide",
-    ]

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.story import outlines, story
-from storage.bundles import BundleStore
-from storage.errors import BundleError, ConfigurationError
+from flows.commands.story import story
+from storage.errors import ConfigurationError
 from storage.results.catalog import refresh
 from storage.results.writer import ResultsStore
 from tasks.doctor import check_baselines
@@ -24,20 +23,6 @@ def layer(module: str, rank: int | None) -> dict[str, object]:
         "type": "Linear", "parameters": 9, "quantized": True, "sqnr_db": 10.0 * rank if rank else None,
         "sensitivity_rank": rank,
     }  # fmt: skip
-
-
-def test_each_workload_has_a_line(two_nights: Path, nightquant: NightQuant) -> None:
-    code, shown = nightquant("show", "--store", two_nights, width=120)
-    assert code == 0
-    assert [line.split()[:2] for line in shown.splitlines()[1:]] == [["word-lm", VERSIONS[0]]]
-    assert "dynamic/eager" in shown
-
-
-@pytest.mark.slow
-def test_a_store_without_workloads_says_how_to_begin(tmp_path: Path, nightquant: NightQuant) -> None:
-    code, shown = nightquant("show", "--store", tmp_path)
-    assert (code, "nightquant nightly" in shown) == (0, True)
-    assert nightquant("show", "--store", tmp_path, "--format", "json") == (0, "[]\n")
 
 
 def test_a_story_tells_bundle_reason_rules_nights_and_recipe(two_nights: Path, nightquant: NightQuant) -> None:
@@ -79,10 +64,6 @@ def test_a_float_baseline_is_told_with_its_warnings(tmp_path: Path, nightquant: 
     assert (check.status, check.found) == ("note", "word-lm float/eager: 83% of the time is a::slow: compare")
 
 
-def test_the_last_nights_alone_are_told(two_nights: Path) -> None:
-    assert [row["night"] for row in story(str(two_nights), "word-lm", 1).nights] == [NIGHTS[1]]
-
-
 def test_a_night_on_which_the_incumbent_was_measured_by_its_own_files_shows_those(tmp_path: Path) -> None:
     write(tmp_path, 0)
     day, run = NIGHTS[1], RUNS[1]
@@ -108,7 +89,6 @@ def test_a_night_on_which_nothing_passed_shows_the_nearest(tmp_path: Path) -> No
     write(tmp_path, 0, measurements=rows, promotions=decisions)
     (only,) = story(str(tmp_path), "word-lm", 9).nights
     assert (only["recipe"], only["decision"], only["bundle_version"]) == ("b", "hold", None)
-    assert [(each.workload, each.version) for each in outlines(str(tmp_path))] == [("word-lm", None)]
 
 
 def test_the_most_sensitive_layers_of_a_study_are_shown(filled: Path, nightquant: NightQuant) -> None:
@@ -121,23 +101,6 @@ def test_the_most_sensitive_layers_of_a_study_are_shown(filled: Path, nightquant
     assert len(json.loads(nightquant("show", "word-lm", "--store", filled, "--format", "json")[1])["layers"]) == 7
 
 
-@pytest.mark.slow
-def test_after_a_switch_by_hand_both_reasons_are_told(filled: Path, nightquant: NightQuant) -> None:
-    BundleStore(filled).promote_by_hand("word-lm", VERSIONS[1], by="someone", reason="known to work")
-    shown = nightquant("show", "word-lm", "--store", filled)[1]
-    for part in (VERSIONS[1], "promoted by hand by someone", "known to work", "fastest of 1"):
-        assert part in shown
-
-
-@pytest.mark.slow
-def test_what_was_tampered_with_is_not_shown(filled: Path) -> None:
-    path = BundleStore(filled).local_folder("word-lm", VERSIONS[0]) / "manifest.json"
-    path.chmod(0o644)
-    path.write_text("{}")
-    with pytest.raises(BundleError):
-        story(str(filled), "word-lm", 9)
-
-
 def test_an_unknown_workload_is_refused_with_those_that_there_are(two_nights: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="Workloads in the store: word-lm"):
         story(str(two_nights), "resnet18", 9)
@@ -145,20 +108,3 @@ def test_an_unknown_workload_is_refused_with_those_that_there_are(two_nights: Pa
     with pytest.raises(ConfigurationError, match="Workloads in the store: word-lm"):
         story(str(tmp_path), "resnet18", 9)
     assert story(str(tmp_path), "word-lm", 9).nights == ()
-
-
-@pytest.mark.slow
-def test_what_could_not_be_looked_at_is_said_to_be_unknown(tmp_path: Path, nightquant: NightQuant) -> None:
-    day, run = NIGHTS[1], RUNS[1]
-    killed = {"int8_time_share": "The proof process was killed by SIGSEGV.\nits last line"}
-    rows = [baseline(run, day, int8_time_share=0.0), measurement(run, day, unknown=killed)]
-    write(tmp_path, 1, measurements=rows)
-    noisy = layer("decoder", 1) | {"sqnr_db": None, "unknown": {"sqnr_db": "nan is not a finite number"}}
-    ResultsStore(tmp_path).append("layers", [noisy], run, at(day))
-    refresh(tmp_path)
-    code, shown = nightquant("show", "word-lm", "--store", tmp_path)
-    assert code == 0
-    assert "dynamic/eager: unknown: The proof process was killed by SIGSEGV." in shown
-    assert "its last line" not in shown
-    [layers] = [line.split() for line in shown.splitlines() if "decoder" in line]
-    assert layers == ["decoder", "Linear", "–"]

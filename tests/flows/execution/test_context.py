@@ -42,13 +42,6 @@ def starts(execution: Execution) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_stage_that_is_run_twice_begins_twice(execution: Execution, tmp_path: Path) -> None:
-    for number in (1, 2):
-        execution.run(worker_stages.wait_for, "compare", 60, str(tmp_path), str(tmp_path / str(number)))
-    assert starts(execution) == ["compare", "compare"]
-
-
-@pytest.mark.slow
 def test_a_beginning_that_is_heard_after_the_end_is_none(execution: Execution, tmp_path: Path) -> None:
     execution.run(worker_stages.echo, "build", 60, str(tmp_path), 1)
     before = list(starts(execution))

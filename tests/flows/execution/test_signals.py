@@ -4,13 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import prefect.states
 import pytest
 from prefect.exceptions import TerminationSignal
 
-from flows.execution.signals import Terminated, interruption_behind, sigterm_as_interrupt
+from flows.execution.signals import Terminated
 from flows.fan_out import settle
-from tasks.results import Failure
 
 
 class Lost:
@@ -47,28 +45,6 @@ def test_a_worker_that_is_lost_fails_its_stage_alone(error):
     assert "The worker was lost" in failure.error
 
 
-class Crashed:
-    """A future as Dask's is: it makes a state of what is raised while it waits."""
-
-    def __init__(self, error):
-        self.error = error
-        self.state = prefect.states.Crashed()
-
-    def wait(self):
-        pass
-
-    def result(self, raise_on_failure):
-        assert not raise_on_failure
-        return self.error
-
-
-@pytest.mark.slow
-def test_an_interruption_that_became_a_state_still_stops_the_night():
-    with pytest.raises(Terminated):
-        settle(Crashed(replaced(Terminated())), "benchmark")
-    assert settle(Crashed(ValueError("odd")), "benchmark") == Failure(stage="benchmark", error="odd")
-
-
 SIGTERM_IN_NATIVE_CODE = """
 import signal
 
@@ -97,14 +73,3 @@ def test_sigterm_in_a_flow_passes_native_code_and_leaves_as_prefects_own_once():
     """In a process of its own: in one of many tests others may have taken the signal, and it would end them all."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     subprocess.run([sys.executable, "-c", SIGTERM_IN_NATIVE_CODE], env=environment, check=True)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("odd")], ids=repr)
-def test_without_sigterm_errors_leave_a_flow_as_they_are(error):
-    with pytest.raises(type(error)) as left, sigterm_as_interrupt():
-        raise error
-    assert left.value is error
-
-
-def test_an_error_of_its_own_has_no_interruption_behind_it():
-    assert interruption_behind(replaced(ValueError())) is None

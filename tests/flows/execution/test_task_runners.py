@@ -18,7 +18,7 @@ from tests.storage.conftest import s3_endpoint, s3_store  # noqa: F401 - fixture
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
 
-NIGHT = ("nightly", "--workload", "lstm-demo", "--profile", "quick", "--workers", "2")
+NIGHT = ("nightly", "--workload", "lstm-demo", "--profile", "quick")
 CANDIDATES = {(recipe, runtime) for recipe in ("float", "dynamic-int8") for runtime in ("eager", "torchscript")}
 
 
@@ -33,33 +33,6 @@ def assert_whole(store):
     assert {(row["recipe"], row["runtime"]) for row in rows} == CANDIDATES
     assert {row["status"] for row in rows} <= {"ok", "inconclusive"}  # whether this machine is quiet is not the point
     assert check(store).problems == ()
-
-
-# tests/flows/test_interruptions.py stops nights in threads.
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_stopped_night_ends_its_other_processes_as_well(number, home, tmp_path):
-    pytest.importorskip("prefect_dask", reason="the dask extra is not installed")
-    store = tmp_path / "store"
-    command = Command(*NIGHT, "--store", str(store), "--task-runner", "dask", home=home, cwd=tmp_path)
-    deadline = time.monotonic() + 400
-    # While it is timed, the night has processes of every kind.
-    while "benchmark" not in processes_of_stages(home):
-        assert time.monotonic() < deadline
-        assert command.process.poll() is None
-        time.sleep(0.2)
-    # At a lower priority, builds would wait for minutes on a busy host.
-    niceness = {os.getpriority(os.PRIO_PROCESS, pid) for pid in processes_of_stages(home)["benchmark"]}
-    assert niceness == {os.getpriority(os.PRIO_PROCESS, 0)}
-    command.process.send_signal(number)
-    output, _ = command.process.communicate(timeout=120)
-    assert command.wait_until_gone() == []
-    assert check(store).problems == ()
-    if number == signal.SIGKILL:
-        return
-    assert command.process.returncode == 128 + number, output
-    (run,) = run_query(store, "SELECT status, message FROM runs").to_pylist()
-    assert run["status"] == "cancelled"
-    assert "not measured: lstm-demo" in run["message"]
 
 
 def _address_in(file):
@@ -102,7 +75,7 @@ def test_a_night_on_a_cluster_of_separate_processes_with_the_store_on_s3(dask_cl
     address, workers, store = dask_cluster
     of_cluster = {pid for pid, _ in workers.survivors()}
     monkeypatch.setenv("NIGHTQUANT_DASK_ADDRESS", address)
-    command = Command(*NIGHT, "--store", store, "--task-runner", "dask", home=home, cwd=tmp_path)
+    command = Command(*NIGHT, "--store", store, home=home, cwd=tmp_path, NIGHTQUANT_TASK_RUNNER="dask")
     output, _ = command.process.communicate(timeout=600)
     assert command.process.returncode == 0, output
     assert command.wait_until_gone() == []

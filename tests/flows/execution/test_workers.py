@@ -29,34 +29,16 @@ def workers(heard):
 
 
 def _run(workers, stage, tmp_path, *arguments, timeout_s=60.0):
-    return workers.run(stage, f"label {stage.__name__}", timeout_s, str(tmp_path), *arguments).value
-
-
-@pytest.mark.slow
-def test_a_stage_gets_its_arguments_and_the_opened_store(workers, tmp_path):
-    assert _run(workers, worker_stages.echo, tmp_path, 7) == (7, str(tmp_path))
+    return workers.run(stage, f"label {stage.__name__}", timeout_s, str(tmp_path), *arguments)
 
 
 def test_a_worker_computes_with_the_threads_it_was_given(workers, tmp_path):
     assert _run(workers, worker_stages.threads, tmp_path) == "1"
 
 
-@pytest.mark.slow
-def test_a_worker_keeps_copies_of_a_remote_store_where_it_is_told(workers, tmp_path):
-    assert _run(workers, worker_stages.cache, tmp_path) == str(Path("kept").absolute())
-
-
 def test_a_users_error_arrives_with_its_type_and_hint(workers, tmp_path):
     with pytest.raises(InputError, match=r"broken\. Mend it\."):
         _run(workers, worker_stages.refuse, tmp_path)
-
-
-def test_whether_an_error_may_pass_arrives_with_it(workers, tmp_path):
-    with pytest.raises(InputError) as passing:
-        _run(workers, worker_stages.be_refused_for_now, tmp_path)
-    with pytest.raises(InputError) as lasting:
-        _run(workers, worker_stages.refuse, tmp_path)
-    assert (passing.value.transient, lasting.value.transient) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +59,6 @@ def test_what_a_library_raises_arrives_in_one_line_with_its_traceback_behind(wor
     assert "worker_stages.py" in caught.value.in_full()
     assert _run(workers, worker_stages.pid, tmp_path) == process  # it lives on
     assert capfd.readouterr().err == ""
-
-
-def test_an_error_of_the_operating_system_arrives_as_it_is(workers, tmp_path):
-    with pytest.raises(FileNotFoundError, match="model"):
-        _run(workers, worker_stages.fail, tmp_path, "gone")
 
 
 @pytest.mark.slow
@@ -129,7 +106,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
                 from tests.flows.execution import worker_stages
                 if __name__ == "__main__":
                     workers = Workers(count=1, threads=1)
-                    print(workers.run(worker_stages.pid, "pid", 60.0, ".").value, flush=True)
+                    print(workers.run(worker_stages.pid, "pid", 60.0, "."), flush=True)
                     workers.run(worker_stages.hang, "hang", 60.0, ".")
             """),
         ],
@@ -144,51 +121,6 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
     while _alive(worker) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _alive(worker)
-
-
-_STAGES = """
-import multiprocessing, sys
-from flows.execution.workers import Workers
-from storage.errors import MeasurementError
-from tests.flows.execution import worker_stages
-if __name__ == "__main__":
-    store, *stages = sys.argv[1:]
-    workers = Workers(count=1, threads=1)
-    for name in stages:
-        try:
-            workers.run(getattr(worker_stages, name), name, 600.0, store)
-        except MeasurementError as error:
-            print(error)
-    processes = multiprocessing.active_children()
-    workers.close()
-    print(*(process.exitcode for process in processes))
-"""
-
-
-def _run_apart(tmp_path, *stages):
-    """Run stages in a process of its own; return its output, in lines, and all that it and its workers complain of."""
-    (tmp_path / "stages.py").write_text(_STAGES)
-    command = [sys.executable, str(tmp_path / "stages.py"), str(tmp_path / "store"), *stages]
-    path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=True)
-    return done.stdout.splitlines(), done.stderr
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_leaves_no_semaphore_of_a_progress_bar(tmp_path):
-    lines, complaints = _run_apart(tmp_path, "interpret", "be_killed")
-    assert "was killed" in lines[0]
-    assert complaints == ""
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_worker_that_calibrated_for_openvino_ends_when_it_is_told_to_and_leaves_nothing(tmp_path):
-    pytest.importorskip("openvino", reason="the openvino extra is not installed")
-    pytest.importorskip("nncf", reason="the openvino extra is not installed")
-    lines, complaints = _run_apart(tmp_path, "calibrate")
-    assert lines == [str(int(signal.SIGTERM))]  # by itself: had the signal killed it, this would be negative
-    assert complaints == ""
 
 
 def _alive(pid):

@@ -55,41 +55,12 @@ def be_refused_for_now(workspace):
     raise InputError("It is away.", transient=True)
 
 
-def count_attempts(workspace, folder, refused):
-    """Be refused so many times for now, and give the number of attempts then."""
-    attempts = len(list(Path(folder).glob("attempt-*"))) + 1
-    Path(folder, f"attempt-{attempts}").touch()
-    if attempts <= refused:
-        raise InputError(f"It is away at attempt {attempts}.", transient=True)
-    return attempts
-
-
 def hang(workspace):
     threading.Event().wait()
 
 
 def be_killed(workspace):
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def interpret(workspace):
-    """Run a graph as torch's exporters do: torch makes a bar for it, and shows none."""
-    import torch
-
-    graph = torch.fx.symbolic_trace(torch.nn.ReLU())
-    torch.fx.Interpreter(graph).run(torch.zeros(1))
-
-
-def calibrate(workspace):
-    """Quantize a small model for OpenVINO, which opens several models at once for it."""
-    from tasks.workload import Workload
-    from tests.tasks import pipeline
-    from tests.tasks.quantize.conftest import IMAGES
-
-    static = {"name": "static", "method": "static", "runtimes": ["openvino"], "calibration_batch_size": 4}
-    recipes = [*IMAGES["recipe"], {**static, "calibration_batches": 2}]
-    job = pipeline.job_of(Workload.model_validate(IMAGES | {"recipe": recipes}), workspace.store)
-    pipeline.build(job, "static", "openvino", workspace.store)
 
 
 def tell(workspace):
