@@ -112,6 +112,11 @@ def prepare_table(data: TableData, name: str, workspace: Workspace) -> DatasetRe
         return find_or_write(workspace.store, made_from, fill)
 
 
+def _precision(kind: pa.DataType) -> float:
+    """Return the relative rounding error of a column type; only floats are rounded."""
+    return float(np.finfo(f"f{kind.bit_width // 8}").eps) if pa.types.is_floating(kind) else 0.0
+
+
 def _write(table: pa.Table, data: TableData, name: str, folder: Path) -> Description:
     features = np.stack([_numbers(table[feature], feature) for feature in data.features], axis=1)
     target, classes, notes = _target(table[data.target], data)
@@ -119,8 +124,9 @@ def _write(table: pa.Table, data: TableData, name: str, folder: Path) -> Descrip
     mean, std = np.zeros(features.shape[1]), np.ones(features.shape[1])
     if data.standardize:
         train = features[rows["train"]]
-        # The computed standard deviation of equal numbers can be greater than 0.
-        constant = train.min(0) == train.max(0)
+        # Numbers that differ by rounding alone would be divided by their rounding error.
+        precision = np.array([_precision(table[feature].type) for feature in data.features])
+        constant = np.ptp(train, 0) <= 2 * precision * np.abs(train).max(0)
         mean, std = train.mean(0), np.where(constant, 1.0, train.std(0))
         if constant.any():
             names = ", ".join(name for name, flag in zip(data.features, constant, strict=True) if flag)

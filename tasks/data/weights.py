@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import pickle
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy._core.multiarray as multiarray
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -24,6 +28,14 @@ from tasks.workload.base import FetchedCheckpoint
 WEIGHTS_FILE = "weights.safetensors"
 DIRECTORY_WEIGHTS = "model.safetensors"  # weights in a folder that transformers or safetensors saved
 _DEEPEST = 3  # limit the nesting depth, because a dict can contain itself
+# Types of the options and scores that training scripts save beside the weights; none of them runs code.
+_PLAIN: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    argparse.Namespace,
+    multiarray.scalar,
+    np.dtype,
+    np.dtypes.Float64DType,
+    np.dtypes.Float32DType,
+]
 _AVERAGED = "n_averaged"  # counter that ``torch.optim.swa_utils.AveragedModel`` saves alongside ``module.…`` keys
 
 
@@ -48,7 +60,11 @@ def read_state(path: Path, shown: str = "") -> StateDict:
             # A safetensors file starts with the length of its JSON header; the header starts with a brace.
             is_safetensors = start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000
             # Pass a stream, because torch would derive the format from a path's suffix.
-            loaded = load_file(path) if is_safetensors else torch.load(stream, map_location="cpu", weights_only=True)
+            if is_safetensors:
+                loaded = load_file(path)
+            else:
+                with torch.serialization.safe_globals(_PLAIN):
+                    loaded = torch.load(stream, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         name = re.search(r"GLOBAL (\S+)", str(error))  # torch's message is long, and recommends unsafe loading
         raise InputError(

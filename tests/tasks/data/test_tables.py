@@ -93,9 +93,14 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [[14.62] * 100, [1e15 + 0.1] * 100, [0.0] * 100, [7] * 100], ids=["decimal", "large", "zero", "integer"]
-)
-def test_a_constant_column_is_not_scaled(tmp_path: Path, values: Any) -> None:
+    "values",
+    [
+        [14.62] * 100, [0.1 + 0.2, 0.3] * 50, [1e15 + 0.1] * 100, [0.0] * 100,
+        pa.array([14.62, 14.620001] * 50, pa.float32()), [7] * 100,
+    ],
+    ids=["decimal", "rounded", "large", "zero", "float32", "integer"],
+)  # fmt: skip
+def test_a_column_that_is_constant_up_to_rounding_is_not_scaled(tmp_path: Path, values: Any) -> None:
     dataset, store = prepared(tmp_path, COLUMNS | {"a": values}, split="part")
     assert read_description(dataset, store).std[0] == 1.0
     assert load_samples(dataset, "test", store)["rows"][:, 0].abs().max() <= 1e-3

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import pickle
@@ -8,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -39,6 +41,12 @@ class Malicious:
 def assert_is_state(found: dict[str, Tensor]) -> None:
     assert found.keys() == STATE.keys()
     assert all(torch.equal(found[key], tensor) for key, tensor in STATE.items())
+
+
+def test_options_and_scores_beside_the_weights_are_ignored(tmp_path: Path) -> None:
+    options = argparse.Namespace(lr=0.1, name="run")
+    torch.save({"state_dict": STATE, "args": options, "best": np.float64(71.5)}, tmp_path / "weights.pt")
+    assert list(read_state(tmp_path / "weights.pt")) == list(STATE)
 
 
 @pytest.mark.parametrize("key", ["model_state", "weights", "net_G"])
