@@ -126,13 +126,15 @@ def rows(**changes: Callable[[Rows], object]) -> Nets:
 
 
 CARRIED = (
-    Carried("a forward hook, a forward pre-hook or a replaced `forward`", "middle", "float", "float", "int8", rows(
+    Carried("a forward hook, a forward pre-hook or a replaced `forward`", "middle", "float", "float", "float", rows(
         hook=lambda net: net.middle.register_forward_hook(halved),
         prehook=lambda net: net.middle.register_forward_pre_hook(tripled),
         replaced_forward=lambda net: replace_forward(net.middle),
     )),
-    Carried("the same of an activation or a convolution", "conv", "float", "float", "int8", rows(
+    Carried("the same of an activation after a convolution", "conv", "float", "float", "int8", rows(
         hook_of_activation=lambda net: net.act.register_forward_hook(halved),
+    )),
+    Carried("the same of a convolution", "conv", "float", "float", "float", rows(
         hook_of_convolution=lambda net: net.conv.register_forward_hook(halved),
     )),
     Carried("the same of a block of modules", "block.0", "int8", "int8", "int8", rows(
@@ -145,7 +147,7 @@ CARRIED = (
     Carried("the same of a recurrent layer", "rnn", "float", "float", "float", {
         "hook_of_lstm": lambda: Tokens(rnn=hooked_lstm()),
     }),
-    Carried("a `forward` of its own class", "middle", "float", "float", "int8", rows(
+    Carried("a `forward` of its own class", "middle", "float", "float", "float", rows(
         subclass=lambda net: setattr(net, "middle", Doubled(16, 16)),
     )),
     Carried("parametrizations", "middle", "int8", "int8", "int8", rows(
@@ -153,7 +155,7 @@ CARRIED = (
         spectral_norm=lambda net: parametrizations.spectral_norm(net.middle),
         parametrization=lambda net: parametrize.register_parametrization(net.middle, "weight", Flipped()),
     )),
-    Carried("an older weight norm or spectral norm", "middle", "float", "float", "int8", rows(
+    Carried("an older weight norm or spectral norm", "middle", "float", "float", "float", rows(
         old_weight_norm=lambda net: weight_norm(net.middle),
         old_spectral_norm=lambda net: spectral_norm(net.middle),
     )),
@@ -165,8 +167,11 @@ CARRIED = (
         "max": lambda: Tokens(nn.EmbeddingBag(8, 16, mode="max")),
         "limited_bag": lambda: Tokens(nn.EmbeddingBag(8, 16, mode="sum", max_norm=0.5)),
     }),
-    Carried("`padding_mode` of a convolution", "conv", "float", "float", "int8", rows(
-        reflect=padded("reflect"), circular=padded("circular"), replicate=padded("replicate"),
+    Carried('`padding_mode="reflect"` of a convolution', "conv", "float", "float", "int8", rows(
+        reflect=padded("reflect"),
+    )),
+    Carried("another `padding_mode` of a convolution", "conv", "float", "float", "float", rows(
+        circular=padded("circular"), replicate=padded("replicate"),
     )),
     Carried("a Linear layer without bias", "middle", "int8", "int8", "int8", rows(
         no_bias=lambda net: setattr(net, "middle", nn.Linear(16, 16, bias=False)),
