@@ -30,12 +30,8 @@ DIRECTORY_WEIGHTS = "model.safetensors"  # weights in a folder that transformers
 _DEEPEST = 3  # limit the nesting depth, because a dict can contain itself
 # Types of the options and scores that training scripts save beside the weights; none of them runs code.
 _PLAIN: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
-    argparse.Namespace,
-    multiarray.scalar,
-    np.dtype,
-    np.dtypes.Float64DType,
-    np.dtypes.Float32DType,
-]
+    argparse.Namespace, multiarray.scalar, np.dtype, np.dtypes.Float64DType, np.dtypes.Float32DType
+]  # fmt: skip
 _AVERAGED = "n_averaged"  # counter that ``torch.optim.swa_utils.AveragedModel`` saves alongside ``module.…`` keys
 
 
