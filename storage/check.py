@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,9 +16,9 @@ from storage.errors import BundleError, ConfigurationError, StoreError
 from storage.gc import leftovers
 from storage.recovery import unrecorded_switches
 from storage.results.catalog import CATALOG, current_names
-from storage.results.layout import find_files, folder, read_rows
+from storage.results.layout import folder, read_rows
 from storage.results.query import open_catalog
-from storage.results.tables import MEASUREMENTS, PROMOTIONS, TABLES, Table
+from storage.results.tables import MEASUREMENTS, PROMOTIONS, TABLES
 from storage.root import Entry, StoreRoot
 from storage.seal import SUMS, check_sums
 
@@ -27,7 +27,7 @@ _ABANDONED_S = 3600.0  # writers touch their files at least once an hour
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem in a store: a location, a description and a remedy."""
+    """A problem in a store, and its remedy."""
 
     where: str
     what: str
@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Checked:
-    """Result of a check: the numbers of results files and artifacts checked, and the problems found."""
+    """The numbers of results files and artifacts that were checked, and the problems that were found."""
 
     results_files: int
     artifacts: int
@@ -53,9 +53,9 @@ def check(root: StoreRoot | Path | str) -> Checked:
     for table in TABLES.values():
         entries = root.list(folder(table))
         results_files += len(entries)
-        if broken := [problem for entry in entries for problem in _check_results_file(root, table, entry)]:
+        if broken := [problem for entry in entries for problem in _check_results_file(root, entry)]:
             broken_tables.add(table.name)
-        problems += broken or _check_runs(root, table)
+        problems += broken
     for artifact in artifacts:
         problems += _check_artifact(root, artifact)
     problems += _check_bundles(root)
@@ -77,7 +77,7 @@ def check(root: StoreRoot | Path | str) -> Checked:
     return Checked(results_files, len(artifacts), tuple(problems))
 
 
-def _check_results_file(root: StoreRoot, table: Table, entry: Entry) -> Iterator[Problem]:
+def _check_results_file(root: StoreRoot, entry: Entry) -> Iterator[Problem]:
     name = PurePosixPath(entry.name)
     if name.suffix == ".tmp":
         return
@@ -86,25 +86,9 @@ def _check_results_file(root: StoreRoot, table: Table, entry: Entry) -> Iterator
         return
     remedy = "Move the file out of the store, then run: nightquant store compact (which rebuilds the catalog)."
     try:
-        schema = read_rows(root, entry.name).schema
+        read_rows(root, entry.name)
     except StoreError as error:
         yield Problem(entry.name, f"cannot be read: {error.__cause__ or error}", remedy)
-        return
-    for field in schema:
-        expected = table.schema.field(field.name) if field.name in table.schema.names else None
-        if expected is None:
-            yield Problem(entry.name, f"has the unknown column {field.name}", "Upgrade nightquant.")
-        elif not expected.type.equals(field.type):
-            yield Problem(entry.name, f"has {field.name} as {field.type}, not {expected.type}", remedy)
-
-
-def _check_runs(root: StoreRoot, table: Table) -> Iterator[Problem]:
-    files = find_files(root, table)
-    counted = Counter(file.run_id for file in files.runs if file.run_id not in files.compacted_runs)
-    counted.update(run for file in files.newest.values() for run in file.runs)
-    for run, times in counted.items():
-        if times > 1:
-            yield Problem(folder(table), f"contains run {run} {times} times", "Move all but one of its files away.")
 
 
 def _check_artifact(root: StoreRoot, artifact: Artifact) -> Iterator[Problem]:
@@ -169,8 +153,6 @@ def _check_pointer(
         return
     if pointer is None:
         return  # the pointer was removed after the listing
-    if pointer.workload != workload:
-        yield Problem(name, f"belongs to {pointer.workload}, not {workload}", "Restore the file from a backup.")
     if f"{base}/{pointer.version}" not in folders:
         rollback = f"nightquant handoff rollback {workload} --to VERSION --reason …"
         description = f"names the bundle {pointer.version}, which does not exist"

@@ -17,7 +17,7 @@ import duckdb
 from storage.artifacts import MANIFEST, Artifact, artifacts_in
 from storage.errors import StoreError, unwritable
 from storage.holder import Holder, hold
-from storage.journal import superseded
+from storage.journal import old_journals
 from storage.local_root import LocalRoot
 from storage.results.catalog import CATALOG, build
 from storage.root import Entry, StoreRoot, cache_folder, fsync
@@ -63,18 +63,14 @@ def collect(
 ) -> Collected:
     """Remove artifacts that no bundle and no row from the latest nights references; never remove rows.
 
-    Artifacts are referenced by bundles and by the rows of each workload's latest `keep_nights` nights. The inputs, the
-    evaluation and the proof of a referenced artifact are also kept. Artifacts that are less than a day old at `now`
-    (Unix time) are never removed.
-
-    If `root` is an object store, the function also cleans this host's cache. It removes copies of artifacts that the
-    store no longer contains, and copies of bundles that are at least a month old.
+    The rows of each workload's latest `keep_nights` nights count. The inputs, the evaluation and the proof of a
+    referenced artifact are also kept, and so are artifacts that are less than a day old at `now` (Unix time). If `root`
+    is an object store, the function also cleans this host's cache.
 
     Raises
     ------
     NightRunningError
-        A run is using the store, and may reuse an artifact that no row refers to yet. A dry run never raises this
-        error.
+        A run is using the store, and may reuse an artifact that no row refers to yet.
     StoreError
         The store does not exist or cannot be used.
     """
@@ -98,7 +94,7 @@ def _collect(root: StoreRoot, keep_nights: int, now: float, *, dry_run: bool) ->
     bundled = {digest for content in documents for digest in _DIGEST.findall(content.decode("utf-8", "replace"))}
     reachable = _reachable(artifacts, _row_digests(root, keep_nights) | bundled)
     removed = [item for item in artifacts if item.digest not in reachable and item.modified < now - YOUNG_S]
-    files = leftovers(root, now - YOUNG_S) + superseded(root, now - _UNFINISHED_S)
+    files = leftovers(root, now - YOUNG_S) + old_journals(root, now - _UNFINISHED_S)
     cached: list[Entry] = []
     if not dry_run:
         _remove_all(root, removed, files)

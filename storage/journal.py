@@ -1,8 +1,6 @@
 """The journal of a search: a file in the store that contains every answer, oldest first.
 
-A search asks questions, for example about a candidate's quality on 256 samples, and writes each answer immediately.
-When a killed search is resumed, it asks only the unanswered questions and spends only the rest of its budget. Later
-searches with the same inputs reuse all earlier answers.
+A resumed search asks only the unanswered questions and spends only the rest of its budget.
 """
 
 from __future__ import annotations
@@ -176,24 +174,9 @@ def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list
     return []
 
 
-def superseded(root: StoreRoot, before: float) -> list[Entry]:
-    """List journals older than `before` (Unix time), except each host's newest journal for each workload.
-
-    Raises
-    ------
-    StoreError
-        A journal is damaged.
-    """
-    newest: set[tuple[str, str]] = set()  # folder and fingerprint
-    found = []
-    for entry in sorted(root.list(FOLDER), key=lambda entry: entry.modified, reverse=True):
-        if entry.name.endswith(".jsonl"):
-            folder = entry.name.rpartition("/")[0]
-            hosts = {(folder, line.fingerprint) for line in _parsed(root, entry.name) if isinstance(line, Began)}
-            if hosts <= newest and entry.modified < before:
-                found.append(entry)
-            newest |= hosts
-    return found
+def old_journals(root: StoreRoot, before: float) -> list[Entry]:
+    """List journals older than `before` (Unix time)."""
+    return [entry for entry in root.list(FOLDER) if entry.name.endswith(".jsonl") and entry.modified < before]
 
 
 def _parsed(root: StoreRoot, name: str) -> Iterator[Event]:

@@ -63,9 +63,7 @@ def unrecorded_switches(place: StoreRoot | Path | str) -> list[Unrecorded]:
     return [
         switch
         for switch in switches
-        # Earlier versions recorded the measurements of all workloads in one file.
-        if not measured.isdisjoint({switch.run_id, part_name(switch.run_id, switch.workload)})
-        and part_name(switch.run_id, switch.workload) not in recorded
+        if (part := part_name(switch.run_id, switch.workload)) in measured and part not in recorded
     ]
 
 

@@ -129,9 +129,9 @@ class StoreRoot(abc.ABC):
     def delete(self, name: str) -> None:
         """Remove a file if it exists."""
 
-    def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[None]:
+    def lock(self, name: str) -> AbstractContextManager[None]:
         """Lock this store while the block runs; the lock for an object store excludes only processes on this host."""
-        return file_lock(self.lock_folder() / name, shared=shared)
+        return file_lock(self.lock_folder() / name)
 
     def lock_folder(self) -> Path:
         """Return the folder for this store's lock files; an object store's folder is local to this host and user."""

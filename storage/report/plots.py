@@ -234,15 +234,9 @@ def _bound(axes: Axes, axis: str, value: float | None) -> None:
 
 
 def _events(axes: Axes, history: History) -> None:
-    """Number each event, and draw lines at changes and alerts; put overlapping numbers on two levels."""
-    nights = history.nights
-    span, last, level = (nights[-1] - nights[0]).days, None, 0
+    """Number each event, and draw lines at changes and alerts."""
     for index, event in enumerate(history.events, 1):
         at = date2num(event.night)  # type: ignore[no-untyped-call]
         if event.changes or event.alarms:
             axes.axvline(at, color=GATE if event.alarms else _CHANGE, linewidth=1.2, linestyle="--")
-        level = 1 - level if last is not None and (event.night - last).days < span / 16 else 0
-        axes.text(
-            at, 1.01 + 0.07 * level, str(index), ha="center", fontsize=9, transform=axes.get_xaxis_transform()
-        )  # fmt: skip
-        last = event.night
+        axes.text(at, 1.01, str(index), ha="center", fontsize=9, transform=axes.get_xaxis_transform())

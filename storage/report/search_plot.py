@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 
 from storage.humanize import size_unit
-from storage.report.plots import GATE, GREY, Drawing, drawing, point
+from storage.report.plots import GATE, GREY, drawing, point
 from storage.report.search import LOOKS, Search
 from storage.results import number
 
-# Diameters of the largest and the smallest dots, and the minimum distance between step numbers, in points.
-_LARGEST, _SMALLEST, _APART = 14.0, 4.0, 11.0
+_LARGEST, _SMALLEST = 14.0, 4.0  # diameters of the largest and the smallest dots, in points
 
 
 def search_plot(title: str, search: Search) -> str:
@@ -49,7 +48,11 @@ def search_plot(title: str, search: Search) -> str:
         axes.locator_params(nbins=6)
         axes.set_xlabel("speed-up (better →)" if is_timed else f"size in {unit} (← better)")
         axes.set_ylabel(f"quality drop{search.unit and f' in {search.unit.strip()}'} (better ↓)")
-        _number_steps(picture, path)
+        axes.plot(
+            [x for x, _ in path.values()], [y for _, y in path.values()], color="#1a1a1a", linewidth=1, zorder=1.2
+        )
+        for step, place in path.items():
+            axes.annotate(str(step), place, (8, 5), textcoords="offset points", ha="center", fontsize=9)
     return picture.svg
 
 
@@ -58,17 +61,3 @@ def ceiling(search: Search) -> float:
     highest = [1.5 * drop[2] for row in search.path if (drop := search.drop(row))]
     top = max([4 * (search.bound or 0.0), *highest])
     return top if top > 0 else math.inf
-
-
-def _number_steps(picture: Drawing, path: dict[int, tuple[float, float]]) -> None:
-    """Connect and number the path's steps; if some numbers would overlap, show only the last of them."""
-    axes, numbered = picture.axes, list[tuple[float, float]]()
-    axes.plot([x for x, _ in path.values()], [y for _, y in path.values()], color="#1a1a1a", linewidth=1, zorder=1.2)
-    picture.figure.draw_without_rendering()  # the distances between steps depend on the layout
-    for step, place in reversed(path.items()):
-        x, y = (axes.transData.transform(place) - axes.bbox.min) * 72 / picture.figure.dpi
-        if all(max(abs(x - a), abs(y - b)) > _APART for a, b in numbered):
-            numbered.append((x, y))
-            # Place the number beside the error bar, so that it does not cover the axis labels.
-            offset = (-8 if x > 2 * _APART else 8, 5)
-            axes.annotate(str(step), place, offset, textcoords="offset points", ha="center", fontsize=9)

@@ -88,11 +88,9 @@ class ResultsStore:
     def _put(self, table: Table, rows: pa.Table, stem: str, published: datetime) -> tuple[str, bool]:
         content = serialized(table, rows)
         name = f"{folder(table)}/month={published.astimezone(UTC):%Y-%m}/{stem}.parquet"
-        # Take a shared lock, so that writers wait only while a compacted month is swapped in.
-        with self.root.lock("results", shared=True):
-            existing = find_files(self.root, table).file_of(stem)
-            if existing is None:
-                self.root.put_new(name, content)
+        existing = find_files(self.root, table).file_of(stem)
+        if existing is None:
+            self.root.put_new(name, content)
         return (name, True) if existing is None else (existing.name, False)
 
 

@@ -100,7 +100,7 @@ class FetchedCheckpoint(Kind):
     max_bytes: PositiveInt = 16 * 1024**3
     """Maximum size of the file in bytes; a larger file is refused."""
     retries: NonNegativeInt = 4
-    """Maximum number of times to resume an interrupted download."""
+    """Maximum number of times to retry an interrupted download."""
     leave_out: tuple[str, ...] = ()
     """Tensors in the file that the model lacks, given by their names or the names of their modules."""
 

@@ -76,14 +76,6 @@ def test_a_question_whose_answer_was_not_found_in_time_stays_open_but_its_cost_c
     assert Journal.read(tmp_path, "demo", DIGEST).find("build") is not None
 
 
-def test_a_search_without_a_new_answer_leaves_no_trace(tmp_path: Path) -> None:
-    journal = Journal.read(tmp_path, "demo", DIGEST)
-    journal.begin(60, HOST)
-    journal.end("nothing left")
-    assert not journal.in_progress
-    assert list(tmp_path.rglob("*.jsonl")) == []
-
-
 def test_an_infinite_interval_is_read_as_it_was_written(tmp_path: Path) -> None:
     journal = Journal.read(tmp_path, "demo", DIGEST)
     journal.begin(60, HOST)

@@ -139,27 +139,11 @@ def test_the_systems_errors_are_told_apart(number: int, expected: bool) -> None:
     assert unwritable("/srv/store", error).transient is expected
 
 
-@pytest.mark.parametrize("error", [ValueError("odd"), RuntimeError("corrupted"), KeyError("x"), MemoryError()])
-def test_what_is_unknown_is_not_tried_again(error: Exception) -> None:
-    assert not is_transient(error)
-
-
 def test_an_error_that_says_so_itself_is_believed_before_its_cause() -> None:
     lasting = StoreError("Not this way.")
     lasting.__cause__ = TimeoutError()
     assert not is_transient(lasting)
     assert is_transient(StoreError("Not now.", transient=True))
-
-
-@pytest.mark.slow
-def test_what_was_handled_before_does_not_hide_what_happened() -> None:
-    def look_up() -> None:
-        try:
-            raise FileNotFoundError("not in the cache")
-        except FileNotFoundError:
-            raise ConnectionResetError("and the server hung up")  # noqa: B904 - as libraries do
-
-    assert is_transient(raised(look_up))
 
 
 @pytest.mark.parametrize("kind", [InputError, StoreError, QuantizationError])

@@ -62,20 +62,6 @@ def test_better_is_to_the_right_whatever_the_metric() -> None:
     assert down == sorted(up, reverse=True)
 
 
-def test_a_candidate_looks_the_same_on_every_plot() -> None:
-    history = History({NAMES[0]: [row(), row(night=NIGHT + dt.timedelta(days=1))]}, ())
-    plots = [quality(row()), size_plot("t", [row()], MARKS, ""), history_plot("t", history, NAMES[:1], MARKS)]
-    assert all(drawn_in(svg, MARKS[NAMES[0]]) and not drawn_in(svg, MARKS[NAMES[1]]) for svg in plots)
-
-
-def test_intervals_are_drawn_on_both_axes_where_there_are_any() -> None:
-    without = row(quality_difference_low=None, quality_difference_high=None)
-    neither = without | {"deciding_speedup_low": None, "deciding_speedup_high": None}
-    colour = MARKS[NAMES[0]].colour.lower()
-    counts = [quality(each).lower().count(colour) for each in (row(), without, neither)]
-    assert counts[0] > counts[1] > counts[2] > 0
-
-
 @pytest.mark.slow
 def test_the_current_bundle_is_ringed_and_a_near_bound_drawn() -> None:
     plain, ringed, near, far = (
@@ -122,10 +108,3 @@ def test_a_picture_is_named_described_and_the_same_every_time() -> None:
     assert "0.0625" in texts(svg)
     attributes = [value for node in root.iter() for value in node.attrib.values()]
     assert not re.search(r"\d\.\d{3}", " ".join(attributes))
-
-
-@pytest.mark.slow
-def test_pictures_of_one_page_share_no_id() -> None:
-    both = quality(row()) + size_plot("another title", [row()], MARKS, "")
-    found = re.findall(r' id="([^"]*)"', both)
-    assert len(found) == len(set(found)) > 4
