@@ -8,16 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-import duckdb
-
 from storage.artifacts import MANIFEST, Artifact, artifact_digest, artifacts_in
 from storage.bundles import BundleStore
 from storage.errors import BundleError, ConfigurationError, StoreError
 from storage.gc import leftovers
 from storage.recovery import unrecorded_switches
-from storage.results.catalog import CATALOG, current_names
 from storage.results.layout import folder, read_rows
-from storage.results.query import open_catalog
 from storage.results.tables import MEASUREMENTS, PROMOTIONS, TABLES
 from storage.root import Entry, StoreRoot
 from storage.seal import SUMS, check_sums
@@ -72,8 +68,6 @@ def check(root: StoreRoot | Path | str) -> Checked:
         Problem(entry.name, "is left over from a killed writer", "Run: nightquant store gc")
         for entry in leftovers(root, time.time() - _ABANDONED_S)
     ]
-    if not problems:  # checking the catalog is pointless if files are damaged
-        problems += _check_catalog(root, artifacts)
     return Checked(results_files, len(artifacts), tuple(problems))
 
 
@@ -163,36 +157,3 @@ def _check_pointer(
             description = f"differs from the published bundle: {name} recorded another {SUMS}"
             remedy = "Do not deploy this bundle. Restore it from a backup, or remove the folder."
             yield Problem(f"{base}/{version}", description, remedy)
-
-
-def _check_catalog(root: StoreRoot, artifacts: list[Artifact]) -> Iterator[Problem]:
-    remedy = "Run: nightquant store compact (which rebuilds the catalog)."
-    current = sorted(current_names(root))
-    if not current:
-        return
-    if not root.exists(CATALOG):
-        yield Problem(CATALOG, "is missing", remedy)
-        return
-    try:
-        with open_catalog(root) as connection:
-            listed = "select name from internal.catalog_files order by name"
-            named = [name for (name,) in connection.execute(listed).fetchall()]
-            referenced = connection.execute(_NEWEST_ARTIFACTS).fetchall()
-    except (duckdb.Error, StoreError) as error:
-        yield Problem(CATALOG, f"cannot be read: {error}", remedy)
-        return
-    if named != current:
-        yield Problem(CATALOG, f"names {len(named)} files, but the store contains {len(current)}", remedy)
-    present = {artifact.digest for artifact in artifacts}
-    for workload, digest in referenced:
-        if digest not in present:
-            description = f"is missing, but {workload}'s latest night refers to it"
-            yield Problem(f"artifacts/…/{digest}", description, "Run nightquant nightly again.")
-
-
-_NEWEST_ARTIFACTS = """
-select distinct workload, digest
-from (unpivot (select workload, artifact_digest, checkpoint_digest, data_digest from latest)
-    on artifact_digest, checkpoint_digest, data_digest into name which value digest)
-order by workload, digest
-"""

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
-import shutil
 import tempfile
 import time
-import uuid
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import duckdb
 
 from storage.artifacts import MANIFEST, Artifact, artifacts_in
-from storage.errors import StoreError, unwritable
+from storage.errors import StoreError
 from storage.holder import Holder, hold
 from storage.journal import old_journals
 from storage.local_root import LocalRoot
 from storage.results.catalog import CATALOG, build
-from storage.root import Entry, StoreRoot, cache_folder, fsync
+from storage.root import Entry, StoreRoot, cache_folder
 
 # Rows refer to a run's artifacts only after the run has ended, and every run ends within a day.
 YOUNG_S = 24 * 3600.0
@@ -173,37 +170,8 @@ def _reachable(artifacts: list[Artifact], roots: set[str]) -> set[str]:
 
 def _remove_all(root: StoreRoot, artifacts: Iterable[Artifact], files: Iterable[Entry]) -> None:
     for artifact in artifacts:
-        _remove(root, artifact)
+        # Delete the manifest first, because an artifact without a manifest counts as missing even if files remain.
+        for entry in sorted(artifact.files, key=lambda entry: entry.name != f"{artifact.location}/{MANIFEST}"):
+            root.delete(entry.name)
     for entry in files:
-        root.delete(entry.name)
-    _remove_emptied_folders(root, files)
-
-
-def _remove_emptied_folders(root: StoreRoot, removed: Iterable[Entry]) -> None:
-    if root.local is None:
-        return
-    for entry in removed:
-        # Remove only a killed writer's own folders, because other writers may be about to use shared folders.
-        if entry.name.startswith(("artifacts/", "work/", "downloads/", "bundles/")):
-            own = 3 if entry.name.startswith("artifacts/") else 2  # artifacts/.tmp/<name>, work/<digest>
-            with suppress(OSError):  # the folder still contains a newer file
-                for folder in list(PurePosixPath(entry.name).parents)[:-own]:
-                    (root.local / folder).rmdir()
-
-
-def _remove(root: StoreRoot, artifact: Artifact) -> None:
-    if root.local is not None:
-        # Rename the folder first, so that a killed process never leaves an incomplete artifact. The next `store gc`
-        # removes a leftover folder.
-        aside = root.local / "artifacts" / ".tmp" / f"{artifact.digest[:12]}-{uuid.uuid4().hex}"
-        try:
-            aside.parent.mkdir(exist_ok=True)
-            (root.local / artifact.location).rename(aside)
-            fsync(aside.parent)  # otherwise a power failure could undo the rename but not the removal
-            shutil.rmtree(aside)
-        except OSError as error:
-            raise unwritable(root.url, error) from error
-        return
-    # Delete the manifest first, because an artifact without a manifest counts as missing even if other files remain.
-    for entry in sorted(artifact.files, key=lambda entry: entry.name != f"{artifact.location}/{MANIFEST}"):
         root.delete(entry.name)

@@ -1,11 +1,6 @@
 from __future__ import annotations
 
-import json
-import os
-import random
-import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -184,15 +179,6 @@ def test_a_damaged_pointer_is_reported_and_not_overwritten(content: str, bundles
     assert pointer.read_text() == content
 
 
-def test_old_drafts_of_killed_publishers_are_cleared_and_young_ones_are_not(bundles: BundleStore, tmp_path: Path):
-    drafts = tmp_path / "store/handoff/.tmp"
-    for name, age in (("old", 2 * 24 * 3600), ("young", 60)):
-        (drafts / name).mkdir(parents=True)
-        os.utime(drafts / name, (time.time() - age,) * 2)
-    publish(bundles, 1)
-    assert [path.name for path in drafts.iterdir()] == ["young"]
-
-
 def test_publishers_side_by_side_lose_no_switch(bundles: BundleStore):
     def publish_and_insist(number: int) -> None:
         while True:
@@ -211,34 +197,6 @@ def test_publishers_side_by_side_lose_no_switch(bundles: BundleStore):
     assert current is not None
     assert sorted(switch.version for switch in current.history) == [version(number) for number in range(8)]
     assert len(bundles.versions("word-lm")) == 8
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_publishing_killed_at_any_moment_leaves_an_intact_current_bundle(bundles: BundleStore, tmp_path: Path):
-    publish(bundles, 0)
-    moments = random.Random(0)
-    number, seen = 1, set()
-    for _ in range(100):
-        child = os.fork()
-        if child == 0:
-            try:
-                while True:
-                    publish(bundles, number)
-                    number += 1
-            finally:
-                os._exit(1)
-        time.sleep(moments.uniform(0.0, 0.2))
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status), "the publisher failed by itself"
-        pointer = json.loads((tmp_path / "store/handoff/word-lm/current.json").read_bytes())
-        seen.add(pointer["version"])
-        assert check_sums(bundles.local_folder("word-lm", pointer["version"])) == pointer["sha256sums"]
-        newest = bundles.versions("word-lm")[-1]
-        check_sums(tmp_path / "store/handoff/word-lm" / newest)
-        number = int(newest[-12:], 16) + 1
-    assert len(seen) > 1
 
 
 def test_a_store_without_a_folder_on_this_host_keeps_bundles_too(remote: StoreRoot):
@@ -262,14 +220,3 @@ def test_a_store_without_a_folder_on_this_host_keeps_bundles_too(remote: StoreRo
     # Files without their list are an upload that was cut off, not a bundle.
     bundles.root.put(f"handoff/word-lm/{version(3)}/file-0.bin", b"half")
     assert bundles.versions("word-lm") == [version(1), version(2)]
-
-
-def test_a_rollback_that_was_decided_before_somebody_elses_is_refused(bundles: BundleStore):
-    for number in (1, 2):
-        publish(bundles, number)
-    bundles.roll_back("word-lm", by="one", reason="worse")
-    with pytest.raises(ConflictError):
-        bundles.roll_back("word-lm", version(1), by="other", reason="worse", replacing=version(2))
-    pointer = bundles.pointer("word-lm")
-    assert pointer is not None
-    assert [switch.by for switch in pointer.history][2:] == ["one"]

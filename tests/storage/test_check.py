@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import shutil
 import time
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from storage.artifacts import ArtifactStore, artifact_digest
@@ -74,25 +72,6 @@ def test_an_artifact_under_a_wrong_name_or_without_manifest_is_named(store: Path
     assert "does not have the digest of its inputs as its name" in said(store)
     (moved / "artifact.json").unlink()
     assert "has no readable artifact.json" in said(store)
-
-
-@pytest.mark.slow
-def test_a_row_whose_artifact_is_gone_is_named(store: Path) -> None:
-    shutil.rmtree(artifact(store))
-    assert "is missing, but word-lm's latest night refers to it Run nightquant nightly again." in said(store)
-
-
-def test_a_missing_stale_or_broken_catalog_is_named(store: Path) -> None:
-    write_night(store, dt.date(2026, 3, 2), [measurement("r2", dt.date(2026, 3, 2), artifact_digest=None)], "r2")
-    assert "names 2 files, but the store contains 4" in said(store)
-    (store / "results.duckdb").write_bytes(b"no database")
-    assert "results.duckdb cannot be read" in said(store)
-    (store / "results.duckdb").unlink()
-    assert "results.duckdb is missing Run: nightquant store compact" in said(store)
-    refresh(store)
-    with duckdb.connect(store / "results.duckdb") as connection:
-        connection.execute("drop table internal.catalog_files")
-    assert "results.duckdb cannot be read" in said(store)
 
 
 @pytest.mark.parametrize("folder", ["results/measurements/month=2026-03", "reports", "handoff/word-lm"])

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from storage.report.plots import ceiling, search_plot
 from storage.report.search import LOOKS, Search
-from storage.report.search_plot import ceiling, search_plot
 from tests.storage.report.test_plots import texts
 from tests.storage.report.test_search import tried
 

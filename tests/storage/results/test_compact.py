@@ -8,12 +8,11 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from storage.results import compact as compaction
 from storage.results.catalog import refresh
 from storage.results.compact import compact
 from storage.results.layout import find_files
 from storage.results.query import run_query
-from storage.results.tables import MEASUREMENTS, TABLES
+from storage.results.tables import MEASUREMENTS
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
 from tests.storage.results.rows import at, measurement, rewrite, write_night
@@ -77,15 +76,6 @@ def test_small_files_go_one_cycle_later_and_every_row_counts_once_throughout(sto
 
 
 @pytest.mark.slow
-def test_compacting_again_changes_nothing(store: Path) -> None:
-    for _ in range(3):
-        compact(store, now=far_ahead(), grace=NO_GRACE)
-    before = names(store)
-    assert compact(store, now=far_ahead(), grace=NO_GRACE).written == ()
-    assert names(store) == before
-
-
-@pytest.mark.slow
 def test_a_late_run_of_a_compacted_month_is_merged(store: Path) -> None:
     for _ in range(2):
         compact(store, now=LATER, grace=EXPIRED)
@@ -133,28 +123,6 @@ def test_a_reader_of_the_old_catalog_survives_a_compaction(store: Path, limit: i
         reader.execute(f"attach '{store}/results.duckdb' as results (read_only)")
         compact(store, now=LATER)
         assert reader.execute("select count(*) from results.measurements").fetchall() == [(10,)]
-
-
-@pytest.mark.slow
-def test_a_kill_before_older_months_are_deleted_is_recovered(store: Path, monkeypatch: Any) -> None:
-    for _ in range(2):
-        compact(store, now=LATER, grace=EXPIRED)
-    write_night(store, dt.date(2026, 3, 9))
-    compact(store, now=LATER, grace=EXPIRED)
-
-    def be_killed(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(compaction, "_drop_superseded", be_killed)
-        with pytest.raises(KeyboardInterrupt):
-            compact(store, now=LATER, grace=EXPIRED)
-    first = next(iter(TABLES))
-    exchanged = ["compacted/2026-03-0002.pq", "month=2026-03/compacted-0002.parquet"]
-    assert [name for name in names(store, first) if "2026-03" in name] == ["compacted/2026-03-0001.pq", *exchanged]
-    compact(store, now=LATER, grace=EXPIRED)
-    assert [name for name in names(store, first) if "2026-03" in name] == exchanged
-    assert count(store) == count_by_glob(store) == 12
 
 
 @pytest.mark.slow

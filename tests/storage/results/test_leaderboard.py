@@ -89,32 +89,3 @@ def test_what_was_not_judged_says_why(tmp_path: Path) -> None:
         ("broken/eager", "failed", "build: no room"),
     ]
     assert found[2]["speedup"] is found[2]["interval"] is found[2]["latency_ms"] is None
-
-
-def test_every_column_of_any_night_is_a_macro_away(tmp_path: Path) -> None:
-    shown(tmp_path, measurement("run", NIGHT))
-    later = NIGHT + dt.timedelta(days=1)
-    write_night(tmp_path, later, [baseline("later", later), measurement("later", later, speedup=3.0)], "later")
-    refresh(tmp_path)
-    sql = "select night, speedup, run_id from leaderboard_on({}) where recipe = 'dynamic'"
-    then = run_query(tmp_path, sql.format(f"date '{NIGHT}'")).to_pylist()
-    now = run_query(tmp_path, sql.format("null")).to_pylist()
-    assert then == [{"night": NIGHT, "speedup": 2.0, "run_id": "run"}]
-    assert now == [{"night": later, "speedup": 3.0, "run_id": "later"}]
-
-
-def test_the_best_is_the_one_by_the_caches_that_decide(tmp_path: Path) -> None:
-    def rows(caches: str) -> list[dict[str, Any]]:
-        common = {"caches": caches}
-        return [
-            measurement("run", NIGHT, recipe="loop", speedup=9.0, cold_speedup=2.0, **common),
-            measurement("run", NIGHT, recipe="now-and-then", speedup=4.0, cold_speedup=6.0, **common),
-        ]
-
-    for caches, first in (("warm", "loop/eager"), ("cold", "now-and-then/eager")):
-        found = shown(tmp_path / caches, *rows(caches))
-        assert found[0]["candidate"] == first
-        assert {row["candidate"]: row["cold_speedup"] for row in found[:2]} == {
-            "loop/eager": 2.0,
-            "now-and-then/eager": 6.0,
-        }

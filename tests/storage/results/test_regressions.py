@@ -170,18 +170,6 @@ def test_what_is_an_alert(tmp_path: Path, changes: dict[str, Any], expected: lis
 
 
 @pytest.mark.slow
-def test_an_alert_stays_until_it_is_over(tmp_path: Path) -> None:
-    nights(tmp_path, 45, lambda index: {"speedup": 1.8, "size_bytes": 440} if 12 <= index < 40 else {})
-    for index in (13, 25, 39):
-        found = find_regressions(tmp_path, FIRST + dt.timedelta(days=index))
-        assert [(each.metric, each.since) for each in found] == [
-            ("size_bytes", FIRST + dt.timedelta(days=12)),
-            ("speedup", FIRST + dt.timedelta(days=12)),
-        ]
-    assert kinds(tmp_path) == []
-
-
-@pytest.mark.slow
 def test_numbers_that_nothing_can_be_said_about_are_named(tmp_path: Path) -> None:
     nights(tmp_path, 1)
     first = compare_night(tmp_path)
@@ -377,20 +365,6 @@ def test_when_a_candidate_has_appeared_or_vanished(
         profile = {"profile": "quick"} if hour == [5] else {}
         a_run(tmp_path, index, *recipes, hour=hour[0] if hour else 3, **profile)
     assert {index: listed(tmp_path, index) for index in found} == found
-
-
-@pytest.mark.parametrize(
-    ("recipe", "more"),
-    [("a!", {}), ("a", {"workload": "resnet18"}), ("a", {"verdict": "inconclusive", **around(2.1, 1.5)})],
-    ids=["a failure", "another workload", "an inconclusive run"],
-)
-@pytest.mark.slow
-def test_a_later_run_of_the_night_hides_nothing(tmp_path: Path, recipe: str, more: dict[str, Any]) -> None:
-    for index in range(8):
-        a_run(tmp_path, index, "a", speedup=2.0 if index < 5 else 1.5)
-    before = listed(tmp_path)
-    a_run(tmp_path, 7, recipe, hour=9, **more)
-    assert listed(tmp_path) == listed(tmp_path, 7) == before == [("a", "slower")]
 
 
 def record(store: Path, index: int, hour: int = 3) -> None:

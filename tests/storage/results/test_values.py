@@ -17,7 +17,7 @@ from storage.results.query import run_query
 from storage.results.tables import MEASUREMENTS
 from storage.results.values import admit, known
 from storage.results.writer import ResultsStore, validated
-from tests.storage.results.rows import at, baseline, measurement, promotion, run_row, trial
+from tests.storage.results.rows import at, baseline, measurement
 
 NIGHT = dt.date(2026, 3, 1)
 
@@ -92,22 +92,6 @@ def test_a_row_that_cannot_be_kept_costs_no_other_row(tmp_path: Path, changes: d
     [line] = told
     assert "is dropped" in line
     assert why in line
-
-
-@pytest.mark.parametrize("table", ["layers", "promotions", "findings", "runs", "trials"])
-def test_every_table_of_a_night_says_what_it_lacks(tmp_path: Path, table: str) -> None:
-    key = {"run_id": "r1", "night": NIGHT, "workload": "word-lm", "recipe": "dynamic", "runtime": "eager"}
-    layer = {**key, "module": "decoder", "type": "Linear", "parameters": 8, "quantized": True}
-    row, column, label = {
-        "layers": (layer, "sqnr_db", "word-lm dynamic/eager decoder"),
-        "promotions": (promotion("r1", NIGHT), "incumbent_stays", "word-lm dynamic/eager"),
-        "findings": ({**key, "metric": "quality", "kind": "worse"}, "tonight", "word-lm dynamic/eager quality"),
-        "runs": (run_row("r1", NIGHT), "host", "r1"),
-        "trials": (trial("r1", NIGHT), "quality_drop", "word-lm static-1/onnxruntime"),
-    }[table]
-    found, told = recorded(tmp_path, row | {column: math.nan}, table=table)
-    assert (found[0][column], list(found[0]["unknown"])) == (None, [column])
-    assert told[0].startswith(f"{table} of {label}: {column} not recorded: ")
 
 
 def test_a_value_that_is_unknown_is_found_by_a_query(tmp_path: Path) -> None:
