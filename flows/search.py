@@ -115,8 +115,6 @@ class Search:
                     future = threads.submit(copy_context().run, self.find, step.request, trials)
                     running[future] = step, time.monotonic()
                     continue
-                expected_end = max(began + step.expected_s for step, began in running.values())
-                self.journal.ask(max(0.0, expected_end - self._since))
                 done = wait(running, return_when=FIRST_COMPLETED).done
                 # Begin with the answers, because an interruption in a step ends this loop.
                 for future in sorted(done, key=lambda future: future.exception() is not None):

@@ -67,7 +67,7 @@ class Manifest(BaseModel):
 
 @dataclass(frozen=True)
 class Artifact:
-    """An artifact's folder and files; ``manifest`` is None if ``artifact.json`` cannot be read."""
+    """An artifact; ``manifest`` is None if ``artifact.json`` cannot be read."""
 
     kind: str
     digest: str

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-
-import duckdb
 
 from storage.artifacts import MANIFEST, Artifact, artifact_digest, artifacts_in
 from storage.bundles import BundleStore
 from storage.errors import BundleError, ConfigurationError, StoreError
 from storage.gc import leftovers
 from storage.recovery import unrecorded_switches
-from storage.results.catalog import CATALOG, current_names
-from storage.results.layout import find_files, folder, read_rows
-from storage.results.query import open_catalog
-from storage.results.tables import MEASUREMENTS, PROMOTIONS, TABLES, Table
+from storage.results.layout import folder, read_rows
+from storage.results.tables import MEASUREMENTS, PROMOTIONS, TABLES
 from storage.root import Entry, StoreRoot
 from storage.seal import SUMS, check_sums
 
@@ -27,7 +23,7 @@ _ABANDONED_S = 3600.0  # writers touch their files at least once an hour
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem in a store: a location, a description and a remedy."""
+    """A problem in a store, and its remedy."""
 
     where: str
     what: str
@@ -36,7 +32,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Checked:
-    """Result of a check: the numbers of results files and artifacts checked, and the problems found."""
+    """The numbers of results files and artifacts that were checked, and the problems that were found."""
 
     results_files: int
     artifacts: int
@@ -53,9 +49,9 @@ def check(root: StoreRoot | Path | str) -> Checked:
     for table in TABLES.values():
         entries = root.list(folder(table))
         results_files += len(entries)
-        if broken := [problem for entry in entries for problem in _check_results_file(root, table, entry)]:
+        if broken := [problem for entry in entries for problem in _check_results_file(root, entry)]:
             broken_tables.add(table.name)
-        problems += broken or _check_runs(root, table)
+        problems += broken
     for artifact in artifacts:
         problems += _check_artifact(root, artifact)
     problems += _check_bundles(root)
@@ -72,12 +68,10 @@ def check(root: StoreRoot | Path | str) -> Checked:
         Problem(entry.name, "is left over from a killed writer", "Run: nightquant store gc")
         for entry in leftovers(root, time.time() - _ABANDONED_S)
     ]
-    if not problems:  # checking the catalog is pointless if files are damaged
-        problems += _check_catalog(root, artifacts)
     return Checked(results_files, len(artifacts), tuple(problems))
 
 
-def _check_results_file(root: StoreRoot, table: Table, entry: Entry) -> Iterator[Problem]:
+def _check_results_file(root: StoreRoot, entry: Entry) -> Iterator[Problem]:
     name = PurePosixPath(entry.name)
     if name.suffix == ".tmp":
         return
@@ -86,25 +80,9 @@ def _check_results_file(root: StoreRoot, table: Table, entry: Entry) -> Iterator
         return
     remedy = "Move the file out of the store, then run: nightquant store compact (which rebuilds the catalog)."
     try:
-        schema = read_rows(root, entry.name).schema
+        read_rows(root, entry.name)
     except StoreError as error:
         yield Problem(entry.name, f"cannot be read: {error.__cause__ or error}", remedy)
-        return
-    for field in schema:
-        expected = table.schema.field(field.name) if field.name in table.schema.names else None
-        if expected is None:
-            yield Problem(entry.name, f"has the unknown column {field.name}", "Upgrade nightquant.")
-        elif not expected.type.equals(field.type):
-            yield Problem(entry.name, f"has {field.name} as {field.type}, not {expected.type}", remedy)
-
-
-def _check_runs(root: StoreRoot, table: Table) -> Iterator[Problem]:
-    files = find_files(root, table)
-    counted = Counter(file.run_id for file in files.runs if file.run_id not in files.compacted_runs)
-    counted.update(run for file in files.newest.values() for run in file.runs)
-    for run, times in counted.items():
-        if times > 1:
-            yield Problem(folder(table), f"contains run {run} {times} times", "Move all but one of its files away.")
 
 
 def _check_artifact(root: StoreRoot, artifact: Artifact) -> Iterator[Problem]:
@@ -169,8 +147,6 @@ def _check_pointer(
         return
     if pointer is None:
         return  # the pointer was removed after the listing
-    if pointer.workload != workload:
-        yield Problem(name, f"belongs to {pointer.workload}, not {workload}", "Restore the file from a backup.")
     if f"{base}/{pointer.version}" not in folders:
         rollback = f"nightquant handoff rollback {workload} --to VERSION --reason …"
         description = f"names the bundle {pointer.version}, which does not exist"
@@ -181,36 +157,3 @@ def _check_pointer(
             description = f"differs from the published bundle: {name} recorded another {SUMS}"
             remedy = "Do not deploy this bundle. Restore it from a backup, or remove the folder."
             yield Problem(f"{base}/{version}", description, remedy)
-
-
-def _check_catalog(root: StoreRoot, artifacts: list[Artifact]) -> Iterator[Problem]:
-    remedy = "Run: nightquant store compact (which rebuilds the catalog)."
-    current = sorted(current_names(root))
-    if not current:
-        return
-    if not root.exists(CATALOG):
-        yield Problem(CATALOG, "is missing", remedy)
-        return
-    try:
-        with open_catalog(root) as connection:
-            listed = "select name from internal.catalog_files order by name"
-            named = [name for (name,) in connection.execute(listed).fetchall()]
-            referenced = connection.execute(_NEWEST_ARTIFACTS).fetchall()
-    except (duckdb.Error, StoreError) as error:
-        yield Problem(CATALOG, f"cannot be read: {error}", remedy)
-        return
-    if named != current:
-        yield Problem(CATALOG, f"names {len(named)} files, but the store contains {len(current)}", remedy)
-    present = {artifact.digest for artifact in artifacts}
-    for workload, digest in referenced:
-        if digest not in present:
-            description = f"is missing, but {workload}'s latest night refers to it"
-            yield Problem(f"artifacts/…/{digest}", description, "Run nightquant nightly again.")
-
-
-_NEWEST_ARTIFACTS = """
-select distinct workload, digest
-from (unpivot (select workload, artifact_digest, checkpoint_digest, data_digest from latest)
-    on artifact_digest, checkpoint_digest, data_digest into name which value digest)
-order by workload, digest
-"""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import time
 import uuid
@@ -14,14 +13,13 @@ from pathlib import Path
 
 from storage.errors import BundleError, ConfigurationError, StoreError, writing
 from storage.local_root import LocalRoot
-from storage.root import StoreRoot, cache_folder
-from storage.seal import SIGNATURE, SUMS, changed, check_name, check_sums, listed
+from storage.root import StoreRoot, cache_folder, fsync
+from storage.seal import SIGNATURE, SUMS, check_name, check_sums
 
 _ABANDONED_S = 24 * 3600
 # Zip files cannot store times before 1980.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644
-_PIECE = 1 << 20
 
 
 @contextmanager
@@ -60,15 +58,8 @@ def downloaded(root: StoreRoot, location: str) -> Iterator[Path]:
 def keep_copy(root: StoreRoot, copy: Path, name: str) -> Path:
     """Move a checked copy of a bundle to a folder that all processes on this host share; return the new folder.
 
-    The bundle's content determines the folder's name. An existing folder is kept, because other processes may be
-    reading its files. A damaged folder is renamed, and removed later.
-
-    Parameters
-    ----------
-    copy
-        Folder in the store's cache; the folder's ``SHA256SUMS`` lists the files.
-    name
-        Name of the subfolder; the name of the parent folder identifies the bundle's content.
+    The bundle's content determines the name of the parent folder. An existing folder is kept, because other processes
+    may be reading its files. A damaged folder is renamed, and removed later.
     """
     cache, content = cache_folder(root.url), _content_name(copy)
     location = f"bundles/{content}/{name}"
@@ -106,56 +97,24 @@ def export_bundle(folder: Path, target: Path, *, name: str, overwrite: bool = Fa
     """
     if target.suffix != ".zip":
         raise ConfigurationError(f"{target} is not the name of a zip archive. Choose a name that ends in .zip.")
-    sums = check_sums(folder)
-    digests = listed(folder, sums) | {SUMS: sums}
     if target.exists() and not overwrite:
         raise ConfigurationError(
             f"{target} already exists.", hint="Use --force to replace the file, or choose another name."
         )
+    check_sums(folder)
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}.tmp")
     try:
-        with temporary.open("xb") as stream:
-            with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-                for file in sorted({*digests, SIGNATURE}):
-                    # ``SHA256SUMS`` does not list the signature, because the signature is computed from that list.
-                    if file in digests or (folder / file).is_file():
-                        _add(archive, folder, file, name, digests.get(file))
-            stream.flush()
-            os.fsync(stream.fileno())
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+            for path in sorted(folder.iterdir()):
+                info = zipfile.ZipInfo(f"{name}/{path.name}", _EPOCH)
+                info.create_system, info.compress_type, info.external_attr = 3, zipfile.ZIP_DEFLATED, _MODE << 16
+                info.file_size = path.stat().st_size  # zipfile needs the size to choose 64-bit fields for a large file
+                with path.open("rb") as stream, archive.open(info, "w") as entry:
+                    shutil.copyfileobj(stream, entry)
+        fsync(temporary)
         temporary.replace(target)
     except OSError as error:
         raise StoreError(f"{target} cannot be written: {error.strerror or error}.") from error
     finally:
         temporary.unlink(missing_ok=True)
     return target
-
-
-def _add(archive: zipfile.ZipFile, folder: Path, file: str, name: str, digest: str | None) -> None:
-    """Add a file to the archive, reading it only once; raise `BundleError` if the file's digest is not `digest`."""
-    try:
-        stream = (folder / file).open("rb")
-    except OSError as error:
-        raise _unreadable(folder, file, error) from error
-    info = zipfile.ZipInfo(f"{name}/{file}", _EPOCH)
-    info.create_system, info.compress_type, info.external_attr = 3, zipfile.ZIP_DEFLATED, _MODE << 16
-    with stream:
-        remaining = os.fstat(stream.fileno()).st_size
-        info.file_size = remaining  # zipfile needs the size to choose 64-bit fields for a large file
-        actual = hashlib.sha256()
-        with archive.open(info, "w") as entry:
-            while remaining:
-                try:
-                    piece = stream.read(min(_PIECE, remaining))
-                except OSError as error:
-                    raise _unreadable(folder, file, error) from error
-                if not piece:
-                    raise changed(folder, file)
-                actual.update(piece)
-                entry.write(piece)
-                remaining -= len(piece)
-    if digest is not None and actual.hexdigest() != digest:
-        raise changed(folder, file)
-
-
-def _unreadable(folder: Path, name: str, error: OSError) -> BundleError:
-    return BundleError(f"{folder}: {name} cannot be read: {error.strerror or error}.")

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
-import shutil
 import tempfile
 import time
-import uuid
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import duckdb
 
 from storage.artifacts import MANIFEST, Artifact, artifacts_in
-from storage.errors import StoreError, unwritable
+from storage.errors import StoreError
 from storage.holder import Holder, hold
-from storage.journal import superseded
+from storage.journal import old_journals
 from storage.local_root import LocalRoot
 from storage.results.catalog import CATALOG, build
-from storage.root import Entry, StoreRoot, cache_folder, fsync
+from storage.root import Entry, StoreRoot, cache_folder
 
 # Rows refer to a run's artifacts only after the run has ended, and every run ends within a day.
 YOUNG_S = 24 * 3600.0
@@ -63,18 +60,14 @@ def collect(
 ) -> Collected:
     """Remove artifacts that no bundle and no row from the latest nights references; never remove rows.
 
-    Artifacts are referenced by bundles and by the rows of each workload's latest `keep_nights` nights. The inputs, the
-    evaluation and the proof of a referenced artifact are also kept. Artifacts that are less than a day old at `now`
-    (Unix time) are never removed.
-
-    If `root` is an object store, the function also cleans this host's cache. It removes copies of artifacts that the
-    store no longer contains, and copies of bundles that are at least a month old.
+    The rows of each workload's latest `keep_nights` nights count. The inputs, the evaluation and the proof of a
+    referenced artifact are also kept, and so are artifacts that are less than a day old at `now` (Unix time). If `root`
+    is an object store, the function also cleans this host's cache.
 
     Raises
     ------
     NightRunningError
-        A run is using the store, and may reuse an artifact that no row refers to yet. A dry run never raises this
-        error.
+        A run is using the store, and may reuse an artifact that no row refers to yet.
     StoreError
         The store does not exist or cannot be used.
     """
@@ -98,7 +91,7 @@ def _collect(root: StoreRoot, keep_nights: int, now: float, *, dry_run: bool) ->
     bundled = {digest for content in documents for digest in _DIGEST.findall(content.decode("utf-8", "replace"))}
     reachable = _reachable(artifacts, _row_digests(root, keep_nights) | bundled)
     removed = [item for item in artifacts if item.digest not in reachable and item.modified < now - YOUNG_S]
-    files = leftovers(root, now - YOUNG_S) + superseded(root, now - _UNFINISHED_S)
+    files = leftovers(root, now - YOUNG_S) + old_journals(root, now - _UNFINISHED_S)
     cached: list[Entry] = []
     if not dry_run:
         _remove_all(root, removed, files)
@@ -177,37 +170,8 @@ def _reachable(artifacts: list[Artifact], roots: set[str]) -> set[str]:
 
 def _remove_all(root: StoreRoot, artifacts: Iterable[Artifact], files: Iterable[Entry]) -> None:
     for artifact in artifacts:
-        _remove(root, artifact)
+        # Delete the manifest first, because an artifact without a manifest counts as missing even if files remain.
+        for entry in sorted(artifact.files, key=lambda entry: entry.name != f"{artifact.location}/{MANIFEST}"):
+            root.delete(entry.name)
     for entry in files:
-        root.delete(entry.name)
-    _remove_emptied_folders(root, files)
-
-
-def _remove_emptied_folders(root: StoreRoot, removed: Iterable[Entry]) -> None:
-    if root.local is None:
-        return
-    for entry in removed:
-        # Remove only a killed writer's own folders, because other writers may be about to use shared folders.
-        if entry.name.startswith(("artifacts/", "work/", "downloads/", "bundles/")):
-            own = 3 if entry.name.startswith("artifacts/") else 2  # artifacts/.tmp/<name>, work/<digest>
-            with suppress(OSError):  # the folder still contains a newer file
-                for folder in list(PurePosixPath(entry.name).parents)[:-own]:
-                    (root.local / folder).rmdir()
-
-
-def _remove(root: StoreRoot, artifact: Artifact) -> None:
-    if root.local is not None:
-        # Rename the folder first, so that a killed process never leaves an incomplete artifact. The next `store gc`
-        # removes a leftover folder.
-        aside = root.local / "artifacts" / ".tmp" / f"{artifact.digest[:12]}-{uuid.uuid4().hex}"
-        try:
-            aside.parent.mkdir(exist_ok=True)
-            (root.local / artifact.location).rename(aside)
-            fsync(aside.parent)  # otherwise a power failure could undo the rename but not the removal
-            shutil.rmtree(aside)
-        except OSError as error:
-            raise unwritable(root.url, error) from error
-        return
-    # Delete the manifest first, because an artifact without a manifest counts as missing even if other files remain.
-    for entry in sorted(artifact.files, key=lambda entry: entry.name != f"{artifact.location}/{MANIFEST}"):
         root.delete(entry.name)

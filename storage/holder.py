@@ -18,7 +18,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -41,18 +41,13 @@ _RENEW_S = 30.0
 
 @dataclass(frozen=True)
 class Holder:
-    """A run that locks a store. ``flow_run_id`` is ``""`` outside a Prefect flow run; ``since`` is timezone-aware.
-
-    `hold` sets ``store``. A record in a copy of the store is ignored, because the recorded run may be using the
-    original store.
-    """
+    """A run that locks a store. ``flow_run_id`` is ``""`` outside a Prefect flow run; ``since`` is timezone-aware."""
 
     run_id: str
     flow_run_id: str
     host: str = field(default_factory=platform.node)
     pid: int = field(default_factory=os.getpid)
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
-    store: str = ""
 
     def describe(self) -> str:
         """Describe the run, its process and its start time for a message."""
@@ -98,17 +93,16 @@ def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
     root = StoreRoot.of(place)
     folder = root.lock_folder()
     records = LocalRoot(folder)
-    holder = replace(holder, store=root.url)
     with ExitStack() as stack:
         try:
             stack.enter_context(file_lock(folder / _LOCK, wait=False))
         except Timeout as error:
-            raise _running(root, _read(records, root.url)[-1:]) from error
-        dead = _read(records, root.url)
+            raise _running(root, _read(records)[-1:]) from error
+        dead = _read(records)
 
         def has_died(content: bytes) -> bool:
             # This process holds the kernel lock, so the previous holder on this host is dead.
-            return _parsed(content, root.url) == dead[-1:] != ()
+            return _parsed(content) == dead[-1:] != ()
 
         content = _HOLDERS.dump_json((holder,))
         try:
@@ -117,9 +111,9 @@ def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
             before = stack.enter_context(lease)
         except LeasedError as error:
             left = f"If that run is dead, the store is free in {error.left_s:.0f} s. "
-            raise _running(root, _parsed(error.content, root.url), left) from error
+            raise _running(root, _parsed(error.content), left) from error
         # The lease may name a dead holder on another host.
-        dead += tuple(other for other in _parsed(before, root.url) if other not in dead)
+        dead += tuple(other for other in _parsed(before) if other not in dead)
         held = HeldStore(records, holder, dead)
         yield held
         # After an error, keep the entry, because the run's end may not have been reported.
@@ -134,25 +128,22 @@ def _running(root: StoreRoot, holders: tuple[Holder, ...], hint: str = "") -> Ni
     )
 
 
-def _read(records: LocalRoot, store: str) -> tuple[Holder, ...]:
+def _read(records: LocalRoot) -> tuple[Holder, ...]:
     try:
-        return _parsed(records.read(_RECORD), store)
+        return _parsed(records.read(_RECORD))
     except FileNotFoundError:
         return ()
 
 
-def _parsed(document: bytes, store: str) -> tuple[Holder, ...]:
+def _parsed(document: bytes) -> tuple[Holder, ...]:
     try:
-        return tuple(holder for holder in _HOLDERS.validate_json(document) if holder.store == store)
+        return _HOLDERS.validate_json(document)
     except ValidationError:  # a damaged record must not stop a run
         return ()
 
 
 class LeasedError(Exception):
-    """Another process holds the lease; `content` is that process's record.
-
-    Without renewal, the lease expires in `left_s` seconds.
-    """
+    """Another process, whose record is `content`, holds a lease that expires in `left_s` seconds unless renewed."""
 
     def __init__(self, content: bytes, left_s: float) -> None:
         super().__init__(f"the lease ends in {left_s:.0f} s unless it is renewed")
@@ -164,19 +155,8 @@ class LeasedError(Exception):
 def leased(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> Iterator[bytes]:
     """Hold the lease `name` while the block runs; yield the record of a dead holder, or ``b""`` if the lease was free.
 
-    Parameters
-    ----------
-    content
-        One-line record of this holder, which other processes read.
-    is_over
-        Function that returns whether the holder with a given record is known to be dead; if so, the lease is free.
-
-    Raises
-    ------
-    LeasedError
-        Another process holds the lease.
-    StoreError
-        The store cannot be used.
+    `content` is the record of this holder, which other processes read. The lease is also free if `is_over` returns that
+    the holder with a given record is dead. Raise `LeasedError` if another process holds the lease.
     """
     etag, before = _take(root, name, content, is_over)
     renewal = _Renewal(root, name, content, etag)

@@ -23,7 +23,7 @@ def size(value: float | None) -> str:
 
 def duration(value: float | None) -> str:
     """Format a duration in a suitable unit, with three significant digits."""
-    return MISSING if value is None else _scaled(value, duration_unit(value))
+    return MISSING if value is None else _scaled(value, _unit(value, _DURATIONS))
 
 
 def minutes(value: float | None) -> str:
@@ -37,11 +37,6 @@ def minutes(value: float | None) -> str:
 def size_unit(largest: float) -> tuple[str, float]:
     """Return a unit for sizes up to `largest` bytes, and the unit's size in bytes."""
     return _unit(largest, _SIZES)
-
-
-def duration_unit(largest: float) -> tuple[str, float]:
-    """Return a unit for durations up to `largest` seconds, and the unit's length in seconds."""
-    return _unit(largest, _DURATIONS)
 
 
 def quality_unit(metric: str) -> str:

@@ -1,8 +1,6 @@
 """The journal of a search: a file in the store that contains every answer, oldest first.
 
-A search asks questions, for example about a candidate's quality on 256 samples, and writes each answer immediately.
-When a killed search is resumed, it asks only the unanswered questions and spends only the rest of its budget. Later
-searches with the same inputs reuse all earlier answers.
+A resumed search asks only the unanswered questions and spends only the rest of its budget.
 """
 
 from __future__ import annotations
@@ -51,16 +49,6 @@ class Answer(_Line):
     together: int = 1
 
 
-class Asked(_Line):
-    """The expected cost, in seconds since the last answer, of the questions that a search is answering.
-
-    The next answer replaces this line.
-    """
-
-    event: Literal["asked"] = "asked"
-    cost_s: float
-
-
 class Ended(_Line):
     """The end of a search, and the reason why the search ended."""
 
@@ -69,7 +57,7 @@ class Ended(_Line):
     reason: str
 
 
-Event = Began | Answer | Asked | Ended
+Event = Began | Answer | Ended
 _LINE: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
 
 
@@ -82,7 +70,6 @@ class Journal:
     lines: list[Event] = field(default_factory=list)
     _answers: dict[str, Answer] = field(default_factory=dict)
     _unwritten: Began | None = None
-    _asked: bool = False  # whether the last line is an `Asked` line from this process
 
     @classmethod
     def read(cls, place: StoreRoot | Path | str, workload: str, digest: str) -> Journal:
@@ -103,20 +90,15 @@ class Journal:
     @property
     def in_progress(self) -> bool:
         """Whether the last search is unfinished."""
-        ends = (line for line in reversed(self.lines) if not isinstance(line, Answer | Asked))
+        ends = (line for line in reversed(self.lines) if not isinstance(line, Answer))
         return self._unwritten is not None or isinstance(next(ends, None), Began)
 
     @property
     def spent_s(self) -> float:
-        """Wall time in seconds that the search in progress has spent; 0 if no search is in progress.
-
-        If a search was killed, the expected cost of its unanswered question is added, because the actual cost is
-        unknown. The question that this process is answering does not count.
-        """
+        """Wall time in seconds that the search in progress spent on its answers; 0 if no search is in progress."""
         spent = 0.0
-        lines = self.lines[:-1] if self._asked else self.lines
-        for line in reversed(lines if self.in_progress and self._unwritten is None else []):
-            if not isinstance(line, Answer | Asked):
+        for line in reversed(self.lines if self.in_progress and self._unwritten is None else []):
+            if not isinstance(line, Answer):
                 break
             spent += line.cost_s
         return spent
@@ -134,13 +116,8 @@ class Journal:
         """Return all answers, including those without a value, oldest first."""
         return [line for line in self.lines if isinstance(line, Answer)]
 
-    def ask(self, cost_s: float) -> None:
-        """Record the expected cost, in seconds, of the question that the search begins to answer."""
-        self._append(Asked(cost_s=cost_s))
-        self._asked = True
-
     def add(self, *answers: Answer) -> None:
-        """Write answers, and remove the line that `ask` wrote."""
+        """Write answers."""
         self._append(*answers)
         self._answers |= _found(answers)
 
@@ -152,10 +129,9 @@ class Journal:
 
     def _append(self, *lines: Event) -> None:
         begun = [self._unwritten] if self._unwritten else []
-        known = self.lines[:-1] if self._asked else self.lines
-        written = [*known, *begun, *lines]
+        written = [*self.lines, *begun, *lines]
         self.root.put(self.name, "".join(f"{line.model_dump_json()}\n" for line in written).encode())
-        self.lines, self._unwritten, self._asked = written, None, False
+        self.lines, self._unwritten = written, None
 
 
 def _found(answers: Iterable[Answer]) -> dict[str, Answer]:
@@ -176,24 +152,9 @@ def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list
     return []
 
 
-def superseded(root: StoreRoot, before: float) -> list[Entry]:
-    """List journals older than `before` (Unix time), except each host's newest journal for each workload.
-
-    Raises
-    ------
-    StoreError
-        A journal is damaged.
-    """
-    newest: set[tuple[str, str]] = set()  # folder and fingerprint
-    found = []
-    for entry in sorted(root.list(FOLDER), key=lambda entry: entry.modified, reverse=True):
-        if entry.name.endswith(".jsonl"):
-            folder = entry.name.rpartition("/")[0]
-            hosts = {(folder, line.fingerprint) for line in _parsed(root, entry.name) if isinstance(line, Began)}
-            if hosts <= newest and entry.modified < before:
-                found.append(entry)
-            newest |= hosts
-    return found
+def old_journals(root: StoreRoot, before: float) -> list[Entry]:
+    """List journals older than `before` (Unix time)."""
+    return [entry for entry in root.list(FOLDER) if entry.name.endswith(".jsonl") and entry.modified < before]
 
 
 def _parsed(root: StoreRoot, name: str) -> Iterator[Event]:

@@ -62,8 +62,7 @@ def unrecorded_switches(place: StoreRoot | Path | str) -> list[Unrecorded]:
     return [
         switch
         for switch in switches
-        if part_name(switch.run_id, switch.workload) in measured
-        and part_name(switch.run_id, switch.workload) not in recorded
+        if (part := part_name(switch.run_id, switch.workload)) in measured and part not in recorded
     ]
 
 

@@ -1,33 +1,25 @@
-"""Open remote files at any byte offset, using httpx for HTTP and fsspec for all other schemes.
-
-`with_retries` adds retries and a time limit to library functions that download with urllib, even if the functions hide
-network errors.
-"""
+"""Read remote files, using httpx for HTTP and fsspec for all other schemes; retry downloads of other libraries."""
 
 from __future__ import annotations
 
 import ipaddress
 import itertools
-import re
+import socket
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TypeVar
 from urllib.parse import urlsplit
-from urllib.request import OpenerDirector, Request
 
 import fsspec
 
 from storage.errors import ConfigurationError
 from storage.transient import STATUSES, backoff_s, is_transient
 
-if TYPE_CHECKING:
-    import httpx
-
 _PIECE = 1 << 20
+_TIMEOUT_S = 30.0
 
 
 class Broken(Exception):  # noqa: N818
@@ -44,51 +36,37 @@ class Refused(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Stream:
-    """The bytes of a remote file, beginning at ``start``; ``total`` is the complete length, or None if unknown."""
+    """The bytes of a remote file, and their number; 0 if the number is unknown."""
 
-    start: int
-    total: int | None
+    total: int
     pieces: Iterator[bytes]
 
 
-def open_stream(uri: str, start: int) -> AbstractContextManager[Stream]:
-    """Open a remote file at byte `start`, or at byte 0 if the server ignores ranges (see :attr:`Stream.start`)."""
-    return _open_http(uri, start) if urlsplit(uri).scheme in ("http", "https") else _open_fsspec(uri, start)
+def open_stream(uri: str) -> AbstractContextManager[Stream]:
+    """Open a remote file; raise `Broken` or `Refused` if it is not available."""
+    return _open_http(uri) if urlsplit(uri).scheme in ("http", "https") else _open_fsspec(uri)
 
 
 @contextmanager
-def _open_http(uri: str, start: int) -> Iterator[Stream]:
+def _open_http(uri: str) -> Iterator[Stream]:
     import httpx  # import here, because httpx also imports rich and most processes never download
 
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     # A hook checks each request, including redirects. Requests to this host never use a proxy.
     hooks = {"request": [lambda request: _check_http(str(request.url))]}
     is_own = _is_loopback(urlsplit(uri).hostname or "")
     try:
         with (
-            httpx.Client(follow_redirects=True, timeout=30, event_hooks=hooks, trust_env=not is_own) as client,
-            client.stream("GET", uri, headers=headers) as response,
+            httpx.Client(follow_redirects=True, timeout=_TIMEOUT_S, event_hooks=hooks, trust_env=not is_own) as client,
+            client.stream("GET", uri, headers={"Accept-Encoding": "identity"}) as response,
         ):
-            yield _http_stream(response, start)
+            if response.status_code != 200:
+                reason = f"the server answered {response.status_code} {response.reason_phrase}".rstrip()
+                raise (Broken if response.status_code in STATUSES else Refused)(reason)
+            yield Stream(int(response.headers.get("Content-Length", 0)), response.iter_raw())
     except (httpx.UnsupportedProtocol, httpx.InvalidURL, httpx.TooManyRedirects, httpx.DecodingError) as error:
         raise Refused(str(error)) from error
     except httpx.TransportError as error:
         raise (Broken if is_transient(error) else Refused)(str(error) or type(error).__name__) from error
-
-
-def _http_stream(response: httpx.Response, start: int) -> Stream:
-    status = response.status_code
-    if status in (200, 206):
-        begin = start if status == 206 else 0
-        length = response.headers.get("Content-Length", "")
-        # Pass on each piece as it arrives, because buffered bytes would be lost if the connection broke.
-        is_known = re.fullmatch("[0-9]{1,18}", length)
-        return Stream(begin, begin + int(length) if is_known else None, response.iter_raw())
-    if status == 416 and start:
-        # The remote file has no bytes after `start`. The SHA-256 shows whether the partial file is complete.
-        return Stream(start, None, iter(()))
-    reason = f"the server answered {status} {response.reason_phrase}".rstrip()
-    raise (Broken if status in STATUSES else Refused)(reason)
 
 
 def _check_http(uri: str) -> None:
@@ -109,30 +87,24 @@ def _is_loopback(host: str) -> bool:
 
 
 @contextmanager
-def _open_fsspec(uri: str, start: int) -> Iterator[Stream]:
+def _open_fsspec(uri: str) -> Iterator[Stream]:
     scheme = urlsplit(uri).scheme
     try:
         file_system, path = fsspec.core.url_to_fs(uri)
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         raise ConfigurationError(
-            f"The {scheme}:// scheme needs a package that is not installed: {error}.",
+            f"The {scheme}:// scheme cannot be used: {error}.",
             hint="For s3://, install nightquant[s3]; for other schemes, see fsspec's documentation.",
-        ) from error
-    except ValueError as error:
-        raise ConfigurationError(
-            f"fsspec does not support the {scheme}:// scheme: {error}.",
-            hint="Correct the URI, or download the file and use its path.",
         ) from error
     with _classified():
         size = file_system.size(path)
         file = file_system.open(path, "rb")
     with file:
-        yield Stream(start, size, _read_from(file, start))
+        yield Stream(size or 0, _pieces(file))
 
 
-def _read_from(file: IO[bytes], start: int) -> Iterator[bytes]:
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
     with _classified():
-        file.seek(start)
         yield from iter(partial(file.read, _PIECE), b"")
 
 
@@ -145,66 +117,32 @@ def _classified() -> Iterator[None]:
 
 
 R = TypeVar("R")
-_TIMEOUT_S = 30.0
+# torchvision and torch.hub report network failures only in the text of a `RuntimeError`.
+_FAILED = ("Error downloading", "File not found or corrupted", "invalid hash value")
 
 
 def with_retries(download: Callable[[], R], *, retries: int = 4, first_wait_s: float = 0.5) -> R:
-    """Call a function that downloads with urllib; retry the call up to `retries` times after transient failures.
-
-    The pauses between attempts grow exponentially from `first_wait_s`. Other threads of the process must not use urllib
-    during the call.
+    """Call a function that downloads with urllib; retry the call up to `retries` times, with growing pauses.
 
     Raises
     ------
     Broken
-        The last attempt also failed with a transient error, which is the cause of this exception.
+        The last attempt also failed to download.
     Exception
-        The function failed with a permanent error, which is raised unchanged.
+        The function failed for another reason.
     """
-    for attempt in itertools.count():
-        with _watching() as watch:
+    timeout = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_TIMEOUT_S)  # by default, urllib waits forever
+    try:
+        for attempt in itertools.count():
             try:
                 return download()
             except Exception as error:
-                if not watch.explains(error):
+                if not (is_transient(error) or (isinstance(error, RuntimeError) and str(error).startswith(_FAILED))):
                     raise
                 if attempt == retries:
                     raise Broken(f"{error} (tried {attempt + 1} times)") from error
-        time.sleep(backoff_s(attempt, first_wait_s))
-    raise AssertionError("unreachable")
-
-
-class _Watch(OpenerDirector):
-    """An opener that adds a time limit to another opener and records that opener's failures."""
-
-    def __init__(self, opener: OpenerDirector) -> None:
-        super().__init__()
-        self._opener = opener
-        self._failures: list[OSError] = []
-        self._remaining: Callable[[], int] = int
-
-    def open(self, fullurl: str | Request, data: Any = None, timeout: float | None = None) -> Any:
-        try:
-            response = self._opener.open(fullurl, data, _TIMEOUT_S)
-        except OSError as error:
-            self._failures.append(error)
-            raise
-        self._failures.clear()
-        self._remaining = lambda: getattr(response, "length", 0) or 0
-        return response
-
-    def explains(self, error: Exception) -> bool:
-        # http.client does not report a truncated body, so the downloading library reports a wrong checksum instead.
-        is_cut_short = isinstance(error, RuntimeError) and self._remaining() > 0
-        return is_cut_short or any(map(is_transient, [error, *self._failures]))
-
-
-@contextmanager
-def _watching() -> Iterator[_Watch]:
-    before = urllib.request._opener  # type: ignore[attr-defined]
-    watch = _Watch(before or urllib.request.build_opener())
-    urllib.request.install_opener(watch)
-    try:
-        yield watch
+            time.sleep(backoff_s(attempt, first_wait_s))
     finally:
-        urllib.request.install_opener(before)
+        socket.setdefaulttimeout(timeout)
+    raise AssertionError("unreachable")

@@ -1,9 +1,8 @@
-"""Use local files in place; download and check remote files, and resume interrupted downloads."""
+"""Use local files in place; download and check remote files."""
 
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -43,9 +42,9 @@ def fetch(
     """Yield a `Source` for a file; remove the downloaded file if the block ends without an error.
 
     The URI is a plain path or a URL that fsspec supports; an ``http://`` URL must refer to this host. A remote file
-    requires a SHA-256. :attr:`Source.path` downloads to ``<sha256>.part`` in `folder`. A later call resumes an
-    unfinished download. After a broken connection, the download is resumed up to `retries` times, with increasing
-    pauses that start at `first_wait_s`. Only one process at a time can download and use a remote file.
+    requires a SHA-256, and is downloaded to `folder`. After a broken connection, the download is repeated up to
+    `retries` times, with increasing pauses that start at `first_wait_s`. Only one process at a time can download and
+    use a remote file.
     """
     local = local_path(uri)
     if local is not None:
@@ -113,70 +112,57 @@ class _Download:
     @contextmanager
     def held(self) -> Iterator[Path]:
         target = self.folder / self.sha256
-        part = target.with_name(f"{self.sha256}.part")
         with ExitStack() as stack:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(passing_lock(target.with_name(f"{self.sha256}.lock")))
                 if not target.exists():
-                    part.touch()
-                    self._complete(part)
-                    part.replace(target)
+                    self._download(target)
             except OSError as error:
                 raise StoreError(
                     f"Cannot write to {self.folder}: {error.strerror or error}.",
-                    hint="Free some disk space or fix the permissions. The next run resumes the download.",
+                    hint="Free some disk space or fix the permissions.",
                     transient=is_transient(error),
                 ) from error
             yield target
             target.unlink(missing_ok=True)
 
-    def _complete(self, part: Path) -> None:
-        for is_last in (False, True):
-            is_resumed = self._receive(part)
-            if (digest := file_digest(part)) == self.sha256:
-                return
-            os.truncate(part, 0)
-            # A resumed download may mix two versions of the file, so download the file again from the start.
-            if is_last or not is_resumed:
+    def _download(self, target: Path) -> None:
+        part = target.with_name(f"{self.sha256}.part")
+        try:
+            self._receive(part)
+            if (digest := file_digest(part)) != self.sha256:
                 raise InputError(
                     f"The SHA-256 of {shown(self.uri)} is {digest}, but {self.sha256} was expected.",
                     hint="The file has changed, or the URI names the wrong file. Correct the URI or the sha256.",
                 )
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
 
-    def _receive(self, part: Path) -> bool:
-        """Download the rest of `part`, with retries; return whether the download was resumed."""
-        is_resumed = False
+    def _receive(self, part: Path) -> None:
         for attempt in itertools.count():
             try:
-                with open_stream(self.uri, part.stat().st_size) as stream:
-                    is_resumed = stream.start > 0
+                with open_stream(self.uri) as stream:
                     self._write(part, stream)
-                break
+                return
             except (Broken, Refused) as error:
                 if isinstance(error, Refused) or attempt == self.retries:
                     attempts = f" (tried {attempt + 1} times)" if attempt else ""
                     raise InputError(
                         f"{shown(self.uri)} is not available: {error}{attempts}.",
-                        hint="Check the URI and the network. The next run resumes the download.",
+                        hint="Check the URI and the network.",
                         transient=error.transient,
                     ) from error
             time.sleep(backoff_s(attempt, self.first_wait_s))
-        return is_resumed
 
     def _write(self, part: Path, stream: Stream) -> None:
-        self._check_size(stream.total or 0)
-        with part.open("r+b") as file:
-            file.truncate(stream.start)
-            file.seek(stream.start)
-            done = stream.start
+        self._check_size(stream.total)
+        with part.open("wb") as file:
             for piece in stream.pieces:
-                done += len(piece)
-                self._check_size(done)
+                self._check_size(file.tell() + len(piece))
                 file.write(piece)
-                self.progress(done, max(stream.total or 0, done), "B")
-        if stream.total is not None and done < stream.total:
-            raise Broken(f"the connection ended after {done} of {stream.total} bytes")
+                self.progress(file.tell(), max(stream.total, file.tell()), "B")
 
     def _check_size(self, size: int) -> None:
         if size > self.max_bytes:

@@ -52,9 +52,8 @@ class Disk:
         elif operation in ("unlink", "rmdir"):
             self._change((parent, name, None))
         elif other is not None:
-            target, there = self._node(other.parent), _entries(self._node(other.parent)).get(other.name)
-            moved = {"link": folder[name], "rename": None, "exchange": there}[operation]
-            self._change((parent, name, moved), (target, other.name, folder[name]))
+            moved = folder[name] if operation == "link" else None
+            self._change((parent, name, moved), (self._node(other.parent), other.name, folder[name]))
 
     def after_power_cuts(self, chance: random.Random) -> Iterator[tuple[str, Callable[[Path], None]]]:
         """Ways in which the power may go now: what is left, and how to write that to an empty folder."""

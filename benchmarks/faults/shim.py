@@ -1,8 +1,7 @@
 """The shim: every operation by which a store changes, counted, and a fault at the k-th of them.
 
-The store writes through Python's ``os`` functions and files, one system call (`storage.results.compact.exchange`) and
-s3fs. `Shim` replaces these while it is entered, for paths below the folders that it watches. What DuckDB and PyArrow
-write lies in temporary folders elsewhere.
+The store writes through Python's ``os`` functions and files, and s3fs. `Shim` replaces these while it is entered, for
+paths below the folders that it watches. What DuckDB and PyArrow write lies in temporary folders elsewhere.
 
 A kill is an exception that nothing catches, after which no operation does anything any more: no clean-up reaches the
 disk, which is left as SIGKILL leaves it (`tests/storage/test_faults.py` holds it against a process that was killed),
@@ -72,9 +71,6 @@ class Shim:
         for module in (io, builtins):
             self._replace(module, "open", self._open(io.open))
         self._replace(__import__("shutil"), "_USE_CP_SENDFILE", False)
-        from storage.results import compact
-
-        self._replace(compact, "exchange", self._two_paths("exchange", compact.exchange))
         return self
 
     def __exit__(

@@ -103,11 +103,11 @@ def _section(
     own = (str(row["name"]) for row in rows if row["setting"] == "incumbent" and outcome["outcome"] == "kept")
     current = next(own, str(outcome["candidate"] or ""))
     shown, bounds = shown_of(history, names), bounds_of(rows)
-    plots = dict.fromkeys(("quality", "size", "history", "search"), "")
+    plots = dict.fromkeys(("quality", "history", "search"), "")
     search = Search(trials, str(rows[0]["quality_metric"] or "quality"))
     if _can_draw():
         plots = resolve_name("storage.report.plots:plots_of")(name, rows, marks, bounds, current, history, shown)
-        plots["search"] = resolve_name("storage.report.search_plot:search_plot")(f"{name}: the search", search)
+        plots["search"] = resolve_name("storage.report.plots:search_plot")(f"{name}: the search", search)
     return {
         "name": name,
         "outcome": outcome,

@@ -81,12 +81,10 @@ from (select unnest(flatten(list_transform($evidence, lambda each: internal.cond
 
 @dataclass(frozen=True)
 class Condition:
-    """The host's state during one workload's benchmark; None means that a number was not recorded.
+    """The host's state during one workload's benchmark (see the ``conditions`` view); None if it was not recorded.
 
-    ``resolution`` is the distance from 1 to the farther end of the A/A interval. ``load`` is the load average
-    before the benchmark. ``waiting`` is the fraction of the benchmark's duration during which a task waited for a
-    processor. ``stolen`` is the fraction of CPU time that other virtual machines took. ``undecided`` counts candidates
-    with the decision ``hold``.
+    ``resolution`` is the distance from 1 to the farther end of the A/A interval. ``undecided`` counts candidates that
+    the gate holds.
     """
 
     workload: str

@@ -1,4 +1,4 @@
-"""Draw a workload's plots as inline SVG: speed against quality, latency against size, and speed by night.
+"""Draw a workload's plots as inline SVG: speed against quality, speed by night, and the search.
 
 `storage.report` imports this module only if the optional package matplotlib is installed.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import html
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,8 +21,9 @@ from matplotlib.dates import date2num
 from matplotlib.figure import Figure
 
 from storage.digest import digest_of
-from storage.humanize import duration, duration_unit, plural, quality_unit, ratio, size, size_unit
+from storage.humanize import plural, quality_unit, ratio, size_unit
 from storage.report.night import History, Mark
+from storage.report.search import LOOKS, Search
 from storage.results import Row, number
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def _accessible(text: str, title: str, description: str) -> str:
     return _ROOT.sub(root, text, count=1)
 
 
-GREY, GATE, _CHANGE = "#767676", "#a31515", "#5b3a8c"
+_GREY, _GATE, _CHANGE = "#767676", "#a31515", "#5b3a8c"
 _TICKS = 3.5
 Ends = tuple[float, float, float]  # a value and the ends of its interval
 
@@ -87,7 +89,6 @@ def plots_of(
     """Return a workload's plots as SVG, or ``""`` for a plot without data; `current` names the current bundle's row."""
     return {
         "quality": quality_plot(f"{name}: speed-up against quality", rows, marks, bounds, current),
-        "size": size_plot(f"{name}: latency against size", rows, marks, current),
         "history": history_plot(f"{name}: speed-up over the nights", history, shown, marks),
     }
 
@@ -112,7 +113,7 @@ def quality_plot(
     with drawing(title, description) as picture:
         axes = picture.axes
         for row in drawn:
-            point(
+            _point(
                 axes,
                 _with_ends(row, "quality_difference"),
                 _with_ends(row, "deciding_speedup"),
@@ -120,8 +121,8 @@ def quality_plot(
                 row["name"] == current,
             )
         axes.set_ylim(0, axes.get_ylim()[1] * 1.03)
-        axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
-        axes.axvline(0, color=GREY, linewidth=1, linestyle=":")
+        axes.axhline(1, color=_GREY, linewidth=1, linestyle=":")
+        axes.axvline(0, color=_GREY, linewidth=1, linestyle=":")
         _bound(axes, "y", bounds.get("min_speedup"))
         drop = bounds.get("max_quality_drop")
         _bound(axes, "x", None if drop is None else -drop if is_up else drop)
@@ -131,36 +132,6 @@ def quality_plot(
         unit = f" in {unit}" if (unit := quality_unit(metric).strip()) else ""
         axes.set_xlabel(f"{metric} − the baseline's{unit} (better →)")
         axes.set_ylabel("speed-up (better ↑)")
-    return picture.svg
-
-
-def size_plot(title: str, rows: Sequence[Row], marks: Mapping[str, Mark], current: str) -> str:
-    """Plot latency, with quartiles, against size; return the SVG, or ``""`` if no candidate has both numbers."""
-    drawn = [row for row in rows if row["size_bytes"] and row["latency_s"]]
-    if not drawn:
-        return ""
-    sizes, latencies = ([number(row, name) or 0 for row in drawn] for name in ("size_bytes", "latency_s"))
-    (size_name, size_scale), (time_name, time_scale) = size_unit(max(sizes)), duration_unit(max(latencies))
-    description = (
-        f"{plural(len(drawn), 'candidate')}; sizes from {size(min(sizes))} to {size(max(sizes))}, latencies from "
-        f"{duration(min(latencies))} to {duration(max(latencies))}. The table above has every number."
-    )
-    with drawing(title, description) as picture:
-        for row, bytes_, latency in zip(drawn, sizes, latencies, strict=True):
-            low, high = (number(row, f"latency_{end}_s") for end in ("q25", "q75"))
-            at = bytes_ / size_scale
-            point(
-                picture.axes,
-                (at, at, at),
-                (latency / time_scale, (low or latency) / time_scale, (high or latency) / time_scale),
-                marks[str(row["name"])],
-                row["name"] == current,
-            )
-        picture.axes.set_xlim(0, picture.axes.get_xlim()[1] * 1.03)
-        picture.axes.set_ylim(0, picture.axes.get_ylim()[1] * 1.03)
-        picture.axes.locator_params(axis="x", nbins=5)
-        picture.axes.set_xlabel(f"size in {size_name} (← better)")
-        picture.axes.set_ylabel(f"latency of a call in {time_name} (↓ better)")
     return picture.svg
 
 
@@ -186,7 +157,7 @@ def history_plot(title: str, history: History, names: Sequence[str], marks: Mapp
             points = [(x, y) for x, y, row in zip(at, values, rows, strict=True) if row["night"] in promoted]
             if points:
                 axes.plot(*zip(*points, strict=True), "o", color="black", markersize=11, markerfacecolor="none")
-        axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
+        axes.axhline(1, color=_GREY, linewidth=1, linestyle=":")
         _events(axes, history)
         ticks = _apart(nights)
         axes.set_xticks(date2num(ticks), [f"{night}" for night in ticks])  # type: ignore[no-untyped-call]
@@ -209,7 +180,7 @@ def _with_ends(row: Row, column: str) -> Ends:
     return value, value if low is None else low, value if high is None else high
 
 
-def point(axes: Axes, x: Ends, y: Ends, mark: Mark, is_current: bool = False, diameter: float = 7.0) -> None:
+def _point(axes: Axes, x: Ends, y: Ends, mark: Mark, is_current: bool = False, diameter: float = 7.0) -> None:
     """Draw a mark with error bars; omit bars of zero length."""
     bars = [[[max(v - low, 0)], [max(high - v, 0)]] if low < high else None for v, low, high in (x, y)]
     axes.errorbar(
@@ -228,21 +199,66 @@ def _bound(axes: Axes, axis: str, value: float | None) -> None:
     if not low - room <= value <= high + room:
         return
     line, limit = (axes.axvline, axes.set_xlim) if axis == "x" else (axes.axhline, axes.set_ylim)
-    line(value, color=GATE, linewidth=1.2, linestyle="--")
+    line(value, color=_GATE, linewidth=1.2, linestyle="--")
     margin = (high - low) / 20
     limit(min(low, value - margin), max(high, value + margin))
 
 
 def _events(axes: Axes, history: History) -> None:
-    """Number each event, and draw lines at changes and alerts; put overlapping numbers on two levels."""
-    nights = history.nights
-    span, last, level = (nights[-1] - nights[0]).days, None, 0
+    """Number each event, and draw lines at changes and alerts."""
     for index, event in enumerate(history.events, 1):
         at = date2num(event.night)  # type: ignore[no-untyped-call]
         if event.changes or event.alarms:
-            axes.axvline(at, color=GATE if event.alarms else _CHANGE, linewidth=1.2, linestyle="--")
-        level = 1 - level if last is not None and (event.night - last).days < span / 16 else 0
-        axes.text(
-            at, 1.01 + 0.07 * level, str(index), ha="center", fontsize=9, transform=axes.get_xaxis_transform()
-        )  # fmt: skip
-        last = event.night
+            axes.axvline(at, color=_GATE if event.alarms else _CHANGE, linewidth=1.2, linestyle="--")
+        axes.text(at, 1.01, str(index), ha="center", fontsize=9, transform=axes.get_xaxis_transform())
+
+
+_LARGEST, _SMALLEST = 14.0, 4.0  # diameters of the largest and the smallest dots, in points
+
+
+def search_plot(title: str, search: Search) -> str:
+    """Plot quality drops with 95% intervals against speed-ups, or against sizes if the smallest trial wins.
+
+    A dot's area is proportional to the file size, and a number marks each new best trial. A trial whose interval ends
+    far above the bound appears as an arrow at the upper edge. Return ``""`` if no trial has values for both axes.
+    """
+    drawn = [(row, drop) for row in search.trials if (drop := search.drop(row)) and row[search.ranks_by] is not None]
+    if not drawn:
+        return ""
+    is_timed, largest = search.ranks_by == "speedup", max(number(row, "size_bytes") or 1 for row, _ in drawn)
+    unit, scale = ("", 1.0) if is_timed else size_unit(largest)
+    top, steps, path = ceiling(search), search.path, dict[int, tuple[float, float]]()
+    with drawing(title, search.description) as picture:
+        axes = picture.axes
+        for row, drop in drawn:
+            mark, x = LOOKS[str(row["outcome"])], (number(row, search.ranks_by) or 0.0) / scale
+            if row in steps:
+                path[steps.index(row) + 1] = (x, drop[0])
+            if drop[2] > top:
+                axes.plot([x], [1], "^", color=mark.colour, clip_on=False, transform=axes.get_xaxis_transform())
+                continue
+            low, high = (number(row, f"speedup_{end}") if is_timed else None for end in ("low", "high"))
+            diameter = max(_SMALLEST, _LARGEST * math.sqrt((number(row, "size_bytes") or 0.0) / largest))
+            _point(axes, (x, low or x, high or x), drop, mark, diameter=diameter)
+        axes.axhline(0, color=_GREY, linewidth=1, linestyle=":")
+        if is_timed:
+            axes.axvline(1, color=_GREY, linewidth=1, linestyle=":")
+        if search.bound is not None:
+            axes.axhline(search.bound, color=_GATE, linewidth=1.2, linestyle="--")
+        axes.set_xlim(0, axes.get_xlim()[1] * 1.03)
+        axes.locator_params(nbins=6)
+        axes.set_xlabel("speed-up (better →)" if is_timed else f"size in {unit} (← better)")
+        axes.set_ylabel(f"quality drop{search.unit and f' in {search.unit.strip()}'} (better ↓)")
+        axes.plot(
+            [x for x, _ in path.values()], [y for _, y in path.values()], color="#1a1a1a", linewidth=1, zorder=1.2
+        )
+        for step, place in path.items():
+            axes.annotate(str(step), place, (8, 5), textcoords="offset points", ha="center", fontsize=9)
+    return picture.svg
+
+
+def ceiling(search: Search) -> float:
+    """Return the drop above which a trial appears as an arrow, so that a single bad trial does not flatten the plot."""
+    highest = [1.5 * drop[2] for row in search.path if (drop := search.drop(row))]
+    top = max([4 * (search.bound or 0.0), *highest])
+    return top if top > 0 else math.inf

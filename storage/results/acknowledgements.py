@@ -25,15 +25,10 @@ def acknowledge(
     by: str,
     reason: str,
 ) -> list[Regression]:
-    """Accept and return a night's findings that match the filters; without `night`, use each workload's latest night.
+    """Accept and return a night's findings that match the filters; by default, use each workload's latest night.
 
-    Later nights are compared with the accepted numbers. Candidates that appeared or vanished are reported only once
-    and do not need to be accepted.
-
-    Raises
-    ------
-    ConfigurationError
-        No finding matches, or the reason is empty.
+    Candidates that appeared or vanished are reported only once and do not need to be accepted. Raise
+    `ConfigurationError` if no finding matches, or if the reason is empty.
     """
     if not reason.strip():
         raise ConfigurationError(

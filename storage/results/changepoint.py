@@ -1,13 +1,9 @@
 """Find the night on which a noisy series changed; the change-point test weights nights by their precision.
 
-The test considers every recent night except the last as a possible start of a lasting change. A likelihood ratio,
-weighted by precision, compares the nights since a possible start with the reference nights. Page's CUSUM [1]_ sums the
-evidence for a change of a fixed size. The generalized likelihood ratio test [2]_ [3]_ in this module uses the change's
-most likely size, because nights differ widely in precision. The test's change-point form [4]_ does not need a separate
-phase to collect a reference. A night's variance is the variance that its interval implies, plus the night-to-night
-variance of the series. The night-to-night variance is unknown, so the test averages over its possible values. A prior
-and the restricted likelihood [5]_ of the reference nights determine the weight of each variance. With a short history,
-the distribution of the shift therefore has heavy tails.
+The generalized likelihood ratio test [2]_ [3]_, a form of Page's CUSUM [1]_ for changes of unknown size, considers
+every recent night except the last as a possible start of a lasting change [4]_. A night's variance is the variance that
+its interval implies, plus the unknown night-to-night variance, over which the test averages, weighted by a prior and
+the restricted likelihood [5]_ of the reference nights.
 
 References
 ----------

@@ -1,44 +1,36 @@
 """Merge a finished month's files into one file while other processes read and write results.
 
-A month passes through three states. Each transition is atomic, so a killed process leaves the month in one of these
-states:
+A month passes through three states:
 
 1. Each run has its own file. Every run's file is in the catalog and matches the readers' pattern, ``**/*.parquet``.
 2. A ``.pq`` file with all rows of the month is added. The readers' pattern does not match ``.pq`` files, but the next
    catalog lists the new file.
-3. At least `grace` after the merge, the month's folder is replaced, unless another run has added a file. The new folder
-   contains one ``.parquet`` file, a hard link to the ``.pq`` file. The runs' own files are then deleted.
+3. At least `grace` after the merge, the runs' own files are deleted, and a copy that ends in ``.parquet`` is added.
 
-In each state, the files that match the pattern contain every row exactly once. An object store cannot exchange
-folders, so a query during the exchange may miss rows.
+The catalog contains every row exactly once at any time, even if a process is killed. A query that reads the files by
+their pattern misses rows of the month during the last step.
 """
 
 from __future__ import annotations
 
-import ctypes
 import datetime as dt
-import errno
 import json
-import os
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
-from storage.errors import writing
 from storage.results.catalog import refresh
 from storage.results.layout import RUNS_KEY, CompactedFile, Files, RunFile, broken, find_files, folder, read_rows
 from storage.results.tables import TABLES, Table
 from storage.results.writer import serialized
-from storage.root import StoreRoot, fsync, make_folder
+from storage.root import StoreRoot
 
 # Wait before compacting a month, because a run that started before midnight may still publish into the old month.
 MONTH_SETTLES = dt.timedelta(days=2)
 # Readers keep a catalog open only for a few minutes.
 GRACE = dt.timedelta(hours=12)
-RETIRED = "results/.retired"
 
 
 @dataclass(frozen=True)
@@ -61,13 +53,13 @@ def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, gra
     with root.lock("compaction"):
         refresh(root)  # from now on, new readers do not open a catalog that names a replaced file
         for table in TABLES.values():
-            _sweep(root, table)
             files = find_files(root, table)
             for month, whole in files.newest.items():
                 small = files.months.get(month, [])
                 is_old = whole.entry.modified <= (now - grace).timestamp()
                 is_due = is_old and whole.runs.issuperset(file.run_id for file in small)
-                if is_due and not root.exists(_visible(table, whole)) and _retire(root, table, whole, small):
+                if is_due and not root.exists(_visible(table, whole)):
+                    _retire(root, table, whole, small)
                     removed += len(small)
                     retired.append(f"{table.name} {month}")
             _drop_superseded(root, table, files)
@@ -112,66 +104,19 @@ def _visible(table: Table, whole: CompactedFile) -> str:
     return f"{folder(table)}/month={whole.month}/compacted-{whole.number:04}.parquet"
 
 
-def _retire(root: StoreRoot, table: Table, whole: CompactedFile, small: Sequence[RunFile]) -> bool:
+def _retire(root: StoreRoot, table: Table, whole: CompactedFile, small: Sequence[RunFile]) -> None:
     visible = _visible(table, whole)
-    if root.local is not None:
-        return _exchange_month(root, root.local, table, whole, visible)
     for file in small:
         root.delete(file.entry.name)
     for entry in root.list(f"{folder(table)}/month={whole.month}"):
         if PurePosixPath(entry.name).name.startswith("compacted-") and entry.name != visible:
             root.delete(entry.name)
     root.put_new(visible, root.read(whole.entry.name))
-    return True
 
 
 def _drop_superseded(root: StoreRoot, table: Table, files: Files) -> None:
-    """Delete the superseded ``.pq`` files of months whose folders were replaced; no open catalog uses these files."""
+    """Delete the superseded ``.pq`` files of retired months; no open catalog uses these files."""
     for month, entries in files.superseded.items():
         if entries and root.exists(_visible(table, files.newest[month])):
             for entry in entries:
                 root.delete(entry.name)
-
-
-def _exchange_month(root: StoreRoot, base: Path, table: Table, whole: CompactedFile, visible: str) -> bool:
-    prepared = base / RETIRED / table.name / whole.month
-    target = prepared / PurePosixPath(visible).name
-    month = (base / visible).parent
-    with writing(root.url, base):
-        make_folder(prepared)
-        if not target.exists():
-            target.hardlink_to(base / whole.entry.name)
-        fsync(prepared)
-        make_folder(month)
-        # Take an exclusive lock, so that no writer can add a run between the check and the exchange.
-        with root.lock("results"):
-            is_whole = all(
-                path.stem in whole.runs for path in month.glob("*.parquet") if not path.name.startswith("compacted-")
-            )
-            if is_whole:
-                exchange(prepared, month)
-        fsync(month.parent)
-    _sweep(root, table)
-    return is_whole
-
-
-def _sweep(root: StoreRoot, table: Table) -> None:
-    if root.local is not None and (retired := root.local / RETIRED / table.name).exists():
-        with writing(root.url, retired):
-            shutil.rmtree(retired)
-
-
-def exchange(first: Path, second: Path) -> None:
-    """Exchange the names of two folders in one step with ``renameat2``, or with three renames on NFS and macOS."""
-    at_fdcwd, rename_exchange = -100, 2
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is not None:
-        if rename(at_fdcwd, os.fsencode(first), at_fdcwd, os.fsencode(second), rename_exchange) == 0:
-            return
-        code = ctypes.get_errno()
-        if code not in (errno.ENOSYS, errno.EINVAL, errno.EXDEV):
-            raise OSError(code, os.strerror(code), str(second))
-    between = first.with_name(f"{first.name}.exchange")
-    second.rename(between)
-    first.rename(second)
-    between.rename(first)

@@ -7,7 +7,6 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product, zip_longest
 from math import inf
 
 import duckdb
@@ -42,7 +41,7 @@ def grid(rows: pa.Table) -> Grid:
 
 
 _GAP = "  "
-_LENGTHS = (None, 96, 64, 48, 40, 32, 24)  # maximum text lengths in a table, tried in order
+_LENGTHS = (None, 64, 40, 24)  # maximum text lengths in a table, tried in order
 
 
 def fitted(rows: pa.Table, width: int) -> bytes:
@@ -52,9 +51,9 @@ def fitted(rows: pa.Table, width: int) -> bytes:
     """
     text = grid(rows)
     cuttable = [pa.types.is_string(kind) or pa.types.is_nested(kind) for kind in rows.schema.types]
-    for most, folds_names in product(_LENGTHS, (False, True)):
+    for most in _LENGTHS:
         narrow = replace(text, cells=[_cut_row(row, cuttable, most) for row in text.cells]) if most else text
-        if lines := _aligned(narrow, width, folds_names=folds_names):
+        if lines := _aligned(narrow, width):
             break
     else:
         narrow, lines = text, [cut(line, width) for line in _records(text)]
@@ -71,33 +70,21 @@ def _table(rows: pa.Table) -> bytes:
     return _encoded([*(_aligned(grid(rows)) or ()), _count_line(rows)])
 
 
-def _aligned(text: Grid, width: float = inf, *, folds_names: bool = False) -> list[str] | None:
+def _aligned(text: Grid, width: float = inf) -> list[str] | None:
     """Return the table's lines, or None if a line exceeds `width`.
 
     The rich library is not used, because it is too slow for a million rows.
     """
-    headings = [_folded(name) if folds_names else [name] for name in text.names]
-    columns = zip(headings, zip(*text.cells, strict=True) if text.cells else [()] * len(text.names), strict=True)
-    widths = [max(map(len, (*heading, *cells))) for heading, cells in columns]
+    widths = [max(map(len, column)) for column in zip(text.names, *text.cells, strict=True)]
     if sum(widths) + len(_GAP) * (len(widths) - 1) > width:
         return None
 
-    def aligned(row: list[str] | tuple[str, ...]) -> str:
+    def aligned(row: list[str]) -> str:
         cells = zip(row, widths, text.numeric, strict=True)
         padded = (cell.rjust(wide) if number else cell.ljust(wide) for cell, wide, number in cells)
         return _GAP.join(padded).rstrip()
 
-    lines = [aligned(names) for names in zip_longest(*headings, fillvalue="")]
-    return [*lines, _GAP.join("-" * wide for wide in widths), *map(aligned, text.cells)]
-
-
-def _folded(name: str) -> list[str]:
-    """Split a name at an underscore into two lines, so that the longer line is as short as possible."""
-    cuts = [index + 1 for index, character in enumerate(name[:-1]) if character == "_"]
-    if not cuts:
-        return [name]
-    best = min(cuts, key=lambda cut: max(cut, len(name) - cut))
-    return [name[:best], name[best:]]
+    return [aligned(text.names), _GAP.join("-" * wide for wide in widths), *map(aligned, text.cells)]
 
 
 def _records(text: Grid) -> Iterator[str]:

@@ -77,12 +77,10 @@ class Tonight:
 
 @dataclass(frozen=True)
 class Series:
-    """A metric's values since the first reference night, one per night.
+    """A metric's values since the first reference night, one per night: sizes, qualities, or logarithms of speed-ups.
 
-    The values are sizes, qualities, or mean logarithms of speed-ups. ``sds`` contains the standard deviations of the
-    mean logarithms. For quality differences, ``low`` and ``high`` are the ends of the last night's interval. ``scale``
-    is the magnitude of the baseline's quality on the last night. If the baseline's quality is 0 or unknown, ``scale``
-    is the magnitude of the candidate's quality.
+    ``sds`` contains the standard deviations of the logarithms. ``low`` and ``high`` are the ends of a quality
+    difference's last interval, and ``scale`` is the magnitude of the quality with which it is compared.
     """
 
     nights: list[dt.date]
@@ -94,10 +92,7 @@ class Series:
 
 
 class History:
-    """Earlier results to compare with `night`, read from an open catalog.
-
-    If `night` is None, each workload's latest night is compared.
-    """
+    """Earlier results to compare with `night`, by default each workload's latest night, read from an open catalog."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, night: dt.date | None) -> None:
         self._connection = connection
@@ -113,10 +108,7 @@ class History:
         return {series: Series(nights, np.array(ratios), np.array(sds)) for series, nights, ratios, sds in rows}
 
     def numbers(self) -> dict[tuple[int, FindingMetric, int], Series]:
-        """Return sizes and qualities, keyed by candidate, metric, and a hash of the baseline and the metric.
-
-        For sizes, the hash is 0.
-        """
+        """Return sizes and qualities, keyed by candidate, metric, and a hash of baseline and metric (0 for sizes)."""
         columns = "candidate, metric, quality_of, nights, values, low, high, scale"
         rows = self._rows(f"select {columns} from internal.numbers_on($night)")
         return {tuple(row[:3]): Series(row[3], np.array(row[4]), None, *row[5:]) for row in rows}
@@ -131,11 +123,7 @@ class History:
         return candidates
 
     def inputs(self, candidates: Iterable[int]) -> list[Row]:
-        """Return one row per measurement of `candidates` and of the current bundles, oldest first.
-
-        A row contains the measurement's inputs and results. ``ratio`` is the speed-up's logarithm, and ``ratio_sd`` is
-        the logarithm's standard deviation.
-        """
+        """Return inputs and results of each measurement of `candidates` and of current bundles, oldest first."""
         return rows_of(self._connection, _INPUT_ROWS, night=self._night, candidates=list(candidates))
 
     def _rows(self, sql: str) -> list[tuple]:  # type: ignore[type-arg]
@@ -150,10 +138,7 @@ _NIGHT_SD = 0.015  # assumed night-to-night standard deviation of the current bu
 
 @dataclass(frozen=True)
 class Cause:
-    """The cause of a change on the night ``since``.
-
-    ``names`` contains keys from `changes_between`, and ``text`` describes the changes.
-    """
+    """The cause of a change on the night ``since``; ``names`` contains keys from `changes_between`."""
 
     since: dt.date
     names: tuple[str, ...]
@@ -163,20 +148,9 @@ class Cause:
 def attribute(
     rows: Sequence[Row], starts: Mapping[dt.date, float], shift: float, incumbent: Sequence[Row], metric: str
 ) -> Cause:
-    """Find the cause of a change in a number.
+    """Find the cause of a change of `metric` by `shift`; `starts` maps possible first nights to log likelihoods.
 
-    Parameters
-    ----------
-    rows
-        The candidate's comparable measurements, oldest first, as rows from `History.inputs`.
-    starts
-        Log likelihood of each possible start of the change, keyed by night.
-    shift
-        Change in the speed-up's logarithm or in the quality.
-    incumbent
-        Comparable measurements of the current bundle, oldest first.
-    metric
-        Name of the metric that changed.
+    `rows` are the candidate's comparable measurements, and `incumbent` the current bundle's, from `History.inputs`.
     """
     best = max(starts.values())
     likely = sorted((night for night in starts if best - starts[night] <= _AS_GOOD), key=lambda night: -starts[night])
@@ -229,13 +203,8 @@ _FOLLOW = {"data": ("checkpoint", "calibration")}
 def changes_between(earlier: Sequence[Row], now: Row) -> dict[str, str]:
     """Return a description of each change, keyed by the changed item: machine, environment, data, checkpoint, recipe, …
 
-    Parameters
-    ----------
-    earlier
-        Rows with the columns of ``measurements``, oldest first. An input that is NULL in a row is looked up in earlier
-        rows. Missing columns count as unknown.
-    now
-        The later row.
+    `earlier` are rows with the columns of ``measurements``, oldest first; an input that is NULL in a row is looked up
+    in earlier rows.
     """
     if not earlier:
         return {}

@@ -31,10 +31,7 @@ _WORSE: dict[FindingMetric, FindingKind] = {"speedup": "slower", "size_bytes": "
 class Regression:
     """A finding about a candidate on a night.
 
-    ``tonight``, its interval and ``reference`` are in the unit of ``metric``. ``nights`` is the number of nights in the
-    reference. ``change`` is the relative change since the night ``since``, or None if the reference is 0. For a
-    candidate that appeared or vanished, ``nights`` is 0, and all other numbers are None. ``cause`` contains
-    comma-separated names from `changes_between`, or ``""`` if the cause is unknown. ``changed`` describes the cause.
+    The fields are columns of ``findings``. For a candidate that appeared or vanished, all numbers are missing.
     """
 
     workload: str
@@ -76,8 +73,7 @@ class Regression:
 class NightComparison:
     """Findings from comparing a night with earlier nights; ``nights`` maps each workload to the compared night.
 
-    ``compared`` and ``incomparable`` identify each number as ``workload recipe/runtime metric``. An incomparable number
-    lacks a history, or its history is too noisy to show a change.
+    A number is ``workload recipe/runtime metric``; it is incomparable if its history is missing or too noisy.
     """
 
     findings: tuple[Regression, ...]

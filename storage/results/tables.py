@@ -67,6 +67,14 @@ def _required(name: str, type_: pa.DataType, meaning: str, unit: str = "") -> Co
     return Column(name, type_, meaning, unit, nullable=False)
 
 
+def _ends(stem: str, meaning: str, unit: str = "ratio") -> tuple[Column, Column]:
+    low, high = (
+        Column(f"{stem}_{end}", REAL, f"{which} bound {meaning}", unit)
+        for end, which in (("low", "lower"), ("high", "upper"))
+    )
+    return low, high
+
+
 def _choice(name: str, choices: object, meaning: str) -> Column:
     return Column(name, TEXT, meaning, nullable=False, choices=get_args(choices))
 
@@ -76,15 +84,14 @@ _NIGHT = _required("night", DATE, "date of the night to which the run belongs")
 _WORKLOAD = _required("workload", TEXT, "name of the workload")
 _RECIPE = _required("recipe", TEXT, "name of the recipe")
 _RUNTIME = _required("runtime", TEXT, "runtime that executed the model")
+_CANDIDATE = (_RUN_ID, _NIGHT, _WORKLOAD, _RECIPE, _RUNTIME)
 _PROFILE = _choice("profile", results.Profile, "length of the benchmarks")
 _FINGERPRINT = Column("fingerprint", TEXT, "SHA-256 of the host's constant properties and library versions")
 _MACHINE = Column("machine", TEXT, "SHA-256 of the host's constant properties, such as processor and memory")
 _ARTIFACT_DIGEST = Column("artifact_digest", TEXT, "digest of the candidate in the artifact store")
 _DROP_UNIT = "quality_unit"
 _UNKNOWN = Column(
-    results.UNKNOWN,
-    pa.map_(TEXT, TEXT),
-    "columns whose values the run could not measure or record, with the reasons",
+    results.UNKNOWN, pa.map_(TEXT, TEXT), "columns whose values the run could not measure or record, with the reasons"
 )
 
 RUNS = Table(
@@ -115,46 +122,25 @@ RUNS = Table(
 )
 
 _CAPACITY = (
-    Column(
-        "capacity_scenario",
-        TEXT,
-        "load under which the run measured capacity, or NULL if the run did not measure capacity",
-        choices=get_args(results.Scenario),
-    ),
+    Column("capacity_scenario", TEXT, "load under which the run measured capacity", choices=get_args(results.Scenario)),
     Column("capacity_rps", REAL, "requests per second that the host serves with this candidate", "requests per second"),
     Column("capacity_ratio", REAL, "candidate capacity / baseline capacity, measured in the same sittings", "ratio"),
-    Column("capacity_ratio_low", REAL, "lower bound of the 95% interval for capacity_ratio", "ratio"),
-    Column("capacity_ratio_high", REAL, "upper bound of the 95% interval for capacity_ratio", "ratio"),
+    *_ends("capacity_ratio", "of the 95% interval for capacity_ratio"),
     Column("capacity_p50_s", REAL, "median latency at capacity_rps; NULL in the offline scenario", "seconds"),
+    Column("capacity_p99_s", REAL, "99th-percentile latency at capacity_rps, over at least 1,000 requests", "seconds"),
     Column(
-        "capacity_p99_s",
-        REAL,
-        "99th-percentile latency at capacity_rps; NULL if fewer than 1,000 requests were timed",
-        "seconds",
-    ),
-    Column(
-        "capacity_p999_s",
-        REAL,
-        "99.9th-percentile latency at capacity_rps; NULL if fewer than 10,000 requests were timed",
-        "seconds",
+        "capacity_p999_s", REAL, "99.9th-percentile latency at capacity_rps, over at least 10,000 requests", "seconds"
     ),
     Column("capacity_split", TEXT, "numbers of processes, threads per process and rows per call"),
-    Column(
-        "capacity_limit",
-        TEXT,
-        "reason why the request generator limited capacity_rps; NULL if the generator was not the limit",
-    ),
-    Column(
-        "cost_per_million", REAL, "cost of a million requests, in the currency of price_per_hour in the workload file"
-    ),
+    Column("capacity_limit", TEXT, "why the request generator limited capacity_rps; NULL if it was not the limit"),
+    Column("cost_per_million", REAL, "cost of a million requests, in the currency of price_per_hour"),
 )
 
 
 def _gain(name: str, meaning: str) -> tuple[Column, ...]:
     return (
         Column(name, REAL, f"{meaning}; for the calls that the gate uses", "ratio"),
-        Column(f"{name}_low", REAL, f"lower bound of the 95% interval for {name}", "ratio"),
-        Column(f"{name}_high", REAL, f"upper bound of the 95% interval for {name}", "ratio"),
+        *_ends(name, f"of the 95% interval for {name}"),
     )
 
 
@@ -164,24 +150,15 @@ MEASUREMENTS = Table(
     key=("run_id", "workload", "recipe", "runtime", "setting", "threads", "batch_size", "sequence_length"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
-        _RUN_ID,
-        _NIGHT,
-        _WORKLOAD,
-        _RECIPE,
-        _RUNTIME,
+        *_CANDIDATE,
         _choice(
             "setting",
             results.Setting,
-            "subject of the row: the primary setting, a further setting (such as another batch size), a copy of the "
-            "baseline, or the current bundle",
+            "primary or further setting (such as another batch size), a copy of the baseline, or the current bundle",
         ),
         _required("threads", INT, "number of intra-op threads", "threads"),
         _required("batch_size", INT, "number of samples in a call", "samples"),
-        _choice(
-            "status",
-            results.Status,
-            "whether the candidate succeeded, failed, or was skipped because the host does not meet a requirement",
-        ),
+        _choice("status", results.Status, "whether the candidate succeeded, failed, or was skipped"),
         Column("stage", TEXT, "stage in which the candidate failed or was skipped; NULL if the candidate succeeded"),
         Column("error", TEXT, "reason why the candidate failed or was skipped; NULL if the candidate succeeded"),
         _required("measured_at", TIME, "time when the row was created", "UTC"),
@@ -198,66 +175,28 @@ MEASUREMENTS = Table(
         Column("quality", REAL, "quality of the candidate", "quality_metric"),
         Column("baseline_quality", REAL, "quality of the baseline", "quality_metric"),
         Column("quality_difference", REAL, "candidate quality minus baseline quality", "quality_metric"),
-        Column(
-            "quality_difference_low",
-            REAL,
-            "lower bound of the paired 95% interval for quality_difference",
-            "quality_metric",
-        ),
-        Column(
-            "quality_difference_high",
-            REAL,
-            "upper bound of the paired 95% interval for quality_difference",
-            "quality_metric",
-        ),
+        *_ends("quality_difference", "of the paired 95% interval for quality_difference", "quality_metric"),
         Column("higher_is_better", FLAG, "whether higher values of the quality metric are better"),
-        Column(
-            "agreement",
-            REAL,
-            "fraction of samples for which the candidate and the baseline make the same prediction",
-            "share",
-        ),
-        Column(
-            "evaluation_mode",
-            TEXT,
-            'evaluation method: exact, segments, plain, or a name ending in "rows apart" if each call had a single row',
-        ),
-        Column(
-            "evaluation_samples",
-            INT,
-            "number of samples that the run evaluated; for text, the number of tokens",
-            "samples",
-        ),
-        Column(
-            "metrics", pa.map_(TEXT, REAL), "values of all metrics that the evaluation computed, keyed by metric name"
-        ),
+        Column("agreement", REAL, "fraction of samples with the same prediction as the baseline", "share"),
+        Column("evaluation_mode", TEXT, 'exact, segments or plain; ends in "rows apart" if each call had a single row'),
+        Column("evaluation_samples", INT, "number of evaluated samples; for text, of tokens", "samples"),
+        Column("metrics", pa.map_(TEXT, REAL), "values of all evaluated metrics, keyed by metric name"),
         Column("latency_s", REAL, "median seconds per call", "seconds"),
         Column("latency_q25_s", REAL, "lower quartile of seconds per call across the blocks", "seconds"),
         Column("latency_q75_s", REAL, "upper quartile of seconds per call across the blocks", "seconds"),
         Column("latency_p50_s", REAL, "median duration of individually timed calls", "seconds"),
-        Column(
-            "latency_p90_s",
-            REAL,
-            "90th-percentile duration of individually timed calls; NULL if fewer than 100 calls were timed",
-            "seconds",
-        ),
-        Column(
-            "latency_p99_s",
-            REAL,
-            "99th-percentile duration of individually timed calls; NULL if fewer than 1,000 calls were timed",
-            "seconds",
-        ),
+        Column("latency_p90_s", REAL, "90th-percentile duration of at least 100 individually timed calls", "seconds"),
+        Column("latency_p99_s", REAL, "99th-percentile duration of at least 1,000 individually timed calls", "seconds"),
         Column("baseline_latency_s", REAL, "baseline's median seconds per call in the same launches", "seconds"),
         Column("speedup", REAL, "baseline latency / candidate latency; above 1 if the candidate is faster", "ratio"),
-        Column("speedup_low", REAL, "lower bound of the 95% interval for speedup", "ratio"),
-        Column("speedup_high", REAL, "upper bound of the 95% interval for speedup", "ratio"),
+        *_ends("speedup", "of the 95% interval for speedup"),
         Column("blocks", INT, "number of timed blocks", "blocks"),
         Column("calls_per_block", INT, "number of calls in a timed block", "calls"),
         Column("load_s", REAL, "median time to load the model in a fresh process", "seconds"),
         Column("first_call_s", REAL, "median duration of the first call in a fresh process", "seconds"),
         Column("rss_loaded_bytes", INT, "increase in resident memory when the model is loaded", "bytes"),
         Column(
-            "peak_rss_bytes", INT, "peak resident memory minus the resident memory before the model was loaded", "bytes"
+            "peak_rss_bytes", INT, "peak resident memory minus resident memory before the model was loaded", "bytes"
         ),
         Column(
             "verdict",
@@ -266,8 +205,7 @@ MEASUREMENTS = Table(
             choices=get_args(results.Verdict),
         ),
         Column("aa_ratio", REAL, "latency of the baseline / latency of the baseline's copy", "ratio"),
-        Column("aa_low", REAL, "lower bound of the 95% interval for aa_ratio", "ratio"),
-        Column("aa_high", REAL, "upper bound of the 95% interval for aa_ratio", "ratio"),
+        *_ends("aa", "of the 95% interval for aa_ratio"),
         Column("coverage", REAL, "fraction of the parameters that are in quantized modules", "share"),
         Column("modules_quantized", INT, "number of quantized leaf modules", "modules"),
         Column("modules_total", INT, "number of leaf modules with parameters", "modules"),
@@ -277,29 +215,17 @@ MEASUREMENTS = Table(
         Column("calibration_digest", TEXT, "SHA-256 of the list of calibration samples"),
         Column("block_launch", pa.list_(pa.int32()), "launch number of each timed block", "launches"),
         Column("block_round", pa.list_(pa.int32()), "round number of each timed block", "rounds"),
-        Column(
-            "block_s",
-            pa.list_(REAL),
-            "seconds per call in each timed block; the samples view has one row per block",
-            "seconds",
-        ),
+        Column("block_s", pa.list_(REAL), "seconds per call in each timed block; see the samples view", "seconds"),
         Column("launches", INT, "number of fresh processes in which the candidate was timed", "launches"),
-        Column("speedup_bound_low", REAL, "lower bound that the gate uses for speedup", "ratio"),
-        Column("speedup_bound_high", REAL, "upper bound that the gate uses for speedup", "ratio"),
-        Column(
-            "over_incumbent",
-            REAL,
-            "current bundle's latency / candidate latency; above 1 if the candidate is faster",
-            "ratio",
-        ),
-        Column("over_incumbent_low", REAL, "lower bound that the gate uses for over_incumbent", "ratio"),
-        Column("over_incumbent_high", REAL, "upper bound that the gate uses for over_incumbent", "ratio"),
+        *_ends("speedup_bound", "that the gate uses for speedup"),
+        Column("over_incumbent", REAL, "current bundle's latency / candidate latency", "ratio"),
+        *_ends("over_incumbent", "that the gate uses for over_incumbent"),
         Column("quality_batched", REAL, "quality with several rows per call; see docs/quality.md", "quality_metric"),
         _MACHINE,
         Column(
             "environment",
             TEXT,
-            "versions of the kernel, Python and the libraries on the host that timed the candidate, as JSON",
+            "versions of the kernel, Python and the libraries where the candidate was timed, as JSON",
         ),
         Column("recipe_digest", TEXT, "SHA-256 of the recipe without its name and runtimes"),
         Column("source_digest", TEXT, "SHA-256 of the code that built the candidate from its inputs"),
@@ -312,91 +238,47 @@ MEASUREMENTS = Table(
         Column("cold_latency_s", REAL, "median seconds per call with cold caches", "seconds"),
         Column("cold_baseline_latency_s", REAL, "baseline's median seconds per call with cold caches", "seconds"),
         Column("cold_speedup", REAL, "baseline latency / candidate latency with cold caches", "ratio"),
-        Column("cold_speedup_low", REAL, "lower bound of the 95% interval for cold_speedup", "ratio"),
-        Column("cold_speedup_high", REAL, "upper bound of the 95% interval for cold_speedup", "ratio"),
-        Column(
-            "cold_speedup_bound_low",
-            REAL,
-            "lower bound that the gate uses for cold_speedup if the workload file selects cold calls",
-            "ratio",
-        ),
-        Column(
-            "cold_speedup_bound_high",
-            REAL,
-            "upper bound that the gate uses for cold_speedup if the workload file selects cold calls",
-            "ratio",
-        ),
+        *_ends("cold_speedup", "of the 95% interval for cold_speedup"),
+        *_ends("cold_speedup_bound", "that the gate uses for cold_speedup"),
         Column("cold_over_incumbent", REAL, "over_incumbent with cold caches", "ratio"),
-        Column(
-            "cold_over_incumbent_low",
-            REAL,
-            "lower bound that the gate uses for cold_over_incumbent if the workload file selects cold calls",
-            "ratio",
-        ),
-        Column(
-            "cold_over_incumbent_high",
-            REAL,
-            "upper bound that the gate uses for cold_over_incumbent if the workload file selects cold calls",
-            "ratio",
-        ),
+        *_ends("cold_over_incumbent", "that the gate uses for cold_over_incumbent"),
         Column("cold_aa_ratio", REAL, "aa_ratio with cold caches", "ratio"),
-        Column("cold_aa_low", REAL, "lower bound of the 95% interval for cold_aa_ratio", "ratio"),
-        Column("cold_aa_high", REAL, "upper bound of the 95% interval for cold_aa_ratio", "ratio"),
+        *_ends("cold_aa", "of the 95% interval for cold_aa_ratio"),
         Column("cold_launch", pa.list_(pa.int32()), "launch number of each call with cold caches", "launches"),
         Column("cold_s", pa.list_(REAL), "duration of each call with cold caches", "seconds"),
-        Column(
-            "threads_used",
-            REAL,
-            "largest number of threads that the calls of a launch kept busy",
-            "busy threads",
-        ),
+        Column("threads_used", REAL, "largest number of threads that the calls of a launch kept busy", "busy threads"),
         Column("int8_time_share", REAL, "fraction of the operators' time spent in int8 operators", "share"),
         Column(
-            "float_operators",
-            TEXT,
-            "most expensive float operators, with their fractions of the operators' time and, if known, the "
-            "reasons why they run in float, as JSON",
+            "float_operators", TEXT, "most expensive float operators, their fractions of the time, and reasons, as JSON"
         ),
         Column("instructions", pa.map_(TEXT, REAL), "fraction of time spent in the loops of each instruction family"),
         Column(
-            "saturation",
-            REAL,
-            "difference between outputs with and without saturation, as a fraction of the output's range",
-            "ranges",
+            "saturation", REAL, "change of the outputs by saturation, as a fraction of the output's range", "ranges"
         ),
         Column("doubts", TEXT, "warnings about how the candidate computes, as a JSON list of sentences"),
         Column(
             "batch_difference",
             REAL,
-            "largest difference between batched and separate outputs, as a fraction of the output's range",
+            "largest change of the outputs by batching, as a fraction of the output's range",
             "ranges",
         ),
+        Column("batch_changed", REAL, "fraction of samples whose top-1 prediction changes in one batch", "share"),
         Column(
-            "batch_changed",
-            REAL,
-            "fraction of samples whose top-1 prediction changes when the samples are evaluated in one batch",
-            "share",
-        ),
-        Column(
-            "sequence_length",
-            INT,
-            "number of steps in each sequence; NULL if the row uses the primary setting's sequence length",
-            "steps",
+            "sequence_length", INT, "number of steps in each sequence; NULL for the primary setting's length", "steps"
         ),
         *_CAPACITY,
         _UNKNOWN,
         Column(
             "constant_quality",
             REAL,
-            "quality of the best constant answer, for example the most frequent class; NULL if it is unknown",
+            "quality of the best constant answer, such as the most frequent class",
             "quality_metric",
         ),
         *_gain("runtime_gain", "baseline latency / latency of the float candidate of the same runtime (the twin)"),
         *_gain("int8_gain", "latency of the twin / candidate latency; runtime_gain x int8_gain = speedup"),
         Column("best_float", TEXT, "fastest float candidate that could be deployed, as recipe/runtime"),
         *_gain("over_best_float", "latency of best_float / candidate latency, in the same launches"),
-        Column("over_best_float_bound_low", REAL, "lower bound that the gate uses for over_best_float", "ratio"),
-        Column("over_best_float_bound_high", REAL, "upper bound that the gate uses for over_best_float", "ratio"),
+        *_ends("over_best_float_bound", "that the gate uses for over_best_float"),
         Column("baseline_reason", TEXT, "reason why the candidate is the baseline; NULL if the workload file names it"),
     ),
 )
@@ -420,16 +302,9 @@ LAYERS = Table(
         Column("sqnr_db", REAL, "signal-to-quantization-noise ratio of the module's output", "decibels"),
         Column("sensitivity_rank", INT, "rank of the module by quantization loss, 1 for the largest loss", "rank"),
         Column(
-            "kept_float_quality",
-            REAL,
-            "quality if this module and all higher-ranked modules stay in float",
-            "quality_metric",
+            "kept_float_quality", REAL, "quality if this and all higher-ranked modules stay in float", "quality_metric"
         ),
-        Column(
-            "runtime",
-            TEXT,
-            "runtime of the candidate; NULL if the row applies to all runtimes that share the torch module",
-        ),
+        Column("runtime", TEXT, "runtime of the candidate; NULL for all runtimes that share the torch module"),
         _UNKNOWN,
     ),
 )
@@ -440,38 +315,20 @@ PROMOTIONS = Table(
     key=("run_id", "workload", "recipe", "runtime"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
-        _RUN_ID,
-        _NIGHT,
-        _WORKLOAD,
-        _RECIPE,
-        _RUNTIME,
-        _choice(
-            "decision",
-            results.Decision,
-            "whether the gate promotes the candidate, passes it without promoting it, holds it, or rejects it",
-        ),
+        *_CANDIDATE,
+        _choice("decision", results.Decision, "whether the gate promotes, passes, holds or rejects the candidate"),
         _required("decided_at", TIME, "time when the gate made the decision", "UTC"),
         _required("objective", TEXT, "criterion by which the gate chose the best passing candidate"),
         _required("rules", TEXT, "name, bound, measured number and outcome of each rule, as JSON"),
         _required("reason", TEXT, "one-line reason for the decision"),
         Column("bundle_version", TEXT, "version of the published bundle; NULL if the run did not publish a bundle"),
         _ARTIFACT_DIGEST,
-        Column(
-            "incumbent_version",
-            TEXT,
-            "version of the previously current bundle; NULL if no bundle was current or the version is unknown",
-        ),
-        Column(
-            "incumbent_stays",
-            FLAG,
-            "whether the previously current bundle stays current; "
-            "NULL if no bundle was current, or if the run could not look up the bundle's version",
-        ),
+        Column("incumbent_version", TEXT, "version of the previously current bundle; NULL if none or unknown"),
+        Column("incumbent_stays", FLAG, "whether the previously current bundle stays current; NULL if none or unknown"),
         Column(
             "incumbent_reason",
             TEXT,
-            "reason why the previously current bundle stays current or is replaced, or why the run could not judge the "
-            "bundle; NULL if no bundle was current",
+            "reason why the previously current bundle stays, is replaced, or could not be judged",
         ),
         _UNKNOWN,
     ),
@@ -485,29 +342,16 @@ FINDINGS = Table(
     key=("run_id", "workload", "recipe", "runtime", "metric"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
-        _RUN_ID,
-        _NIGHT,
-        _WORKLOAD,
-        _RECIPE,
-        _RUNTIME,
+        *_CANDIDATE,
         _METRIC,
         _choice("kind", results.FindingKind, "kind of change"),
         Column("tonight", REAL, "value of the metric on the night of the run", "metric"),
-        Column("tonight_low", REAL, "lower bound of the 95% interval for tonight", "metric"),
-        Column("tonight_high", REAL, "upper bound of the 95% interval for tonight", "metric"),
+        *_ends("tonight", "of the 95% interval for tonight", "metric"),
         Column("reference", REAL, "value of the frozen reference", "metric"),
-        Column(
-            "change",
-            REAL,
-            "relative change: the value since the change divided by the reference, minus 1; NULL if the reference is 0",
-        ),
+        Column("change", REAL, "value since the change divided by the reference, minus 1; NULL if the reference is 0"),
         Column("nights", INT, "number of nights in the reference", "nights"),
         Column("since", DATE, "first night of the change"),
-        Column(
-            "cause",
-            TEXT,
-            "possible causes (machine, environment, data, ...), separated by commas; empty if no cause is known",
-        ),
+        Column("cause", TEXT, "possible causes (machine, environment, data, ...), separated by commas"),
         Column("changed", TEXT, "description of the cause, with the versions before and after the change"),
         _MACHINE,
         _FINGERPRINT,
@@ -551,8 +395,7 @@ TRIALS = Table(
         _choice(
             "origin",
             results.TrialOrigin,
-            "source of the recipe: the workload file, the search space, a repair that varies a recipe, or a repair "
-            "that keeps layers in float",
+            "source: the workload file, the search space, a repair that varies a recipe or keeps layers in float",
         ),
         Column(
             "parent", TEXT, "candidate that the trial repairs, as recipe/runtime; NULL if the trial is not a repair"
@@ -560,34 +403,24 @@ TRIALS = Table(
         _choice(
             "outcome",
             results.TrialOutcome,
-            "whether the trial was chosen, passes, failed, was dropped because it cannot work or win, or is undecided",
+            "whether the trial was chosen, passes, failed, was dropped, or is undecided",
         ),
         Column("reason", TEXT, "one-line reason for the outcome"),
         Column("split", TEXT, "split on which the search measured quality"),
         Column("samples", INT, "number of samples on which the search measured quality", "samples"),
         Column(
-            "quality_drop",
-            REAL,
-            "quality lost relative to the baseline; negative if the trial's quality is better",
-            _DROP_UNIT,
+            "quality_drop", REAL, "quality lost relative to the baseline; negative if the trial is better", _DROP_UNIT
         ),
-        Column("quality_drop_low", REAL, "lower bound of the paired 95% interval for quality_drop", _DROP_UNIT),
-        Column("quality_drop_high", REAL, "upper bound of the paired 95% interval for quality_drop", _DROP_UNIT),
+        *_ends("quality_drop", "of the paired 95% interval for quality_drop", _DROP_UNIT),
         Column("quality_unit", TEXT, "unit of quality_drop, as in the gate", choices=get_args(results.QualityUnit)),
         Column("size_bytes", INT, "size of the trial's serialized state", "bytes"),
         Column("speedup", REAL, "baseline latency / candidate latency, as timed by the search", "ratio"),
-        Column("speedup_low", REAL, "lower bound of the 95% interval for speedup", "ratio"),
-        Column("speedup_high", REAL, "upper bound of the 95% interval for speedup", "ratio"),
+        *_ends("speedup", "of the 95% interval for speedup"),
         Column("launches", INT, "number of fresh processes in which the search timed the trial", "launches"),
         Column("cost_s", REAL, "seconds that the run spent on the trial", "seconds"),
         Column("is_known", FLAG, "whether all measurements of the trial come from earlier runs"),
         _FINGERPRINT,
-        Column(
-            "quality_bound",
-            REAL,
-            "largest allowed quality_drop; NULL if the search does not limit the drop",
-            _DROP_UNIT,
-        ),
+        Column("quality_bound", REAL, "largest allowed quality_drop; NULL if the search does not limit it", _DROP_UNIT),
         Column("objective", TEXT, "criterion for the best trial; `cheapest` ranks the trials that pass by speed"),
         _UNKNOWN,
     ),

@@ -61,13 +61,7 @@ def why_not(column: Column, *values: Cell) -> str:
 
 
 def known(table: Table, row: Row, columns: Iterable[Column] | None = None) -> Row:
-    """Return the row with NULL in place of each invalid value, and with the reasons in ``unknown``.
-
-    Parameters
-    ----------
-    columns
-        Columns to check; None for all columns of the table.
-    """
+    """Return the row with NULL in place of each invalid value in `columns`, and with the reasons in ``unknown``."""
     values, reasons = dict(row), _reasons(row)
     for column in table.columns if columns is None else columns:
         if column.name != UNKNOWN and (value := row.get(column.name)) is not None:
@@ -104,20 +98,11 @@ def admit(table: Table, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
 
 
 def _accepted(column: Column, value: Cell) -> tuple[Cell, str]:
-    """Return the part of a value that a column accepts, and the reason for rejecting the rest."""
+    """Return a value, or None and the reason why the column rejects the value."""
     if isinstance(value, str):
         # Escape lone surrogates, which occur in file names that are not UTF-8, to keep the rest of the text.
         value = value.encode("utf-8", "backslashreplace").decode("utf-8")
     why = why_not(column, value)
-    if why and isinstance(value, Mapping) and pa.types.is_map(column.type):
-        whys = {name: why_not(column, {name: item}) for name, item in value.items()}
-        valid = {name: item for name, item in value.items() if not whys[name]}
-        return valid, "; ".join(f"{name}: {why}" for name, why in whys.items() if why)
-    if why and isinstance(value, list | tuple) and pa.types.is_list(column.type):
-        # The items of a row's lists correspond to each other, so all lists must keep the same length.
-        problems = [why_not(column, [item]) for item in value]
-        items = [None if problem else item for item, problem in zip(value, problems, strict=True)]
-        return items, next(filter(None, problems), why)
     return (None, why) if why else (value, "")
 
 
@@ -146,14 +131,11 @@ def _reasons(row: Row) -> dict[str, str]:
 def _unknown(table: Table, rows: Iterable[Row]) -> Iterator[str]:
     alike: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        columns: dict[str, list[str]] = {}
         for column, why in _reasons(row).items():
-            columns.setdefault(why, []).append(column)
-        for why, names in columns.items():
-            alike.setdefault((", ".join(names), why), []).append(_label(row))
-    for (names_of_columns, why), labels in alike.items():
+            alike.setdefault((column, why), []).append(_label(row))
+    for (column, why), labels in alike.items():
         more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
-        yield f"{table.name} of {', '.join(labels[:_NAMED])}{more}: {names_of_columns} not recorded: {why}"
+        yield f"{table.name} of {', '.join(labels[:_NAMED])}{more}: {column} not recorded: {why}"
 
 
 def _label(row: Row) -> str:

@@ -29,17 +29,10 @@ class ResultsStore:
         self.root = StoreRoot.of(root)
 
     def append(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str = "") -> str:
-        """Write one run's rows of a table to a file, and return the file's path or URL.
+        """Write one run's rows of a table to a file, unless the store has them, and return the file's path or URL.
 
-        If a file in the store already contains the rows, write nothing and return that file's path or URL. A retried
-        run is therefore never counted twice. `published` determines the month in the file's path. `part` names the
-        workload if the rows are about only one workload.
-
-        Raises
-        ------
-        StoreError
-            The store cannot be read or written, or a row is invalid (see `validated`). If a row is invalid, nothing
-            is written.
+        `published` determines the month in the file's path. `part` names the workload if the rows are about only one
+        workload. Raise `StoreError` and write nothing if a row is invalid.
         """
         layout = _layout(table, run_id, published)
         name, _ = self._put(layout, validated(layout, rows, run_id), part_name(run_id, part), published)
@@ -56,12 +49,7 @@ class ResultsStore:
         """Write one run's rows of several tables to files (see `append`); skip tables without rows.
 
         An invalid value becomes NULL, and an invalid row is dropped (see `storage.results.values`). `report` receives a
-        line about each invalid value or row. A failure in one table does not affect the other tables.
-
-        Raises
-        ------
-        StoreError
-            Some tables could not be written; the other tables were written. Invalid values do not cause this error.
+        line about each of them. Raise `StoreError` if some tables could not be written, after the other tables.
         """
         failures: list[Exception] = []
         for table, rows in tables.items():
@@ -88,10 +76,9 @@ class ResultsStore:
     def _put(self, table: Table, rows: pa.Table, stem: str, published: datetime) -> tuple[str, bool]:
         content = serialized(table, rows)
         name = f"{folder(table)}/month={published.astimezone(UTC):%Y-%m}/{stem}.parquet"
-        with self.root.lock("results"):  # compaction swaps in a month under the same lock
-            existing = find_files(self.root, table).file_of(stem)
-            if existing is None:
-                self.root.put_new(name, content)
+        existing = find_files(self.root, table).file_of(stem)
+        if existing is None:
+            self.root.put_new(name, content)
         return (name, True) if existing is None else (existing.name, False)
 
 
@@ -138,14 +125,7 @@ def _leaves(path: str, type_: pa.DataType) -> list[tuple[str, pa.DataType]]:
 
 
 def validated(table: Table, rows: Sequence[Row], run_id: str) -> pa.Table:
-    """Convert rows to an Arrow table with the schema and the sort order of `table`.
-
-    Raises
-    ------
-    StoreError
-        A row has an unknown column, another run's id, or an invalid value (see `storage.results.values`). A row lacks a
-        required value, or two rows have the same key.
-    """
+    """Convert rows to an Arrow table with the schema and the sort order of `table`; raise `StoreError` if invalid."""
     _refuse_defects(table, rows, run_id)
     arrays = []
     for column in table.columns:

@@ -98,7 +98,7 @@ class FetchedCheckpoint(Kind):
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file, as 64 hexadecimal digits."""
     retries: NonNegativeInt = 4
-    """Maximum number of times to resume an interrupted download."""
+    """Maximum number of times to retry an interrupted download."""
 
 
 class SeededCheckpoint(Kind):

@@ -18,7 +18,6 @@ class Site:
     """
 
     content: bytes
-    ranges: bool = True
     break_after: list[int] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
     redirect: str = ""
@@ -32,27 +31,17 @@ def serving(site: Site) -> Iterator[Site]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            site.asked.append(self.headers.get("Range", ""))
+            site.asked.append(self.path)
             if site.statuses:
                 self._empty(site.statuses.pop(0))
             elif site.redirect:
                 self._empty(302, Location=site.redirect)
             else:
-                self._serve(self._start())
+                self._serve(site.content)
 
-        def _start(self) -> int:
-            wanted = self.headers.get("Range", "")
-            return int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and site.ranges else 0
-
-        def _serve(self, start: int) -> None:
-            if start and start >= len(site.content):
-                self._empty(416, **{"Content-Range": f"bytes */{len(site.content)}"})
-                return
-            body = site.content[start:]
-            self.send_response(206 if start else 200)
+        def _serve(self, body: bytes) -> None:
+            self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
-            if start:
-                self.send_header("Content-Range", f"bytes {start}-{len(site.content) - 1}/{len(site.content)}")
             self.end_headers()
             self.wfile.write(body[: site.break_after.pop(0)] if site.break_after else body)
             self.close_connection = True

@@ -1,15 +1,10 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import os
-import shutil
 import time
-import tracemalloc
 from pathlib import Path
 
-import duckdb
-import pyarrow.parquet as pq
 import pytest
 
 from storage.artifacts import ArtifactStore, artifact_digest
@@ -18,7 +13,7 @@ from storage.check import check
 from storage.results.catalog import refresh
 from storage.root import StoreRoot
 from tests.storage.bundle_files import fill, publish, version
-from tests.storage.results.rows import baseline, measurement, rewrite, write_night
+from tests.storage.results.rows import baseline, measurement, write_night
 
 NIGHT = dt.date(2026, 3, 1)
 
@@ -53,30 +48,9 @@ def test_a_good_store_has_no_problems(store: Path) -> None:
     assert (checked.results_files, checked.artifacts) == (2, 1)
 
 
-def test_an_empty_store_has_none_either(tmp_path: Path) -> None:
-    assert check(tmp_path).problems == ()
-
-
 def test_a_truncated_results_file_is_named(store: Path) -> None:
     results(store).write_bytes(results(store).read_bytes()[:-100])
     assert "run-1.parquet cannot be read" in said(store)
-
-
-def test_a_retyped_or_unknown_column_is_named(store: Path) -> None:
-    table = pq.ParquetFile(results(store)).read()
-    retyped = table.set_column(
-        table.schema.get_field_index("size_bytes"), "size_bytes", table["size_bytes"].cast("double")
-    )
-    rewrite(results(store), retyped.append_column("novel", table["latency_s"]))
-    assert "has size_bytes as double, not int64" in said(store)
-    assert "unknown column novel" in said(store)
-
-
-def test_a_run_in_two_months_is_named(store: Path) -> None:
-    other = store / "results/measurements/month=2026-04"
-    other.mkdir()
-    shutil.copy(results(store), other)
-    assert "contains run run-1 2 times" in said(store)
 
 
 def test_a_foreign_file_among_the_results_is_named(store: Path) -> None:
@@ -93,82 +67,11 @@ def test_a_changed_missing_or_added_file_of_an_artifact_is_named(store: Path) ->
     assert "weights is missing" in said(store)
 
 
-def test_every_changed_file_of_an_artifact_is_named(store: Path) -> None:
-    names, digest = [f"layer-{number}" for number in range(8)], artifact_digest("quantized", {"seed": 2})
-    with ArtifactStore(store).create("quantized", digest, {"seed": 2}) as folder:
-        for name in names:
-            (folder / name).write_text(name)
-    for name in names:
-        (store / f"artifacts/quantized/{digest[:2]}/{digest}" / name).write_text("changed")
-    assert [Path(problem.where).name for problem in check(store).problems] == names
-
-
-@pytest.mark.parametrize("kind", ["corpus", "images", "weights"])
-def test_an_artifact_under_another_kind_is_named(store: Path, kind: str) -> None:
-    (store / "artifacts/quantized").rename(store / "artifacts" / kind)
-    assert "does not have the digest of its inputs as its name" in said(store)
-
-
-@pytest.mark.parametrize("changes", [{"digest": "0" * 64}, {"made_from": {"seed": 2}}], ids=["digest", "made_from"])
-def test_an_artifact_whose_manifest_says_something_else_is_named(store: Path, changes: dict[str, object]) -> None:
-    path = artifact(store) / "artifact.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    assert "does not have the digest of its inputs as its name" in said(store)
-
-
-def test_each_file_of_an_artifact_has_one_problem_at_most(store: Path) -> None:
-    (artifact(store) / "weights").rename(artifact(store) / "weights.bin")
-    found = {Path(problem.where).name: problem.what for problem in check(store).problems}
-    assert found == {"weights": "is missing", "weights.bin": "is not in the manifest"}
-    assert len(check(store).problems) == 2
-
-
-def test_a_large_artifact_is_not_read_into_memory(store: Path) -> None:
-    size, digest = 64 << 20, artifact_digest("quantized", {"seed": 2})
-    with ArtifactStore(store).create("quantized", digest, {"seed": 2}) as folder, (folder / "w").open("wb") as stream:
-        stream.truncate(size)
-    tracemalloc.start()
-    try:
-        assert check(store).problems == ()
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < size / 2
-
-
 def test_an_artifact_under_a_wrong_name_or_without_manifest_is_named(store: Path) -> None:
     moved = artifact(store).rename(artifact(store).with_name("0" * 64))
     assert "does not have the digest of its inputs as its name" in said(store)
     (moved / "artifact.json").unlink()
     assert "has no readable artifact.json" in said(store)
-
-
-@pytest.mark.slow
-def test_a_row_whose_artifact_is_gone_is_named(store: Path) -> None:
-    shutil.rmtree(artifact(store))
-    assert "is missing, but word-lm's latest night refers to it Run nightquant nightly again." in said(store)
-
-
-def test_a_catalog_of_files_that_are_gone_is_named(store: Path) -> None:
-    night = dt.date(2026, 3, 2)
-    write_night(store, night, [measurement("r2", night, artifact_digest=None)], "r2")
-    refresh(store)
-    for path in (store / "results").rglob("r2.parquet"):
-        path.unlink()
-    assert "names 4 files, but the store contains 2" in said(store)
-
-
-def test_a_missing_stale_or_broken_catalog_is_named(store: Path) -> None:
-    write_night(store, dt.date(2026, 3, 2), [measurement("r2", dt.date(2026, 3, 2), artifact_digest=None)], "r2")
-    assert "names 2 files, but the store contains 4" in said(store)
-    (store / "results.duckdb").write_bytes(b"no database")
-    assert "results.duckdb cannot be read" in said(store)
-    (store / "results.duckdb").unlink()
-    assert "results.duckdb is missing Run: nightquant store compact" in said(store)
-    refresh(store)
-    with duckdb.connect(store / "results.duckdb") as connection:
-        connection.execute("drop table internal.catalog_files")
-    assert "results.duckdb cannot be read" in said(store)
 
 
 @pytest.mark.parametrize("folder", ["results/measurements/month=2026-03", "reports", "handoff/word-lm"])
@@ -243,22 +146,12 @@ def test_a_bundle_swapped_for_another_complete_one_is_named(
     assert problem.startswith(f"handoff/word-lm/{version(number)} differs from the published bundle")
 
 
-def test_a_damaged_or_foreign_pointer_is_named(handed_over: StoreRoot) -> None:
+def test_a_damaged_pointer_is_named(handed_over: StoreRoot) -> None:
     pointer = handed_over.read("handoff/word-lm/current.json")
     handed_over.put("handoff/word-lm/current.json", pointer[:-9])
     (problem,) = check(handed_over).problems
     assert "current.json is damaged" in problem.what
-    assert problem.remedy == "Restore the file from a backup, or remove it."
-    for foreign in ("resnet18", "zoo"):
-        handed_over.put("handoff/word-lm/current.json", pointer.replace(b"word-lm", foreign.encode()))
-        for name in ("word-lm/a.txt", "word-lm/notes.txt", "notes.txt"):  # neither pointers nor bundles
-            handed_over.put(f"handoff/{name}", b"x")
-        assert problems(handed_over) == [f"handoff/word-lm/current.json belongs to {foreign}, not word-lm"]
-    handed_over.put("handoff/Not A Name/current.json", pointer)
-    problem = check(handed_over).problems[0]
-    assert "handoff/Not A Name/current.json" in problem.where
-    assert "cannot be used: 'Not A Name' is not a valid workload name or bundle version" in problem.what
-    assert problem.remedy == "Remove the folder."
+    assert problem.remedy == "Restore the file from a backup, or remove the file and promote a bundle again."
 
 
 def test_a_bundle_without_its_checksums_is_named(tmp_path: Path) -> None:
@@ -270,15 +163,6 @@ def test_a_bundle_without_its_checksums_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_bundle_that_is_being_filled_is_no_problem_beside_others_that_are(tmp_path: Path) -> None:
-    bundles = BundleStore(tmp_path)
-    publish(bundles, 1)
-    (tmp_path / "handoff/word-lm" / version(1) / "SHA256SUMS").unlink()
-    with bundles.draft() as folder:
-        (folder / "model.ts").write_bytes(b"weights")
-        assert len(problems(bundles.root)) == 1
-
-
 def test_an_upload_is_a_problem_once_it_has_stopped_for_an_hour(elsewhere_root: StoreRoot, tmp_path: Path) -> None:
     location = f"handoff/word-lm/{version(1)}"
     for name in ("model.ts", "card.md"):
@@ -287,11 +171,3 @@ def test_an_upload_is_a_problem_once_it_has_stopped_for_an_hour(elsewhere_root: 
     assert problems(elsewhere_root) == [f"{location} has no SHA256SUMS, so it is not a bundle"]
     elsewhere_root.put(f"{location}/manifest.json", b"{}")
     assert problems(elsewhere_root) == []
-
-
-@pytest.mark.server
-def test_a_bundle_that_is_being_uploaded_is_no_problem_yet(s3_store: str, tmp_path: Path) -> None:
-    root = StoreRoot.of(s3_store)
-    (tmp_path / "model.ts").write_bytes(b"weights")
-    root.put(f"handoff/word-lm/{version(1)}/model.ts", tmp_path / "model.ts")
-    assert problems(root) == []

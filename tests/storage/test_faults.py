@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from benchmarks.faults.__main__ import REMOTE, Finding, Ground, findings
 from benchmarks.faults.operations import OPERATIONS
-from benchmarks.faults.shim import Killed, Shim
+from benchmarks.faults.shim import Shim
 from storage import local_root
 from storage.errors import StoreError
-from storage.local_root import LocalRoot
-from storage.root import StoreRoot
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
@@ -57,45 +51,6 @@ def test_requests_and_answers_that_an_object_store_loses(s3_store: str, tmp_path
 def test_what_is_not_flushed_is_found(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_root, "fsync", lambda path: None)
     assert bad(findings(ground, BY_NAME["promotion"], ("kill",), stride=5, repaired=9)) != []
-
-
-def test_what_is_not_written_in_one_step_is_found(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LocalRoot, "put", lambda self, name, content: (self.local / name).write_bytes(content))
-    assert bad(findings(ground, BY_NAME["promotion"], ("kill",), repaired=99, power_cuts=False)) != []
-
-
-@pytest.mark.long
-def test_an_exception_that_stops_every_operation_leaves_what_a_killed_process_leaves(
-    ground: Ground, tmp_path: Path
-) -> None:
-    class Exits(Shim):
-        def die(self) -> NoReturn:
-            os._exit(9)
-
-    publish = BY_NAME["publish"]
-    with Shim(tmp_path) as counted:
-        publish.do(StoreRoot.of(tmp_path), lambda name: None)
-    shutil.rmtree(tmp_path)
-    for k in range(1, len(counted.calls) + 1):
-        left = []
-        for shim in (Shim(tmp_path, at=k), Exits(tmp_path, at=k)):
-            tmp_path.mkdir()
-            child = os.fork() if isinstance(shim, Exits) else 0
-            if child:
-                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-            else:
-                with contextlib.suppress(Killed), shim:
-                    publish.do(StoreRoot.of(tmp_path), lambda name: None)
-            left.append(sorted(_described(tmp_path)))
-            shutil.rmtree(tmp_path)
-        assert left[0] == left[1], (k, counted.calls[k - 1])
-
-
-def _described(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes | None]]:
-    """Every path below a folder without what chance decides, and its content."""
-    for path in folder.rglob("*"):
-        parts = tuple(part if len(part) != 45 else "draft" for part in path.relative_to(folder).parts)
-        yield parts, None if path.is_dir() else path.read_bytes()
 
 
 def test_a_power_cut_takes_a_file_whose_folder_was_made_and_not_flushed(tmp_path: Path) -> None:

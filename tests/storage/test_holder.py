@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,37 +69,6 @@ def test_a_night_that_ends_with_an_error_is_looked_at_by_the_next(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_night_is_not_dead_because_its_store_was_copied(tmp_path: Path) -> None:
-    with _night(tmp_path / "store", "first") as first:
-        shutil.copytree(tmp_path / "store", tmp_path / "copy")
-        with hold(tmp_path / "copy", Holder("second", "")) as held:
-            assert held.dead == ()
-        first.communicate("")
-
-
-def test_dead_nights_do_not_pile_up(tmp_path: Path) -> None:
-    for number in range(25):
-        with pytest.raises(RuntimeError), hold(tmp_path, Holder(str(number), "")):
-            raise RuntimeError
-    with hold(tmp_path, Holder("last", "")) as held:
-        assert [each.run_id for each in held.dead] == [str(number) for number in range(5, 25)]
-
-
-@pytest.mark.slow
-def test_a_damaged_record_stops_no_night(tmp_path: Path) -> None:
-    with hold(tmp_path, Holder("first", "")):
-        pass
-    (tmp_path / ".locks" / "night.json").write_text("[{")
-    with hold(tmp_path, Holder("second", "")) as held:
-        assert held.dead == ()
-
-
-def test_other_stores_are_free(tmp_path: Path) -> None:
-    with hold(tmp_path / "one", Holder("first", "")), hold(tmp_path / "other", Holder("second", "")):
-        pass
-
-
-@pytest.mark.slow
 def test_a_night_on_an_object_store_keeps_out_those_of_other_hosts_until_it_ends(
     s3_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,25 +107,6 @@ NAME = ".locks/night.json"
 
 def _nobody_is_dead(_: bytes) -> bool:
     return False
-
-
-@pytest.mark.slow
-def test_of_those_who_ask_at_once_one_gets_it(s3_store: str) -> None:
-    def ask(number: int) -> bool:
-        try:
-            with leased(ObjectRoot(s3_store), NAME, str(number).encode(), _nobody_is_dead):
-                all_have_asked.wait(60)
-        except LeasedError:
-            refused.release()
-            return False
-        return True
-
-    refused, all_have_asked = threading.Semaphore(0), threading.Event()
-    with ThreadPoolExecutor(8) as threads:
-        asked = threads.map(ask, range(8))
-        assert all(refused.acquire(timeout=60) for _ in range(7))
-        all_have_asked.set()
-        assert sum(asked) == 1
 
 
 @pytest.mark.slow

@@ -50,22 +50,6 @@ def test_every_answer_survives_every_kill_and_a_budget_counts_what_was_spent_sin
             assert {name: found.value["value"] for name in "abcdef" if (found := again.find(name))} == known
 
 
-def test_the_expected_cost_of_what_a_kill_interrupted_counts_towards_the_budget(tmp_path: Path) -> None:
-    for spent in (0.0, 7.0):
-        journal = Journal.read(tmp_path, "demo", DIGEST)
-        journal.begin(60, HOST)
-        assert journal.spent_s == spent
-        journal.ask(5.0)
-        journal.add(answer("build", 2.0))  # the real cost replaces the expected cost
-        journal.ask(5.0)
-        assert journal.spent_s == spent + 2.0
-    again = Journal.read(tmp_path, "demo", DIGEST)
-    assert (again.in_progress, again.spent_s, again.find("build") is not None) == (True, 14.0, True)
-    again.begin(60, HOST)
-    again.end("the budget is spent")
-    assert Journal.read(tmp_path, "demo", DIGEST).spent_s == 0.0
-
-
 def test_a_question_whose_answer_was_not_found_in_time_stays_open_but_its_cost_counts(tmp_path: Path) -> None:
     journal = Journal.read(tmp_path, "demo", DIGEST)
     journal.begin(60, HOST)
@@ -74,14 +58,6 @@ def test_a_question_whose_answer_was_not_found_in_time_stays_open_but_its_cost_c
         assert (known.find("build"), known.spent_s, [one.duration_s for one in known.answers()]) == (None, 7.0, [9.0])
     journal.add(answer("build"))
     assert Journal.read(tmp_path, "demo", DIGEST).find("build") is not None
-
-
-def test_a_search_without_a_new_answer_leaves_no_trace(tmp_path: Path) -> None:
-    journal = Journal.read(tmp_path, "demo", DIGEST)
-    journal.begin(60, HOST)
-    journal.end("nothing left")
-    assert not journal.in_progress
-    assert list(tmp_path.rglob("*.jsonl")) == []
 
 
 def test_an_infinite_interval_is_read_as_it_was_written(tmp_path: Path) -> None:

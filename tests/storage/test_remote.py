@@ -55,21 +55,6 @@ def test_a_server_that_stays_busy_is_given_up(site: Site) -> None:
     assert len(site.asked) == 3
 
 
-@pytest.mark.parametrize("status", [404, 403, 410])
-def test_what_is_not_there_is_asked_for_once(site: Site, status: int) -> None:
-    site.statuses = [status]
-    with pytest.raises(RuntimeError, match=str(status)):
-        with_retries(lambda: get(site.url), first_wait_s=0)
-    assert len(site.asked) == 1
-
-
-def test_another_file_than_expected_is_downloaded_once(site: Site) -> None:
-    site.content = b"another one"
-    with pytest.raises(RuntimeError, match="corrupted"):
-        with_retries(lambda: get(site.url), first_wait_s=0)
-    assert len(site.asked) == 1
-
-
 @pytest.mark.slow
 def test_a_full_disk_is_not_tried_again(site: Site) -> None:
     def write() -> None:
@@ -87,19 +72,3 @@ def test_a_server_that_says_nothing_is_not_waited_for_for_ever(monkeypatch: pyte
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         with pytest.raises(Broken, match="timed out"):
             with_retries(lambda: get(url), retries=1, first_wait_s=0)
-
-
-@pytest.mark.slow
-def test_the_opener_of_the_process_is_used_and_put_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-
-    class Noting(urllib.request.BaseHandler):
-        def http_request(self, request: urllib.request.Request) -> urllib.request.Request:
-            seen.append(request.full_url)
-            return request
-
-    opener = urllib.request.build_opener(Noting())
-    monkeypatch.setattr(urllib.request, "_opener", opener)
-    assert with_retries(lambda: get(site.url)) == CONTENT
-    assert seen == [site.url]
-    assert urllib.request._opener is opener  # type: ignore[attr-defined]

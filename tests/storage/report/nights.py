@@ -132,16 +132,11 @@ def _images(run: str, night: dt.date, index: int) -> list[dict[str, Any]]:
 TRIED = [
     ("static", "torchscript", "passing", 0.21, 0.2, 6.2, 11.9, 10000, "passes, but 1 trial is faster"),
     ("static", "onnxruntime", "failed", 1.38, 0.3, 7.0, 11.8, 1024, "loses 1.08 to 1.68 points, and 0.5 are allowed"),
-    ("static-tensor", "onnxruntime", "failed", 2.9, 0.9, 7.1, 11.7, 256, "loses 2 to 3.8 points, and 0.5 are allowed"),
     ("static-minmax", "onnxruntime", "failed", 62.0, 5.0, 7.0, 11.8, 256, "loses 57 to 67 points, and 0.5 are allowed"),
-    ("static", "openvino", "failed", 0.82, 0.25, 7.4, 11.9, 10000, "undecided on all samples"),
     ("dynamic", "onnxruntime", "dropped", 0.02, 0.05, 1.1, 46.1, 256, "cannot win: at most 1.3 times as fast"),
-    ("cast", "openvino", "dropped", 0.0, 0.02, 2.3, 23.5, 256, "cannot win: at most 2.5 times as fast"),
     ("dynamic", "eager", "dropped", None, None, None, None, None, "the runtime does not support this spec <i>"),
     ("static-float4-1a2b", "openvino", "passing", 0.38, 0.1, 6.6, 13.0, 10000, "passes, but 1 trial is faster"),
-    ("static-float1-9c0d", "openvino", "failed", 0.71, 0.2, 7.2, 12.1, 10000, "undecided on all samples"),
     ("static-float2-77aa", "openvino", "chosen", 0.36, 0.12, 7.0, 12.4, 10000, "the fastest of 4 passing trials"),
-    ("static-float4-1a2b", "onnxruntime", "passing", 0.33, 0.11, 6.5, 12.9, 10000, "passes, but 1 trial is faster"),
     ("static-float8-0f0f", "torchscript", "open", 0.1, 0.4, 6.9, 14.0, 256, "the budget was spent"),
 ]
 

@@ -14,11 +14,9 @@ from storage.report.night import (
     Condition,
     History,
     bounds_of,
-    candidates_of,
     conditions_of,
     history_of,
     marks_of,
-    outcomes_of,
     shown_of,
 )
 from storage.results import Row
@@ -29,24 +27,6 @@ from storage.results.regressions import Regression
 from storage.root import StoreRoot
 from tests.storage.report.nights import FIRST, LAST, REWRITTEN, SLOWER, UPGRADED, evidence
 from tests.storage.results.rows import measurement, write_night
-
-
-def test_the_filled_store_has_one_of_each(filled: Path) -> None:
-    with open_catalog(filled) as connection:
-        found, first = outcomes_of(connection, LAST), outcomes_of(connection, FIRST)
-    assert {name: row["outcome"] for name, row in found.items()} == {
-        "word-lm": "kept",
-        "resnet18": "promoted",
-        "busy": "held",
-    }
-    assert first["word-lm"]["outcome"] == "promoted"
-
-
-def test_the_best_come_first_and_the_failed_last(filled: Path) -> None:
-    with open_catalog(filled) as connection:
-        rows = candidates_of(connection, LAST)["resnet18"]
-    assert [row["name"] for row in rows][:3] == ["static/torchscript", "static/eager", "float/eager"]
-    assert {row["status"] for row in rows[3:]} == {"failed"}
 
 
 def test_bounds_are_in_the_metrics_unit() -> None:
@@ -77,17 +57,6 @@ def test_what_was_recorded_becomes_shares_of_the_benchmarks_time(filled: Path) -
     assert found.troubles[1] == "tasks waited for a processor in 31% of the time"
 
 
-def test_a_quiet_machine_is_no_trouble(filled: Path) -> None:
-    found = of_busy(filled, [evidence(waiting=0.05, stolen=0.001)], row())
-    assert (found.troubles, found.is_known) == ((), True)
-
-
-@pytest.mark.slow
-def test_a_coarse_benchmark_is_trouble_whatever_the_machine_says(filled: Path) -> None:
-    found = of_busy(filled, [evidence(waiting=0, stolen=0)], row(resolution=0.31))
-    assert found.troubles == ("two copies of the same model differed by up to 31%",)
-
-
 @pytest.mark.parametrize("recorded", [None, "[]"])
 def test_what_was_not_recorded_is_no_trouble(filled: Path, recorded: str | None) -> None:
     found = of_busy(filled, [recorded], row(resolution=None))
@@ -95,21 +64,11 @@ def test_what_was_not_recorded_is_no_trouble(filled: Path, recorded: str | None)
     assert not found.is_known
 
 
-def test_of_several_runs_the_last_ones_evidence_counts(filled: Path) -> None:
-    recorded = [evidence(waiting=0.9), evidence(waiting=0.1)]
-    assert of_busy(filled, recorded, row()).waiting == pytest.approx(0.1)
-
-
 NAMES = [f"recipe-{index:02}/eager" for index in range(49)]
 
 
 def test_forty_nine_candidates_look_different() -> None:
     assert len(set(marks_of(NAMES).values())) == 49
-
-
-@pytest.mark.slow
-def test_order_and_repetition_do_not_matter() -> None:
-    assert marks_of([*NAMES, *reversed(NAMES)]) == marks_of(NAMES)
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from storage.report.night import Event, History, Mark, marks_of
-from storage.report.plots import drawing, history_plot, quality_plot, size_plot
+from storage.report.night import Event, History, marks_of
+from storage.report.plots import drawing, history_plot, quality_plot
 
 NAMES = ["dynamic/eager", "static/eager"]
 MARKS = marks_of(NAMES)
@@ -19,8 +19,7 @@ def row(name: str = NAMES[0], **changes: Any) -> dict[str, Any]:
     return {
         "name": name, "deciding_speedup": 2.0, "deciding_speedup_low": 1.8, "deciding_speedup_high": 2.2,
         "quality_metric": "top1", "higher_is_better": True, "quality_difference": -0.2, "quality_difference_low": -0.3,
-        "quality_difference_high": -0.1, "size_bytes": 11_800_000, "latency_s": 0.012, "latency_q25_s": 0.011,
-        "latency_q75_s": 0.013, "night": NIGHT,
+        "quality_difference_high": -0.1, "night": NIGHT,
     } | changes  # fmt: skip
 
 
@@ -28,18 +27,11 @@ def texts(svg: str) -> list[str]:
     return [node.text or "" for node in ElementTree.fromstring(svg).iter("text")]
 
 
-def drawn_in(svg: str, mark: Mark) -> bool:
-    return mark.colour.lower() in svg.lower()
-
-
 def quality(*rows: dict[str, Any], bounds: dict[str, float] | None = None, current: str = "") -> str:
     return quality_plot("a title", rows, MARKS, bounds or {}, current)
 
 
-def test_axes_have_fitting_units() -> None:
-    assert "size in MB (← better)" in texts(size_plot("t", [row()], MARKS, ""))
-    assert "latency of a call in ms (↓ better)" in texts(size_plot("t", [row()], MARKS, ""))
-    assert "latency of a call in µs (↓ better)" in texts(size_plot("t", [row(latency_s=9e-4)], MARKS, ""))
+def test_an_axis_has_the_metrics_unit() -> None:
     assert "top1 − the baseline's in points (better →)" in texts(quality(row()))
 
 
@@ -60,20 +52,6 @@ def test_better_is_to_the_right_whatever_the_metric() -> None:
     assert len(up) > 2
     assert up == sorted(up)
     assert down == sorted(up, reverse=True)
-
-
-def test_a_candidate_looks_the_same_on_every_plot() -> None:
-    history = History({NAMES[0]: [row(), row(night=NIGHT + dt.timedelta(days=1))]}, ())
-    plots = [quality(row()), size_plot("t", [row()], MARKS, ""), history_plot("t", history, NAMES[:1], MARKS)]
-    assert all(drawn_in(svg, MARKS[NAMES[0]]) and not drawn_in(svg, MARKS[NAMES[1]]) for svg in plots)
-
-
-def test_intervals_are_drawn_on_both_axes_where_there_are_any() -> None:
-    without = row(quality_difference_low=None, quality_difference_high=None)
-    neither = without | {"deciding_speedup_low": None, "deciding_speedup_high": None}
-    colour = MARKS[NAMES[0]].colour.lower()
-    counts = [quality(each).lower().count(colour) for each in (row(), without, neither)]
-    assert counts[0] > counts[1] > counts[2] > 0
 
 
 @pytest.mark.slow
@@ -101,7 +79,6 @@ def test_events_are_numbered_and_changes_and_alarms_have_lines() -> None:
 @pytest.mark.slow
 def test_nothing_to_show_is_no_picture(missing: str) -> None:
     assert quality(row(**{missing: None})) == ""
-    assert size_plot("t", [row(size_bytes=None)], MARKS, "") == ""
     assert history_plot("t", History({NAMES[0]: [row()]}, ()), NAMES[:1], MARKS) == ""
 
 
@@ -122,10 +99,3 @@ def test_a_picture_is_named_described_and_the_same_every_time() -> None:
     assert "0.0625" in texts(svg)
     attributes = [value for node in root.iter() for value in node.attrib.values()]
     assert not re.search(r"\d\.\d{3}", " ".join(attributes))
-
-
-@pytest.mark.slow
-def test_pictures_of_one_page_share_no_id() -> None:
-    both = quality(row()) + size_plot("another title", [row()], MARKS, "")
-    found = re.findall(r' id="([^"]*)"', both)
-    assert len(found) == len(set(found)) > 4

@@ -15,7 +15,6 @@ from flows.commands.query import report as command
 from storage.errors import ConfigurationError
 from storage.report import write_report
 from storage.results.catalog import refresh
-from storage.results.query import open_catalog
 from tests.storage.report.nights import FIRST, LAST
 from tests.storage.results.rows import CAPACITY, baseline, measurement, write_night
 
@@ -73,22 +72,6 @@ def test_the_first_table_says_by_how_much_the_current_bundle_is_better(full_page
 
 
 @pytest.mark.slow
-def test_the_first_table_names_the_bundle_that_was_replaced(filled: Path, tmp_path: Path) -> None:
-    write_report(filled, dt.date(2026, 3, 8), tmp_path / "r.html")
-    page = html.unescape((tmp_path / "r.html").read_text(encoding="utf-8"))
-    assert "replaces dynamic/<wbr>eager, 1.12× (1.08 to 1.17) as fast" in page
-
-
-@pytest.mark.slow
-def test_every_decision_has_its_reason(filled: Path, full_page: Path) -> None:
-    text = html.unescape(full_page.read_text(encoding="utf-8"))
-    with open_catalog(filled) as connection:
-        reasons = connection.execute("select reason from promotions where night = ?", [LAST]).fetchall()
-    assert reasons
-    assert all(reason in text for (reason,) in reasons if not reason.startswith("failed in"))
-
-
-@pytest.mark.slow
 def test_it_holds_every_section_and_finding(full_page: Path) -> None:
     text = html.unescape(full_page.read_text(encoding="utf-8"))
     for part in (
@@ -103,13 +86,7 @@ def test_it_holds_every_section_and_finding(full_page: Path) -> None:
     ):
         assert part in text, part
     assert re.search(r"−1[45]\.\d%", text)
-    assert text.count('role="img"') == 10
-
-
-@pytest.mark.slow
-def test_the_same_night_yields_the_same_file(filled: Path, full_page: Path, tmp_path: Path) -> None:
-    write_report(filled, LAST, tmp_path / "again.html")
-    assert (tmp_path / "again.html").read_bytes() == full_page.read_bytes()
+    assert text.count('role="img"') == 7
 
 
 @pytest.mark.slow
@@ -148,12 +125,6 @@ def test_capacities_are_a_table_only_if_they_were_measured(full_page: Path, tmp_
 def test_a_night_without_results_says_which_there_are(filled: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="the first is 2026-03-01, and the last is 2026-03-16"):
         write_report(filled, dt.date(2020, 1, 1), tmp_path / "r.html")
-
-
-@pytest.mark.slow
-def test_a_place_that_cannot_be_written_is_reported(filled: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be written"):
-        write_report(filled, None, tmp_path)
 
 
 def cells(page: str, label: str) -> list[str]:

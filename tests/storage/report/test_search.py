@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from storage.report.search import LOOKS, Search, searches_of
 from storage.results import number
-from storage.results.catalog import refresh
 from storage.results.query import open_catalog
-from storage.results.writer import ResultsStore
 from tests.storage.report.nights import LAST, TRIED
-from tests.storage.results.rows import at, trial
+from tests.storage.results.rows import trial
 
 NIGHT = dt.date(2026, 3, 1)
 
@@ -56,11 +54,6 @@ def test_each_step_of_the_path_passes_and_is_better_than_the_last_and_nothing_th
     assert search.path[:1] == tuple(measured[:1])
 
 
-@given(searches)
-def test_every_trial_is_counted_once(search: Search) -> None:
-    assert sum(search.outcomes.values()) == len(search.trials)
-
-
 def test_one_sentence_says_what_was_tried_and_spent() -> None:
     rows = tried(1, outcome="chosen", cost_s=700.0), tried(2, outcome="failed", samples=256, is_known=True)
     untried = tried(3, outcome="dropped", samples=None, cost_s=None, split=None)
@@ -87,26 +80,6 @@ def test_the_picture_in_words_names_the_bound_and_the_path() -> None:
         "1. static-1/onnxruntime, 2.00×; 2. static-3/onnxruntime, 2.50×. The table below lists every trial."
     )
     assert "No trial passes." in Search((tried(outcome="failed", quality_bound=None),)).description
-
-
-def test_only_chosen_trials_are_filled_and_no_two_outcomes_look_alike() -> None:
-    assert [outcome for outcome, look in LOOKS.items() if not look.is_hollow] == ["chosen"]
-    assert len({(look.marker, look.is_hollow) for look in LOOKS.values()}) == len(LOOKS)
-    assert 'fill="none"' in LOOKS["passing"].svg
-    assert 'fill="none"' not in LOOKS["chosen"].svg
-
-
-def test_a_nights_searches_are_read_by_workload_in_the_order_of_the_search(tmp_path: Path) -> None:
-    rows = [trial("r1", NIGHT, 2), trial("r1", NIGHT, 1), trial("r1", NIGHT, workload="resnet18")]
-    ResultsStore(tmp_path).append("trials", rows, "r1", at(NIGHT))
-    refresh(tmp_path)
-    with open_catalog(tmp_path) as connection:
-        found = searches_of(connection, NIGHT)
-        assert searches_of(connection, NIGHT + dt.timedelta(days=1)) == {}
-    assert {name: [row["trial"] for row in rows] for name, rows in found.items()} == {
-        "word-lm": [1, 2],
-        "resnet18": [1],
-    }
 
 
 @pytest.mark.slow

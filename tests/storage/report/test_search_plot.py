@@ -3,14 +3,11 @@ from __future__ import annotations
 import math
 import re
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from storage.report.plots import ceiling, search_plot
 from storage.report.search import LOOKS, Search
-from storage.report.search_plot import ceiling, search_plot
 from tests.storage.report.test_plots import texts
 from tests.storage.report.test_search import tried
 
@@ -52,26 +49,3 @@ def test_one_bad_trial_does_not_flatten_the_picture() -> None:
     ticks = [float(text.replace("−", "-")) for text in texts(plot(tried(), bad)) if re.fullmatch(r"[−\d.]+", text)]
     assert max(ticks) < 5
     assert ceiling(Search((bad | {"quality_bound": None},))) == math.inf
-
-
-def test_a_step_without_a_measured_drop_keeps_its_number() -> None:
-    numbered = texts(plot(tried(1, quality_drop=None), tried(2, speedup=3.0), tried(3, speedup=4.0)))
-    assert numbered[-2:] == ["3", "2"]
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 90), st.integers(-5, 30)), min_size=1, max_size=9))
-@pytest.mark.slow
-def test_numbers_of_steps_lie_within_the_axes_and_not_on_each_other(places: list[tuple[int, int]]) -> None:
-    rows = [
-        tried(index, speedup=speedup / 10, speedup_low=None, speedup_high=None, quality_drop=drop / 10,
-              quality_drop_low=drop / 10 - 0.1, quality_drop_high=drop / 10 + 0.1)
-        for index, (speedup, drop) in enumerate(places, 1)
-    ]  # fmt: skip
-    nodes = list(ElementTree.fromstring(plot(*rows)).iter("text"))
-    labels = [float(node.attrib["x"]) for node in nodes if "text-anchor: end" in node.attrib["style"]]
-    numbers = [node for node in nodes if "9px" in node.attrib["style"]]
-    at = [(float(node.attrib["x"]), float(node.attrib["y"])) for node in numbers]
-    assert str(len(Search(tuple(rows)).path)) in [node.text for node in numbers]
-    assert all(x - 5 > max(labels) and y > 9 for x, y in at)
-    assert all(max(abs(x - a), abs(y - b)) > 5 for index, (x, y) in enumerate(at) for a, b in at[:index])

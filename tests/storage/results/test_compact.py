@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +8,11 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from storage.errors import StoreError
-from storage.results import compact as compaction
 from storage.results.catalog import refresh
-from storage.results.compact import compact, exchange
+from storage.results.compact import compact
 from storage.results.layout import find_files
 from storage.results.query import run_query
-from storage.results.tables import MEASUREMENTS, TABLES
+from storage.results.tables import MEASUREMENTS
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
 from tests.storage.results.rows import at, measurement, rewrite, write_night
@@ -80,16 +76,6 @@ def test_small_files_go_one_cycle_later_and_every_row_counts_once_throughout(sto
 
 
 @pytest.mark.slow
-def test_compacting_again_changes_nothing(store: Path) -> None:
-    for _ in range(3):
-        compact(store, now=far_ahead(), grace=NO_GRACE)
-    before = names(store)
-    assert compact(store, now=far_ahead(), grace=NO_GRACE).written == ()
-    assert names(store) == before
-    assert not list((store / "results/.retired").rglob("*.parquet"))
-
-
-@pytest.mark.slow
 def test_a_late_run_of_a_compacted_month_is_merged(store: Path) -> None:
     for _ in range(2):
         compact(store, now=LATER, grace=EXPIRED)
@@ -117,16 +103,6 @@ def test_a_retried_run_of_a_compacted_month_is_not_written_again(store: Path) ->
 
 
 @pytest.mark.slow
-def test_field_metadata_and_order_are_kept(store: Path) -> None:
-    compact(store, now=LATER)
-    file = pq.ParquetFile(store / "results/measurements/compacted/2026-03-0001.pq")
-    assert file.schema_arrow.field("latency_s").metadata[b"unit"] == b"seconds"
-    rows = file.read(["night", "workload", "recipe"]).to_pylist()
-    assert rows == sorted(rows, key=lambda row: (row["night"], row["workload"], row["recipe"]))
-    assert file.metadata.row_group(0).column(0).compression == "ZSTD"
-
-
-@pytest.mark.slow
 def test_files_without_a_later_column_compact_to_null(tmp_path: Path) -> None:
     night = dt.date(2026, 3, 1)
     path = Path(ResultsStore(tmp_path).append("measurements", [measurement("old", night)], "old", at(night)))
@@ -149,70 +125,6 @@ def test_a_reader_of_the_old_catalog_survives_a_compaction(store: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_exchange_is_finished_by_the_next_compaction(store: Path, monkeypatch: Any) -> None:
-    compact(store, now=LATER)
-
-    def exchange_and_be_killed(prepared: Path, month: Path) -> None:
-        exchange(prepared, month)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(compaction, "exchange", exchange_and_be_killed)
-        with pytest.raises(KeyboardInterrupt):
-            compact(store, now=LATER, grace=EXPIRED)
-    assert list((store / "results/.retired").rglob("*.parquet"))
-    assert "month=2026-03/compacted-0001.parquet" in names(store) + names(store, "runs")
-    for _ in range(3):
-        refresh(store)
-        assert count(store) == count_by_glob(store) == 10
-        compact(store, now=LATER, grace=EXPIRED)
-    assert not list((store / "results/.retired").rglob("*.parquet"))
-
-
-@pytest.mark.slow
-def test_a_run_published_just_before_the_exchange_is_never_out_of_sight(store: Path, monkeypatch: Any) -> None:
-    compact(store, now=LATER)
-    retire = compaction._retire
-
-    def late_then_retire(*arguments: Any) -> Any:
-        write_night(store, dt.date(2026, 3, 9))
-        return retire(*arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(compaction, "_retire", late_then_retire)
-        done = compact(store, now=LATER, grace=EXPIRED)
-    assert done.retired == ()
-    assert done.files_removed == 0
-    assert count(store) == count_by_glob(store) == 12
-    for _ in range(2):
-        compact(store, now=LATER, grace=EXPIRED)
-    assert "month=2026-03/compacted-0002.parquet" in names(store)
-    assert count(store) == count_by_glob(store) == 12
-
-
-@pytest.mark.slow
-def test_a_kill_before_older_months_are_deleted_is_recovered(store: Path, monkeypatch: Any) -> None:
-    for _ in range(2):
-        compact(store, now=LATER, grace=EXPIRED)
-    write_night(store, dt.date(2026, 3, 9))
-    compact(store, now=LATER, grace=EXPIRED)
-
-    def be_killed(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(compaction, "_drop_superseded", be_killed)
-        with pytest.raises(KeyboardInterrupt):
-            compact(store, now=LATER, grace=EXPIRED)
-    first = next(iter(TABLES))
-    exchanged = ["compacted/2026-03-0002.pq", "month=2026-03/compacted-0002.parquet"]
-    assert [name for name in names(store, first) if "2026-03" in name] == ["compacted/2026-03-0001.pq", *exchanged]
-    compact(store, now=LATER, grace=EXPIRED)
-    assert [name for name in names(store, first) if "2026-03" in name] == exchanged
-    assert count(store) == count_by_glob(store) == 12
-
-
-@pytest.mark.slow
 def test_a_lister_that_a_compaction_overtakes_lists_again(store: Path, monkeypatch: Any) -> None:
     for _ in range(2):
         compact(store, now=LATER, grace=EXPIRED)
@@ -231,39 +143,3 @@ def test_a_lister_that_a_compaction_overtakes_lists_again(store: Path, monkeypat
     files = find_files(root, MEASUREMENTS)
     assert files.newest["2026-03"].number == 2
     assert late in files.compacted_runs
-
-
-@pytest.mark.slow
-def test_a_compacted_file_that_stays_unreadable_is_reported(store: Path, monkeypatch: Any) -> None:
-    compact(store, now=LATER)
-    root = StoreRoot.of(store)
-    entries = root.list("results/measurements")
-    (store / "results/measurements/compacted/2026-03-0001.pq").unlink()
-    monkeypatch.setattr(type(root), "list", lambda *_: entries)
-    with pytest.raises(StoreError, match=r"2026-03-0001\.pq cannot be read"):
-        find_files(root, MEASUREMENTS)
-
-
-@pytest.mark.slow
-def test_two_folders_are_exchanged(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / f"was-{name}").touch()
-    exchange(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "a/was-b").exists()
-    assert (tmp_path / "b/was-a").exists()
-    with pytest.raises(OSError, match="missing"):
-        exchange(tmp_path / "a", tmp_path / "missing")
-
-
-@pytest.mark.slow
-def test_the_command_line_client_reads_files_and_catalog(store: Path) -> None:
-    client = shutil.which("duckdb") or str(Path(__import__("sys").executable).with_name("duckdb"))
-    if not Path(client).exists():
-        pytest.skip("the duckdb command-line client is not installed")
-    compact(store, now=LATER)
-    one_liner = f"select count(*) from read_parquet('{store}/results/measurements/**/*.parquet', union_by_name=true)"
-    for command in ([client, "-csv", "-c", one_liner], [client, "-readonly", "-csv", str(store / "results.duckdb")]):
-        arguments = command if "-c" in command else [*command, "select count(*) from samples"]
-        out = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
-        assert out.split()[-1] in ("10", "30")

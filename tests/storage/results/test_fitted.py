@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import datetime as dt
-
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -19,17 +17,6 @@ ROWS = pa.table({"quality_difference": [0.5, -1.25], "candidate": ["a/eager", "b
 
 def test_what_fits_is_the_same_table_as_in_a_pipe() -> None:
     assert fitted(ROWS, 61) == formatted(ROWS, "table")
-
-
-def test_names_are_folded_at_an_underscore_first() -> None:
-    assert lines(ROWS, 60) == [
-        "  quality_  candidate  why",
-        "difference",
-        "----------  ---------  ------------------------------",
-        f"       0.5  a/eager    {'x' * 30}",
-        "     -1.25  b/eager",
-        "(2 rows)",
-    ]
 
 
 def test_then_texts_are_cut_to_the_greatest_length_that_fits() -> None:
@@ -58,18 +45,6 @@ def test_a_table_that_cannot_fit_becomes_records() -> None:
         "(2 rows)",
         'Texts that end with "…" …',
     ]
-
-
-def test_numbers_and_times_are_never_cut() -> None:
-    moment = "2026-11-21 01:02:03.456789+00"
-    rows = pa.table({"at": [dt.datetime.fromisoformat(moment)], "count": [12345678]})
-    assert lines(rows, 38) == ["--- row 1 of 1 ---", f"at     {moment}", "count  12345678", "(1 row)"]
-
-
-@pytest.mark.slow
-def test_no_rows_still_name_their_columns() -> None:
-    assert lines(ROWS.slice(0, 0), 45)[0] == "quality_difference  candidate  why"
-    assert lines(ROWS.slice(0, 0), 45)[-1] == "(0 rows)"
 
 
 numbers = st.integers(-(10**9), 10**9)

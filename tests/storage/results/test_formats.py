@@ -29,28 +29,6 @@ def test_nan_and_infinities_are_null_at_any_depth() -> None:
     assert as_json(sql) == [{"a": None, "b": None, "c": [None, 1.0], "d": {"x": [None]}, "e": {"k": None}}]
 
 
-def test_times_that_python_lacks_are_written_as_duckdb_does() -> None:
-    sql = """
-        select timestamp 'infinity' a, date '-infinity' b, [date 'infinity', date '2026-03-01'] c,
-            {'x': timestamp '290000-01-01'} d, timestamp_ns '2026-03-01 00:00:00.123456789' e
-        union all select null, null, null, null, null
-    """
-    assert as_json(sql) == [
-        {
-            "a": "infinity",
-            "b": "-infinity",
-            "c": ["infinity", "2026-03-01"],
-            "d": {"x": "290000-01-01 00:00:00"},
-            "e": "2026-03-01 00:00:00.123456789",
-        },
-        dict.fromkeys("abcde"),
-    ]
-
-
-def test_columns_of_one_name_are_told_apart() -> None:
-    assert as_json("select 1 a, 2 a, 3 a_1, 4 a") == [{"a": 1, "a_1": 2, "a_1_1": 3, "a_2": 4}]
-
-
 @pytest.mark.slow
 def test_decimals_stay_exact() -> None:
     assert as_json("select 12345678901234567890.12::decimal(38, 2) a, sum(1) b") == [

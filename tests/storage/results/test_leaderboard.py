@@ -12,11 +12,6 @@ from storage.results.writer import ResultsStore
 from tests.storage.results.rows import at, baseline, measurement, promotion, write_night
 
 NIGHT = dt.date(2026, 3, 1)
-COLUMNS = [
-    "workload", "rank", "candidate", "decision", "size_ratio", "quality_difference", "over_best_float", "int8_gain",
-    "runtime_gain", "speedup", "interval", "cold_speedup", "latency_ms", "memory_mb", "capacity_rps", "capacity_ratio",
-    "capacity_p50_ms", "capacity_p99_ms", "capacity_p999_ms", "cost_per_million", "why",
-]  # fmt: skip
 
 
 def shown(store: Path, *rows: dict[str, Any], **decided: Any) -> list[dict[str, Any]]:
@@ -26,12 +21,6 @@ def shown(store: Path, *rows: dict[str, Any], **decided: Any) -> list[dict[str, 
     refresh(store)
     found: list[dict[str, Any]] = run_query(store, "from leaderboard").to_pylist()
     return found
-
-
-def test_it_has_few_columns_and_each_candidate_once(tmp_path: Path) -> None:
-    found = shown(tmp_path, measurement("run", NIGHT), measurement("run", NIGHT, recipe="other"))
-    assert list(found[0]) == COLUMNS
-    assert [row["candidate"] for row in found] == ["dynamic/eager", "other/eager", "float/eager"]
 
 
 def test_latency_and_speedup_of_a_row_agree(tmp_path: Path) -> None:
@@ -100,38 +89,3 @@ def test_what_was_not_judged_says_why(tmp_path: Path) -> None:
         ("broken/eager", "failed", "build: no room"),
     ]
     assert found[2]["speedup"] is found[2]["interval"] is found[2]["latency_ms"] is None
-
-
-def test_the_numbers_can_be_compared_in_sql(tmp_path: Path) -> None:
-    shown(tmp_path, measurement("run", NIGHT, speedup=10.5), measurement("run", NIGHT, recipe="other", speedup=9.5))
-    sql = "select candidate from leaderboard where speedup > 9 and latency_ms > 0 and memory_mb > 0 order by speedup"
-    assert [row["candidate"] for row in run_query(tmp_path, sql).to_pylist()] == ["other/eager", "dynamic/eager"]
-
-
-def test_every_column_of_any_night_is_a_macro_away(tmp_path: Path) -> None:
-    shown(tmp_path, measurement("run", NIGHT))
-    later = NIGHT + dt.timedelta(days=1)
-    write_night(tmp_path, later, [baseline("later", later), measurement("later", later, speedup=3.0)], "later")
-    refresh(tmp_path)
-    sql = "select night, speedup, run_id from leaderboard_on({}) where recipe = 'dynamic'"
-    then = run_query(tmp_path, sql.format(f"date '{NIGHT}'")).to_pylist()
-    now = run_query(tmp_path, sql.format("null")).to_pylist()
-    assert then == [{"night": NIGHT, "speedup": 2.0, "run_id": "run"}]
-    assert now == [{"night": later, "speedup": 3.0, "run_id": "later"}]
-
-
-def test_the_best_is_the_one_by_the_caches_that_decide(tmp_path: Path) -> None:
-    def rows(caches: str) -> list[dict[str, Any]]:
-        common = {"caches": caches}
-        return [
-            measurement("run", NIGHT, recipe="loop", speedup=9.0, cold_speedup=2.0, **common),
-            measurement("run", NIGHT, recipe="now-and-then", speedup=4.0, cold_speedup=6.0, **common),
-        ]
-
-    for caches, first in (("warm", "loop/eager"), ("cold", "now-and-then/eager")):
-        found = shown(tmp_path / caches, *rows(caches))
-        assert found[0]["candidate"] == first
-        assert {row["candidate"]: row["cold_speedup"] for row in found[:2]} == {
-            "loop/eager": 2.0,
-            "now-and-then/eager": 6.0,
-        }

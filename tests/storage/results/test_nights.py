@@ -67,20 +67,12 @@ def test_a_kept_bundle_that_the_gate_rejects_is_warned_of(tmp_path: Path) -> Non
     assert outcome(tmp_path / "other", rejected, before=[other])["warning"] is None
 
 
-def test_a_promotion_without_a_bundle_is_warned_of(tmp_path: Path) -> None:
-    assert "No bundle" in str(outcome(tmp_path, [{}])["warning"])
-
-
 @pytest.mark.parametrize(("decision", "expected"), [("hold", "held"), ("reject", "nothing passed")])
 @pytest.mark.slow
 def test_without_a_current_bundle_it_says_whether_anything_is_open(
     decision: str, expected: str, tmp_path: Path
 ) -> None:
     assert outcome(tmp_path, [{"decision": decision}])["outcome"] == expected
-
-
-def test_a_night_without_decisions_is_not_judged(tmp_path: Path) -> None:
-    assert outcome(tmp_path, [])["outcome"] == "not judged"
 
 
 def test_the_last_run_of_a_night_decides(tmp_path: Path) -> None:

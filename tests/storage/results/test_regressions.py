@@ -169,25 +169,6 @@ def test_what_is_an_alert(tmp_path: Path, changes: dict[str, Any], expected: lis
     assert kinds(tmp_path) == expected
 
 
-@pytest.mark.parametrize("changes", [{"size_bytes": 440}, {"quality_difference": 0.3, "quality_difference_low": 0.2}])
-def test_size_and_quality_are_an_alert_at_once(tmp_path: Path, changes: dict[str, Any]) -> None:
-    nights(tmp_path, 3, from_night(2, quality_difference_high=0.4, **changes))
-    (found,) = find_regressions(tmp_path)
-    assert (found.is_bad, found.since) == (True, FIRST + dt.timedelta(days=2))
-
-
-@pytest.mark.slow
-def test_an_alert_stays_until_it_is_over(tmp_path: Path) -> None:
-    nights(tmp_path, 45, lambda index: {"speedup": 1.8, "size_bytes": 440} if 12 <= index < 40 else {})
-    for index in (13, 25, 39):
-        found = find_regressions(tmp_path, FIRST + dt.timedelta(days=index))
-        assert [(each.metric, each.since) for each in found] == [
-            ("size_bytes", FIRST + dt.timedelta(days=12)),
-            ("speedup", FIRST + dt.timedelta(days=12)),
-        ]
-    assert kinds(tmp_path) == []
-
-
 @pytest.mark.slow
 def test_numbers_that_nothing_can_be_said_about_are_named(tmp_path: Path) -> None:
     nights(tmp_path, 1)
@@ -300,14 +281,6 @@ def test_a_promotion_is_a_new_reference_from_the_night_after_on_but_for_speed_on
 
 
 @pytest.mark.slow
-def test_the_speed_of_a_model_that_is_promoted_every_night_is_compared(tmp_path: Path) -> None:
-    nights(tmp_path, 14, from_night(12, speedup=1.8))
-    for index in range(14):
-        promote(tmp_path, index, f"bundle-{index}")
-    assert kinds(tmp_path) == [("slower", "speedup")]
-
-
-@pytest.mark.slow
 def test_what_was_acknowledged_is_told_no_more_and_is_the_new_reference(tmp_path: Path) -> None:
     nights(tmp_path, 14, from_night(12, speedup=1.8, size_bytes=440))
     (accepted,) = acknowledge(
@@ -394,39 +367,6 @@ def test_when_a_candidate_has_appeared_or_vanished(
     assert {index: listed(tmp_path, index) for index in found} == found
 
 
-@pytest.mark.parametrize(
-    ("recipe", "more"),
-    [("a!", {}), ("a", {"workload": "resnet18"}), ("a", {"verdict": "inconclusive", **around(2.1, 1.5)})],
-    ids=["a failure", "another workload", "an inconclusive run"],
-)
-@pytest.mark.slow
-def test_a_later_run_of_the_night_hides_nothing(tmp_path: Path, recipe: str, more: dict[str, Any]) -> None:
-    for index in range(8):
-        a_run(tmp_path, index, "a", speedup=2.0 if index < 5 else 1.5)
-    before = listed(tmp_path)
-    a_run(tmp_path, 7, recipe, hour=9, **more)
-    assert listed(tmp_path) == listed(tmp_path, 7) == before == [("a", "slower")]
-
-
-def test_a_workload_that_was_not_asked_for_has_not_vanished(tmp_path: Path) -> None:
-    nights(tmp_path, 3)
-    last = FIRST + dt.timedelta(days=3)
-    write_night(tmp_path, last, [measurement("other", last, workload="resnet18")], "other")
-    refresh(tmp_path)
-    assert kinds(tmp_path, last) == []
-
-
-@pytest.mark.slow
-def test_of_a_night_that_was_acknowledged_its_last_run_is_the_reference(tmp_path: Path) -> None:
-    for index in range(2):
-        a_run(tmp_path, index, "a")
-    a_run(tmp_path, 1, "a", hour=9, size_bytes=500)
-    assert listed(tmp_path) == [("a", "larger")]
-    acknowledge(StoreRoot.of(tmp_path), None, workloads=["word-lm"], by="me", reason="it does more")
-    a_run(tmp_path, 2, "a", size_bytes=500)
-    assert listed(tmp_path) == []
-
-
 def record(store: Path, index: int, hour: int = 3) -> None:
     """Write what was found, as the run of that hour does."""
     refresh(store)
@@ -457,14 +397,6 @@ def test_the_view_shows_what_the_last_run_of_the_newest_night_found_and_nobody_a
     assert in_view(tmp_path) == listed(tmp_path) == [("a", "larger")]
     acknowledge(StoreRoot.of(tmp_path), None, workloads=["word-lm"], by="me", reason="it does more")
     assert in_view(tmp_path) == listed(tmp_path) == []
-
-
-@pytest.mark.slow
-def test_a_slow_down_with_cold_caches_is_found_where_those_decide(tmp_path: Path) -> None:
-    nights(tmp_path, 14, lambda index: cold(4.0 if index < 12 else 3.5))
-    assert kinds(tmp_path) == [("slower", "speedup")]
-    (found,) = find_regressions(tmp_path)
-    assert found.tonight == pytest.approx(3.5)
 
 
 def rebased(store: Path, later: float) -> list[tuple[str, str]]:

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from storage.check import check
 from storage.results.catalog import refresh
-from storage.results.compact import compact
 from storage.results.query import run_query
 from storage.results.writer import ResultsStore
 from tests.storage.results.rows import at, measurement, trial, write_night
@@ -53,11 +51,6 @@ def test_the_objective_decides_on_the_best(tmp_path: Path, objective: str | None
     assert search["recipe"] == best
 
 
-def test_a_search_that_chose_nothing_has_no_winner(tmp_path: Path) -> None:
-    (search,) = found(tmp_path, trial("r1", NIGHT, outcome="failed"))
-    assert (search["trials"], search["recipe"], search["speedup"]) == (1, None, None)
-
-
 def test_of_a_nights_searches_the_last_counts_even_if_a_later_run_did_not_search(tmp_path: Path) -> None:
     for hour, run in enumerate(("r2", "r1", "r3")):
         write_night(tmp_path, NIGHT, [measurement(run, NIGHT, measured_at=at(NIGHT, hour))], run)
@@ -71,12 +64,3 @@ def test_of_a_nights_searches_the_last_counts_even_if_a_later_run_did_not_search
     assert [(row["workload"], row["night"].day, row["run_id"]) for row in searches] == [
         ("word-lm", 2, "r4"), ("resnet18", 1, "r2"), ("word-lm", 1, "r1"),
     ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_trials_survive_compaction_and_a_check(tmp_path: Path) -> None:
-    before = found(tmp_path, trial("r1", NIGHT, outcome="chosen"), trial("r2", NIGHT + dt.timedelta(days=1)))
-    later = at(dt.date(2026, 4, 5))
-    assert "trials 2026-03" in compact(tmp_path, now=later).written
-    assert run_query(tmp_path, "from searches").to_pylist() == before
-    assert check(tmp_path).problems == ()

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import StoreError
 from storage.results.catalog import refresh
 from storage.results.query import run_query
 from storage.results.tables import MEASUREMENTS
 from storage.results.values import admit, known
 from storage.results.writer import ResultsStore, validated
-from tests.storage.results.rows import at, baseline, measurement, promotion, run_row, trial
+from tests.storage.results.rows import at, baseline, measurement
 
 NIGHT = dt.date(2026, 3, 1)
 
@@ -68,25 +67,6 @@ def test_a_bad_value_is_null_with_its_reason_and_costs_nothing_else(
     assert why in line
 
 
-def test_distances_of_outputs_may_be_larger_than_the_outputs_range(tmp_path: Path) -> None:
-    # A softmax over the batch: alone each row gives 1, together they give shares that are nearly equal.
-    rows, told = recorded(tmp_path, measurement("r1", NIGHT, batch_difference=12.36, saturation=3.0))
-    assert (rows[0]["batch_difference"], rows[0]["saturation"], rows[0]["unknown"]) == (12.36, 3.0, None)
-    assert told == []
-
-
-def test_one_bad_number_of_a_list_or_a_map_is_missing_by_itself(tmp_path: Path) -> None:
-    metrics = {"loss": 4.1, "perplexity": math.inf}
-    rows, told = recorded(tmp_path, measurement("r1", NIGHT, block_s=[0.1, math.nan, 0.3], metrics=metrics))
-    assert rows[0]["block_s"] == [0.1, None, 0.3]
-    assert rows[0]["metrics"] == {"loss": 4.1}
-    assert rows[0]["unknown"] == {
-        "block_s": "nan is not a finite number",
-        "metrics": "perplexity: inf is not a finite number",
-    }
-    assert len(told) == 2
-
-
 def test_text_that_is_not_unicode_is_kept_escaped(tmp_path: Path) -> None:
     error = b"no such file: caf\xe9".decode(errors="surrogateescape")
     rows, told = recorded(tmp_path, measurement("r1", NIGHT, status="failed", error=error))
@@ -112,41 +92,6 @@ def test_a_row_that_cannot_be_kept_costs_no_other_row(tmp_path: Path, changes: d
     [line] = told
     assert "is dropped" in line
     assert why in line
-
-
-def test_rows_with_the_same_reason_share_a_line(tmp_path: Path) -> None:
-    died = {"unknown": {"peak_rss_bytes": "It was killed.", "rss_loaded_bytes": "It was killed."}}
-    rows = [measurement("r1", NIGHT, recipe=f"recipe-{index}", peak_rss_bytes=None, **died) for index in range(5)]
-    _, told = recorded(tmp_path, *rows)
-    assert told == [
-        "measurements of word-lm recipe-0/eager, word-lm recipe-1/eager, word-lm recipe-2/eager and 2 more: "
-        "peak_rss_bytes, rss_loaded_bytes not recorded: It was killed."
-    ]
-
-
-@pytest.mark.parametrize("table", ["layers", "promotions", "findings", "runs", "trials"])
-def test_every_table_of_a_night_says_what_it_lacks(tmp_path: Path, table: str) -> None:
-    key = {"run_id": "r1", "night": NIGHT, "workload": "word-lm", "recipe": "dynamic", "runtime": "eager"}
-    layer = {**key, "module": "decoder", "type": "Linear", "parameters": 8, "quantized": True}
-    row, column, label = {
-        "layers": (layer, "sqnr_db", "word-lm dynamic/eager decoder"),
-        "promotions": (promotion("r1", NIGHT), "incumbent_stays", "word-lm dynamic/eager"),
-        "findings": ({**key, "metric": "quality", "kind": "worse"}, "tonight", "word-lm dynamic/eager quality"),
-        "runs": (run_row("r1", NIGHT), "host", "r1"),
-        "trials": (trial("r1", NIGHT), "quality_drop", "word-lm static-1/onnxruntime"),
-    }[table]
-    found, told = recorded(tmp_path, row | {column: math.nan}, table=table)
-    assert (found[0][column], list(found[0]["unknown"])) == (None, [column])
-    assert told[0].startswith(f"{table} of {label}: {column} not recorded: ")
-
-
-def test_a_table_that_cannot_be_written_costs_no_other_table(tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results/measurements").write_text("a file, no folder")
-    tables = {"measurements": [measurement("r1", NIGHT)], "runs": [run_row("r1", NIGHT)]}
-    with pytest.raises(StoreError, match="measurements"):
-        ResultsStore(tmp_path).record(tables, "r1", at(NIGHT))
-    assert len(list((tmp_path / "results/runs").rglob("*.parquet"))) == 1
 
 
 def test_a_value_that_is_unknown_is_found_by_a_query(tmp_path: Path) -> None:

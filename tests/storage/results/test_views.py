@@ -26,17 +26,6 @@ def decide(store: Path, run: str, night: dt.date, **decisions: str) -> None:
     ResultsStore(store).append("promotions", rows, run, at(night))
 
 
-def test_latest_is_each_workloads_newest_night_and_its_last_run(tmp_path: Path) -> None:
-    second = FIRST + dt.timedelta(days=1)
-    write_night(tmp_path, FIRST, [measurement("a", FIRST), measurement("a", FIRST, workload="resnet18")], "a")
-    write_night(tmp_path, second, [measurement("b", second)], "b")
-    write_night(tmp_path, second, [measurement("c", second, measured_at=at(second, 9))], "c")
-    assert ask(tmp_path, "select workload, run_id from latest") == [
-        {"workload": "resnet18", "run_id": "a"},
-        {"workload": "word-lm", "run_id": "c"},
-    ]
-
-
 def test_a_run_of_some_recipes_replaces_only_those_in_latest(tmp_path: Path) -> None:
     full = [
         baseline("full", FIRST),
@@ -110,17 +99,6 @@ def test_a_workload_that_is_decided_with_cold_caches_has_its_outcomes_by_those(t
     assert [name for name, row in found.items() if row["unbeaten"]] == ["int8/eager", "float-b/eager"]
 
 
-def test_a_failed_candidate_is_last_and_says_where_and_why(tmp_path: Path) -> None:
-    failed = measurement("a", FIRST, recipe="broken", status="failed", stage="build", error="no\nroom", speedup=None)
-    write_night(tmp_path, FIRST, [baseline("a", FIRST), failed], "a")
-    decide(tmp_path, "a", FIRST, broken="reject")
-    found = ask(tmp_path, "select candidate, became, why from outcomes order by rank")
-    assert [tuple(row.values()) for row in found] == [
-        ("float/eager", "baseline", None),
-        ("broken/eager", "failed", "build: no\nroom"),
-    ]
-
-
 def test_the_machines_condition_is_there_for_each_benchmark(tmp_path: Path) -> None:
     write_night(tmp_path, FIRST)
     row = run_row("b", FIRST, evidence=evidence(waiting=0.31, stolen=0.04))
@@ -129,14 +107,6 @@ def test_the_machines_condition_is_there_for_each_benchmark(tmp_path: Path) -> N
     assert found["busy"]["troubles"] == ["waiting", "stolen"]
     assert found["busy"]["stolen"] == pytest.approx(0.04)
     assert found["word-lm"]["troubles"] == []
-
-
-def test_trend_has_one_row_per_candidate_and_night(tmp_path: Path) -> None:
-    for day in range(3):
-        write_night(tmp_path, FIRST + dt.timedelta(days=day))
-    found = ask(tmp_path, "select night, speedup_low, speedup_high from trend where recipe = 'dynamic' order by night")
-    assert [row["night"].day for row in found] == [1, 2, 3]
-    assert found[0]["speedup_low"] < 2.0 < found[0]["speedup_high"]
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])
@@ -156,17 +126,6 @@ def test_pareto_drops_what_another_candidate_beats_in_everything(tmp_path: Path,
     write_night(tmp_path, FIRST, rows, "a")
     kept = {row["recipe"] for row in ask(tmp_path, "from pareto")}
     assert kept == {"small", "fast", "good", "same-as-small"}
-
-
-@pytest.mark.slow
-def test_failures_are_newest_first_with_stage_and_reason(tmp_path: Path) -> None:
-    for day in range(2):
-        night = FIRST + dt.timedelta(days=day)
-        run = f"run-{day}"
-        failed = measurement(run, night, status="failed", stage="quantize", error=f"reason {day}", speedup=None)
-        write_night(tmp_path, night, [baseline(run, night), failed], run)
-    found = ask(tmp_path, "select stage, error from failures")
-    assert found == [{"stage": "quantize", "error": "reason 1"}, {"stage": "quantize", "error": "reason 0"}]
 
 
 def test_a_failure_that_several_candidates_share_is_there_whole_once(tmp_path: Path) -> None:
@@ -189,17 +148,6 @@ def test_samples_are_the_blocks_one_row_each(tmp_path: Path) -> None:
         {"launch": 0, "round": 0, "seconds": 0.1},
         {"launch": 0, "round": 1, "seconds": 0.11},
         {"launch": 1, "round": 0, "seconds": 0.09},
-    ]
-
-
-@pytest.mark.slow
-def test_cold_samples_are_the_cold_calls_one_row_each(tmp_path: Path) -> None:
-    rows = [measurement("a", FIRST, cold_launch=[1, 2], cold_s=[0.3, 0.4]), baseline("a", FIRST)]
-    write_night(tmp_path, FIRST, rows, "a")
-    found = ask(tmp_path, "select recipe, launch, seconds from cold_samples order by all")
-    assert found == [
-        {"recipe": "dynamic", "launch": 1, "seconds": 0.3},
-        {"recipe": "dynamic", "launch": 2, "seconds": 0.4},
     ]
 
 

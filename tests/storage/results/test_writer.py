@@ -23,23 +23,6 @@ def test_one_file_per_run_and_table_in_the_month_of_publication(tmp_path: Path) 
     assert [item.name for item in Path(path).parent.iterdir()] == ["r1.parquet"]
 
 
-def test_units_and_schema_version_are_in_the_file(tmp_path: Path) -> None:
-    path = ResultsStore(tmp_path).append("measurements", [measurement("r1", NIGHT)], "r1", at(NIGHT))
-    schema = pq.read_schema(path)
-    assert schema.field("latency_s").metadata[b"unit"] == b"seconds"
-    assert schema.metadata[b"nightquant.schema"] == b"1"
-
-
-def test_text_is_dictionary_encoded_and_floats_are_split(tmp_path: Path) -> None:
-    path = ResultsStore(tmp_path).append("measurements", [measurement("r1", NIGHT)], "r1", at(NIGHT))
-    group = pq.ParquetFile(path).metadata.row_group(0)
-    encodings = {group.column(i).path_in_schema: set(group.column(i).encodings) for i in range(group.num_columns)}
-    assert "RLE_DICTIONARY" in encodings["workload"]
-    for name in ("speedup", "block_s.list.element", "metrics.key_value.value"):
-        assert "BYTE_STREAM_SPLIT" in encodings[name]
-        assert "RLE_DICTIONARY" not in encodings[name]
-
-
 @pytest.mark.parametrize("month", [3, 4])
 def test_a_retried_run_returns_the_existing_file(tmp_path: Path, month: int) -> None:
     store = ResultsStore(tmp_path)
@@ -87,12 +70,6 @@ def test_an_unknown_table_and_a_naive_time_are_refused(tmp_path: Path) -> None:
         store.append("results", [], "r1", at(NIGHT))
     with pytest.raises(StoreError, match="time zone"):
         store.append("runs", [run_row("r1", NIGHT)], "r1", dt.datetime(2026, 3, 1))
-
-
-def test_an_unwritable_store_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "store").write_text("a file, no folder")
-    with pytest.raises(StoreError, match="choose another store with --store"):
-        ResultsStore(tmp_path / "store").append("runs", [run_row("r1", NIGHT)], "r1", at(NIGHT))
 
 
 @pytest.mark.parametrize("table", list(TABLES))
@@ -148,12 +125,6 @@ def test_a_bad_value_is_told_when_its_row_is_written_and_not_again(tmp_path: Pat
         assert ["latency_s" in line for line in told] == [True] * lines
     (path,) = tmp_path.rglob("*.parquet")
     assert sorted(row["latency_s"] is None for row in pq.ParquetFile(path).read().to_pylist()) == [False, True]
-
-
-def test_rows_that_share_their_key_are_refused_with_their_number(tmp_path: Path) -> None:
-    rows = [measurement("r1", NIGHT, recipe=recipe) for recipe in ("a", "b", "c", "c", "c")]
-    with pytest.raises(StoreError, match="2 rows share"):
-        ResultsStore(tmp_path).append("measurements", rows, "r1", at(NIGHT))
 
 
 def test_pages_carry_checksums_that_parquet_readers_verify(tmp_path: Path) -> None:
