@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tasks.extensions import Need
 from tasks.quantize.base import Axis, Method
@@ -141,7 +141,7 @@ class DynamicPerRow(Method[DynamicPerRowRecipe]):
 class GraphRecipe(Recipe):
     """A recipe that quantizes a model's complete graph."""
 
-    graph: Literal["auto", "eager", "fx"] = Field(default="auto", validation_alias=AliasChoices("graph", "flow"))
+    graph: Literal["auto", "eager", "fx"] = "auto"
     """Torch's graph mode. `auto` uses eager mode if it supports the model, and otherwise FX graph mode."""
     weights: Literal["per-channel", "per-tensor"] = "per-channel"
     """Granularity of the weights' scales: one scale per output channel, or one scale per weight tensor."""

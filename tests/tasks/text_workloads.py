@@ -48,7 +48,7 @@ def text_document(corpus: Path, **changes: Any) -> dict[str, Any]:
         "schema_version": 1,
         "name": "tiny-lm",
         "description": "tiny language model",
-        "purpose": "language-model",
+        "domain": "language-model",
         "data": {"kind": "text", "uri": str(corpus)},
         "model": {"kind": "word-lm", "embedding_size": 12, "hidden_size": 8, "layers": 2, "dropout": 0.0},
         "checkpoint": {"kind": "seeded", "seed": 3},

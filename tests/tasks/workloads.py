@@ -8,7 +8,7 @@ from tasks.workload import Workload
 
 
 def workload_of(
-    purpose: str, data: dict[str, Any], model: dict[str, Any], checkpoint: dict[str, Any], **sections: Any
+    domain: str, data: dict[str, Any], model: dict[str, Any], checkpoint: dict[str, Any], **sections: Any
 ) -> Workload:
     """A workload with the float recipe only, unless `sections` have others."""
     return Workload.model_validate(
@@ -16,7 +16,7 @@ def workload_of(
             "schema_version": 1,
             "name": "tested",
             "description": "",
-            "purpose": purpose,
+            "domain": domain,
             "data": data,
             "model": model,
             "checkpoint": checkpoint,

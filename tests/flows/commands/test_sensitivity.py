@@ -15,7 +15,7 @@ WORKLOAD = """
 schema_version = 1
 name = "tiny"
 description = "tiny images"
-purpose = "image-classification"
+domain = "image-classification"
 [data]
 kind = "rendered-characters"
 characters = "AH"

@@ -32,7 +32,7 @@ WORDS: dict[str, Any] = {
     "schema_version": 1,
     "name": "tiny-words",
     "description": "a tiny word language model",
-    "purpose": "language-model",
+    "domain": "language-model",
     "model": {"kind": "word-lm", "embedding_size": 16, "hidden_size": 8, "layers": 2},
     "recipe": [{"name": name, **recipe} for name, recipe in RECIPES.items()],
     "benchmark": {"sequence_length": 6, "batch_size": 2},

@@ -142,8 +142,8 @@ class Reference:
         found: dict[str, dict[str, str]] = {}
 
         def add(schema: JsonObject, shown: str, heading: str, leave_out: Iterable[str] = ("kind", "method")) -> None:
-            for key, field in schema["properties"].items():
-                if key not in leave_out and not field.get("deprecated"):
+            for key in schema["properties"]:
+                if key not in leave_out:
                     found.setdefault(key, {})[self._anchor(heading)] = shown
 
         first = next(iter(self.domains.values()))
@@ -187,10 +187,9 @@ class Reference:
     def _table(self, schema: JsonObject, leave_out: Iterable[str] = ()) -> Iterator[str]:
         rows = []
         for name, field in schema["properties"].items():
-            if name in leave_out or field.get("deprecated"):
+            if name in leave_out:
                 continue
-            needed = [*schema.get("required", ()), *(each["required"][0] for each in schema.get("oneOf", ()))]
-            default = "required" if name in needed else self._value(field.get("default"))
+            default = "required" if name in schema.get("required", ()) else self._value(field.get("default"))
             rows.append(f"| `{name}` | {self._type(field)} | {default} | {self._meaning(field)} |")
             for inner in self._references(field):
                 if name not in (*SECTIONS, *COMMON, *OWN) and "properties" in self._at(inner):
@@ -320,7 +319,7 @@ def test_the_schema_takes_every_workload_file_of_the_project(path: Path) -> None
         ('method = "dynamic"', 'method = "dynamics"'),
         ('"torchscript"', '"torchscrpit"'),
         ("schema_version = 1", "schema_version = 2"),
-        ('purpose = "language-model"', 'purpose = "sequence"'),
+        ('domain = "language-model"', 'domain = "sequence"'),
     ],
 )
 @pytest.mark.slow
