@@ -1,8 +1,4 @@
-"""Obtain, check and store a workload's float weights, which may be trained, downloaded or random.
-
-Weights that do not match the workload's model are refused. The checkpoint's notes list accepted differences
-between the weights file and the model.
-"""
+"""Obtain, check and store a workload's float weights, which may be trained, downloaded or random."""
 
 from __future__ import annotations
 
@@ -38,10 +34,6 @@ def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> Che
     ------
     InputError
         The weights are missing, damaged or refused, or do not match the workload and its data set.
-    ConfigurationError
-        A setting in the ``[checkpoint]`` section cannot be used.
-    StoreError
-        The store is not writable.
     """
     match workload.checkpoint.kind:
         case "train":
@@ -109,13 +101,7 @@ def find_or_make(
     made_from: Mapping[str, object],
     make: Callable[[], Mapping[str, Tensor]],
 ) -> CheckpointRef:
-    """Return the checkpoint that `made_from` identifies; if the store lacks this checkpoint, make, check and store it.
-
-    Raises
-    ------
-    InputError
-        The weights do not match the workload, or contain NaN or infinities.
-    """
+    """Return the checkpoint that `made_from` identifies; if the store lacks it, make, check and store it."""
     digest, store = artifact_digest(KIND, made_from), workspace.store
     stored = store.find(KIND, digest)
     if stored is None:
@@ -153,13 +139,7 @@ def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def fit(
     state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return the model's tensors after loading a state dict, and notes about changed keys; see `load_into`.
-
-    Raises
-    ------
-    InputError
-        The state dict does not match the model.
-    """
+    """Return the model's tensors after loading a state dict, and notes about changed keys; see `load_into`."""
     domain = DOMAINS[workload.domain]
     loaded = load_into(state, lambda: domain.build(workload.model, dataset))
     if loaded.problems:

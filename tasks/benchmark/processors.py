@@ -1,8 +1,6 @@
 """Choose a launch's processors, count the threads that a subject uses, and evict data from caches.
 
-A process that may use N threads is pinned to N processors, so additional threads must wait. The thread count therefore
-includes both running threads and threads that wait for a processor. To make caches cold, this module fills them with
-other data.
+A process that may use N threads is pinned to N processors. The thread count includes threads that wait for one.
 """
 
 from __future__ import annotations
@@ -56,15 +54,10 @@ def background_threads() -> frozenset[int]:
 
 
 def threads_used(call: Callable[[], object], calls: int, own: frozenset[int] = frozenset()) -> float:
-    """Return the number of threads that `calls` calls keep busy.
+    """Return the threads that `calls` calls keep busy: their running and waiting time divided by the elapsed time.
 
-    The number is the threads' total running and waiting time divided by the elapsed time. Unlike CPU time, the number
-    does not depend on other processes or on the number of processors.
-
-    Parameters
-    ----------
-    own
-        Ids of the subject's background threads; the background threads of other subjects are not counted.
+    Unlike CPU time, the number does not depend on other processes. `own` are the subject's background threads; the
+    background threads of other subjects are not counted.
     """
     foreign = background_threads() - own
     began = time.perf_counter()
@@ -140,20 +133,7 @@ def cache_bytes(processor: int) -> dict[int, int]:
 
 
 class Eviction:
-    """Buffer of at most `most_bytes` that evicts other data from the processors' caches.
-
-    Parameters
-    ----------
-    processors
-        Processors on which the timed calls run; ``()`` if the processors are unknown.
-    most_bytes
-        Maximum size of the buffer in bytes.
-
-    Attributes
-    ----------
-    walked
-        The buffer, int64.
-    """
+    """Buffer (``walked``, int64) of at most `most_bytes` that evicts other data from the `processors`' caches."""
 
     def __init__(self, processors: Sequence[int], most_bytes: int = MOST_BYTES) -> None:
         levels = [cache_bytes(processor) for processor in processors]

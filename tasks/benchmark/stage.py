@@ -37,11 +37,10 @@ from tasks.workload.workload import Benchmark, SequenceBenchmark, Workload
 class BenchmarkCandidate(Frozen):
     """A candidate to time, and the golden outputs that the candidate must reproduce.
 
-    If ``standing`` is ``settled``, the candidate's speed does not affect decisions. The speed of a ``challenger``
-    determines whether the candidate can be promoted. Challengers are compared with the current bundle (``incumbent``),
-    or with a candidate that is identical to the bundle (``defender``). Capacity is measured only for the current bundle
-    and for candidates whose ``may_be_promoted`` is true. ``twin`` is the float candidate of a quantized candidate's
-    runtime, or ``""``. ``could_serve`` is true for a float candidate that could be deployed instead.
+    The speed of a ``settled`` candidate does not affect decisions; the speed of a ``challenger`` does. Challengers are
+    compared with the current bundle (``incumbent``), or with a candidate that is identical to it (``defender``).
+    ``twin`` is the float candidate of a quantized candidate's runtime. ``could_serve`` marks a float candidate that
+    could be deployed instead.
     """
 
     candidate: CandidateRef
@@ -97,17 +96,13 @@ def benchmark(
 ) -> BenchmarkResult:
     """Time all candidates of a workload against its baseline, while no other benchmark runs on the host.
 
-    Parameters
-    ----------
-    limit_s
-        Maximum duration of the benchmark in seconds, excluding the wait for other benchmarks.
+    `limit_s` limits the duration in seconds, excluding the wait for other benchmarks. In the result, ``refused``
+    reports failures in further settings, and ``unknown`` reports failures of memory measurements or proofs.
 
     Raises
     ------
     MeasurementError
         The primary setting failed: the baseline is missing or was refused, a launch died, or `limit_s` was reached.
-        In the result, ``refused`` reports failures in further settings, and ``unknown`` reports failures of memory
-        measurements or proofs.
     """
     workload, settings = job.workload, job.workload.benchmark
     subjects = [candidate.subject(workspace) for candidate in candidates]
@@ -190,13 +185,7 @@ def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> 
 def fastest_float(
     job: Job[Workload], candidates: Sequence[BenchmarkCandidate], profile: Profile, workspace: Workspace
 ) -> tuple[str, str]:
-    """Time the float candidates that could be the baseline; return the fastest, and the reason for the choice.
-
-    Raises
-    ------
-    MeasurementError
-        No launch succeeded, or the first candidate was refused.
-    """
+    """Time the float candidates that could be the baseline; return the fastest, and the reason for the choice."""
     workload = job.workload
     contest = Contest(caches=workload.benchmark.caches, floats=frozenset(candidate.name for candidate in candidates))
     with host_lock(LOCK, on_wait=lambda: workspace.progress(0, 1, "waiting for another benchmark")):
@@ -225,10 +214,7 @@ def further_settings(benchmark: Benchmark) -> list[Setting]:
 def subjects_at(
     setting: Setting, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
 ) -> Iterator[list[Subject]]:
-    """Yield the subjects with inputs that have the setting's batch size and sequence length.
-
-    If these sizes differ from the workload's sizes, a temporary file of inputs replaces the golden files.
-    """
+    """Yield the subjects with inputs of the setting's batch size and sequence length."""
     workload = setting.of(job.workload)
     if workload == job.workload:
         yield list(subjects)
@@ -243,11 +229,7 @@ def subjects_at(
 def proof_facts(
     workload: Workload, candidates: Sequence[BenchmarkCandidate], timed: Collection[str]
 ) -> dict[str, Fact[Proof]]:
-    """Return a `Fact` for each timed candidate's proof, keyed by the candidate's name.
-
-    If the gate requires a minimum int8 time share, the dictionary is empty, because the gate may not use time shares
-    from earlier runs.
-    """
+    """Return a `Fact` for each timed candidate's proof; empty if the gate decides by their time shares."""
     if workload.gate.min_int8_time_share is not None:
         return {}
     return {one.name: _proof_fact(one, workload.benchmark.threads) for one in candidates if one.name in timed}

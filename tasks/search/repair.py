@@ -17,8 +17,8 @@ MOST_FLOAT = 0.6
 class Repair:
     """The state of a repair, which doubles the number of layers in float until a trial passes, and then bisects.
 
-    ``members`` contains the numbers of the failed trial (``root``) and its variants. Keeping ``fails`` layers in float
-    is not enough, but keeping ``passes`` layers is enough.
+    ``members`` are the failed trial (``root``) and its variants. ``fails`` layers in float are too few, ``passes``
+    enough.
     """
 
     root: int
@@ -30,10 +30,7 @@ class Repair:
     is_done: bool = False
 
     def learn(self, *, failed: bool, passed: bool, can_win: bool) -> None:
-        """Record the last trial's outcome, and end the repair if the trial cannot win.
-
-        Keeping more layers in float does not help a trial that cannot win.
-        """
+        """Record the last trial's outcome; end the repair if the trial cannot win even with fewer layers in int8."""
         if passed or (self.passes is not None and not failed):
             self.passes = self.count
         else:

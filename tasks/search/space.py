@@ -22,6 +22,8 @@ _REPEATED = 50  # maximum length of a recipe's name before the number of float m
 # lists engines, the search uses only the listed engines.
 _ENGINES: Mapping[str, tuple[object, ...]] = {"x86_64": ("x86", "onednn"), "AMD64": ("x86", "onednn")}
 _OTHER_ENGINES = ("qnnpack", "onednn")
+_LEAST = 0.9  # files contain more than weights, so float files of different runtimes differ by a few percent
+_SHARES = {"float32": 1.0, "bfloat16": 0.5}  # size of the weights as a fraction of their size in float32
 _RESTRICTED_BY = {
     "weights": "weights",
     "per_channel": "weights",
@@ -43,17 +45,9 @@ def space(
 ) -> list[Trial]:
     """Return the trials of a workload with a ``[search]`` section, in the order in which to try them.
 
-    Trials with known `speeds` come first, followed by trials of recipes from the workload file. The remaining trials
-    are sorted by the number of non-default settings, but float32 trials follow the quantized trials, and trials in
-    runtimes that compile follow all other trials. Dropped trials, which cannot work or cannot win, come last. The
-    baseline is not a trial.
-
-    Parameters
-    ----------
-    module_types
-        Type names of the parameterized modules in the float model.
-    speeds
-        Speed-ups that an earlier search measured on this machine, keyed by the trial's name.
+    Trials with known `speeds` (by trial name) come first, followed by the workload file's recipes. The rest are sorted
+    by the number of non-default settings; float32 trials and runtimes that compile come later, and dropped trials last.
+    `module_types` are the types of the parameterized modules in the float model.
     """
     known, settings = speeds or {}, _settings(workload)
     pairs = [(recipe, runtime, "written") for recipe in workload.recipe for runtime in recipe.runtimes]
@@ -85,6 +79,23 @@ def space(
 
     found.sort(key=order)  # Python's sort is stable, so trials with equal keys keep their order
     return [trial.model_copy(update={"number": number}) for number, trial in enumerate(found, start=1)]
+
+
+def without_too_large(trials: Sequence[Trial], baseline_bytes: int, max_bytes: float) -> list[Trial]:
+    """Return all trials; mark open trials as dropped if their recipes do not quantize and exceed `max_bytes`.
+
+    `baseline_bytes` is the size of the float baseline.
+    """
+    found = []
+    for trial in trials:
+        spec = spec_of(trial.recipe)
+        # The size of a quantized candidate is unknown, because it depends on the layers that the runtime supports.
+        least = 0.0 if spec.layers else _LEAST * baseline_bytes * _SHARES[spec.arithmetic]
+        if trial.outcome == "open" and least > max_bytes:
+            reason = f"{spec.arithmetic} weights need at least {least:,.0f} bytes, but at most {max_bytes:,.0f}"
+            trial = trial.model_copy(update={"outcome": "dropped", "reason": f"{reason} are allowed"})
+        found.append(trial)
+    return found
 
 
 def variants(workload: Workload, trial: Trial) -> list[Recipe]:
@@ -167,10 +178,7 @@ def _engines(search: Search, machine: Machine) -> tuple[object, ...]:
 
 
 def _is_left_out(workload: Workload, needs: tuple[Need, ...]) -> bool:
-    """Return whether a method trains or needs a feature that the domain lacks.
-
-    Such a method is tried only on request.
-    """
+    """Return whether a method trains or needs a feature that the domain lacks, so that it is tried only on request."""
     return "fine-tuning" in needs or any(workload.lacks(need) for need in needs)
 
 

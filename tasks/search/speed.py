@@ -30,20 +30,14 @@ def time_trials(
     *,
     limit_s: float | None = None,
 ) -> Timed:
-    """Measure the speed of candidates, the baseline and the baseline's copy while no other benchmark runs on the host.
+    """Measure the speed of candidates and the baseline in two launches, while no other benchmark runs on the host.
 
-    The intervals also use the other subjects' variances, because two launches are too few to estimate a
-    variance reliably.
-
-    Parameters
-    ----------
-    limit_s
-        Maximum number of seconds, excluding the wait for other benchmarks.
+    The intervals also use the other subjects' variances, because two launches are too few to estimate a variance.
 
     Raises
     ------
     MeasurementError
-        The baseline was refused, a launch failed, or `limit_s` was reached.
+        The baseline was refused, a launch failed, or `limit_s` (without waiting) was reached.
     """
     settings = job.workload.benchmark
     profile = PROFILE.model_copy(update={"cold_rounds": _COLD_ROUNDS}) if settings.caches == "cold" else PROFILE

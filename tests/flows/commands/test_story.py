@@ -11,7 +11,6 @@ from storage.bundles import BundleStore
 from storage.errors import BundleError, ConfigurationError
 from storage.results.catalog import refresh
 from storage.results.writer import ResultsStore
-from tasks.doctor import check_baselines
 from tests.flows.commands.filled_store import NIGHTS, RUNS, VERSIONS, hand_over, write
 from tests.storage.results.rows import at, baseline, measurement, promotion
 
@@ -75,8 +74,6 @@ def test_a_float_baseline_is_told_with_its_warnings(tmp_path: Path, nightquant: 
     doubted = {"int8_time_share": 0.0, "doubts": '["83% of the time is a::slow: compare"]'}
     write(tmp_path, 1, measurements=[baseline(RUNS[1], NIGHTS[1], **doubted), measurement(RUNS[1], NIGHTS[1])])
     assert "  float/eager: 83% of the time is a::slow: compare" in nightquant("show", "word-lm", "--store", tmp_path)[1]
-    check = check_baselines(str(tmp_path))
-    assert (check.status, check.found) == ("note", "word-lm float/eager: 83% of the time is a::slow: compare")
 
 
 def test_the_last_nights_alone_are_told(two_nights: Path) -> None:

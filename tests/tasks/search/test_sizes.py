@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tasks.quantize.methods import CastRecipe, DynamicRecipe, FloatRecipe
-from tasks.search.sizes import without_too_large
+from tasks.search.space import without_too_large
 from tasks.search.trial import Outcome, Trial
 from tasks.workload.recipe import Recipe
 
