@@ -68,15 +68,13 @@ def generate(
     Raises
     ------
     ConfigurationError
-        The model does not predict words, the temperature is not positive, or the number of words is negative.
+        The model does not predict words, or the temperature is not positive.
     """
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ConfigurationError(
             f"The temperature is {temperature}, but must be a finite number above 0.",
             hint="Use 1.0 to sample from the model's unmodified distribution.",
         )
-    if words < 0:
-        raise ConfigurationError(f"The number of words is {words}, but must be 0 or more.")
     if not isinstance(workload, LanguageModelWorkload):
         raise ConfigurationError(
             f'Workload "{workload.name}" (domain "{workload.domain}") does not generate text.',

@@ -86,6 +86,21 @@ class Setting:
         return workload.model_copy(update={"benchmark": workload.benchmark.model_copy(update=sizes)})
 
 
+@contextmanager
+def alone_on_host(
+    workload: Workload, baseline: str, profile: Profile, workspace: Workspace, limit_s: float | None = None
+) -> Iterator[Session]:
+    """Yield a session while no other benchmark runs on this host; `limit_s` excludes the wait."""
+    with host_lock(LOCK, on_wait=lambda: workspace.progress(0, profile.launches, "waiting for another benchmark")):
+        yield Session(
+            baseline,
+            profile,
+            workload.benchmark.threads,
+            limit=Limit(limit_s),
+            on_launch=lambda done, minimum: workspace.progress(done, minimum, "launches"),
+        )
+
+
 def benchmark(
     job: Job[Workload],
     candidates: Sequence[BenchmarkCandidate],
@@ -108,14 +123,7 @@ def benchmark(
     subjects = [candidate.subject(workspace) for candidate in candidates]
     contest = contest_of(workload, candidates)
     engines = tuple(sorted({recipe.engine for recipe in workload.recipe}))
-    with host_lock(LOCK, on_wait=lambda: workspace.progress(0, profile.launches, "waiting for another benchmark")):
-        session = Session(
-            workload.baseline_name,
-            profile,
-            settings.threads,
-            limit=Limit(limit_s),
-            on_launch=lambda done, minimum: workspace.progress(done, minimum, "launches"),
-        )
+    with alone_on_host(workload, workload.baseline_name, profile, workspace, limit_s) as session:
         began = time.perf_counter()
         before = observe("before", settings.threads, engines)
         measured = session.measure(subjects, contest)
@@ -188,8 +196,7 @@ def fastest_float(
     """Time the float candidates that could be the baseline; return the fastest, and the reason for the choice."""
     workload = job.workload
     contest = Contest(caches=workload.benchmark.caches, floats=frozenset(candidate.name for candidate in candidates))
-    with host_lock(LOCK, on_wait=lambda: workspace.progress(0, 1, "waiting for another benchmark")):
-        session = Session(candidates[0].name, profile, workload.benchmark.threads)
+    with alone_on_host(workload, candidates[0].name, profile, workspace) as session:
         measured = session.measure([candidate.subject(workspace) for candidate in candidates], contest)
     measured = measured.with_caches(contest.caches)
     best = measured.best_float()
@@ -266,15 +273,11 @@ def _measure_further(
                 measured = replace(session, profile=profile, threads=setting.threads).measure(resized, with_copy=False)
         except (MeasurementError, InputError) as error:
             # If a further setting fails, keep the results so far, because only the primary setting affects decisions.
-            refused |= _labelled(setting, {"every candidate": str(error)})
+            refused[f"every candidate ({setting})"] = str(error)
         else:
             results[setting] = measured
-            refused |= _labelled(setting, measured.refused)
+            refused |= {f"{name} ({setting})": reason for name, reason in measured.refused.items()}
     return results, refused
-
-
-def _labelled(setting: Setting, refused: dict[str, str]) -> dict[str, str]:
-    return {f"{name} ({setting})": reason for name, reason in refused.items()}
 
 
 def _with_launches(evidence: Evidence, launches: Sequence[LaunchReport], proof_wall_s: float) -> Evidence:

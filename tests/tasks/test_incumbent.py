@@ -16,7 +16,7 @@ import torch
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import BundleError, UnavailableError
-from storage.seal import MANIFEST, check_sums, listed, read_manifest, write_sums
+from storage.seal import MANIFEST, listed, write_sums
 from tasks.incumbent import find_incumbent
 from tasks.job import Workspace
 from tasks.results import Incumbent
@@ -89,19 +89,6 @@ def test_its_files_compute_what_was_handed_over_even_where_the_artifact_is_gone(
     assert evaluate(made.job, incumbent.candidate, made.store).quality == made.evaluation.quality
 
 
-def test_one_that_was_promoted_by_hand_after_it_had_been_withdrawn_is_the_incumbent(made: Made) -> None:
-    bundles, withdrawn = BundleStore(made.store.place), found(made).version
-    with bundles.draft() as folder:
-        (folder / "model.ts").write_bytes(b"another model")
-        write_sums(folder)
-        bundles.publish(folder, "tiny", "2026-11-20-0123456789ab")
-    bundles.roll_back("tiny", "2026-11-20-0123456789ab", by="someone", reason="worse")
-    assert found(made).version == "2026-11-20-0123456789ab"
-    bundles.promote_by_hand("tiny", withdrawn, by="someone", reason="it was the data")
-    incumbent = found(made)
-    assert (incumbent.version, incumbent.same_as, incumbent.fault) == (withdrawn, "int8/torchscript", "")
-
-
 @pytest.mark.slow
 def test_one_from_another_checkpoint_is_outdated(made: Made, tmp_path: Path) -> None:
     other = make(tmp_path / "other", seed=1)
@@ -132,30 +119,6 @@ def test_a_bundle_that_this_version_cannot_use_is_a_failure(made: Made, part: st
     incumbent = found(made)
     assert incumbent.candidate is None
     assert why in incumbent.fault
-
-
-@pytest.mark.slow
-def test_a_manifest_that_is_swapped_after_the_check_is_not_read(made: Made) -> None:
-    folder = bundle_of(made)
-    sums = check_sums(folder)
-    assert read_manifest(folder, sums)["workload"]["name"] == "tiny"
-    (folder / MANIFEST).write_text((folder / MANIFEST).read_text().replace('"tiny"', '"huge"'))
-    with pytest.raises(BundleError, match="changed while it was being read"):
-        read_manifest(folder, sums)
-    write_sums(folder)  # another bundle, which is good in itself
-    with pytest.raises(BundleError, match="changed while it was being read"):
-        read_manifest(folder, sums)
-
-
-@pytest.mark.slow
-def test_a_bundle_whose_manifest_names_a_file_that_it_lacks_is_a_failure(made: Made) -> None:
-    folder = bundle_of(made)
-    manifest = json.loads((folder / MANIFEST).read_text())
-    manifest["model"]["files"] = ["other.ts"]
-    (folder / MANIFEST).write_text(json.dumps(manifest))
-    write_sums(folder)
-    incumbent = found(made)
-    assert "other.ts" in incumbent.fault
 
 
 def test_a_file_that_is_exchanged_after_it_was_checked_is_not_measured(

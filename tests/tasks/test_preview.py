@@ -13,7 +13,6 @@ import pytest
 from tasks.results import Preview
 from tests.flows.trials import runner, tried_out
 from tests.tasks.domains.custom.own import own
-from tests.tasks.vision_workloads import image_workload
 
 CODE = """
     import torch
@@ -161,19 +160,3 @@ def test_what_fails_before_the_candidates_is_one_line_as_well(folder: Path, monk
     assert problem.startswith("Trying out the workload failed: TwoArgumentsError: left and right: a line below in ")
     assert found.splits == {"calibration": 12, "test": 12}
     assert len(found.tracebacks) == 1
-
-
-@pytest.mark.slow
-def test_quantization_aware_training_is_previewed_without_training(tmp_path: Path) -> None:
-    recipes = [
-        {"name": "float", "method": "none"},
-        {"name": "qat-int8", "method": "qat", "epochs": 1000, "exclude": ["fc"]},
-    ]
-    workload = image_workload(
-        model={"kind": "torchvision", "name": "resnet18"}, checkpoint={"kind": "train"}, recipe=recipes
-    )
-    found = tried_out(workload, runner(tmp_path))
-    assert found.problems == ()
-    coverage = {leaf.module: leaf.quantized for leaf in found.candidates[1].coverage}
-    assert coverage["conv1"]
-    assert not coverage["fc"]

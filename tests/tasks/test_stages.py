@@ -64,13 +64,3 @@ def test_evaluating(
     assert "exclude" not in str(caught.value)
     assert PRINTED in caught.value.in_full()
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.slow
-def test_studying(
-    job: Job[Workload], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("tasks.sensitivity.find_or_convert", fail)
-    with pytest.raises(LibraryError, match=r"^The layers cannot be studied: LookupError: no such kernel: for this in "):
-        stages.study(Workspace(store), job, job.workload.recipe_named("int8"))
-    assert capfd.readouterr() == ("", "")

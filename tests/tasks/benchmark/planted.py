@@ -3,9 +3,9 @@
 ``work`` is the number of matrix products in a call, ``copy_work`` that of the baseline's copy (a disturbance that only
 the copy suffers), ``wrong`` makes the output differ from the golden one, ``fails`` is an exception's message, ``dies``
 a signal, ``waits`` a FIFO, ``mebibytes`` the memory that it holds. With ``threads``, a call computes digests on each
-of so many threads at once; with ``background``, a thread does for as long as the process lives. With ``simulated``, a
-call takes no real time: the clock that blocks are timed with is put forward, by 10 to 30% more or less than the work
-asks for, or than ``cold_work`` does where the caches have just been emptied.
+of so many threads at once. With ``simulated``, a call takes no real time: the clock that blocks are timed with is put
+forward, by 10 to 30% more or less than the work asks for, or than ``cold_work`` does where the caches have just been
+emptied.
 """
 
 from __future__ import annotations
@@ -99,9 +99,6 @@ def load(subject: Subject) -> Loaded:
         return result
 
     call.held = held  # type: ignore[attr-defined]
-    if details.get("background"):
-        # One long call without the interpreter's lock: a thread that waits for the lock would look idle when sampled.
-        threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 1 << 30), daemon=True).start()
     if threads := details.get("threads"):
         pool = ThreadPoolExecutor(threads)
 
