@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ GOLDEN, SAMPLES = "golden.safetensors", "samples.safetensors"
 INPUT, OUTPUT = "input.", "output."
 # The metadata has a single key, because safetensors writes several keys in an order that changes from run to run.
 _NAMES = "names"
+# safetensors reports system errors only as text, for example ``I/O error: No space left on device (os error 28)``.
+_SYSTEM_ERROR = re.compile(r"(?P<reason>[^:]*) \(os error (?P<number>\d+)\)")
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
@@ -35,7 +38,9 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[st
             dict(tensors), path, metadata=dict(metadata) if metadata is not None else None
         )
     except SafetensorError as error:
-        raise OSError(errno.EIO, str(error), str(path)) from error
+        match = _SYSTEM_ERROR.search(str(error))
+        number, reason = (int(match["number"]), match["reason"].strip()) if match else (errno.EIO, str(error))
+        raise OSError(number, reason, str(path)) from error
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def test_the_store_says_that_it_cannot_be_written(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("safetensors.torch.save_file", full)
     store = ArtifactStore(tmp_path)
     with (
-        pytest.raises(StoreError, match=r"Cannot write to the store .*No space left on device"),
+        pytest.raises(StoreError, match=r"Cannot write to the store .*: No space left on device\."),
         store.create("checkpoint", "a" * 64, {}) as folder,
     ):
         save_tensors(TENSORS, folder / "weights.safetensors")

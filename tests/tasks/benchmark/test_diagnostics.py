@@ -57,14 +57,6 @@ def test_a_memory_process_that_dies_whole_costs_no_proof(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_without_time_nothing_is_tried_again(tmp_path: Path) -> None:
-    found = diagnosed(*(plan(tmp_path, name, work=1) for name in ("float/eager", "int8/eager")), limit=Limit(0.0))
-    assert (found.memory, found.proofs) == ({}, {})
-    assert set(found.unknown) == {"float/eager", "int8/eager"}
-    assert all("longer than 0 s" in why for lacking in found.unknown.values() for why in lacking.values())
-
-
-@pytest.mark.slow
 def test_a_known_proof_is_not_made_again(tmp_path: Path) -> None:
     known = {"float/eager": Proof(int8_time_share=0.125, instructions={})}
     subjects = [plan(tmp_path, name, work=1) for name in ("float/eager", "int8/eager")]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from storage.artifacts import ArtifactStore, artifact_digest
+from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
 from tasks.benchmark.capacity import measure_capacity
 from tasks.benchmark.messages import PROFILES, Subject
@@ -30,7 +30,6 @@ from tasks.job import Job, Workspace
 from tasks.machine import fingerprint
 from tasks.proofs import ProofReport
 from tasks.refs import ArtifactRef, CandidateRef
-from tasks.tensor_files import GOLDEN, Golden
 from tasks.workload import Workload, read_workload
 from tasks.workload.capacity import Capacity
 from tasks.workload.workload import Benchmark, SequenceBenchmark
@@ -68,15 +67,6 @@ def _with_sizes(job: Job[Workload], *sizes: int) -> Job[Workload]:
 def _with_capacity(job: Job[Workload], **keys: Any) -> Job[Workload]:
     settings = job.workload.benchmark.model_copy(update={"capacity": Capacity.model_validate(keys)})
     return replace(job, workload=job.workload.model_copy(update={"benchmark": settings}))
-
-
-def _with_other_outputs(candidate: BenchmarkCandidate, store: ArtifactStore) -> BenchmarkCandidate:
-    golden = Golden.read(store.path(candidate.outputs.kind, candidate.outputs.digest) / GOLDEN)
-    altered = Golden(golden.inputs, tuple(output + 1 for output in golden.outputs))
-    digest = artifact_digest("outputs", {"altered": candidate.outputs.digest})
-    with store.create("outputs", digest, {}) as folder:
-        (folder / GOLDEN).write_bytes(altered.to_bytes())
-    return candidate.model_copy(update={"outputs": ArtifactRef(kind="outputs", digest=digest)})
 
 
 @pytest.mark.slow
@@ -159,16 +149,6 @@ def test_a_capacity_that_is_not_measured_has_its_reason_and_the_benchmark_goes_o
         assert set(found.unknown) == {"float/eager", "dynamic-int8/eager"}
         assert all(reason in why for reasons in found.unknown.values() for why in reasons.values())
     assert measure_capacity(session, subjects, names, job, store).unknown == {}
-
-
-@pytest.mark.slow
-def test_candidate_with_other_outputs_than_evaluated_is_refused(
-    job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore
-) -> None:
-    result = benchmark(job, [candidates[0], _with_other_outputs(candidates[1], store)], TINY, Workspace(store))
-    assert set(result.refused) == {"dynamic-int8/eager"}
-    assert "differs" in result.refused["dynamic-int8/eager"]
-    assert {row.recipe for row in result.timings} == {"float"}
 
 
 @pytest.mark.slow

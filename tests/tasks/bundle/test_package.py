@@ -211,15 +211,12 @@ def test_a_bundle_names_its_sources_without_passwords_and_signed_queries(made: M
         assert not re.search(rb"SECRET|X-Amz", path.read_bytes()), path.name
 
 
-@pytest.mark.parametrize("name", ["model.ts", "more.bin"], ids=["changed", "added"])
-def test_a_candidate_that_was_changed_since_it_was_made_is_neither_packaged_nor_signed(
-    made: Made, tmp_path: Path, name: str
-):
+def test_a_candidate_that_was_changed_since_it_was_made_is_neither_packaged_nor_signed(made: Made, tmp_path: Path):
     shutil.copytree(made.store.root, tmp_path / "store")
     store = ArtifactStore(tmp_path / "store")
     candidate = store.path(made.candidate.kind, made.candidate.digest)
-    with (candidate / name).open("ab") as file:
+    with (candidate / "model.ts").open("ab") as file:
         file.write(b"!")
-    with pytest.raises(StoreError, match=rf"is damaged: .*{name}"):
+    with pytest.raises(StoreError, match=r"is damaged: .*model\.ts"):
         replace(made, store=store).package(BundleStore(tmp_path / "handoff"))
     assert [path for path in (tmp_path / "handoff").rglob("*") if path.is_file()] == []

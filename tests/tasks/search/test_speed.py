@@ -10,10 +10,11 @@ from storage.artifacts import ArtifactStore
 from tasks import stages
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.job import Workspace
+from tasks.refs import ArtifactRef
 from tasks.search import speed
+from tasks.tensor_files import GOLDEN, Golden
 from tasks.workload import read_workload
 from tests.tasks.benchmark.planted import TINY
-from tests.tasks.benchmark.test_stage import _with_other_outputs
 from tests.tasks.pipeline import build, evaluate, job_of
 
 _WORKLOAD = Path(__file__).parents[3] / "flows" / "workloads" / "lstm-demo.toml"
@@ -31,7 +32,11 @@ def test_trials_are_timed_in_two_launches_and_one_with_other_outputs_is_refused(
     baseline, *others = [
         BenchmarkCandidate(candidate=made, outputs=evaluate(job, made, store).outputs) for made in built
     ]
-    others[1] = _with_other_outputs(others[1], store)
+    golden = Golden.read(store.path(others[1].outputs.kind, others[1].outputs.digest) / GOLDEN)
+    altered = Golden(golden.inputs, tuple(output + 1 for output in golden.outputs))
+    with store.create("outputs", "a" * 64, {}) as folder:
+        (folder / GOLDEN).write_bytes(altered.to_bytes())
+    others[1] = others[1].model_copy(update={"outputs": ArtifactRef(kind="outputs", digest="a" * 64)})
     timed = stages.time_trials(Workspace(store), job, baseline, others)
     assert set(timed.speeds) == {"dynamic-int8/eager"}
     assert set(timed.refused) == {"float/torchscript"}
