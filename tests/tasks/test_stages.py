@@ -19,7 +19,7 @@ RECIPES = [
     {"name": "int8", "method": "dynamic", "modules": ["Linear"], "runtimes": ["eager"]},
 ]
 PRINTED = "Traceback (most recent call last): of the library's\n"
-REASON = "LookupError: no such kernel: for this in test_stages.py, line 28. --debug shows the traceback."
+REASON = "LookupError: no such kernel: for this in test_stages.py, line 27. --debug shows the traceback."
 
 
 def fail(*_: object, **__: object) -> None:
