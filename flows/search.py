@@ -28,8 +28,7 @@ from tasks.machine import fingerprint, this_machine
 from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.selection import Selection, spare_split
-from tasks.search.sizes import without_too_large
-from tasks.search.space import space, variants
+from tasks.search.space import space, variants, without_too_large
 from tasks.search.trial import Build, Found, Request, Time, Trial
 from tasks.sources import source_digest, user_digest
 from tasks.workload.base import REFERENCE

@@ -69,11 +69,9 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
     Raises
     ------
     UnavailableError
-        A library that the runtime needs is not installed, or the processor lacks instructions that the runtime needs.
+        This host lacks a library or instructions that the runtime needs.
     QuantizationError
-        The recipe does not work with this model or processor, or the quantized model computes NaN or infinities.
-    LibraryError
-        A library raised an unexpected error.
+        The recipe does not work with this model, or the quantized model computes NaN or infinities.
     """
     with reported_as(f"The candidate cannot be built for {runtime}"):
         return _find_or_build(job, recipe, runtime, workspace)

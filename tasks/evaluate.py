@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from safetensors.torch import save
 
@@ -34,10 +31,9 @@ KIND, FACT = "outputs", "evaluation"
 
 
 def find_or_evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> Evaluation:
-    """Return a candidate's evaluation; evaluate the candidate only if the store lacks a result for the same conditions.
+    """Return a candidate's evaluation; evaluate only if the store lacks a result for the same conditions.
 
-    On the same host, the same files, data, code and libraries give the same numbers. A custom metric may depend on
-    anything, so a workload with a custom metric is evaluated in every run.
+    A custom metric may depend on anything, so a workload with a custom metric is evaluated in every run.
     """
     store, fact = workspace.store, _fact(job, candidate)
     found = fact.find(store) if fact else None
@@ -68,13 +64,7 @@ def _fact(job: Job[Workload], candidate: CandidateRef) -> Fact[Evaluation] | Non
 
 
 def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> Evaluation:
-    """Compute a candidate's quality; store the candidate's golden outputs and per-sample results.
-
-    Raises
-    ------
-    MeasurementError
-        The model computes NaN or infinities, or its outputs do not match the data.
-    """
+    """Compute a candidate's quality; store the candidate's golden outputs and per-sample results."""
     workload = job.workload
     recipe = CandidateFiles.find(candidate, workspace.store).recipe()
     apart = RUNTIMES[candidate.runtime].couples_rows(recipe)
@@ -111,8 +101,7 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
 def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: bool) -> tuple[Quality, Quality]:
     """Return two qualities: one for separate rows, as in deployment, and one for calls with several rows.
 
-    If the rows of a call do not affect each other, one batched evaluation measures both qualities, to save time.
-    If the rows affect each other (`apart` is true), the first quality is measured with a separate call for each row.
+    If the rows of a call affect each other (`apart`), the first quality is measured with a separate call for each row.
 
     Raises
     ------
@@ -142,13 +131,7 @@ def _store_outputs(candidate: CandidateRef, golden: Golden, quality: Quality, wo
     return ArtifactRef(kind=KIND, digest=digest)
 
 
-class _Interval(Protocol):
-    def __call__(
-        self, baseline: NDArray[np.float32], candidate: NDArray[np.float32], *, comparisons: int = 1
-    ) -> paired.PairedDifference: ...
-
-
-INTERVALS: dict[Contributions, _Interval] = {
+INTERVALS: dict[Contributions, Callable[..., paired.PairedDifference]] = {
     "independent": paired.bootstrap_difference,
     "right-or-wrong": paired.score_difference,
     "serial": paired.serial_difference,
@@ -159,13 +142,9 @@ INTERVALS: dict[Contributions, _Interval] = {
 def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore, *, comparisons: int = 1) -> Comparison:
     """Return the quality difference with its paired 95% interval, and the agreement of the predictions.
 
-    With several `comparisons`, the candidates' intervals hold simultaneously (Bonferroni). The quality of the best
-    candidate is therefore not overestimated.
-
-    Each ``samples.safetensors`` may contain ``quality``, float32 [N], and ``prediction``, int64 [N]. ``quality``
-    contains one contribution per sample or per resample. The kind of contribution (see `tasks.results`) determines how
-    the interval is computed. The interval is None if ``quality`` is missing or contains only one value. The agreement
-    is None if ``prediction`` is missing.
+    With several `comparisons`, the candidates' intervals hold simultaneously (Bonferroni), so the quality of the best
+    candidate is not overestimated. Each ``samples.safetensors`` may contain ``quality``, float32 [N], and
+    ``prediction``, int64 [N]. The interval is None if ``quality`` is missing or contains only one value.
 
     Raises
     ------

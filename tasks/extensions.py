@@ -1,9 +1,7 @@
 """Registries of nightquant's extensions: quantization methods, runtimes and domains.
 
-Each entry names a class, which is imported on first use. Validating a workload file therefore imports only the runtimes
-that the file names, and does not import torch. Any layer of `tasks` can look up an extension without importing a higher
-layer. A domain's entry names the workload class, whose module does not import torch. The workload class contains the
-import path of the domain.
+Each entry names a class, which is imported on first use, so that validating a workload file does not import torch. A
+domain's entry names the workload class, which contains the import path of the domain.
 """
 
 from __future__ import annotations
@@ -30,10 +28,7 @@ Need = Literal["calibration", "fine-tuning"]  # features that a method may requi
 
 @dataclass(frozen=True)
 class Registry(Generic[T]):
-    """Registry that maps names to stateless classes (``"module:class"``); the first entry is the default.
-
-    ``kind`` describes an entry in error messages.
-    """
+    """Registry that maps names to stateless classes (``"module:class"``); the first entry is the default."""
 
     kind: str
     entries: Mapping[str, str]
@@ -42,23 +37,11 @@ class Registry(Generic[T]):
         return iter(self.entries)
 
     def __getitem__(self, name: str) -> T:
-        """Import and instantiate a registered class.
-
-        Raises
-        ------
-        ValueError
-            The name is unknown; the message lists the registered names.
-        """
+        """Import and instantiate a registered class."""
         return cast(T, self.named(name)())
 
     def named(self, name: str) -> Any:  # any class can be registered
-        """Import a registered class.
-
-        Raises
-        ------
-        ValueError
-            The name is unknown; the message lists the registered names.
-        """
+        """Import a registered class; raise ValueError if the name is unknown."""
         if name not in self.entries:
             suggestion = did_you_mean(name, self.entries)
             raise ValueError(f'unknown {self.kind} "{name}"{suggestion}: expected one of {", ".join(self.entries)}')

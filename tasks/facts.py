@@ -1,7 +1,6 @@
 """Facts about candidates (evaluations and proofs, but never measurements), which later runs look up in the store.
 
-A fact is valid only for the same code, inputs, hardware, libraries and instruction sets. If a
-condition changes, the run determines the fact again.
+A fact is valid only for the same code, inputs, hardware, libraries and instruction sets.
 """
 
 from __future__ import annotations

@@ -29,13 +29,11 @@ def judge(
 ) -> Judgement:
     """Return the decisions about the current bundle and the candidates.
 
-    The baseline is left out unless it is a float candidate that could be deployed and satisfies every rule.
-
-    The gate rejects a candidate that failed or breaks a rule, and holds a candidate if a rule is undecided. A candidate
-    that satisfies every rule passes. Among the passing candidates that can be deployed, the gate promotes the best by
-    ``objective``. A candidate replaces a good current bundle only if it is clearly better by ``objective``, or passes a
-    rule that is undecided for the bundle. Speed ratios compare timings from the same launches. If the current bundle
-    could not be looked up or measured, the gate holds all passing candidates.
+    The gate rejects a candidate that failed or breaks a rule, and holds a candidate if a rule is undecided. Among the
+    passing candidates that can be deployed, the gate promotes the best by ``objective``. A candidate replaces a good
+    current bundle only if it is clearly better, or passes a rule that is undecided for the bundle. If the current
+    bundle could not be looked up or measured, the gate holds all passing candidates. The baseline is left out unless it
+    is a float candidate that could be deployed and satisfies every rule.
 
     Parameters
     ----------

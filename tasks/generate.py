@@ -25,18 +25,10 @@ END_OF_LINE = "<eos>"
 def sample_words(
     model: Call, vocabulary: Sequence[str], spec: WordLanguageModelSpec, *, words: int, temperature: float, seed: int
 ) -> Iterator[str]:
-    """Sample words one at a time; each word is the model's next input.
+    """Sample words one at a time; each word is the model's next input, and the first is drawn uniformly.
 
-    The model's first input is a uniformly drawn word. The next word is drawn with the weights
-    ``exp(logits / temperature)``. The PyTorch tutorial "Dynamic Quantization on an LSTM Word Language Model" draws
-    words in the same way. Temperatures below 1 favour likely words; temperatures above 1 make the weights more uniform.
-    Equal seeds produce equal random numbers, so that the texts of two models can be compared. `END_OF_LINE` ends a
-    line.
-
-    Raises
-    ------
-    MeasurementError
-        The model's logits contain NaN or infinities.
+    The next word is drawn with the weights ``exp(logits / temperature)``, as in the PyTorch tutorial "Dynamic
+    Quantization on an LSTM Word Language Model". Equal seeds produce equal random numbers.
     """
     generator = torch.Generator().manual_seed(seed)
     h, c = zero_state(spec, 1)
@@ -50,13 +42,7 @@ def sample_words(
 
 
 def word_weights(logits: Tensor, temperature: float) -> Tensor:
-    """Return ``exp(logits / temperature)``, float64 [V], scaled to a maximum of 1 to avoid overflow.
-
-    Raises
-    ------
-    MeasurementError
-        A logit is NaN or infinite.
-    """
+    """Return ``exp(logits / temperature)``, float64 [V], scaled to a maximum of 1 to avoid overflow."""
     if not bool(torch.isfinite(logits).all()):
         raise MeasurementError("The model's logits contain NaN or infinities.", hint="Try another recipe.")
     return (logits.double() - logits.max()).div(temperature).exp()
@@ -77,22 +63,18 @@ def as_text(words: Iterator[str]) -> Iterator[str]:
 def generate(
     workload: Workload, recipe: Recipe, workspace: Workspace, *, words: int, temperature: float, seed: int
 ) -> Iterator[str]:
-    """Build a recipe's missing artifacts, then sample text from the recipe's model and return the text in pieces.
-
-    The model runs in the recipe's last runtime, because workload files list the fastest runtime last.
+    """Build a recipe's missing artifacts, then sample text from the recipe's model in its last runtime.
 
     Raises
     ------
     ConfigurationError
-        The model does not predict words, the temperature is not positive, or the number of words is negative.
+        The model does not predict words, or the temperature is not positive.
     """
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ConfigurationError(
             f"The temperature is {temperature}, but must be a finite number above 0.",
             hint="Use 1.0 to sample from the model's unmodified distribution.",
         )
-    if words < 0:
-        raise ConfigurationError(f"The number of words is {words}, but must be 0 or more.")
     if not isinstance(workload, LanguageModelWorkload):
         raise ConfigurationError(
             f'Workload "{workload.name}" (domain "{workload.domain}") does not generate text.',

@@ -9,7 +9,7 @@ from pathlib import Path
 from storage.artifacts import artifact_digest
 from storage.bundles import BundleStore
 from storage.digest import JsonObject, file_digest
-from storage.errors import BundleError, ConfigurationError, StoreError, UnavailableError
+from storage.errors import BundleError, ConfigurationError, UnavailableError
 from storage.seal import check_sums, listed, read_manifest
 from tasks.extensions import RUNTIMES
 from tasks.job import Job, Workspace
@@ -28,15 +28,10 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
     If the bundle's files cannot be used, ``fault`` gives the reason. If this function raises an error, the bundle may
     still exist and be usable.
 
-    Parameters
-    ----------
-    candidates
-        Tonight's candidates, which may include the current bundle.
-
     Raises
     ------
     StoreError
-        The store is not readable or writable, or its pointer to the bundle is damaged.
+        The store cannot be read, or its pointer to the bundle is damaged.
     UnavailableError
         This host lacks a package that the bundle's runtime needs.
     BundleError
@@ -51,16 +46,11 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
         sums = check_sums(folder)
         manifest = read_manifest(folder, sums)
         digests = listed(folder, sums)
-        if missing := [name for name in manifest["model"]["files"] if name not in digests]:
-            raise BundleError(
-                f"The manifest in {folder} names the file {missing[0]!r}, which is not in the bundle.",
-                hint="Do not use the bundle; roll back to an earlier bundle.",
-            )
         recipe, runtime = Recipe.model_validate(manifest["recipe"]), manifest["model"]["runtime"]
         RUNTIMES[runtime].require_installed(runtime)
         same = next((candidate for candidate in candidates if _is_same(candidate, digests, manifest, workspace)), None)
         deployed = same or _as_candidate(folder, sums, digests, manifest, recipe, workspace)
-    except (BundleError, ConfigurationError, ValueError) as error:
+    except (BundleError, ConfigurationError, LookupError, ValueError) as error:
         if not _is_bundle_fault(error):
             raise
         return Incumbent(version=pointer.version, fault=str(error))
@@ -97,14 +87,7 @@ def _as_candidate(
     size = int(_recorded(manifest, "size_bytes") or sum((folder / name).stat().st_size for name in files))
     made_from: dict[str, object] = {"sha256sums": sums}
     digest = artifact_digest(KIND, made_from)
-    copy = workspace.store.find(KIND, digest)
-    if copy is not None and any(file_digest(copy / name) != digests[name] for name in files):
-        # The copy in the artifact store is damaged, but the bundle may be intact.
-        raise StoreError(
-            f"The folder {copy} contains a damaged or altered copy of the bundle.",
-            hint="Remove this folder; the next run copies the bundle again.",
-        )
-    if copy is None:
+    if workspace.store.find(KIND, digest) is None:
         with workspace.store.create(KIND, digest, made_from) as draft:
             for name in files:
                 shutil.copyfile(folder / name, draft / name)
@@ -119,7 +102,7 @@ def _as_candidate(
 
 
 def _is_same(candidate: CandidateRef, digests: Mapping[str, str], manifest: JsonObject, workspace: Workspace) -> bool:
-    """Return whether the candidate's files equal the bundle's files. Not every runtime builds reproducible files."""
+    """Return whether the candidate's files equal the bundle's; not every runtime builds reproducible files."""
     if candidate.digest != manifest["sources"]["quantized"]:
         return False
     built = workspace.store.digests(candidate.kind, candidate.digest)

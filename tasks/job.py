@@ -19,10 +19,7 @@ W = TypeVar("W", bound=Workload)
 
 
 class Progress(Protocol):
-    """Callback that receives a stage's progress: the completed work, the total work and the unit.
-
-    The callback runs in the stage's thread.
-    """
+    """Callback that receives a stage's completed work, total work and unit, in the stage's thread."""
 
     def __call__(self, done: float, total: float, unit: str = "") -> None:
         """Report the stage's progress."""
@@ -50,15 +47,10 @@ class Workspace:
 
     @contextmanager
     def alone(self, digest: str) -> Iterator[Path]:
-        """Hold an artifact's lock while the block makes the artifact; wait if another process holds the lock.
+        """Hold an artifact's lock while the block makes the artifact.
 
-        Yield a folder for intermediate files, from which interrupted work can resume. The folder is removed when the
-        block ends, unless the block is interrupted, the store is not writable, or a transient error occurs.
-
-        Raises
-        ------
-        StoreError
-            The store is not writable.
+        Yield a folder for intermediate files, from which interrupted work can resume. It is removed when the block
+        ends, unless the block is interrupted, the store is not writable, or a transient error occurs.
         """
         with passing_lock(self.store.work_folder(digest).with_suffix(".lock")):
             work = self.store.work_folder(digest)  # create the folder again, because the lock's last holder removed it

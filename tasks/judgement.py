@@ -1,7 +1,6 @@
 """A night's decisions about a workload: one for each candidate, and one for the current bundle.
 
-The gate makes its decisions before packaging. The store records the outcome after packaging: the result of
-`Judgement.packaged` or `Judgement.not_packaged`.
+The gate decides before packaging. The store records `Judgement.packaged` or `Judgement.not_packaged`.
 """
 
 from __future__ import annotations
@@ -40,11 +39,7 @@ class Standing(Frozen):
 
 
 class Judgement(Frozen):
-    """A workload's decisions, in the order of the ``measurements`` rows.
-
-    ``incumbent`` is None if the workload has no current bundle. ``unknown`` is ``""`` if the current bundle could be
-    judged. If the current bundle could not be judged, ``unknown`` contains the reason, and no candidate is promoted.
-    """
+    """A workload's decisions; ``unknown`` is the reason that the current bundle could not be judged, or ``""``."""
 
     decisions: tuple[GateDecision, ...]
     incumbent: Standing | None = None

@@ -1,7 +1,4 @@
-"""Isolate libraries: report each error on one line, and keep the libraries' messages out of the run's output.
-
-Users can quantize any model, so libraries can fail in ways that nightquant does not foresee.
-"""
+"""Isolate libraries: report each error on one line, and keep the libraries' messages out of the run's output."""
 
 from __future__ import annotations
 
@@ -48,9 +45,8 @@ def in_one_line(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the module and the line of the user's code that raised an error, or "" if neither is known.
-
-    The phrase begins with a space, for example ``" in module encoder.0 (Layer), net.py, line 7"``.
+    """Return the module and line of the user's code that raised an error, such as `` in module 0 (Layer), net.py, line
+    7``.
     """
     modules: list[Any] = []
     line, places = "", []
@@ -73,13 +69,7 @@ def place_of(error: BaseException) -> str:
 
 @contextmanager
 def reported_as(action: str) -> Iterator[None]:
-    """Convert an unexpected error in the block to a one-line error that gives the failed action, reason and place.
-
-    Raises
-    ------
-    LibraryError
-        The block raised an error that is not a `NightquantError`.
-    """
+    """Convert an unexpected error in the block to a `LibraryError` with the failed action, reason and place."""
     try:
         yield
     except NightquantError:
@@ -101,9 +91,8 @@ def library_error(action: str, error: BaseException) -> LibraryError:
 def contained(*, passed_on: bool = False) -> Iterator[None]:
     """Suppress the block's printed text, logs and warnings, including text that native code prints.
 
-    Warnings about the user's own files are shown. If the block raises an error, the suppressed text is added to the
-    error as a note. If the block succeeds, the text is dropped, or written to standard error if `passed_on` is true.
-    The redirection affects the entire process, so a process may run only one stage at a time.
+    Warnings about the user's own files are shown. The text becomes a note of an error, or is written to standard error
+    if the block succeeds and `passed_on` is true. The redirection affects the entire process.
     """
     with tempfile.TemporaryFile() as printed:
         try:

@@ -32,7 +32,6 @@ class Machine(Frozen):
     """The hardware, which never changes, and the environment, which changes only with upgrades.
 
     ``product`` is the firmware's name for the host (for example, a cloud instance type), or ``""`` if unknown.
-    ``libraries`` contains the installed versions of `LIBRARIES` and of the runtimes' libraries.
     """
 
     cpu: str
@@ -80,11 +79,7 @@ class Pressure(Frozen):
 
 
 class Evidence(Frozen):
-    """The host's state at ``at_s`` (Unix time); ``host`` is the host's network name.
-
-    ``steal_s`` is the processor time that other guests have taken since boot, or None if the system does not report it.
-    ``proof_wall_s`` is the number of seconds spent making the proofs (`tasks.proofs`).
-    """
+    """The host's state at ``at_s`` (Unix time); ``steal_s`` is the time that other guests have taken since boot."""
 
     when: Literal["before", "after"]
     at_s: float

@@ -38,13 +38,7 @@ class Call(Protocol):
 
 
 def tensors_of(result: object) -> tuple[Tensor, ...]:
-    """Return a model's result as a tuple of tensors.
-
-    Raises
-    ------
-    QuantizationError
-        The model's result has an unsupported type, for example a dict.
-    """
+    """Return a model's result as a tuple of tensors; raise QuantizationError if it has another type."""
     items = tuple(result) if isinstance(result, tuple | list) else (result,)
     tensors = tuple(item for item in items if isinstance(item, Tensor))
     if len(tensors) == len(items) and items:
@@ -67,13 +61,7 @@ def outputs_of(model: Call, examples: Mapping[str, Tensor]) -> tuple[Tensor, ...
 
 
 def finite_outputs(model: Call, examples: Mapping[str, Tensor], recipe: str) -> tuple[Tensor, ...]:
-    """Call a recipe's model with its example inputs.
-
-    Raises
-    ------
-    QuantizationError
-        The call raises an error, or an output contains NaN or infinities.
-    """
+    """Call a recipe's model; raise QuantizationError if the call fails or an output is not finite."""
     try:
         outputs = outputs_of(model, examples)
     except NightquantError:

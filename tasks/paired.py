@@ -1,9 +1,9 @@
 """Compute the difference between two results on the same samples, with a 95% interval.
 
-Samples stay paired, so that the common effect of difficult samples cancels out. ``docs/quality.md`` compares the
-types of intervals. With several ``comparisons``, the probability that every interval contains its true difference is
-95%. Each interval gets an equal part of the 5% error (Bonferroni). See Dunn, "Multiple comparisons among means",
-Journal of the American Statistical Association 56, 1961.
+Samples stay paired, so that the common effect of difficult samples cancels out. With several ``comparisons``, each
+interval gets an equal part of the 5% error (Bonferroni). See Dunn, "Multiple comparisons among means", Journal of the
+American Statistical Association 56, 1961. All functions take one number per sample in the same order, [N], and raise
+ValueError if the arrays are empty or differ in length.
 """
 
 from __future__ import annotations
@@ -42,21 +42,9 @@ def score_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: 
     """Return the score interval of the difference between two accuracies, in percentage points.
 
     See Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample
-    design", Statistics in Medicine 17, 1998. The interval contains all differences that a score test at the 5% level
-    does not reject. The test estimates the variance under each tested difference. If both results agree on all N
-    samples, the interval's ends are ±z² / (N + z²). Agreement on N samples does not prove that the results never
+    design", Statistics in Medicine 17, 1998. A right answer counts 100, and a wrong answer 0. If both results agree on
+    all N samples, the interval's ends are ±z² / (N + z²), because agreement does not prove that the results never
     differ.
-
-    Parameters
-    ----------
-    baseline, candidate
-        One number per sample, [N]: 100 for a correct answer and 0 for a wrong answer. Both arrays list the samples in
-        the same order.
-
-    Raises
-    ------
-    ValueError
-        The arrays are empty, differ in length, or contain numbers other than 0 and 100.
     """
     before, after = _paired(baseline, candidate)
     if not np.isin([before, after], [RIGHT, WRONG]).all():
@@ -70,21 +58,9 @@ def score_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: 
 def serial_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: int = 1) -> PairedDifference:
     """Return Student's t interval of the mean difference between two autocorrelated series.
 
-    The differences are divided into ten blocks of equal length. Block means are nearly independent if the blocks are
-    much longer than the range of the dependence. Schmeiser, "Batch size effects in the analysis of simulation output",
-    Operations Research 30(3), 1982, recommends at least ten blocks. With more blocks, the intervals of short series are
-    too narrow; with fewer blocks, all intervals are wider. The number of blocks is fixed, so longer series have longer
-    blocks.
-
-    Parameters
-    ----------
-    baseline, candidate
-        Values of the series in order, [N], in any unit; N is at least 2.
-
-    Raises
-    ------
-    ValueError
-        The arrays have fewer than 2 values, differ in length, or contain NaN or infinities.
+    The differences are divided into ten blocks, whose means are nearly independent if the blocks are much longer than
+    the range of the dependence. Schmeiser, "Batch size effects in the analysis of simulation output", Operations
+    Research 30(3), 1982, recommends at least ten; with more blocks, the intervals of short series are too narrow.
     """
     differences = _differences(baseline, candidate)
     if len(differences) < 2:
@@ -102,20 +78,8 @@ def bootstrap_difference(
     """Return the bootstrap interval of the mean difference between two results on the same independent samples.
 
     Samples are drawn with replacement and stay paired (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993,
-    chapters 6 and 13). The percentiles are expanded, so that the interval is not too narrow if there are few samples.
-    See Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 69(4), 2015, section 5.3.
-
-    Parameters
-    ----------
-    baseline, candidate
-        One number per sample, [N], in any unit; both arrays list the samples in the same order.
-    seed
-        Seed for drawing samples; equal seeds give equal intervals.
-
-    Raises
-    ------
-    ValueError
-        The arrays are empty, differ in length, or contain NaN or infinities.
+    chapters 6 and 13). The percentiles are expanded, so that the interval is not too narrow for few samples:
+    Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 69(4), 2015, section 5.3.
     """
     differences = _differences(baseline, candidate)
     mean = float(differences.mean())
@@ -130,18 +94,9 @@ def bootstrap_difference(
 def resampled_difference(baseline: ArrayLike, candidate: ArrayLike, *, comparisons: int = 1) -> PairedDifference:
     """Return the percentile bootstrap interval of the difference in a quality that is not a mean, such as F1.
 
-    See Efron and Tibshirani, 1993, chapter 13. The results stay paired, because both results use the same resamples.
-    ``mean``, the mean difference over the resamples, can differ from the difference on the original samples.
-
-    Parameters
-    ----------
-    baseline, candidate
-        Quality on each resample, [R]. NaN values, for example from a resample that lacks a class, are ignored.
-
-    Raises
-    ------
-    ValueError
-        The arrays are empty or differ in length, or no resample yields both quality values.
+    The arrays contain the quality on each resample, [R]; both results use the same resamples (Efron and Tibshirani,
+    1993, chapter 13). NaN values, for example from a resample that lacks a class, are ignored. ``mean``, the mean
+    difference over the resamples, can differ from the difference on the original samples.
     """
     before, after = _paired(baseline, candidate)
     differences = (after - before)[np.isfinite(before) & np.isfinite(after)]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
-from typing import cast
 
+import torch
 from torch import Tensor
 
 from storage.errors import NightquantError
-from tasks.build import build_candidate, model_source
+from tasks.build import build_candidate, model_source, open_candidate
 from tasks.checkpoint import obtain
-from tasks.data.weights import build_blank, read_fetched
+from tasks.data.weights import build_blank
 from tasks.extensions import DOMAINS, METHODS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.libraries import LibraryError, reported_as
@@ -22,17 +23,20 @@ from tasks.outputs import finite_outputs, outputs_of
 from tasks.quantize.coverage import excluded_modules
 from tasks.quantize.export import export
 from tasks.quantize.source import ModelSource
-from tasks.refs import DatasetRef
+from tasks.quantize.spec import excluding
+from tasks.refs import CandidateRef, DatasetRef
 from tasks.results import CandidatePreview, Preview
-from tasks.user_code import call_factory, in_its_own_words, opened
-from tasks.workload.base import FactorySpec, FetchedCheckpoint, FromFile, SeededCheckpoint
+from tasks.sensitivity import sensitivity
+from tasks.user_code import in_its_own_words
+from tasks.workload.base import SeededCheckpoint
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
-# Keys that accept ``module:callable`` as a value.
-_CALLABLES = ("factory", "collate", "train", "metric")
 TRAINS = "trains on first use"
 _FAILED = "Trying out the workload failed"
+# A candidate's pace is measured until it made these calls or took this long.
+_CALLS, _LONGEST_S = 5, 5.0
+_NAMED = 3  # layers that lose most
 
 
 @dataclass
@@ -65,7 +69,6 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
         for runtime in dict.fromkeys(name for recipe in workload.recipe for name in recipe.runtimes):
             with problems.noted():
                 RUNTIMES[runtime].require_installed(runtime)
-        _import_callables(workload, problems)
         dataset, job = _prepare_job(workload, workspace, problems)
         result = Preview(
             workload=workload.name,
@@ -76,9 +79,7 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
             methods={name: _misfit(name, workload) for name in METHODS},
             runtimes={name: _missing(name) for name in RUNTIMES},
         )
-        if job is None:
-            _try_parts(workload, dataset, workspace, problems)
-        else:
+        if job is not None:
             with problems.noted():
                 DOMAINS[workload.domain].check(job, workspace)
                 result = result.model_copy(update=_call_model(job, model_source(job, workspace), workspace))
@@ -87,13 +88,7 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
 
 
 def try_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace: Workspace) -> CandidatePreview:
-    """Build a recipe's candidate; for runtimes that compile slowly, only export the model.
-
-    Raises
-    ------
-    NightquantError
-        The candidate cannot be built; see `tasks.build.build_candidate`.
-    """
+    """Build a recipe's candidate; for runtimes that compile slowly, only export the model."""
     name, source = f"{recipe.name}/{runtime}", model_source(job, workspace)
     excluded_modules(build_blank(source.architecture.build), recipe.exclude)
     RUNTIMES[runtime].require_installed(runtime)
@@ -105,23 +100,29 @@ def try_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace: W
     return CandidatePreview(candidate=name, coverage=built.coverage, built=built)
 
 
-def _import_callables(workload: Workload, problems: _Problems) -> None:
-    for name in ("data", "model", "checkpoint", "evaluate", "fine_tune"):
-        section = getattr(workload, name, None)
-        for key in _CALLABLES:
-            reference = getattr(section, key, None)
-            if isinstance(section, FromFile) and isinstance(reference, str) and ":" in reference:
-                with problems.noted(), opened(f"{name}.{key}", reference, section.folder):
-                    pass
+def pace(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> float:
+    """Return the duration of a candidate's shortest call, in seconds per row; stop after `_LONGEST_S` seconds."""
+    inputs = tuple(model_source(job, workspace).example_inputs.values())
+    opened, calls = open_candidate(candidate, workspace, torch.get_num_threads()), list[float]()
+    with opened.scope(), torch.inference_mode():
+        while len(calls) < _CALLS and sum(calls) < _LONGEST_S:
+            began = time.perf_counter()
+            opened.call(*inputs)
+            calls.append(time.perf_counter() - began)
+    return min(calls) / job.workload.benchmark.batch_size
+
+
+def worst_layers(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[tuple[str, ...], Recipe] | None:
+    """Return the layers that lose most, and a recipe that keeps them float; None if no other layer is quantized."""
+    ranking = sensitivity(job, recipe, workspace)
+    count = min(_NAMED, len(ranking) - 1)  # at least one layer must stay quantized
+    return (tuple(layer.module for layer in ranking[:count]), excluding(recipe, ranking, count)) if count > 0 else None
 
 
 def _prepare_job(
     workload: Workload, workspace: Workspace, problems: _Problems
 ) -> tuple[DatasetRef | None, Job[Workload] | None]:
-    """Return the data set and the job; each is None if it could not be prepared.
-
-    Use seeded random weights instead of training.
-    """
+    """Return the data set and the job, with random weights instead of training; each is None on failure."""
     untrained = workload
     if workload.checkpoint.kind == "train":
         untrained = workload.model_copy(update={"checkpoint": SeededCheckpoint(kind="seeded")})
@@ -132,15 +133,6 @@ def _prepare_job(
         dataset = DOMAINS[workload.domain].prepare(workload, workspace)
         job = Job(workload, dataset, obtain(untrained, dataset, workspace))
     return dataset, job
-
-
-def _try_parts(workload: Workload, dataset: DatasetRef | None, workspace: Workspace, problems: _Problems) -> None:
-    if isinstance(workload.model, FactorySpec):
-        with problems.noted():
-            build_blank(lambda: call_factory(cast(FactorySpec, workload.model)))
-    if dataset is None and isinstance(workload.checkpoint, FetchedCheckpoint):
-        with problems.noted():
-            read_fetched(workload.checkpoint, workspace)
 
 
 def _call_model(job: Job[Workload], source: ModelSource, workspace: Workspace) -> dict[str, object]:

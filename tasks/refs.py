@@ -31,11 +31,9 @@ class ArtifactRef(Frozen):
 class DatasetRef(ArtifactRef):
     """A prepared data set: samples (or tokens) per split, number of classes, vocabulary size, and sample shape.
 
-    ``tokens_per_sample`` is the number of tokens that count as one sample if the splits are streams of tokens, else 1.
-    ``calibration_digest`` is the SHA-256 of the calibration split's files, or ``""`` if the split is missing. ``notes``
-    describes how the samples were prepared, for readers of the report. ``judged_on`` is the split that is read instead
-    of the test split while a search selects recipes. ``at_most`` is the maximum size of a random sample of the
-    ``judged_on`` split; 0 means the complete split.
+    ``tokens_per_sample`` is the number of tokens that count as one sample if the splits are streams of tokens.
+    ``judged_on`` replaces the test split while a search selects recipes, and ``at_most`` limits its size (0 means all).
+    ``notes`` describes how the samples were prepared.
     """
 
     splits: dict[str, int]
@@ -50,30 +48,23 @@ class DatasetRef(ArtifactRef):
     judged_on: str = Field(default="test", exclude=True)
 
     def samples(self, split: str) -> int:
-        """Return a split's number of samples, or 0 if the split does not exist; round up if the split is a stream."""
+        """Return a split's number of samples, or 0 if the split does not exist."""
         return math.ceil(self.splits.get(split, 0) / self.tokens_per_sample)
 
     def as_prepared(self) -> DatasetRef:
-        """Return the data set with ``judged_on`` and ``at_most`` reset, so that the complete test split is read."""
+        """Return the data set with the complete test split."""
         return self.model_copy(update={"at_most": 0, "judged_on": "test"})
 
 
 class CheckpointRef(ArtifactRef):
-    """Float weights and the number of parameters.
-
-    ``notes`` lists accepted differences between the weights and the model.
-    """
+    """Float weights; ``notes`` lists accepted differences between the weights and the model."""
 
     parameters: int
     notes: tuple[str, ...] = ()
 
 
 class Architecture(Frozen):
-    """Description of a float model; the weights are not included.
-
-    ``model`` is the ``[model]`` section of the workload file. ``folder`` is the workload file's folder, which is
-    searched first for the user's code.
-    """
+    """Description of a float model without its weights; ``folder`` is searched first for the user's code."""
 
     domain: str
     model: dict[str, JsonValue]
@@ -97,12 +88,11 @@ class ModuleCoverage(Frozen):
 
 
 class CandidateRef(ArtifactRef):
-    """A candidate: the result of one recipe for one runtime, built and opened by `tasks.runtimes`.
+    """A candidate: the result of one recipe for one runtime.
 
     ``size_bytes`` is the serialized size as counted by the runtime. ``shared`` contains the digests of artifacts that
-    several candidates share, keyed by kind. ``recipe_digest`` is the digest of the recipe, and ``source_digest`` is the
-    digest of the code that built the candidate. ``notes`` says where the runtime's tools quantize in another way than
-    the recipe asks.
+    several candidates share, keyed by kind. ``source_digest`` is the digest of the code that built the candidate.
+    ``notes`` says where the runtime's tools quantize in another way than the recipe asks.
     """
 
     recipe: str

@@ -1,7 +1,6 @@
 """Results of the stages, as small frozen values that are passed between tasks; this module does not import torch.
 
-`tasks.rows` copies each field of `Evaluation`, `Comparison`, `Timing`, `ServedCapacity` and `tasks.proofs.Proof` to the
-``measurements`` column of the same name. Fields without a column are ignored.
+`tasks.rows` copies fields to the ``measurements`` columns of the same name.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Contributions = Literal["independent", "right-or-wrong", "serial", "resampled"]
 
 
 class Proposal(Frozen):
-    """Proposed keys for a new workload file, grouped by section; ``reasons`` has an entry for each ``section.key``."""
+    """Proposed keys for a new workload file, grouped by section, with reasons keyed by ``section.key``."""
 
     sections: dict[str, dict[str, object]] = Field(default_factory=dict)
     reasons: dict[str, str] = Field(default_factory=dict)
@@ -34,10 +33,9 @@ class Proposal(Frozen):
 class Evaluation(Frozen):
     """The quality of one candidate; ``quality`` is the metric value that the gate uses.
 
-    ``quality_batched`` is the quality with several rows per call; it differs from ``quality`` only if rows share
-    activation ranges. ``batch_difference`` and ``batch_changed`` come from `tasks.proof.golden.Batching`. ``outputs``
-    is an artifact with golden tensors (the timed inputs and the resulting outputs) and per-sample results.
-    ``constant_quality`` is the quality of the best constant answer, or None if it is unknown.
+    ``quality_batched`` is the quality with several rows per call; it differs only if rows share activation ranges.
+    ``batch_difference`` and ``batch_changed`` come from `tasks.proof.golden.Batching`. ``outputs`` is an artifact with
+    golden tensors and per-sample results. ``constant_quality`` is the quality of the best constant answer, if known.
     """
 
     # Write ``NaN`` and ``Infinity`` to JSON, because ``null`` means that the batch difference was not measured.
@@ -77,7 +75,7 @@ class Comparison(Frozen):
 class LayerSensitivity(Frozen):
     """A quantized layer's signal-to-noise ratio and rank; the layer with rank 1 has the lowest ratio.
 
-    ``kept_float_quality`` is the model's quality if this layer and all layers with a lower ratio stay in float.
+    ``kept_float_quality`` is the quality if this layer and all layers with a lower ratio stay in float.
     """
 
     recipe: str
@@ -91,15 +89,11 @@ class LayerSensitivity(Frozen):
 class Timing(Frozen):
     """One candidate's timing in one setting; ``speedup`` is the baseline's latency divided by the candidate's latency.
 
-    Fields with the suffixes ``_low`` and ``_high`` are the ends of the 95% interval. The gate checks the ``_bound_``
-    fields and the ends of ``over_incumbent`` (the current bundle's latency divided by the candidate's latency). Fields
-    with the prefix ``cold_`` describe calls with cold caches. Percentiles are computed from single calls, and are None
-    if too few calls were made. ``block_launch``, ``block_round`` and ``block_s`` (seconds per call) contain the raw
-    samples, in the order of measurement. ``cold_launch`` and ``cold_s`` contain the raw samples with cold caches.
-    ``runtime_gain``, ``int8_gain`` and ``over_best_float`` describe the calls that the gate uses (see
-    `tasks.benchmark.protocol.Measured`).
-    ``threads_used`` is the largest number of threads that any launch kept busy. ``sequence_length`` is None if the
-    setting uses the primary sequence length.
+    Fields with the suffixes ``_low`` and ``_high`` are the ends of the 95% interval; the gate checks the ``_bound_``
+    fields and ``over_incumbent``. Fields with the prefix ``cold_`` describe calls with cold caches. ``block_launch``,
+    ``block_round`` and ``block_s`` contain the raw samples, in the order of measurement. ``threads_used`` is the
+    largest number of threads that any launch kept busy. ``sequence_length`` is None if the setting uses the primary
+    sequence length.
     """
 
     recipe: str
@@ -163,8 +157,7 @@ class Timing(Frozen):
 class ServedCapacity(Frozen):
     """The host's capacity when serving one candidate, in requests per second and relative to the baseline's capacity.
 
-    The latency percentiles were measured at the highest request rate that meets the latency bound. ``capacity_limit``
-    is ``""`` unless the load generator limited the rate.
+    ``capacity_limit`` is ``""`` unless the load generator limited the rate.
     """
 
     capacity_scenario: Scenario
@@ -183,9 +176,8 @@ class ServedCapacity(Frozen):
 class BenchmarkResult(Frozen):
     """All timings of one workload, with the A/A check and the host's state.
 
-    ``refused`` maps ``recipe/runtime`` to the reason that the candidate was not timed. ``proofs`` maps subjects to
-    proofs, and ``capacities`` maps subjects to capacities. ``unknown`` gives the reason for each missing value, keyed
-    by subject and ``measurements`` column.
+    ``refused`` maps ``recipe/runtime`` to the reason that the candidate was not timed. ``unknown`` gives the reason for
+    each missing value, keyed by subject and ``measurements`` column.
     """
 
     workload: str
@@ -241,12 +233,10 @@ class CandidateResult(Frozen):
 class Incumbent(Frozen):
     """The current bundle, with its results from tonight's stages.
 
-    ``candidate`` is an artifact with the bundle's own files. If one of tonight's candidates has the same files as
-    the bundle, ``candidate`` is that candidate, and ``same_as`` is the candidate's name. If the files cannot be used,
-    ``candidate`` is None and ``fault`` is the reason. If a stage fails for a usable bundle, ``failure`` describes the
-    error, and quality and speed are unknown. ``made_as`` is the digest of the packaged candidate. ``coverage`` is the
-    fraction of the candidate's parameters that are in quantized modules. If the workload's checkpoint has changed since
-    the bundle was packaged, ``outdated`` describes the change.
+    ``candidate`` is an artifact with the bundle's own files, or tonight's candidate ``same_as`` with the same files. If
+    the files cannot be used, ``candidate`` is None and ``fault`` is the reason. If a stage fails, ``failure`` describes
+    the error. ``made_as`` is the digest of the packaged candidate. ``outdated`` says that the checkpoint has changed
+    since.
     """
 
     version: str
@@ -296,11 +286,9 @@ NOTICED_LOSS = 0.01  # losses up to this fraction of the float model's quality a
 class QualityLoss(Frozen):
     """A candidate's significant loss on test samples; ``share`` is the lost fraction of `Reference.unit`.
 
-    ``before`` and ``after`` are the qualities of the float model and the candidate. ``layers`` lists the layers with
-    the lowest signal-to-noise ratios. If ``ranks_for`` names a runtime, the runtime uses its own quantizer, but the
-    layers were ranked in torch's conversion. ``exclude`` is the value of the recipe's ``exclude`` key that keeps the
-    layers in float. ``left`` is the quality with ``exclude``, and ``share_left`` is the loss that remains; both are
-    None if they were not measured. ``refused`` is the reason that the gate refuses the candidate with ``exclude``.
+    ``layers`` have the lowest signal-to-noise ratios. If ``ranks_for`` names a runtime, the runtime uses its own
+    quantizer, but the layers were ranked in torch's conversion. With ``exclude``, the quality is ``left`` and the loss
+    ``share_left``; ``refused`` is the reason that the gate refuses the candidate with ``exclude``.
     """
 
     metric: str
@@ -344,10 +332,7 @@ class QualityLoss(Frozen):
 
 
 class Reference(Frozen):
-    """The user's float model in plain torch, evaluated on a sample of the test split.
-
-    A call takes ``row_s`` seconds per row.
-    """
+    """The user's float model in plain torch, evaluated on a sample of the test split at ``row_s`` seconds per row."""
 
     candidate: CandidateRef = Field(exclude=True)
     row_s: float
@@ -376,9 +361,8 @@ class Reference(Frozen):
 class CandidatePreview(Frozen):
     """The result of trying out a candidate: coverage and loss, or the ``obstacle`` that prevented the trial.
 
-    If building takes minutes, the trial only exports the model (``exported_only``). ``comparison`` is the comparison
-    with the float model on ``samples`` test samples. ``uncompared`` is the reason that the comparison is missing, or
-    ``""`` if the candidate is not compared.
+    If building takes minutes, the trial only exports the model. ``uncompared`` is the reason that the comparison is
+    missing. ``undecided`` says that the test split has too few samples for the gate's bound.
     """
 
     candidate: str
@@ -395,9 +379,7 @@ class CandidatePreview(Frozen):
 class Preview(Frozen):
     """The result of trying out a workload; fields are empty if ``problems`` prevented their computation.
 
-    ``methods`` and ``runtimes`` map the name of each method or runtime to the reason that it is unavailable, or to
-    ``""`` if it is available. ``reference`` is None if the float model's quality was
-    not measured. ``tracebacks`` are for ``--debug``, and ``job`` is for further stages.
+    ``methods`` and ``runtimes`` map each name to the reason that it is unavailable, or to ``""``.
     """
 
     workload: str

@@ -1,4 +1,7 @@
-"""A run's stages, as plain functions that take and return references; implementations are imported on first use."""
+"""A run's stages, as plain functions that take and return references; implementations are imported on first use.
+
+Each implementation's docstring describes its result and the errors that it raises.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,14 @@ if TYPE_CHECKING:
 
 
 def preview(workspace: Workspace, workload: Workload) -> Preview:
-    """Try out a workload's data, model and weights without training the model; see `tasks.preview`."""
+    """Try out a workload's data, model and weights without training the model."""
     from tasks.preview import preview as try_out
 
     return try_out(workload, workspace)
 
 
 def try_candidate(workspace: Workspace, job: Job[Workload], recipe: Recipe, runtime: str) -> CandidatePreview:
-    """Build a candidate as a trial; see `tasks.preview.try_candidate`."""
+    """Build a candidate as a trial."""
     from tasks.preview import try_candidate as try_out
 
     with contained():
@@ -44,57 +47,35 @@ def try_candidate(workspace: Workspace, job: Job[Workload], recipe: Recipe, runt
 
 
 def pace(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) -> float:
-    """Return the duration of a candidate's shortest call, in seconds per row; see `tasks.arrival.pace`."""
-    from tasks.arrival import pace as measure
+    """Return the duration of a candidate's shortest call, in seconds per row."""
+    from tasks.preview import pace as measure
 
     with reported_as(f"The candidate cannot be called in {candidate.runtime}"), contained():
         return measure(job, candidate, workspace)
 
 
 def worst_layers(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[tuple[str, ...], Recipe] | None:
-    """Return the layers that lose most, and a recipe that keeps them float; see `tasks.arrival.worst_layers`."""
-    from tasks.arrival import worst_layers as rank
+    """Return the layers that lose most, and a recipe that keeps them float."""
+    from tasks.preview import worst_layers as rank
 
     with reported_as("The layers cannot be ranked"), contained():
         return rank(job, recipe, workspace)
 
 
 def propose(workspace: Workspace, workload: Workload) -> Proposal:
-    """Propose keys for a workload file from its data, model and weights; see `tasks.domains.base.Domain.propose`."""
+    """Propose keys for a workload file from its data, model and weights."""
     require_domain(workload)
     return DOMAINS[workload.domain].propose(workload, workspace)
 
 
 def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:
-    """Return the workload's data set; prepare the data set if the store lacks it.
-
-    Raises
-    ------
-    InputError
-        The data is missing, damaged or refused.
-    ConfigurationError
-        A setting in the ``[data]`` section cannot be used.
-    UnavailableError
-        A library that the workload's domain needs is not installed.
-    StoreError
-        The store is not writable.
-    """
+    """Return the workload's data set; prepare the data set if the store lacks it."""
     require_domain(workload)
     return DOMAINS[workload.domain].prepare(workload, workspace)
 
 
 def obtain(workspace: Workspace, workload: Workload, dataset: DatasetRef) -> Job[Workload]:
-    """Return a job with the workload's float weights; obtain missing weights as ``checkpoint.kind`` specifies.
-
-    Raises
-    ------
-    InputError
-        The weights are missing, damaged or refused, or do not match the workload and its data set.
-    ConfigurationError
-        A setting in the ``[checkpoint]`` section cannot be used.
-    StoreError
-        The store is not writable.
-    """
+    """Return a job with the workload's float weights."""
     from tasks.checkpoint import obtain as obtain_checkpoint
 
     job = Job(workload, dataset, obtain_checkpoint(workload, dataset, workspace))
@@ -103,7 +84,7 @@ def obtain(workspace: Workspace, workload: Workload, dataset: DatasetRef) -> Job
 
 
 def build(workspace: Workspace, job: Job[Workload], recipe: Recipe, runtime: str) -> CandidateRef:
-    """Build a recipe's candidate for a runtime; see `tasks.build`."""
+    """Build a recipe's candidate for a runtime."""
     from tasks.build import build_candidate
 
     with contained():
@@ -111,13 +92,7 @@ def build(workspace: Workspace, job: Job[Workload], recipe: Recipe, runtime: str
 
 
 def evaluate(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) -> Evaluation:
-    """Compute a candidate's quality, or find an earlier evaluation; see `tasks.evaluate.find_or_evaluate`.
-
-    Raises
-    ------
-    MeasurementError
-        The model computes NaN or infinities, or its outputs do not match the data.
-    """
+    """Compute a candidate's quality, or find an earlier evaluation."""
     from tasks.evaluate import find_or_evaluate
 
     # If the user's metric prints text, redirect the text to standard error.
@@ -131,45 +106,14 @@ def compare(
     candidates: Sequence[Evaluation],
     comparisons: Sequence[int] | None = None,
 ) -> list[Comparison]:
-    """Return each candidate's quality difference with its paired 95% interval, and the agreement of the predictions.
-
-    See `tasks.evaluate.compare` for the conditions under which the interval or the agreement is missing.
-
-    Parameters
-    ----------
-    comparisons
-        For each candidate, the number of comparisons whose intervals hold simultaneously; the default is 1.
-
-    Raises
-    ------
-    MeasurementError
-        A candidate and the baseline were evaluated on different samples or with different metrics.
-    """
+    """Return each candidate's quality difference and agreement; `comparisons` are explained in `tasks.evaluate`."""
     from tasks.evaluate import compare_all
 
     return compare_all(baseline, candidates, workspace, comparisons)
 
 
 def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequence[CandidateRef]) -> Incumbent | None:
-    """Return the workload's current bundle as a candidate, or None if the workload has no current bundle.
-
-    If the bundle's files cannot be used, ``fault`` gives the reason. If this function raises an error, the bundle may
-    still exist and be usable.
-
-    Parameters
-    ----------
-    candidates
-        Tonight's candidates, which may include the current bundle.
-
-    Raises
-    ------
-    StoreError
-        The store is not readable or writable, or its pointer to the bundle is damaged.
-    UnavailableError
-        This host lacks a package that the bundle's runtime needs.
-    BundleError
-        The operating system cannot read the bundle.
-    """
+    """Return the workload's current bundle as a candidate; see `tasks.incumbent`."""
     from tasks.incumbent import find_incumbent as find
 
     return find(job, candidates, workspace)
@@ -190,20 +134,7 @@ def benchmark(
     profile: str,
     limit_s: float | None = None,
 ) -> BenchmarkResult:
-    """Measure the speed of a workload's candidates and baseline under the host's lock; results are never reused.
-
-    Parameters
-    ----------
-    limit_s
-        Time limit in seconds, excluding the wait for the host's lock.
-
-    Raises
-    ------
-    MeasurementError
-        The baseline is missing or was refused, a launch died, or `limit_s` was reached while the primary setting was
-        timed. Failures in further settings are reported in the result's ``refused``, and failures of memory
-        measurements or proofs in the result's ``unknown``.
-    """
+    """Measure the speed of a workload's candidates; see `tasks.benchmark.stage`."""
     from tasks.benchmark.messages import PROFILES
     from tasks.benchmark.stage import benchmark as time_candidates
 
@@ -213,7 +144,7 @@ def benchmark(
 def fastest_float(
     workspace: Workspace, job: Job[Workload], candidates: Sequence[BenchmarkCandidate], profile: str
 ) -> tuple[str, str]:
-    """Time float candidates; return the fastest, and the reason for the choice (`tasks.benchmark.stage`)."""
+    """Time float candidates; return the fastest, and the reason for the choice."""
     from tasks.benchmark.messages import PROFILES
     from tasks.benchmark.stage import fastest_float as find
 
@@ -221,7 +152,7 @@ def fastest_float(
 
 
 def rank_layers(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[RankedLayer, ...]:
-    """Return quantized layers in the order in which a search keeps them in float; see `tasks.search.order`."""
+    """Return quantized layers in the order in which a search keeps them in float."""
     from tasks.search.order import float_order
 
     with reported_as("The layers cannot be ranked"), contained(passed_on=True):
@@ -235,18 +166,7 @@ def time_trials(
     candidates: Sequence[BenchmarkCandidate],
     limit_s: float | None = None,
 ) -> Timed:
-    """Measure the speed of trials and of the baseline in two launches under the host's lock; see `tasks.search.speed`.
-
-    Parameters
-    ----------
-    limit_s
-        Time limit in seconds, excluding the wait for the host's lock.
-
-    Raises
-    ------
-    MeasurementError
-        The baseline was refused, a launch died, or `limit_s` was reached.
-    """
+    """Measure the speed of trials and of the baseline; see `tasks.search.speed`."""
     from tasks.search.speed import time_trials as time_all
 
     return time_all(job, baseline, candidates, workspace, limit_s=limit_s)

@@ -28,25 +28,19 @@ INPUT, OUTPUT = "input.", "output."
 # The metadata has a single key, because safetensors writes several keys in an order that changes from run to run.
 _NAMES = "names"
 # safetensors reports system errors only as text, for example ``I/O error: No space left on device (os error 28)``.
-_NUMBER = re.compile(r"(?P<reason>[^:]*) \(os error (?P<number>\d+)\)")
+_SYSTEM_ERROR = re.compile(r"(?P<reason>[^:]*) \(os error (?P<number>\d+)\)")
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file.
-
-    Raises
-    ------
-    OSError
-        The file cannot be written; safetensors' own error type is converted, because callers do not catch it.
-    """
+    """Write a safetensors file; raise OSError instead of safetensors' own error, which callers do not catch."""
     try:
         resolve_name("safetensors.torch:save_file")(
             dict(tensors), path, metadata=dict(metadata) if metadata is not None else None
         )
     except SafetensorError as error:
-        match = _NUMBER.search(str(error))
-        number = int(match["number"]) if match else errno.EIO
-        raise OSError(number, match["reason"].strip() if match else str(error), str(path)) from error
+        match = _SYSTEM_ERROR.search(str(error))
+        number, reason = (int(match["number"]), match["reason"].strip()) if match else (errno.EIO, str(error))
+        raise OSError(number, reason, str(path)) from error
 
 
 @dataclass(frozen=True)
@@ -71,13 +65,7 @@ class Golden:
 
     @classmethod
     def read(cls, path: Path) -> Golden:
-        """Read the first case of a golden file.
-
-        Raises
-        ------
-        MeasurementError
-            The file is missing, or is not a golden file.
-        """
+        """Read the first case of a golden file."""
         try:
             with safe_open(path, framework="pt") as file:
                 names, _ = names_of(file.metadata() or {})

@@ -1,8 +1,6 @@
-"""Run measurements in child processes.
+"""Run measurements in child processes: ``python -P -m tasks.benchmark.child MODULE SPEC OUT``.
 
-`run_child` starts a child process and waits for it; `main` is the child's entry point. The command is
-``python -P -m tasks.benchmark.child MODULE SPEC OUT``. This module has few imports, so that the child starts to monitor
-its parent early.
+This module has few imports, so that the child starts to monitor its parent early.
 """
 
 from __future__ import annotations
@@ -54,14 +52,13 @@ class Limit:
 def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) -> Report:
     """Start a process that calls the ``run`` function in `module` with `spec` as JSON; return the report.
 
-    The parent sleeps in the kernel until the child ends. The child never outlives the parent, because the child exits
-    when its standard input closes. After an exception, the parent kills the child's process group.
+    The parent sleeps in the kernel until the child ends. The child exits when its standard input closes, so it never
+    outlives the parent.
 
     Raises
     ------
     MeasurementError
-        The child ended without a report, or reached `limit` and was stopped. The message names the signal or quotes the
-        child's last lines of output.
+        The child ended without a report, or reached `limit` and was stopped.
     """
     with TemporaryDirectory(prefix="nightquant-") as name:
         folder = Path(name)
@@ -75,10 +72,7 @@ def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) 
 
 
 def describe_end(code: int) -> str:
-    """Describe how a process ended without a report, and suggest a remedy for common signals.
-
-    If a signal ended the process, `code` is the negated signal number.
-    """
+    """Describe how a process ended without a report; a negative `code` is a signal number."""
     if code >= 0:
         return f"ended with exit code {code} and without a report."
     return f"was killed by {signal.Signals(-code).name}. {_ADVICE.get(-code, '')}".rstrip()
@@ -92,8 +86,7 @@ def _name(module: str) -> str:
 def main(module: str, spec: str, out: str) -> None:
     """Run `module` on the `spec` file, write the report to the `out` file, and exit at once.
 
-    Import torch without garbage collection, and exit without the interpreter's finalization, because collection and
-    finalization would each take a second.
+    Garbage collection during imports and the interpreter's finalization would each take a second.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.disable()

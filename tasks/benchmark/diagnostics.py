@@ -1,7 +1,4 @@
-"""Benchmark results for each subject: times, memory, and a proof that lists the operators and instructions that ran.
-
-Memory is measured and proofs are collected after timing. If a value cannot be measured, the reason is recorded.
-"""
+"""Benchmark results for each subject: times, memory, and a proof of the operators and instructions that ran."""
 
 from __future__ import annotations
 
@@ -159,10 +156,7 @@ def look(
 ) -> tuple[list[R], dict[str, str]]:
     """Measure all subjects in one process; if the process dies, measure each subject in a separate process.
 
-    Returns
-    -------
-    reports, refused
-        Reports of the processes that succeeded, and the reason for each missing report, keyed by subject.
+    Return the reports, and the reason for each missing report, keyed by subject.
     """
     if not subjects:
         return [], {}

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tasks.benchmark.messages import LaunchReport, LaunchSpec, Subject, SubjectReport
-from tasks.benchmark.processors import Eviction, background_threads, choose_processors, excess, threads_used
+from tasks.benchmark.processors import Eviction, choose_processors, excess, threads_used
 from tasks.benchmark.rounds import Loaded, time_cold_rounds, time_rounds, time_singles, warm_up_all
 from tasks.extensions import RUNTIMES
 from tasks.machine import affinity
@@ -39,7 +39,6 @@ class _Ready:
     loaded: Loaded
     load_s: float
     first_call_s: float
-    background: frozenset[int]
 
 
 def run(spec_json: str) -> LaunchReport:
@@ -72,7 +71,7 @@ def run(spec_json: str) -> LaunchReport:
         used: dict[str, float] = {}
         for name, subject in ready.items():
             with subject.loaded.scope():  # to count threads, make half as many calls as in a block
-                used[name] = threads_used(subject.loaded.call, -(-calls[name] // 2), subject.background)
+                used[name] = threads_used(subject.loaded.call, -(-calls[name] // 2))
     for name, threads in used.items():
         if problem := excess(threads, spec.threads):
             refused[name] = problem
@@ -143,7 +142,6 @@ def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
     loader: Callable[[Subject], Loaded] = resolve_name(spec.loader)
     ready: dict[str, _Ready] = {}
     refused: dict[str, str] = {}
-    background: frozenset[int] = frozenset()
     for subject in random.Random(spec.seed).sample(spec.subjects, len(spec.subjects)):
         try:
             began = time.perf_counter()
@@ -159,6 +157,5 @@ def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
         if problem:
             refused[subject.name] = problem
         else:
-            before, background = background, background_threads()
-            ready[subject.name] = _Ready(loaded, load_s, first_call_s, background - before)
+            ready[subject.name] = _Ready(loaded, load_s, first_call_s)
     return ready, refused

@@ -1,8 +1,6 @@
 """Measure each subject's peak memory in a process that has not loaded any other model.
 
-`tasks.benchmark.child` runs this module. The process imports the libraries and forks one child per subject. The growth
-of a child's resident memory therefore comes from the model and its working memory, not from imports. Linux resets the
-peak-memory counter of a forked child.
+The process imports the libraries and forks one child per subject, so that the child's growth comes from the model.
 """
 
 from __future__ import annotations

@@ -16,13 +16,10 @@ COPY_SUFFIX, INCUMBENT_SUFFIX = "#copy", "#incumbent"
 class Profile(Frozen):
     """Size of a benchmark; a launch is a new process, in which every round times one block of calls per candidate.
 
-    Launches continue beyond ``launches`` until every speed rule is decided or another launch would exceed the budget
-    of ``budget_s`` seconds. A block takes at least ``block_s`` seconds. A warm-up takes at least ``warm_up_calls``
-    calls and ``warm_up_s`` seconds (``rewarm_s`` in later launches). Percentiles come from ``single_calls``
-    individually timed calls, which take at most ``single_s`` seconds per candidate and launch. At most ``cold_rounds``
-    rounds are timed with cold caches. ``cold_share`` limits the duration of these rounds to a fraction of the time that
-    the launch's earlier steps took. Further settings, which do not affect decisions, are timed in ``further_launches``
-    launches.
+    Launches continue beyond ``launches`` until every speed rule is decided or ``budget_s`` would be exceeded.
+    Percentiles come from ``single_calls`` individually timed calls. ``cold_share`` limits the cold rounds to a fraction
+    of the time that the launch's earlier steps took. Settings that do not affect decisions are timed in
+    ``further_launches`` launches.
     """
 
     name: str
@@ -87,7 +84,7 @@ class MemorySpec(ChildSpec):
 
 
 class LaunchSpec(ChildSpec):
-    """A request for a launch; ``spawned_at`` is the launch's start on the monotonic clock.
+    """A request for a launch, which started at ``spawned_at`` on the monotonic clock.
 
     In later launches, ``calls`` and ``cold_rounds`` are copied from the first launch's results.
     """
@@ -114,9 +111,8 @@ class SubjectReport(Frozen):
 class LaunchReport(Frozen):
     """Results of one launch; ``refused`` maps each excluded subject to the reason for the exclusion.
 
-    Times are in seconds since the process started. All subjects were loaded at ``start_s``, timing began at
-    ``first_block_s``, and the launch ended at ``end_s``. Calls with cold caches took ``cold_wall_s`` seconds.
-    ``modules`` lists the imported nightquant modules. ``capability`` is the instruction set to which torch dispatches.
+    Times are in seconds since the process started. ``modules`` lists the imported nightquant modules. ``capability`` is
+    the instruction set to which torch dispatches.
     """
 
     subjects: dict[str, SubjectReport]

@@ -1,15 +1,12 @@
 """Choose a launch's processors, count the threads that a subject uses, and evict data from caches.
 
-A process that may use N threads is pinned to N processors, so additional threads must wait. The thread count therefore
-includes both running threads and threads that wait for a processor. To make caches cold, this module fills them with
-other data.
+A process that may use N threads is pinned to N processors. The thread count includes threads that wait for one.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,9 +18,8 @@ from tasks.benchmark.rounds import time_block
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _THREADS = Path("/proc/self/task")
-# After a call, thread pools spin for a few milliseconds before sleeping. A thread that still runs after `_PATIENCE_S`
-# seconds is assumed to run permanently.
-_SLICE_S, _PATIENCE_S = 0.005, 0.1
+# After a call, thread pools spin for a few milliseconds before sleeping.
+_PATIENCE_S = 0.02
 # A thread that runs for less than this fraction of the busiest thread's time is assumed only to dispatch work. On a
 # busy host, a dispatching thread may wait a long time for a processor, but waiting is not work.
 _LEAST_WORK = 0.1
@@ -46,34 +42,19 @@ def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted((primary + siblings_of_primary)[:count]))
 
 
-def background_threads() -> frozenset[int]:
-    """Wait for thread pools to stop spinning; return the threads that stay busy between calls."""
-    end, busy = time.perf_counter() + _PATIENCE_S, _runnable()
-    while busy and time.perf_counter() < end:
-        time.sleep(_SLICE_S)
-        busy &= _runnable()
-    return busy
+def threads_used(call: Callable[[], object], calls: int) -> float:
+    """Return the threads that `calls` calls keep busy: their running and waiting time divided by the elapsed time.
 
-
-def threads_used(call: Callable[[], object], calls: int, own: frozenset[int] = frozenset()) -> float:
-    """Return the number of threads that `calls` calls keep busy.
-
-    The number is the threads' total running and waiting time divided by the elapsed time. Unlike CPU time, the number
-    does not depend on other processes or on the number of processors.
-
-    Parameters
-    ----------
-    own
-        Ids of the subject's background threads; the background threads of other subjects are not counted.
+    Unlike CPU time, the number does not depend on other processes.
     """
-    foreign = background_threads() - own
+    time.sleep(_PATIENCE_S)
     began = time.perf_counter()
     # Read the threads' clocks within the measured interval, so that no thread's time exceeds the elapsed time.
     before = _clocks()
     time_block(call, calls)
     after = _clocks()
     elapsed_s = time.perf_counter() - began
-    used = [np.subtract(after[thread], before.get(thread, (0.0, 0.0))) for thread in after.keys() - foreign]
+    used = [np.subtract(after[thread], before.get(thread, (0.0, 0.0))) for thread in after]
     least_s = _LEAST_WORK * max(ran_s for ran_s, _ in used)
     # If the virtual machine was paused, the kernel can overstate waits, so cap each thread's time at `elapsed_s`.
     return float(sum(min(ran_s + waited_s, elapsed_s) for ran_s, waited_s in used if ran_s > least_s)) / elapsed_s
@@ -89,22 +70,12 @@ def excess(used: float, threads: int) -> str:
     )
 
 
-def _runnable() -> frozenset[int]:
-    running = set()
-    for folder in _folders():
-        with suppress(OSError):  # the thread has ended
-            # The thread's state follows its name, which is in parentheses and may contain any character.
-            if (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] == "R":
-                running.add(int(folder.name))
-    return frozenset(running - {threading.get_native_id()})
-
-
 def _clocks() -> dict[int, tuple[float, float]]:
     """Return each thread's running and waiting seconds; outside Linux, return only the process's CPU time."""
     if not _THREADS.is_dir():
         return {0: (time.process_time(), 0.0)}
     clocks: dict[int, tuple[float, float]] = {}
-    for folder in _folders():
+    for folder in list(_THREADS.iterdir()):
         with suppress(OSError):  # the thread has ended
             thread = int(folder.name)
             # Use the clock from ``pthread_getcpuclockid``, which is exact; ``schedstat`` lags by up to a tick.
@@ -116,11 +87,6 @@ def _clocks() -> dict[int, tuple[float, float]]:
     return clocks
 
 
-def _folders() -> list[Path]:
-    return list(_THREADS.iterdir()) if _THREADS.is_dir() else []
-
-
-_PROCESSORS = Path("/sys/devices/system/cpu")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # Maximum size of the eviction buffer. A virtual machine sees the host's entire last-level cache but can use only part
 # of the cache. On a host that reports 480 MiB of cache, writing to a buffer of that size would take about 50 ms per
@@ -131,7 +97,7 @@ MOST_BYTES = 128 << 20
 def cache_bytes(processor: int) -> dict[int, int]:
     """Return the sizes of a processor's data caches in bytes, by level; return ``{}`` if the sizes are unknown."""
     sizes: dict[int, int] = {}
-    for index in sorted((_PROCESSORS / f"cpu{processor}" / "cache").glob("index*")):
+    for index in sorted((_TOPOLOGY / f"cpu{processor}" / "cache").glob("index*")):
         kind, level, size = ((index / name).read_text(encoding="ascii").strip() for name in ("type", "level", "size"))
         if kind != "Instruction":
             number, unit = (size[:-1], _UNITS[size[-1]]) if size[-1] in _UNITS else (size, 1)
@@ -140,20 +106,7 @@ def cache_bytes(processor: int) -> dict[int, int]:
 
 
 class Eviction:
-    """Buffer of at most `most_bytes` that evicts other data from the processors' caches.
-
-    Parameters
-    ----------
-    processors
-        Processors on which the timed calls run; ``()`` if the processors are unknown.
-    most_bytes
-        Maximum size of the buffer in bytes.
-
-    Attributes
-    ----------
-    walked
-        The buffer, int64.
-    """
+    """Buffer (``walked``, int64) of at most `most_bytes` that evicts other data from the `processors`' caches."""
 
     def __init__(self, processors: Sequence[int], most_bytes: int = MOST_BYTES) -> None:
         levels = [cache_bytes(processor) for processor in processors]

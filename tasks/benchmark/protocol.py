@@ -38,15 +38,13 @@ _OUT_OF_REACH = 1.2
 class Contest:
     """Subjects whose speed affects decisions; ``caches`` determines whether warm or cold calls count.
 
-    The ``contenders`` may be promoted if they are at least ``min_speedup`` times as fast as the baseline (``None``
-    allows any speed). Every launch times the contenders and the deployed subject, so that their speeds can be compared
-    directly. ``incumbent`` names the deployed subject, or is ``""`` if there is none. With ``fastest_wins``, a
-    contender can stay undecided if a faster contender is fast enough.
+    The ``contenders`` may be promoted if they are at least ``min_speedup`` times as fast as the baseline. Every launch
+    times the contenders and the deployed subject (``incumbent``). With ``fastest_wins``, a contender can stay undecided
+    if a faster contender is fast enough.
 
-    ``twins`` maps each quantized subject to the float subject of the same runtime. ``floats`` are the float subjects
-    that could be deployed instead. A contender with a twin must be ``min_over_best_float`` times as fast as each of
-    ``floats`` (``None`` allows any speed). The twins of contenders, and floats that could be the fastest, are timed in
-    the same launches as the contenders.
+    ``twins`` maps each quantized subject to the float subject of the same runtime. A contender with a twin must be
+    ``min_over_best_float`` times as fast as each of ``floats``, which could be deployed instead. Twins, and floats that
+    could be the fastest, are timed in the same launches.
     """
 
     contenders: frozenset[str] = frozenset()
@@ -94,10 +92,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Measured:
-    """Results of all launches of a benchmark; ``caches`` selects the results of warm or cold calls.
-
-    ``refused`` maps each refused subject to the reason for the refusal.
-    """
+    """Results of all launches of a benchmark; ``caches`` selects the results of warm or cold calls."""
 
     baseline: str
     threads: int
@@ -107,7 +102,7 @@ class Measured:
     caches: Caches = "warm"
 
     def with_caches(self, caches: Caches) -> Measured:
-        """Return a copy of the results that uses warm or cold calls, as `caches` specifies."""
+        """Return a copy of the results that uses warm or cold calls."""
         return replace(self, caches=caches)
 
     def names(self) -> list[str]:
@@ -135,10 +130,7 @@ class Measured:
         return self._noise.bounds(self._sample(name), self._sample(self._copy), self.contest.comparisons)
 
     def moderated(self, name: str) -> Ratio:
-        """Return a subject's speed-up over the baseline, with a 95% interval that suits a small number of launches.
-
-        See `Noise.half_width`.
-        """
+        """Return a subject's speed-up with a 95% interval that suits few launches; see `Noise.half_width`."""
         sample = self._sample(name)
         return Ratio.around(sample.mean, self._noise.half_width(sample, 0.025))
 
@@ -161,9 +153,8 @@ class Measured:
     def gains(self, name: str) -> tuple[Ratio, Ratio] | None:
         """Return the two factors of a subject's speed-up: what its runtime gains, and what its quantization gains.
 
-        The first is the baseline's latency divided by the twin's, and the second the twin's latency divided by the
-        subject's, in the launches that timed both. For a float subject, the second factor is 1. The result is None if
-        the twin was not timed.
+        They are the baseline's latency divided by the twin's, and the twin's latency divided by the subject's. For a
+        float subject, the second factor is 1. The result is None if the twin was not timed.
         """
         twin = self.contest.twins.get(name, name)
         if twin not in self.names():
@@ -177,10 +168,7 @@ class Measured:
         return self._noise.interval(cut), self._noise.interval(subject.over(other))
 
     def over_best_float(self, name: str) -> Ratio | None:
-        """Return the best float's latency divided by a subject's, with a 95% interval that allows for the choice.
-
-        The result is None if no float subject was timed in the same launches.
-        """
+        """Return the best float's latency divided by a subject's, with a 95% interval that allows for the choice."""
         samples = self._over_floats(name)
         if not samples:
             return None
@@ -194,8 +182,8 @@ class Measured:
     def over_best_float_bounds(self, name: str) -> Ratio | None:
         """Return `over_best_float` of a quantized subject with the gate's bounds, or None if no rule needs them.
 
-        A subject beats the best float only if it beats every float, so that each float has its own bounds. The lower
-        bounds need no correction for the number of floats, and the upper bounds are corrected for it.
+        A subject must beat every float, so each float has its own bounds. The lower bounds need no correction for the
+        number of floats, and the upper bounds are corrected for it.
         """
         samples = self._over_floats(name)
         if self.contest.min_over_best_float is None or name not in self.contest.twins or not samples:
@@ -260,8 +248,8 @@ class Session:
         """Time the subjects and, if `with_copy` is true, a copy of the baseline.
 
         Without a `contest`, every launch times every subject. With a contest, only the first two launches time subjects
-        that do not affect decisions. Launches continue until the profile's time runs out or the contest is decided.
-        `LOOKS` lists the numbers of launches after which a contest can be decided. All launches count.
+        that do not affect decisions, and launches continue until the contest is decided or the profile's time runs out.
+        `LOOKS` lists the numbers of launches after which a contest can be decided.
 
         Raises
         ------
@@ -307,27 +295,13 @@ class Session:
     def measure_memory(
         self, subjects: Sequence[Subject], modules: tuple[str, ...], *, alone: bool = False
     ) -> MemoryReport:
-        """Measure each subject's resident memory in a separate process that has imported `modules`.
-
-        Unless `alone` is true, one processor per benchmark thread stays free for the proof.
-
-        Raises
-        ------
-        MeasurementError
-            The memory process died or exceeded the time limit.
-        """
+        """Measure each subject's memory; unless `alone`, leave a processor per benchmark thread free for the proof."""
         reserved = 0 if alone else self.threads
         spec = MemorySpec(**dict(self._spec(subjects, modules)), reserved=reserved)
         return run_child("tasks.benchmark.memory", spec, MemoryReport, self.limit)
 
     def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
-        """Run all subjects in one process, and determine the operators and instructions that each subject executes.
-
-        Raises
-        ------
-        MeasurementError
-            The proof process died or exceeded the time limit.
-        """
+        """Determine the operators and instructions that each subject executes."""
         return run_child("tasks.proof.child", self._spec(subjects, modules), ProofReport, self.limit)
 
     def _spec(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ChildSpec:

@@ -90,9 +90,8 @@ def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: floa
 def calls_for_block(call: Call, least_s: float, guess_s: float) -> int:
     """Time increasingly long blocks; return the number of calls for a block of at least `least_s` seconds.
 
-    The method follows ``torch.utils.benchmark.Timer.blocked_autorange``, with two changes. The first block's size is
-    computed from `guess_s`, an estimate of the seconds per call. Later sizes are computed from the previous block's
-    duration instead of being increased tenfold.
+    Like ``torch.utils.benchmark.Timer.blocked_autorange``, but each size is computed from the previous block's
+    duration, and the first size from `guess_s`, an estimate of the seconds per call.
     """
     calls = _calls_lasting(least_s, guess_s)
     while (elapsed := time_block(call, calls)) < least_s and calls < _MAX_CALLS:
@@ -114,8 +113,7 @@ def _elapsed(call: Call, calls: int) -> float:
 def balanced_rounds(names: Sequence[str], rounds: int, seed: int) -> list[tuple[str, ...]]:
     """Order the subjects of each round at random; every second round reverses the previous round's order.
 
-    In a pair of rounds (A B B A for two subjects), all subjects have the same mean position. Therefore, a linear drift,
-    for example as the processor heats up, does not favour any subject.
+    In a pair of rounds, all subjects have the same mean position, so a linear drift does not favour any subject.
     """
     generator = random.Random(seed)
     order: list[tuple[str, ...]] = []
@@ -161,10 +159,7 @@ def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, 
 def time_cold_rounds(
     spec: LaunchSpec, subjects: Mapping[str, Loaded], evict: Callable[[], None], budget_s: float
 ) -> dict[str, list[float]]:
-    """Time one cold call per subject and round; return the durations in seconds, by subject.
-
-    `budget_s` limits the number of rounds in the first launch only.
-    """
+    """Time one cold call per subject and round; `budget_s` limits the number of rounds in the first launch only."""
     cold_s: dict[str, list[float]] = {name: [] for name in subjects}
     began = time.perf_counter()
     with no_garbage_collection():

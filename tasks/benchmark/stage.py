@@ -37,11 +37,10 @@ from tasks.workload.workload import Benchmark, SequenceBenchmark, Workload
 class BenchmarkCandidate(Frozen):
     """A candidate to time, and the golden outputs that the candidate must reproduce.
 
-    If ``standing`` is ``settled``, the candidate's speed does not affect decisions. The speed of a ``challenger``
-    determines whether the candidate can be promoted. Challengers are compared with the current bundle (``incumbent``),
-    or with a candidate that is identical to the bundle (``defender``). Capacity is measured only for the current bundle
-    and for candidates whose ``may_be_promoted`` is true. ``twin`` is the float candidate of a quantized candidate's
-    runtime, or ``""``. ``could_serve`` is true for a float candidate that could be deployed instead.
+    The speed of a ``settled`` candidate does not affect decisions; the speed of a ``challenger`` does. Challengers are
+    compared with the current bundle (``incumbent``), or with a candidate that is identical to it (``defender``).
+    ``twin`` is the float candidate of a quantized candidate's runtime. ``could_serve`` marks a float candidate that
+    could be deployed instead.
     """
 
     candidate: CandidateRef
@@ -87,6 +86,21 @@ class Setting:
         return workload.model_copy(update={"benchmark": workload.benchmark.model_copy(update=sizes)})
 
 
+@contextmanager
+def alone_on_host(
+    workload: Workload, baseline: str, profile: Profile, workspace: Workspace, limit_s: float | None = None
+) -> Iterator[Session]:
+    """Yield a session while no other benchmark runs on this host; `limit_s` excludes the wait."""
+    with host_lock(LOCK, on_wait=lambda: workspace.progress(0, profile.launches, "waiting for another benchmark")):
+        yield Session(
+            baseline,
+            profile,
+            workload.benchmark.threads,
+            limit=Limit(limit_s),
+            on_launch=lambda done, minimum: workspace.progress(done, minimum, "launches"),
+        )
+
+
 def benchmark(
     job: Job[Workload],
     candidates: Sequence[BenchmarkCandidate],
@@ -97,30 +111,19 @@ def benchmark(
 ) -> BenchmarkResult:
     """Time all candidates of a workload against its baseline, while no other benchmark runs on the host.
 
-    Parameters
-    ----------
-    limit_s
-        Maximum duration of the benchmark in seconds, excluding the wait for other benchmarks.
+    `limit_s` limits the duration in seconds, excluding the wait for other benchmarks. In the result, ``refused``
+    reports failures in further settings, and ``unknown`` reports failures of memory measurements or proofs.
 
     Raises
     ------
     MeasurementError
         The primary setting failed: the baseline is missing or was refused, a launch died, or `limit_s` was reached.
-        In the result, ``refused`` reports failures in further settings, and ``unknown`` reports failures of memory
-        measurements or proofs.
     """
     workload, settings = job.workload, job.workload.benchmark
     subjects = [candidate.subject(workspace) for candidate in candidates]
     contest = contest_of(workload, candidates)
     engines = tuple(sorted({recipe.engine for recipe in workload.recipe}))
-    with host_lock(LOCK, on_wait=lambda: workspace.progress(0, profile.launches, "waiting for another benchmark")):
-        session = Session(
-            workload.baseline_name,
-            profile,
-            settings.threads,
-            limit=Limit(limit_s),
-            on_launch=lambda done, minimum: workspace.progress(done, minimum, "launches"),
-        )
+    with alone_on_host(workload, workload.baseline_name, profile, workspace, limit_s) as session:
         began = time.perf_counter()
         before = observe("before", settings.threads, engines)
         measured = session.measure(subjects, contest)
@@ -190,17 +193,10 @@ def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> 
 def fastest_float(
     job: Job[Workload], candidates: Sequence[BenchmarkCandidate], profile: Profile, workspace: Workspace
 ) -> tuple[str, str]:
-    """Time the float candidates that could be the baseline; return the fastest, and the reason for the choice.
-
-    Raises
-    ------
-    MeasurementError
-        No launch succeeded, or the first candidate was refused.
-    """
+    """Time the float candidates that could be the baseline; return the fastest, and the reason for the choice."""
     workload = job.workload
     contest = Contest(caches=workload.benchmark.caches, floats=frozenset(candidate.name for candidate in candidates))
-    with host_lock(LOCK, on_wait=lambda: workspace.progress(0, 1, "waiting for another benchmark")):
-        session = Session(candidates[0].name, profile, workload.benchmark.threads)
+    with alone_on_host(workload, candidates[0].name, profile, workspace) as session:
         measured = session.measure([candidate.subject(workspace) for candidate in candidates], contest)
     measured = measured.with_caches(contest.caches)
     best = measured.best_float()
@@ -225,10 +221,7 @@ def further_settings(benchmark: Benchmark) -> list[Setting]:
 def subjects_at(
     setting: Setting, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
 ) -> Iterator[list[Subject]]:
-    """Yield the subjects with inputs that have the setting's batch size and sequence length.
-
-    If these sizes differ from the workload's sizes, a temporary file of inputs replaces the golden files.
-    """
+    """Yield the subjects with inputs of the setting's batch size and sequence length."""
     workload = setting.of(job.workload)
     if workload == job.workload:
         yield list(subjects)
@@ -243,11 +236,7 @@ def subjects_at(
 def proof_facts(
     workload: Workload, candidates: Sequence[BenchmarkCandidate], timed: Collection[str]
 ) -> dict[str, Fact[Proof]]:
-    """Return a `Fact` for each timed candidate's proof, keyed by the candidate's name.
-
-    If the gate requires a minimum int8 time share, the dictionary is empty, because the gate may not use time shares
-    from earlier runs.
-    """
+    """Return a `Fact` for each timed candidate's proof; empty if the gate decides by their time shares."""
     if workload.gate.min_int8_time_share is not None:
         return {}
     return {one.name: _proof_fact(one, workload.benchmark.threads) for one in candidates if one.name in timed}
@@ -284,15 +273,11 @@ def _measure_further(
                 measured = replace(session, profile=profile, threads=setting.threads).measure(resized, with_copy=False)
         except (MeasurementError, InputError) as error:
             # If a further setting fails, keep the results so far, because only the primary setting affects decisions.
-            refused |= _labelled(setting, {"every candidate": str(error)})
+            refused[f"every candidate ({setting})"] = str(error)
         else:
             results[setting] = measured
-            refused |= _labelled(setting, measured.refused)
+            refused |= {f"{name} ({setting})": reason for name, reason in measured.refused.items()}
     return results, refused
-
-
-def _labelled(setting: Setting, refused: dict[str, str]) -> dict[str, str]:
-    return {f"{name} ({setting})": reason for name, reason in refused.items()}
 
 
 def _with_launches(evidence: Evidence, launches: Sequence[LaunchReport], proof_wall_s: float) -> Evidence:

@@ -28,8 +28,7 @@ _GRID = np.linspace(0, 0.95, 20)
 class Correction:
     """Correction to a mean's variance for correlation between launches.
 
-    ``inflation`` is the mean's variance divided by the expected value of the usual estimate s² / n. ``freedom`` is the
-    number of degrees of freedom of s².
+    ``inflation`` is the mean's variance divided by the expected value of s² / n, which has ``freedom`` degrees.
     """
 
     inflation: float
@@ -43,11 +42,6 @@ def correction_of(launches: int, correlation: float) -> Correction:
     See Box, "Some theorems on quadratic forms applied in the study of analysis of variance problems, II", Annals of
     Mathematical Statistics 25(3), 1954. The estimate s² approximately follows a scaled chi-square distribution with
     tr(CR)² / tr(CRCR) degrees of freedom. R is the series' correlation matrix, and C is the centring matrix.
-
-    Parameters
-    ----------
-    correlation
-        Correlation between successive launches: at least 0 and less than 1.
     """
     if not correlation:
         return Correction(1.0, launches - 1)
@@ -59,17 +53,12 @@ def correction_of(launches: int, correlation: float) -> Correction:
 
 
 def autocorrelation(series: Sequence[Floats]) -> float:
-    """Estimate the correlation between successive launches, pooled over all series; return 0 for a negative estimate.
+    """Estimate the correlation between successive launches, pooled over all series, each float64 [launches].
 
     The autocorrelation of a short series is underestimated, because the series' mean is subtracted. See Marriott and
     Pope, "Bias in the estimation of autocorrelations", Biometrika 41, 1954. The function therefore returns the
-    correlation that would on average produce the observed autocorrelation in series of the same length.
-
-    Parameters
-    ----------
-    series
-        One series, float64 [launches], for each subject. Only the longest series are used, and only if they have at
-        least `LEAST` launches.
+    correlation that would on average produce the observed autocorrelation. Only the longest series are used, and only
+    if they have at least `LEAST` launches.
     """
     launches = max(map(len, series), default=0)
     if launches < LEAST:
@@ -94,9 +83,9 @@ def _correlations(launches: int, correlation: float) -> Floats:
 def _expected(launches: int) -> Floats:
     """Compute, for each correlation in the grid, the mean autocorrelation of a series with `launches` values.
 
-    The mean of a ratio of quadratic forms in normal variables is an integral that can be computed from the covariance
-    matrix's eigenvalues and eigenvectors. See Sawa, "The exact moments of the least squares estimator for the
-    autoregressive model", Journal of Econometrics 8, 1978.
+    See Sawa, "The exact moments of the least squares estimator for the autoregressive model", Journal of Econometrics
+    8, 1978: the mean of a ratio of quadratic forms is an integral over the covariance matrix's eigenvalues and
+    eigenvectors.
     """
     centre = np.eye(launches) - 1 / launches
     nodes, weights = np.polynomial.legendre.leggauss(100)
@@ -190,8 +179,8 @@ class Sample:
 class Noise:
     """Launch-to-launch variation of a benchmark's log times.
 
-    ``variance`` is one subject's variance, averaged over the samples; ``freedom`` is the number of degrees of freedom.
-    ``autocorrelation`` is the correlation between successive launches, common to all samples and at least 0.
+    ``variance`` is one subject's variance, averaged over the samples, with ``freedom`` degrees of freedom.
+    ``autocorrelation`` is the correlation between successive launches, common to all samples.
     """
 
     variance: float
@@ -215,9 +204,8 @@ class Noise:
 
         The mean variance of all samples adds `prior` degrees of freedom (moderated t). See Smyth, "Linear models and
         empirical Bayes methods for assessing differential expression in microarray experiments", Statistical
-        Applications in Genetics and Molecular Biology 3(1), 2004. The prior is fixed, because it cannot be estimated
-        from a few subjects. A variance is never shrunk below the sample's own variance, so a noisy sample stays noisy.
-        A `prior` of 0 gives the half-width of Student's t interval.
+        Applications in Genetics and Molecular Biology 3(1), 2004. A variance is never shrunk below the sample's own
+        variance, so a noisy sample stays noisy. A `prior` of 0 gives Student's t interval.
         """
         launches = len(sample.logs)
         if launches < 2:
@@ -230,19 +218,12 @@ class Noise:
         return student_quantile(1 - error, prior + correction.freedom) * math.sqrt(variance)
 
     def bounds(self, sample: Sample, copy: Sample, comparisons: int) -> Ratio:
-        """Return the ratio with bounds that hold at every look and for all comparisons simultaneously.
+        """Return the ratio with bounds that hold at every look and for all `comparisons` simultaneously.
 
-        The error is divided among looks and comparisons (group-sequential Bonferroni). The half-width is computed from
-        shrunken variances, but is never smaller than the half-width of Student's 95% t interval. The bounds also allow
-        for a bias that additional launches do not reduce. The allowance is the amount by which the copy's deviation
-        exceeds the half-width of the copy's interval, but at least `STICKS`.
-
-        Parameters
-        ----------
-        copy
-            Sample that compares the baseline with its copy (A/A).
-        comparisons
-            Number of ratios that affect decisions in this benchmark.
+        The error is divided among looks and comparisons (group-sequential Bonferroni). The half-width is never smaller
+        than that of Student's 95% t interval. The bounds also allow for a bias that additional launches do not reduce:
+        the amount by which the deviation of the baseline's `copy` exceeds the half-width of its interval, but at least
+        `STICKS`.
         """
         look = min(bisect_left(LOOKS, len(sample.logs)), len(LOOKS) - 1)
         share = (look + 1) / sum(range(len(LOOKS) + 1))
@@ -255,10 +236,9 @@ class Noise:
     def interval_of_least(self, samples: Sequence[Sample]) -> tuple[float, float]:
         """Return the ends of a 95% interval for the smallest of several ratios.
 
-        The smallest ratio lies between the smallest lower end and the smallest upper end of the single intervals. An
-        interval around the smallest measured ratio alone would end too low, because the choice favours ratios that were
-        measured too small. Taking the smallest ends moves both errors: the lower end is wrong less often, and the upper
-        end more often, than in 2.5% of the cases. Together, they stay close to 5% (see benchmarks.decisions).
+        An interval around the smallest measured ratio would end too low, because the choice favours ratios that were
+        measured too small. Taking the smallest ends makes the lower end wrong less often, and the upper end more often,
+        than in 2.5% of the cases; together, they stay close to 5% (see benchmarks.decisions).
         """
         intervals = [self.interval(sample) for sample in samples]
         return min(ratio.low for ratio in intervals), min(ratio.high for ratio in intervals)
@@ -277,11 +257,7 @@ def verdict_of(aa: Ratio) -> Literal["valid", "inconclusive"]:
 
 
 def percentiles(single_s: Array) -> tuple[float | None, float | None, float | None]:
-    """Return the 50th, 90th and 99th percentiles of the calls' durations.
-
-    The 90th percentile is None for fewer than 100 calls, and the 99th percentile is None for fewer than 1,000 calls.
-    Without calls, all percentiles are None.
-    """
+    """Return the 50th, 90th and 99th percentiles; the last two need 100 and 1,000 calls, and are None otherwise."""
     p50, p90, p99 = (
         float(np.quantile(single_s, share)) if len(single_s) >= least else None
         for share, least in ((0.5, 1), (0.9, 100), (0.99, 1000))

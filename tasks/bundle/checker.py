@@ -93,9 +93,8 @@ def top_predictions(shape: list[int], dtype: str, values: bytes) -> list[int]:
 def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, float], list[bool]]:
     """Run the model on every golden case.
 
-    Return each output's largest difference from the golden output, and a Boolean for each row of class scores. The
-    Boolean is true if the row's top-1 prediction matches the golden prediction. The list of Booleans is empty if the
-    model does not rank classes.
+    Return each output's largest difference from the golden output, and whether each row's top-1 prediction is the
+    golden one (empty if the model does not rank classes).
     """
     manifest, golden = json.loads(files["manifest.json"]), read_tensors(files["golden.safetensors"])
     call, expected = load_model(files, manifest), manifest["model"]["outputs"]

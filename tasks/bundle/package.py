@@ -1,8 +1,4 @@
-"""Package the promoted candidate as an immutable bundle that a deployment team can verify without nightquant.
-
-Importing this module does not import torch. Publishing a bundle imports the workload's domain, and therefore torch. A
-separate process loads and verifies the bundle's files.
-"""
+"""Package the promoted candidate as an immutable bundle that a deployment team can verify without nightquant."""
 
 from __future__ import annotations
 
@@ -45,9 +41,9 @@ Outcome = Literal["published", "kept", "restored", "withdrawn"]
 class BundleRef(Frozen):
     """A bundle; ``location`` is a folder below the store's root, and ``sha256sums`` is the digest of ``SHA256SUMS``.
 
-    ``outcome`` is ``"published"`` for a new bundle, and ``"kept"`` if the bundle was already current. ``outcome`` is
-    ``"restored"`` if an earlier bundle with the same content is current again. ``outcome`` is ``"withdrawn"`` if a user
-    rolled back from the same content; the bundle that the user chose stays current.
+    ``outcome`` is ``"published"`` for a new bundle, ``"kept"`` if it was already current, and ``"restored"`` if an
+    earlier bundle with the same content is current again. It is ``"withdrawn"`` if a user rolled back from the same
+    content; the bundle that the user chose stays current.
     """
 
     workload: str
@@ -61,34 +57,17 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
     """Publish the promoted candidate; return the bundle that is current afterwards.
 
     A version's name consists of the night and twelve digits of the content's digest. Content that has been published
-    with the required signature is not packaged again, even on another night. If the candidate was built again and its
-    files differ from the published files, the candidate is packaged as a new version.
-
-    Parameters
-    ----------
-    bundles
-        Store for bundles; its signer, if any, signs the new bundle.
-    replacing
-        Version of the bundle with which the candidate was compared, or None if no bundle was current.
+    with the required signature is not packaged again. `replacing` is the version with which the candidate was compared,
+    or None.
 
     Raises
     ------
     BundleError
-        The candidate was not promoted, its runtime cannot be deployed, or its files do not reproduce the golden
-        outputs. Or the night already has a bundle of this candidate with other files. No bundle is published.
+        The files of the candidate do not reproduce the golden outputs. No bundle is published.
     ConflictError
-        Another bundle became current in the meantime, and stays current. The new bundle is published, but does not
-        become current.
+        Another bundle became current in the meantime, and stays current.
     """
     workload, candidate, decision = provenance.job.workload, provenance.candidate, provenance.decision
-    if decision.decision != "promote":
-        raise BundleError(f"{workload.name} {decision.candidate} was not promoted: {decision.reason}.")
-    if decision.candidate != candidate.name or not RUNTIMES[candidate.runtime].hands_over:
-        raise BundleError(
-            f"The candidate {candidate.name} of {workload.name} was not promoted, or the files for the "
-            f"{candidate.runtime} runtime cannot be deployed.",
-            hint="Choose a promoted candidate whose runtime supports deployment.",
-        )
     content = content_of(provenance.job, candidate)
     before = bundles.pointer(workload.name)
     withdrawn = before.withdrawn if before else ()

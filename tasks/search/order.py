@@ -1,9 +1,7 @@
 """The order in which to keep layers in float: layers that lose the most quality per unit of time saved come first.
 
-The noise of a layer, as a share of its signal (`tasks.sensitivity`), approximates the quality that the layer loses. The
-layer's share of the float model's time approximates the time that int8 saves. The order ignores differences of less
-than about a factor of two. Otherwise, noise in the timings would decide the order of similar layers, and a repeated
-search could find another recipe.
+A layer's noise approximates the quality that it loses, and its share of the float model's time the time that int8
+saves. Differences of less than a factor of two are ignored; otherwise, noise in the timings would decide the order.
 """
 
 from __future__ import annotations
@@ -33,15 +31,7 @@ _LEAST_SHARE = 1e-4  # smaller shares of the model's time cannot be distinguishe
 
 
 def float_order(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[RankedLayer, ...]:
-    """Return a recipe's quantized layers, sorted by quality lost per unit of time saved, largest first.
-
-    Raises
-    ------
-    ConfigurationError
-        The recipe's method does not quantize.
-    QuantizationError
-        The recipe cannot be applied to this model.
-    """
+    """Return a recipe's quantized layers, sorted by quality lost per unit of time saved, largest first."""
     ranking, source = sensitivity(job, recipe, workspace), model_source(job, workspace)
     with intra_op_threads(job.workload.benchmark.threads):
         shares = time_shares(
@@ -55,7 +45,7 @@ def float_order(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
 
 
 def in_order(layers: Sequence[RankedLayer]) -> tuple[RankedLayer, ...]:
-    """Sort layers by quality lost per unit of time saved, in steps of a factor of two; noisier layers come first."""
+    """Sort layers by quality lost per unit of time saved, in steps of a factor of two."""
     return tuple(sorted(layers, key=lambda layer: (-round(_decibels_per_share(layer) / _STEP_DB), layer.sqnr_db)))
 
 

@@ -1,13 +1,12 @@
 """The strategy of a search: decide what to measure next.
 
-A race does not measure anything: it requests measurements, and bases its decisions on the answers. All trials are first
-evaluated on a small number of samples, and only trials that can still win are measured further. See Maron and Moore,
-"Hoeffding races: accelerating model selection search for classification and function approximation", NIPS 6, 1994.
+All trials are first evaluated on few samples, and only trials that can still win are measured further. See Maron and
+Moore, "Hoeffding races: accelerating model selection search for classification and function approximation", NIPS 6,
+1994.
 
-A trial that violates the bound on quality is repaired if a repair could beat the best trial. Repairs first try other
-observers and granularities, and then keep layers in float. Repairs use branch and bound. See Land and Doig, "An
-automatic method of solving discrete programming problems", Econometrica 28, 1960. A repair is a branch whose bound is
-the failed trial's speed, because keeping layers in float does not make a trial faster.
+A trial that violates the bound on quality is repaired if a repair could beat the best trial: first with other observers
+and granularities, and then with layers in float. See Land and Doig, "An automatic method of solving discrete
+programming problems", Econometrica 28, 1960: the bound of a branch is the failed trial's speed.
 """
 
 from __future__ import annotations
@@ -15,15 +14,56 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from storage.digest import canonical_json
 from storage.results import TrialOrigin
 from tasks.extensions import METHODS
-from tasks.search.repair import Repair
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.space import kept_float
 from tasks.search.trial import Build, Found, Rank, RankedLayer, Request, Screen, Time, Trial
 from tasks.workload.recipe import Recipe
+
+# Largest share of the float model's time that layers in float may take. If float layers take a larger share of the
+# time, int8 saves little.
+MOST_FLOAT = 0.6
+
+
+@dataclass
+class Repair:
+    """The state of a repair, which doubles the number of layers in float until a trial passes, and then bisects.
+
+    ``members`` are the failed trial (``root``) and its variants. ``fails`` layers in float are too few, ``passes``
+    enough.
+    """
+
+    root: int
+    members: list[int] = field(default_factory=list)
+    tried: int = 0  # number of the last trial with layers in float
+    count: int = 0  # number of layers in float in the last trial
+    fails: int = 0
+    passes: int | None = None
+    is_done: bool = False
+
+    def learn(self, *, failed: bool, passed: bool, can_win: bool) -> None:
+        """Record the last trial's outcome; end the repair if the trial cannot win even with fewer layers in int8."""
+        if passed or (self.passes is not None and not failed):
+            self.passes = self.count
+        else:
+            self.fails = self.count
+            self.is_done |= self.passes is None and not can_win
+
+    def next_count(self, layers: Sequence[RankedLayer]) -> int:
+        """Return the number of layers to keep in float next, or 0 at the end of the repair."""
+        shares = accumulate(layer.time_share for layer in layers)
+        most = min(sum(share <= MOST_FLOAT for share in shares), len(layers) - 1)
+        if self.passes is not None:
+            self.count = (self.fails + self.passes) // 2
+            self.is_done |= self.passes - self.fails <= 1
+        else:
+            self.count = min(max(1, 2 * self.fails), most)
+            self.is_done |= self.fails >= most
+        return 0 if self.is_done else self.count
 
 
 def _no_variants(trial: Trial) -> Sequence[Recipe]:
@@ -53,9 +93,7 @@ class Race:
     def requests(self) -> list[Request]:
         """Return the requests that can be answered now, most urgent first, or [] if no undecided trial can win.
 
-        Unanswered requests are returned again.
-        Trials that are built can be screened while other trials are being built, and can be timed without trials whose
-        builds would take too long.
+        Unanswered requests are returned again. Built trials can be screened while other trials are being built.
         """
         while True:
             if requests := self._advance() or self._decide():
@@ -71,10 +109,7 @@ class Race:
                 return []
 
     def set_aside(self, numbers: Iterable[int]) -> None:
-        """Request nothing more about these trials, because the rest of the budget is too small for the next step.
-
-        The trials keep their outcomes. The race continues with other trials.
-        """
+        """Request nothing more about these trials, because the rest of the budget is too small for the next step."""
         self._aside |= set(numbers)
 
     def undecided(self) -> list[Trial]:
@@ -90,7 +125,7 @@ class Race:
         ]
 
     def follow_ups(self, request: Request) -> list[Request]:
-        """Return the requests that must follow a request so that its answer can affect the search's outcome."""
+        """Return the requests that must follow for a request's answer to matter."""
         if not isinstance(request, Build):
             return []
         screen = Screen(numbers=request.numbers, samples=self.board.samples[0])
@@ -117,10 +152,8 @@ class Race:
         return [request for request in requests if request.numbers]
 
     def _next_batch(self, waiting: Sequence[int]) -> list[int]:
-        """Choose at most ``batch`` trials; related trials come first.
-
-        Related trials have the method and the runtime of the best passing trial, or of a trial that was too large to be
-        timed. With other settings, a candidate may be small enough.
+        """Choose at most ``batch`` trials; those that resemble the best passing trial, or one that was too large, come
+        first.
         """
         best, timed = self.board.best(), {_pair(trial) for trial in self.board.trials if trial.speed}
         too_large = [_pair(trial) for trial in self.board.of("dropped") if self.board.excess(trial)]

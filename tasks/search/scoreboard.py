@@ -15,9 +15,8 @@ class Scoreboard:
     """Trials, numbered from 1, with the bounds that they must satisfy.
 
     A trial passes if its quality loss is at most ``bound`` and it can still satisfy the bounds on speed and size. The
-    loss is measured on increasing numbers of samples (``samples``) until its interval excludes the bound. If the
-    interval from all samples still includes the bound, the estimate is compared with the bound. Passing trials are
-    ranked by speed, or by size if the objective is ``smallest``.
+    loss is measured on increasing numbers of samples until its interval excludes the bound; on all samples, the
+    estimate decides. Passing trials are ranked by speed, or by size if the objective is ``smallest``.
     """
 
     objective: Objective
@@ -32,15 +31,7 @@ class Scoreboard:
     _broken: set[int] = field(default_factory=set)
 
     def record(self, number: int, found: Found, *, cost_s: float = 0.0, known: bool = False) -> None:
-        """Record an answer about a trial.
-
-        Parameters
-        ----------
-        cost_s
-            The time, in seconds, that this run spent on the answer.
-        known
-            Whether the answer comes from an earlier run.
-        """
+        """Record an answer about a trial; `known` answers come from an earlier run."""
         trial = self.trials[number - 1]
         is_first = trial.size_bytes is None
         changes: dict[str, object] = {"cost_s": trial.cost_s + cost_s, "known": known and (is_first or trial.known)}
@@ -54,10 +45,7 @@ class Scoreboard:
             self._end(number, "failed", "; ".join(filter(None, (trial.reason, found.failed))))
 
     def settle(self, needs_time: Callable[[Trial], bool]) -> None:
-        """Mark open trials as passing if they satisfy all bounds, and as dropped if they cannot pass or cannot win.
-
-        Trials that still `needs_time` stay open.
-        """
+        """Mark open trials as passing or dropped if that is certain; trials that still `needs_time` stay open."""
         for trial in self.of("open"):
             if reason := self.excess(trial):
                 self._end(trial.number, "dropped", reason)
@@ -96,10 +84,7 @@ class Scoreboard:
         return trial.speed.value if trial.speed else -math.inf
 
     def ends(self, trial: Trial) -> tuple[float, float]:
-        """Return the interval of a trial's objective; larger values are better.
-
-        A repair cannot be better than its parent.
-        """
+        """Return the interval of a trial's objective; a repair cannot be better than its parent."""
         if self.objective == "smallest" and trial.size_bytes is not None:
             return -trial.size_bytes, -trial.size_bytes
         if self.objective != "smallest" and trial.speed:
@@ -134,11 +119,7 @@ class Scoreboard:
         return self.samples[self._screened.get(trial.number, 0)]
 
     def _judge(self, trial: Trial, drop: Drop) -> None:
-        """Decide whether a trial satisfies the bound on quality, or leave the trial undecided.
-
-        A trial stays undecided while the interval of its loss includes the bound. At the largest sample size, the
-        estimate decides. If the interval decided, almost every trial would fail on a small selection split.
-        """
+        """Decide whether a trial satisfies the bound on quality, or leave the trial undecided."""
         screened = self._screened[trial.number] = self._screened.get(trial.number, 0) + 1
         is_last = screened == len(self.samples) or bool(trial.drop and trial.drop.samples == drop.samples)
         if drop.high <= self.bound or (is_last and drop.value <= self.bound):

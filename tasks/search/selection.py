@@ -25,10 +25,7 @@ class Selection:
     def of(cls, dataset: DatasetRef, *, spare: str = "") -> Selection:
         """Choose the selection split; from a train split, use no more samples than the test split contains.
 
-        Parameters
-        ----------
-        spare
-            A split whose samples nothing else uses; it replaces a smaller ``valid`` split.
+        `spare` is a split whose samples nothing else uses; it replaces a smaller ``valid`` split.
 
         Raises
         ------

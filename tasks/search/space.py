@@ -10,7 +10,6 @@ from storage.digest import canonical_json, digest_of
 from storage.errors import UnavailableError
 from tasks.extensions import METHODS, RUNTIMES, Need
 from tasks.machine import Machine
-from tasks.quantize.base import Axis
 from tasks.quantize.spec import excluding, spec_of
 from tasks.search.trial import RankedLayer, Trial
 from tasks.workload.recipe import Recipe
@@ -18,18 +17,11 @@ from tasks.workload.search import Search
 from tasks.workload.workload import Workload
 
 _REPEATED = 50  # maximum length of a recipe's name before the number of float modules is appended
-# Engines that have kernels for an architecture, keyed by architecture; the usual engine comes first. If ``[search]``
-# lists engines, the search uses only the listed engines.
+# Engines that have kernels for an architecture, keyed by architecture; the usual engine comes first.
 _ENGINES: Mapping[str, tuple[object, ...]] = {"x86_64": ("x86", "onednn"), "AMD64": ("x86", "onednn")}
 _OTHER_ENGINES = ("qnnpack", "onednn")
-_RESTRICTED_BY = {
-    "weights": "weights",
-    "per_channel": "weights",
-    "activation_observer": "observers",
-    "embedding_bits": "embedding_bits",
-    "engine": "engines",
-}
-_SPELLINGS: Mapping[object, object] = {None: 32, True: "per-channel", False: "per-tensor"}  # values in ``[search]``
+_LEAST = 0.9  # files contain more than weights, so float files of different runtimes differ by a few percent
+_SHARES = {"float32": 1.0, "bfloat16": 0.5}  # size of the weights as a fraction of their size in float32
 _WORDS: Mapping[tuple[str, object], str] = {
     ("per_channel", True): "per-channel",
     ("onednn", False): "without-onednn",
@@ -43,21 +35,13 @@ def space(
 ) -> list[Trial]:
     """Return the trials of a workload with a ``[search]`` section, in the order in which to try them.
 
-    Trials with known `speeds` come first, followed by trials of recipes from the workload file. The remaining trials
-    are sorted by the number of non-default settings, but float32 trials follow the quantized trials, and trials in
-    runtimes that compile follow all other trials. Dropped trials, which cannot work or cannot win, come last. The
-    baseline is not a trial.
-
-    Parameters
-    ----------
-    module_types
-        Type names of the parameterized modules in the float model.
-    speeds
-        Speed-ups that an earlier search measured on this machine, keyed by the trial's name.
+    Trials with known `speeds` (by trial name) come first, followed by the workload file's recipes. The rest are sorted
+    by the number of non-default settings; float32 trials and runtimes that compile come later, and dropped trials last.
+    `module_types` are the types of the parameterized modules in the float model.
     """
     known, settings = speeds or {}, _settings(workload)
     pairs = [(recipe, runtime, "written") for recipe in workload.recipe for runtime in recipe.runtimes]
-    usual = _engines(settings, machine)[0]
+    usual = _engines(machine)[0]
     for recipe in _recipes(workload, module_types, machine):
         for runtime in settings.runtimes or [name for name in RUNTIMES if RUNTIMES[name].hands_over]:
             runs = spec_of(recipe).engine in (None, usual) or RUNTIMES[runtime].runs_engine
@@ -87,11 +71,28 @@ def space(
     return [trial.model_copy(update={"number": number}) for number, trial in enumerate(found, start=1)]
 
 
+def without_too_large(trials: Sequence[Trial], baseline_bytes: int, max_bytes: float) -> list[Trial]:
+    """Return all trials; mark open trials as dropped if their recipes do not quantize and exceed `max_bytes`.
+
+    `baseline_bytes` is the size of the float baseline.
+    """
+    found = []
+    for trial in trials:
+        spec = spec_of(trial.recipe)
+        # The size of a quantized candidate is unknown, because it depends on the layers that the runtime supports.
+        least = 0.0 if spec.layers else _LEAST * baseline_bytes * _SHARES[spec.arithmetic]
+        if trial.outcome == "open" and least > max_bytes:
+            reason = f"{spec.arithmetic} weights need at least {least:,.0f} bytes, but at most {max_bytes:,.0f}"
+            trial = trial.model_copy(update={"outcome": "dropped", "reason": f"{reason} are allowed"})
+        found.append(trial)
+    return found
+
+
 def variants(workload: Workload, trial: Trial) -> list[Recipe]:
     """Return recipes that are as fast as the trial's recipe, but have other observers or granularities."""
     axes = [axis for axis in METHODS[trial.recipe.method].axes if axis.same_speed]
     found = []
-    for values in product(*(_allowed(_settings(workload), axis, axis.values) for axis in axes)):
+    for values in product(*(axis.values for axis in axes)):
         changes = dict(zip((axis.key for axis in axes), values, strict=True))
         recipe = trial.recipe.model_copy(update={**changes, "runtimes": (trial.runtime,)})
         if recipe.content() != trial.recipe.content() and not RUNTIMES[trial.runtime].obstacle(recipe):
@@ -135,7 +136,7 @@ def _recipes(workload: Workload, module_types: Collection[str], machine: Machine
         axes = {}
         for axis in method.axes:
             if not axis.types or not axis.types.isdisjoint(module_types):
-                values = _engines(search, machine) if axis.key == "engine" else _allowed(search, axis, axis.values)
+                values = _engines(machine) if axis.key == "engine" else axis.values
                 axes[axis.key] = values[:1] if axis.same_speed else values
         for places in product(*(range(len(values)) for values in axes.values())):
             chosen = {key: axes[key][place] for key, place in zip(axes, places, strict=True)}
@@ -151,22 +152,12 @@ def _choices(annotation: object) -> tuple[str, ...]:
     return get_args(get_args(annotation)[0])
 
 
-def _allowed(search: Search, axis: Axis, values: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the elements of `values` that ``[search]`` allows, or only the first element if none is allowed."""
-    only = getattr(search, _RESTRICTED_BY.get(axis.key, ""), ())
-    allowed = tuple(value for value in values if not only or _SPELLINGS.get(value, value) in only)
-    return allowed or values[:1]
-
-
-def _engines(search: Search, machine: Machine) -> tuple[object, ...]:
-    return search.engines or _ENGINES.get(machine.architecture, _OTHER_ENGINES)
+def _engines(machine: Machine) -> tuple[object, ...]:
+    return _ENGINES.get(machine.architecture, _OTHER_ENGINES)
 
 
 def _is_left_out(workload: Workload, needs: tuple[Need, ...]) -> bool:
-    """Return whether a method trains or needs a feature that the domain lacks.
-
-    Such a method is tried only on request.
-    """
+    """Return whether a method trains or needs a feature that the domain lacks, so that it is tried only on request."""
     return "fine-tuning" in needs or any(workload.lacks(need) for need in needs)
 
 

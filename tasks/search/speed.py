@@ -5,11 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from storage.locks import host_lock
-from tasks.benchmark.child import Limit
 from tasks.benchmark.messages import Profile
-from tasks.benchmark.protocol import LOCK, Session
-from tasks.benchmark.stage import BenchmarkCandidate
+from tasks.benchmark.stage import BenchmarkCandidate, alone_on_host
 from tasks.job import Job, Workspace
 from tasks.search.trial import Speed, Timed
 from tasks.workload.workload import Workload
@@ -30,34 +27,21 @@ def time_trials(
     *,
     limit_s: float | None = None,
 ) -> Timed:
-    """Measure the speed of candidates, the baseline and the baseline's copy while no other benchmark runs on the host.
+    """Measure the speed of candidates and the baseline in two launches, while no other benchmark runs on the host.
 
-    The intervals also use the other subjects' variances, because two launches are too few to estimate a
-    variance reliably.
-
-    Parameters
-    ----------
-    limit_s
-        Maximum number of seconds, excluding the wait for other benchmarks.
+    The intervals also use the other subjects' variances, because two launches are too few to estimate a variance.
 
     Raises
     ------
     MeasurementError
-        The baseline was refused, a launch failed, or `limit_s` was reached.
+        The baseline was refused, a launch failed, or `limit_s` (without waiting) was reached.
     """
     settings = job.workload.benchmark
     profile = PROFILE.model_copy(update={"cold_rounds": _COLD_ROUNDS}) if settings.caches == "cold" else PROFILE
     subjects = [candidate.subject(workspace) for candidate in (baseline, *candidates)]
     began = time.monotonic()
-    with host_lock(LOCK, on_wait=lambda: workspace.progress(0, _LAUNCHES, "waiting for another benchmark")):
+    with alone_on_host(job.workload, baseline.name, profile, workspace, limit_s) as session:
         waited_s = time.monotonic() - began
-        session = Session(
-            baseline.name,
-            profile,
-            settings.threads,
-            limit=Limit(limit_s),
-            on_launch=lambda done, minimum: workspace.progress(done, minimum, "launches"),
-        )
         measured = session.measure(subjects).with_caches(settings.caches)
     timed = measured.names()
     ratios = {candidate.name: measured.moderated(candidate.name) for candidate in candidates if candidate.name in timed}

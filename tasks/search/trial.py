@@ -17,10 +17,7 @@ Outcome = Literal["open", "passing", "chosen", "dropped", "failed"]
 
 
 class Drop(Frozen):
-    """A quality loss on `samples` samples of the selection split, with its 95% interval; a negative loss is a gain.
-
-    Depending on the search's bound, the loss is in the metric's unit or is a fraction of the baseline's quality.
-    """
+    """A quality loss on `samples` samples of the selection split, with its 95% interval; a negative loss is a gain."""
 
     value: float
     low: float
@@ -29,13 +26,7 @@ class Drop(Frozen):
 
     @classmethod
     def of(cls, comparison: Comparison, baseline: Evaluation, unit: QualityUnit) -> Self:
-        """Return the loss of a candidate that was compared with the baseline on the same samples.
-
-        Raises
-        ------
-        MeasurementError
-            The relative loss is undefined, because the baseline's quality is 0.
-        """
+        """Return the loss of a candidate that was compared with the baseline on the same samples."""
         difference = comparison.quality_difference
         ends = [comparison.quality_difference_low, comparison.quality_difference_high]
         sign = -1.0 if baseline.higher_is_better else 1.0
@@ -68,10 +59,7 @@ class RankedLayer(Frozen):
 
 
 class Found(Frozen):
-    """Answer to a request about one trial; if the trial failed, ``failed`` contains the reason.
-
-    ``waited_s`` is the number of seconds for which a timing waited until other benchmarks on the host ended.
-    """
+    """Answer to a request about one trial; if the trial failed, ``failed`` contains the reason."""
 
     size_bytes: int | None = None
     drop: Drop | None = None
@@ -82,11 +70,7 @@ class Found(Frozen):
 
 
 class Timed(Frozen):
-    """Speeds from one measurement, keyed by trial name (``recipe/runtime``).
-
-    ``refused`` maps each excluded trial to the reason for the exclusion. ``waited_s`` is the number of seconds before
-    other benchmarks on the host ended.
-    """
+    """Speeds from one measurement, keyed by trial name, and the reasons for trials that were refused."""
 
     speeds: dict[str, Speed]
     refused: dict[str, str]
@@ -97,9 +81,8 @@ class Trial(Frozen):
     """A recipe in one runtime, with its measurements and its outcome; trials are numbered from 1.
 
     A ``passing`` trial satisfies the bounds, and a ``chosen`` trial is a finalist. A ``failed`` trial ended with an
-    error, or lost too much quality. A ``dropped`` trial cannot work or cannot win. An ``open`` trial was not decided.
-    ``parent`` is the name of the trial from which a variant or a kept-float trial was derived. ``cost_s`` is the time
-    spent on the trial in this run. If ``known`` is true, all of the trial's measurements come from an earlier run.
+    error, or lost too much quality. A ``dropped`` trial cannot work or cannot win. ``cost_s`` is the time spent on the
+    trial in this run. If ``known`` is true, all of the trial's measurements come from an earlier run.
     """
 
     number: int
@@ -160,10 +143,7 @@ class Build(Frozen):
 
 
 class Screen(Frozen):
-    """A request to evaluate trials on `samples` samples of the selection split.
-
-    The answer for each trial is a `Drop`.
-    """
+    """A request to evaluate trials on `samples` samples of the selection split; each answer is a `Drop`."""
 
     numbers: tuple[int, ...]
     samples: int

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
@@ -23,10 +22,7 @@ __all__ = ["Workload", "find_workloads", "read_workload", "validated"]
 
 
 def read_workload(path: Path) -> Workload:
-    """Read and validate one workload file.
-
-    Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` are resolved against the folder of the workload
-    file. nightquant looks for the user's modules in the workload file's folder first.
+    """Read and validate one workload file; see `validated`.
 
     Raises
     ------
@@ -35,26 +31,17 @@ def read_workload(path: Path) -> Workload:
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-        too_large = [number for number in _integers(document) if not -(1 << 63) <= number < 1 << 63]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {error}.") from error
-    except RecursionError as error:
-        raise ConfigurationError(
-            f"{path} is not valid TOML: tables or arrays are nested too deeply.", hint="Use fewer levels of nesting."
-        ) from error
-    except ValueError as error:  # raised for invalid syntax (``TOMLDecodeError``) and for very long integers
+    except ValueError as error:  # includes `tomllib.TOMLDecodeError`
         raise ConfigurationError(f"{path} is not valid TOML: {error}.", hint="Correct the file.") from error
-    if too_large:
-        raise ConfigurationError(
-            f"{path} is not valid TOML: an integer has more than 64 bits.", hint="Use integers of at most 64 bits."
-        )
     return validated(path, document)
 
 
 def validated(path: Path, document: JsonObject) -> Workload:
     """Validate the content of a workload file; the file at `path` does not have to exist.
 
-    `document` is not changed.
+    Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` are resolved against the file's folder.
 
     Raises
     ------
@@ -69,7 +56,7 @@ def validated(path: Path, document: JsonObject) -> Workload:
     try:
         return Workload.model_validate(document, context={"folder": str(folder)})
     except ValidationError as error:
-        raise ConfigurationError(explain(path, document, error)) from error
+        raise ConfigurationError(_explained(path, error)) from error
 
 
 def find_workloads(names: Iterable[str], built_in: Path) -> list[Workload]:
@@ -96,68 +83,33 @@ def find_workloads(names: Iterable[str], built_in: Path) -> list[Workload]:
     return workloads
 
 
-def _integers(value: object) -> Iterator[int]:
-    if isinstance(value, int):
-        yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _integers(item)
-
-
 _QUOTED = re.compile(r"'([^']*)'")
 
 
-def explain(path: Path, document: JsonObject, error: ValidationError) -> str:
+def _explained(path: Path, error: ValidationError) -> str:
     """Return one line for each validation problem."""
     lines = [f"{path}: not a valid workload:"]
     for problem in error.errors(include_url=False):
         key = ".".join(map(str, problem["loc"])) or "the file as a whole"
         value = problem.get("input")
         received = f" (got {value!r})" if isinstance(value, str | int | float | bool) else ""
-        proposal = _proposal(document, problem["type"], problem["loc"], value, problem.get("ctx", {}))
+        proposal = _proposal(problem["type"], problem["loc"], value, problem.get("ctx", {}))
         lines.append(f"  {key}: {problem['msg']}{received}{proposal}")
     return "\n".join(lines)
 
 
-def _proposal(document: JsonObject, kind: str, place: Sequence[str | int], value: object, context: JsonObject) -> str:
+def _proposal(kind: str, place: Sequence[str | int], value: object, context: JsonObject) -> str:
     """Suggest a valid key, kind or word that is similar to the invalid input; return ``""`` if none is similar."""
     match kind:
         case "extra_forbidden":
-            return did_you_mean(str(place[-1]), _keys_at(document, place[:-1]))
+            sections = workload_schema()["$defs"].values()
+            inner = {name for section in sections for name in section.get("properties", ())}
+            return did_you_mean(str(place[-1]), inner if place[1:] else Workload.model_fields)
         case "literal_error":
             return did_you_mean(str(value), _QUOTED.findall(context["expected"]))
         case "union_tag_invalid":
             return did_you_mean(context["tag"], _QUOTED.findall(context["expected_tags"]))
     return ""
-
-
-def _keys_at(document: JsonObject, place: Sequence[str | int]) -> list[str]:
-    """Return the keys that are allowed at `place`, the location of a pydantic error."""
-    domain = document.get("domain")
-    models: list[type[BaseModel]] = [DOMAINS.workload(str(domain)) if domain else Workload]
-    for part in place:
-        if isinstance(part, int):
-            method = document["recipe"][part].get("method")
-            models = [METHODS[method].recipe if method else Recipe]
-        elif inner := [
-            model for outer in models if part in outer.model_fields for model in _models(outer.model_fields[part])
-        ]:
-            models = inner
-        else:
-            models = [model for model in models if part in _kinds(model)]
-    return [name for model in models for name in model.model_fields]
-
-
-def _models(field: object) -> list[type[BaseModel]]:
-    annotation = getattr(field, "annotation", field)
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in get_args(annotation) for model in _models(part)]
-
-
-def _kinds(model: type[BaseModel]) -> Iterable[str]:
-    kind = model.model_fields.get("kind")
-    return get_args(kind.annotation) if kind else ()
 
 
 _DEFINITIONS = "#/$defs/"
@@ -180,7 +132,7 @@ def workload_schema() -> JsonObject:
     }
     for name, workload in workloads.items():
         properties = definitions[names[workload]]["properties"]
-        properties["domain"]["const"] = name
+        properties["domain"] = {**properties["domain"], "const": name}
         properties["recipe"]["items"] = any_recipe
         _describe(properties, Workload)
     for recipe in recipes.values():
@@ -189,7 +141,7 @@ def workload_schema() -> JsonObject:
         "$schema": GenerateJsonSchema.schema_dialect,
         "title": "A workload of nightquant",
         "oneOf": [{"$ref": _DEFINITIONS + names[workload]} for workload in workloads.values()],
-        "$defs": _reachable(definitions, [names[workload] for workload in workloads.values()]),
+        "$defs": definitions,
     }
 
 
@@ -197,22 +149,3 @@ def _describe(properties: JsonObject, base: type[BaseModel]) -> None:
     """Copy missing key descriptions from the base class, because pydantic does not inherit descriptions."""
     for name, field in base.model_fields.items():
         properties[name].setdefault("description", field.description)
-
-
-def _reachable(definitions: Mapping[str, JsonObject], start: list[str]) -> JsonObject:
-    reachable: JsonObject = {}
-    while start:
-        name = start.pop(0)
-        if name not in reachable:
-            reachable[name] = definitions[name]
-            start += _references(definitions[name])
-    return reachable
-
-
-def _references(node: object) -> list[str]:
-    if isinstance(node, list):
-        return [name for item in node for name in _references(item)]
-    if not isinstance(node, dict):
-        return []
-    own = [node["$ref"].removeprefix(_DEFINITIONS)] if isinstance(node.get("$ref"), str) else []
-    return own + [name for key, item in node.items() if key != "discriminator" for name in _references(item)]

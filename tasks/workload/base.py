@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -18,23 +17,10 @@ from pydantic import (
 )
 
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
-_MOST_TEXT = 10_000
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 # A callable in the user's code, written as ``package.module:callable`` or ``package.module:Class.method``.
 REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 Reference = Annotated[str, StringConstraints(pattern=REFERENCE)]
-
-
-def _check_text(text: str) -> str:
-    if any(not character.isprintable() and character not in "\n\t" for character in text):
-        raise ValueError(
-            "control characters are not allowed, because terminals interpret them; remove the control characters"
-        )
-    return text
-
-
-# Text for display in terminals, reports and model cards.
-PlainText = Annotated[str, StringConstraints(max_length=_MOST_TEXT), AfterValidator(_check_text)]
 
 
 class Section(BaseModel):

@@ -1,8 +1,7 @@
 """The keys of ``[gate]``, and the gate's rules for a row of the ``measurements`` table.
 
-Each rule has a key in `Gate` and an entry in `RULES`. A rule passes if both ends of the measured interval satisfy the
-bound, and fails if neither end does. If the interval contains the bound, the candidate is held, because an undecided
-rule does not justify a rejection.
+A rule passes if both ends of the measured interval satisfy the bound, and fails if neither end does. If the interval
+contains the bound, the candidate is held, because an undecided rule does not justify a rejection.
 """
 
 from __future__ import annotations
@@ -91,11 +90,7 @@ class Gate(Section):
 
 
 class RuleOutcome(BaseModel):
-    """The outcome of one rule, including the rule's bound, the deciding value and a note.
-
-    ``seen`` is the deciding value, or None if the value is unknown. The ``held`` outcome means that the rule is
-    undecided: the value is missing, or the interval contains the bound.
-    """
+    """The outcome of one rule; ``seen`` is the deciding value, or None if the value is unknown."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -136,8 +131,8 @@ def _digits(value: float | str, digits: int) -> str:
 class Seen:
     """The interval that a rule checks, with the lower end first.
 
-    ``unknown`` is the reason that the interval cannot be checked, or ``""`` if it can. ``value`` is the estimate within
-    the interval if more than ``samples`` samples would make the interval narrower.
+    ``unknown`` is the reason that the interval cannot be checked. ``value`` is the estimate within the interval if more
+    than ``samples`` samples would make the interval narrower.
     """
 
     ends: tuple[float | None, float | None]
@@ -149,12 +144,9 @@ class Seen:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the gate.
+    """A rule of the gate; ``see`` extracts the bounded quantity from a row.
 
-    ``name`` is also the rule's key in `Gate`, but the key for ``max_batch_difference`` is ``require_batch_invariance``.
-    ``direction`` is ``"at least"`` for a minimum and ``"at most"`` for a maximum. ``words`` and ``unit`` describe the
-    bounded quantity for users. ``see`` extracts the quantity from a row. ``is_timed`` is true if the quantity is known
-    only after the candidate has been timed.
+    ``words`` and ``unit`` describe the quantity for users. ``is_timed`` is true if only timing shows the quantity.
     """
 
     name: str
@@ -197,15 +189,10 @@ class Rule:
 
 
 def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, ...]:
-    """Check a row against every rule of the gate, or only against the ``status`` rule if the candidate failed.
+    """Check a row against the gate's rules, or only against those that need no timing if `timed` is false.
 
-    If the baseline does not beat the best constant answer, the other numbers mean nothing. The result then contains
-    only the ``constant_quality`` rule, which is held.
-
-    Parameters
-    ----------
-    timed
-        Whether the candidate has been timed; if not, rules that need timing are skipped.
+    A candidate that failed breaks only the ``status`` rule. If the baseline does not beat the best constant answer, the
+    other numbers mean nothing, so the result contains only the ``constant_quality`` rule, which is held.
     """
     if row["status"] != "ok":
         why = f"{text(row, 'stage') or 'a stage'}: {text(row, 'error') or 'no reason was recorded'}"
@@ -225,11 +212,8 @@ def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, 
 
 
 def is_float(row: Row) -> bool:
-    """Return whether a row's candidate computes in float32.
-
-    The method of a bundle is unknown if the workload file no longer has the bundle's recipe.
-    """
-    method = text(row, "method")
+    """Return whether a row's candidate computes in float32."""
+    method = text(row, "method")  # unknown for a bundle whose recipe the workload file no longer has
     return method == "none" if method is not None else not finite(row, "coverage")
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ModelWrapValidatorHandler, WithJsonSchema, field_validator, model_validator
+from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, WithJsonSchema, model_validator
 
 from tasks.extensions import METHODS, RUNTIMES
 from tasks.workload.base import Section, Slug
 
-RuntimeName = Annotated[str, WithJsonSchema({"type": "string", "enum": list(RUNTIMES)})]
+
+def _check_runtime(name: str) -> str:
+    RUNTIMES.named(name)
+    return name
+
+
+RuntimeName = Annotated[str, AfterValidator(_check_runtime), WithJsonSchema({"type": "string", "enum": list(RUNTIMES)})]
 Engine = Literal["x86", "fbgemm", "onednn", "qnnpack"]
 MemoryFormat = Literal["contiguous", "channels-last"]
 Observer = Literal["min-max", "moving-average", "histogram"]
@@ -40,17 +46,10 @@ class Recipe(Section):
             return METHODS[str(value["method"])].recipe.model_validate(value)
         return handler(value)
 
-    @field_validator("runtimes")
-    @classmethod
-    def _check_runtimes(cls, runtimes: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(runtimes)) < len(runtimes):
-            raise ValueError(f"runtimes contains a name twice ({', '.join(runtimes)}); list each runtime only once")
-        for name in runtimes:
-            RUNTIMES[name]
-        return runtimes
-
     @model_validator(mode="after")
     def _check_fit(self) -> Self:
+        if len(set(self.runtimes)) < len(self.runtimes):
+            raise ValueError(f"runtimes contains a name twice ({', '.join(self.runtimes)}); list each only once")
         for name in self.runtimes:
             if obstacle := RUNTIMES[name].obstacle(self):
                 raise ValueError(

@@ -10,22 +10,9 @@ _MOST = 10_000_000  # more rows than anyone evaluates: the difference is as larg
 def rows_to_decide(drop: float, low: float, high: float, bound: float, rows: int) -> int | None:
     """Return about how many rows would move an undecided interval to one side of a bound; round up to two digits.
 
-    An interval of a paired difference shrinks with the square root of the number of rows. For two accuracies, the
-    variance of the difference is ``(p - d²) / N``, where ``p`` is the share of rows on which exactly one of the two is
-    right. See Connor, "Sample size for testing differences in proportions for the paired-sample design", Biometrics
-    43(1), 1987. The interval's width thus contains the disagreement that was seen, for every metric.
-
-    Parameters
-    ----------
-    drop, low, high
-        The measured quality drop, and the ends of its interval, in the unit of `bound`.
-    rows
-        Number of rows on which the drop was measured.
-
-    Returns
-    -------
-    int or None
-        None if the drop is so close to the bound that no realistic number of rows would decide.
+    An interval of a paired difference shrinks with the square root of the number of rows. See Connor, "Sample size for
+    testing differences in proportions for the paired-sample design", Biometrics 43(1), 1987. The result is None if the
+    `drop` is so close to the bound that no realistic number of rows would decide.
     """
     margin, half = abs(bound - drop), high - drop if drop <= bound else drop - low
     if margin * math.sqrt(_MOST / rows) <= half:

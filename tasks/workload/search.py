@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field, PositiveFloat, PositiveInt, WithJsonSchema, field_validator
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, WithJsonSchema
 
 from storage.results import QualityUnit
-from tasks.extensions import METHODS, RUNTIMES
+from tasks.extensions import METHODS
 from tasks.workload.base import Section
 from tasks.workload.gate import Gate, Objective
-from tasks.workload.recipe import Engine, Observer, RuntimeName, WeightScales
+from tasks.workload.recipe import RuntimeName
 
-MethodName = Annotated[str, WithJsonSchema({"type": "string", "enum": list(METHODS)})]
+
+def _check_method(name: str) -> str:
+    METHODS.named(name)
+    return name
+
+
+MethodName = Annotated[str, AfterValidator(_check_method), WithJsonSchema({"type": "string", "enum": list(METHODS)})]
 
 
 @dataclass(frozen=True)
@@ -47,32 +53,10 @@ class Search(Section):
     """Methods to try. `qat` is tried only if it is listed here, because it trains the model."""
     runtimes: tuple[RuntimeName, ...] = ()
     """Runtimes to try. Runtimes whose files cannot be deployed are tried only if they are listed here."""
-    engines: tuple[Engine, ...] = ()
-    """Torch's quantized engines to try."""
-    weights: tuple[WeightScales, ...] = ()
-    """Granularities of weight scales to try."""
-    observers: tuple[Observer, ...] = ()
-    """Activation observers to try."""
-    embedding_bits: tuple[Literal[4, 8, 32], ...] = ()
-    """Bit widths of embeddings to try; 32 leaves embeddings in float."""
     exclude: tuple[str, ...] = ()
     """Paths of modules that stay in float in every recipe."""
     keep_float: bool = True
     """Whether to try recipes that keep some layers in float."""
-
-    @field_validator("methods")
-    @classmethod
-    def _check_methods(cls, methods: tuple[str, ...]) -> tuple[str, ...]:
-        for name in methods:
-            METHODS.named(name)
-        return methods
-
-    @field_validator("runtimes")
-    @classmethod
-    def _check_runtimes(cls, runtimes: tuple[str, ...]) -> tuple[str, ...]:
-        for name in runtimes:
-            RUNTIMES.named(name)
-        return runtimes
 
     def goal(self, gate: Gate) -> Goal:
         """Return the search's objective and bounds, with the gate's values for missing keys.

@@ -17,7 +17,7 @@ from pydantic import (
 
 from storage.results import Caches
 from tasks.extensions import DOMAINS, METHODS, RUNTIMES, Need
-from tasks.workload.base import Kind, PlainText, Section, Slug
+from tasks.workload.base import Kind, Section, Slug
 from tasks.workload.capacity import Capacity
 from tasks.workload.gate import Gate
 from tasks.workload.recipe import Recipe
@@ -91,11 +91,11 @@ class Workload(Section):
     """Version of the workload file format."""
     name: Slug
     """Name of the workload; workloads of the same night must have different names."""
-    description: PlainText
+    description: str
     """Short description for tables and reports."""
     domain: str
     """Domain of the model; determines the available sections and kinds."""
-    licence: PlainText = ""
+    licence: str = ""
     """Licence of the model and the data, for the model card."""
     data: SerializeAsAny[Kind]
     """Data set for calibration and evaluation."""
@@ -155,14 +155,11 @@ class Workload(Section):
 
     @classmethod
     def lacks(cls, need: Need) -> str:
-        """Return the reason that the domain does not meet a method's requirement, or ``""`` if the domain meets it."""
+        """Return the reason that the domain does not meet a method's requirement, or ``""``."""
         return "" if need in cls.gives else _LACKS[need]
 
     def cannot_tune(self) -> str:
-        """Return the reason that this workload's models cannot be fine-tuned, or ``""`` if fine-tuning is possible.
-
-        Consider only the workload's settings; `lacks` reports the limits of the domain.
-        """
+        """Return the reason that this workload's settings rule out fine-tuning, or ``""``."""
         return ""
 
     @classmethod
@@ -220,10 +217,7 @@ class Workload(Section):
         return next((f"{name}/{runtime}" for name in found), "")
 
     def with_twins(self) -> Self:
-        """Return a copy with the missing float candidates of the quantized candidates' runtimes.
-
-        A plain float recipe of the file gets the runtimes. If there is none, a recipe is added.
-        """
+        """Return a copy with the missing float candidates of the quantized candidates' runtimes."""
         quantized = [name for recipe in self.recipe if recipe.method != "none" for name in recipe.runtimes]
         missing = tuple(name for name in dict.fromkeys(quantized) if not self.twin(name))
         if not missing or not self.benchmark.twins:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from storage.artifacts import ArtifactStore
-from storage.errors import QuantizationError, StoreError
+from storage.errors import QuantizationError
 from tasks.data.weights import load_state
 from tasks.job import Job
 from tasks.refs import CandidateRef, CheckpointRef
@@ -147,15 +146,3 @@ def test_nothing_is_published_where_the_output_is_not_finite(candidates: Candida
         build(replace(job, checkpoint=broken), "int8", "eager", store)
     assert not list(tmp_path.glob("artifacts/converted/*/*"))
     assert not list(tmp_path.glob("artifacts/candidate/*/*"))
-
-
-def test_a_full_disk_is_reported_as_the_stores_own_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = ArtifactStore(tmp_path / "store")
-    job = job_of(words_workload(tmp_path), store)
-
-    def fail(*_: object, **__: object) -> None:
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
-
-    monkeypatch.setattr("safetensors.torch.save_file", fail)
-    with pytest.raises(StoreError, match="No space left"):
-        build(job, "float", "eager", store)

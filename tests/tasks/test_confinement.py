@@ -41,18 +41,6 @@ def test_what_upstream_has_deprecated_is_used_in_one_place(deprecated: str) -> N
     assert not {user for user in users if not user.startswith(ALLOWED[deprecated])}
 
 
-def test_the_search_sees_every_way_to_reach_them() -> None:
-    for source, deprecated in (
-        ("import torch.jit", "torch.jit"),
-        ("from torch import jit", "torch.jit"),
-        ("from torch.ao.quantization import convert", "torch.ao"),
-        ("import torch\ntorch.jit.load('x')", "torch.jit"),
-        ("import torch.quantization as q", "torch.quantization"),
-    ):
-        assert uses(source, deprecated), source
-    assert not uses("import torch\ntorch.backends.quantized.engine = 'x86'", "torch.quantization")
-
-
 @pytest.mark.slow
 def test_no_runtime_is_named_outside_its_own_module_and_its_line() -> None:
     named = [

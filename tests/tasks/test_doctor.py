@@ -8,19 +8,13 @@ import pytest
 
 from tasks import doctor
 from tasks.benchmark.statistics import Ratio
-from tasks.doctor import Check, trusted
+from tasks.doctor import trusted
 from tasks.machine import Evidence, Pressure, observe, this_machine
 
 
 @pytest.fixture(scope="module")
 def evidence() -> Evidence:
     return observe("before", 1, ())
-
-
-def test_one_problem_is_enough_not_to_trust() -> None:
-    checks = [Check("a", "ok", ""), Check("b", "note", "", "look")]
-    assert trusted(checks)
-    assert not trusted([*checks, Check("c", "problem", "", "mend")])
 
 
 @pytest.mark.parametrize(
@@ -37,17 +31,25 @@ def test_verdict_decides_whether_timings_repeat(aa: Ratio, status: str) -> None:
     assert doctor.check_repeatable(aa).status == status
 
 
-def test_slow_int8_is_told_but_does_not_spoil_trust() -> None:
-    assert doctor.check_ratio(Ratio(3.0, 2.5, 3.5)).status == "ok"
-    slow = doctor.check_ratio(Ratio(0.9, 0.8, 1.1))
-    assert slow.status == "note"
-    assert "not faster on this host" in slow.advice
-
-
-def test_machine_without_vnni_gets_advice(evidence: Evidence) -> None:
-    machine = evidence.machine
-    assert doctor.check_int8(machine.model_copy(update={"isa": ("avx2", "avx512_vnni")})).status == "ok"
-    assert "Without VNNI" in doctor.check_int8(machine.model_copy(update={"isa": ("avx2",)})).advice
+def test_a_slow_kernel_old_processor_or_changing_frequency_is_noted_but_does_not_spoil_trust(
+    evidence: Evidence, tmp_path: Path
+) -> None:
+    old, slow = evidence.machine.model_copy(update={"isa": ("avx2",)}), Ratio(0.9, 0.8, 1.1)
+    notes = [
+        doctor.check_int8(old),
+        doctor.check_ratio(slow),
+        doctor.check_governor(evidence.model_copy(update={"governor": "powersave"})),
+    ]
+    assert [check.status for check in notes] == ["note"] * 3
+    good = [
+        doctor.check_int8(old.model_copy(update={"isa": ("avx512_vnni",)})),
+        doctor.check_ratio(Ratio(3.0, 2.5, 3.5)),
+        doctor.check_governor(evidence.model_copy(update={"governor": None})),
+        doctor.check_store("s3://bucket/place"),
+    ]
+    assert [check.status for check in good] == ["ok"] * 4
+    assert doctor.check_store(str(tmp_path / "a" / "b")).status in ("ok", "note")
+    assert trusted([*notes, *good])
 
 
 def test_other_work_is_noticed_by_load_or_by_pressure(evidence: Evidence) -> None:
@@ -70,21 +72,12 @@ def test_stolen_time_is_a_share_of_all_processors(evidence: Evidence) -> None:
     assert doctor.check_steal(before.model_copy(update={"steal_s": None}), after).status == "ok"
 
 
-@pytest.mark.parametrize(("governor", "status"), [(None, "ok"), ("performance", "ok"), ("powersave", "note")])
-def test_governor(evidence: Evidence, governor: str | None, status: str) -> None:
-    assert doctor.check_governor(evidence.model_copy(update={"governor": governor})).status == status
-
-
-def test_store_that_does_not_exist_yet_is_judged_by_its_parent(tmp_path: Path) -> None:
-    assert doctor.check_store(str(tmp_path / "a" / "b")).status in ("ok", "note")
-    assert doctor.check_store("s3://bucket/place").status == "ok"
-
-
 def test_store_below_a_file_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     check = doctor.check_store(str(tmp_path / "file"))
     assert check.status == "problem"
     assert "--store" in check.advice
+    assert not trusted([check])
 
 
 def test_a_compiler_is_looked_for_where_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:

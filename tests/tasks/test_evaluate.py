@@ -34,31 +34,6 @@ _WORKLOAD = Path(__file__).parents[2] / "flows" / "workloads" / "lstm-demo.toml"
 
 
 @pytest.mark.slow
-def test_the_same_outputs_are_written_once(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    job = job_of(read_workload(_WORKLOAD), store)
-    candidates = [build(job, recipe.name, "eager", store) for recipe in job.workload.recipe]
-    first, other = (evaluate(job, candidate, store) for candidate in candidates)
-    assert evaluate(job, candidates[0], store) == first
-    assert other.outputs != first.outputs
-    golden = Golden.read(store.path(first.outputs.kind, first.outputs.digest) / GOLDEN)
-    assert list(golden.inputs) == ["inputs", "h", "c"]
-    assert len(golden.outputs) == 3
-
-
-def test_a_failure_names_the_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise MeasurementError("it computes NaN", hint="Look at it.")
-
-    store = ArtifactStore(tmp_path)
-    job = job_of(read_workload(_WORKLOAD), store)
-    candidate = build(job, "float", "eager", store)
-    monkeypatch.setattr(type(DOMAINS[job.workload.domain]), "evaluate", fail)
-    with pytest.raises(MeasurementError, match=r'Recipe "float" \(eager\) of workload "lstm-demo": it computes NaN'):
-        evaluate(job, candidate, store)
-
-
-@pytest.mark.slow
 def test_an_evaluation_is_found_again_until_its_conditions_or_outputs_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,13 +91,6 @@ def test_a_method_says_whether_what_a_row_gives_depends_on_its_neighbours(
     assert spec_of(named).couples_rows == coupled
 
 
-def test_another_split_has_an_evaluation_of_its_own(images: tuple[Job[Workload], ArtifactStore]) -> None:
-    job, store = images
-    candidate = build(job, "float", "eager", store)
-    selection = replace(job, dataset=job.dataset.model_copy(update={"judged_on": "valid"}))
-    assert evaluate(job, candidate, store).outputs != evaluate(selection, candidate, store).outputs
-
-
 def test_images_are_evaluated_one_by_one_where_they_would_share_ranges(
     images: tuple[Job[Workload], ArtifactStore],
 ) -> None:
@@ -175,19 +143,12 @@ def test_agreement_is_the_share_of_equal_predictions(tmp_path: Path) -> None:
 
 def test_what_has_no_samples_has_neither_interval_nor_agreement(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
+    before, after = (evaluation(store, name, quality=[0.0]) for name in ("one", "another"))
+    assert compare(before, after, store).quality_difference_low is None, "a single sample has no interval"
     comparison = compare(evaluation(store, "float", other=[0.0]), evaluation(store, "int8", other=[0.0]), store)
     assert comparison.quality_difference == 0
     assert (comparison.quality_difference_low, comparison.quality_difference_high) == (None, None)
     assert comparison.agreement is None
-
-
-def test_all_are_compared_in_their_order(tmp_path: Path) -> None:
-    store, told = ArtifactStore(tmp_path), []
-    first, second = (evaluation(store, name, quality=[value]) for name, value in (("float", 1.0), ("int8", 3.0)))
-    workspace = Workspace(store, lambda done, total, unit="": told.append((done, total)))
-    compared = compare_all(first, [first, second], workspace)
-    assert [comparison.quality_difference for comparison in compared] == [0, 2]
-    assert told == [(1, 2), (2, 2)]
 
 
 @pytest.mark.slow
@@ -236,15 +197,6 @@ def test_the_number_of_comparisons_of_each_candidate_widens_its_interval(tmp_pat
     for comparison, count in zip(compared, (1, 4), strict=True):
         ends = (comparison.quality_difference_low, comparison.quality_difference_high)
         assert ends == pytest.approx(score_difference(*right, comparisons=count)[1:])
-
-
-@pytest.mark.slow
-def test_a_single_sample_has_no_interval(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    before, after = (evaluation(store, name, quality=[value]) for name, value in (("float", 1.0), ("int8", 3.0)))
-    comparison = compare(before, after, store)
-    assert comparison.quality_difference == 2
-    assert (comparison.quality_difference_low, comparison.quality_difference_high) == (None, None)
 
 
 @pytest.mark.slow

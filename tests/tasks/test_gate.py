@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import math
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -167,11 +166,6 @@ def test_only_a_float_candidate_that_could_be_deployed_is_the_best_float() -> No
     assert not could_serve(demo, row("half/torchscript", method="cast"))
 
 
-def test_the_baseline_is_never_judged_though_another_float_candidate_is():
-    judgement = judge(workload(), [row("float/eager", speedup=9.0), row("float/torchscript")])
-    assert list(decided(judgement)) == ["float/torchscript"]
-
-
 @pytest.mark.parametrize(
     ("rule", "change"),
     [
@@ -190,24 +184,6 @@ def test_one_failed_rule_rejects_and_is_the_reason(rule: str, change: dict[str, 
     assert rule in decision.reason
 
 
-@pytest.mark.parametrize(
-    ("rule", "column"),
-    [
-        ("max_quality_drop", "quality_difference"),
-        ("min_size_ratio", "size_ratio"),
-        ("min_speedup", "speedup_bound_low"),
-        ("max_peak_rss_bytes", "peak_rss_bytes"),
-        ("min_coverage", "coverage"),
-    ],
-)
-@pytest.mark.parametrize("missing", [None, math.nan, math.inf])
-def test_a_rule_without_a_number_holds(rule: str, column: str, missing: float | None):
-    decision = only(judge(workload(**STRICT), [row(**{column: missing})]))
-    assert decision.decision == "hold"
-    assert outcomes(decision)[rule] == "held"
-    assert rule in decision.reason
-
-
 EXECUTED = {
     "int8_time_share": 0.8,
     "float_operators": '[{"name": "fc/node", "type": "Gemm", "share": 0.2, "reason": "it is excluded"}]',
@@ -216,11 +192,6 @@ EXECUTED = {
     "batch_difference": 2e-7,
 }
 PROVEN = {"min_int8_time_share": 0.5, "max_saturation": 0.05, "require_batch_invariance": True}
-
-
-def test_what_a_candidate_executes_can_be_asked_for():
-    assert only(judge(workload(**PROVEN), [row(**EXECUTED)])).decision == "promote"
-    assert only(judge(workload(**PROVEN), [row()])).decision == "hold"
 
 
 @pytest.mark.parametrize(
@@ -240,22 +211,6 @@ def test_what_it_executes_rejects_with_what_it_is(change: dict[str, float], reas
     assert decision.reason.startswith(reason)
 
 
-def test_speed_is_decided_by_its_bounds_and_held_where_they_hold_the_rules_own():
-    for bounds, decision in (((1.5, 9.0), "promote"), ((0.1, 1.4), "reject"), ((1.4, 1.6), "hold")):
-        low, high = bounds
-        changes = {"speedup_bound_low": low, "speedup_bound_high": high}
-        assert only(judge(workload(**STRICT), [row(**changes)])).decision == decision
-
-
-@pytest.mark.parametrize("verdict", ["inconclusive", "not-measured", None])
-@pytest.mark.slow
-def test_noise_blocks_nothing(verdict: str | None):
-    assert only(judge(workload(**STRICT), [row(verdict=verdict)])).decision == "promote"
-    # Without a rule that needs speed, it need not even have been measured.
-    untimed = row(verdict=verdict, speedup_bound_low=None, speedup_bound_high=None)
-    assert only(judge(workload(max_quality_drop=0.2), [untimed])).decision == "promote"
-
-
 def test_quality_is_judged_by_the_end_of_its_interval():
     gate = workload(max_quality_drop=0.5)
     for ends, decision in (((-0.2, 0.4), "promote"), ((-0.2, 0.7), "hold"), ((0.6, 0.9), "reject")):
@@ -271,40 +226,18 @@ def test_quality_is_judged_by_the_end_of_its_interval():
         assert only(judge(gate, [row(**turned)])).decision == decision
 
 
-def test_a_failed_candidate_is_rejected_with_its_error():
-    failed = row(status="failed", stage="quantize", error="no such module", quality_difference=None)
-    decision = only(judge(workload(**STRICT), [failed]))
-    assert decision.decision == "reject"
-    assert "quantize" in decision.reason
-    assert "no such module" in decision.reason
-
-
 def test_nothing_is_decided_on_a_candidate_that_the_machine_cannot_have():
     skipped = row(status="skipped", stage="build", error="openvino is not installed", quality_difference=None)
     assert not judge(workload(**STRICT), [skipped]).decisions
-
-
-def test_a_drop_follows_the_direction_of_the_metric():
-    gate = {"max_quality_drop": 0.5}
-    better = row(quality_metric="top1", higher_is_better=True, quality_difference=3.0)
-    worse = row(quality_metric="top1", higher_is_better=True, quality_difference=-0.6)
-    assert only(judge(workload(**gate), [better])).decision == "promote"
-    assert only(judge(workload(**gate), [worse])).decision == "reject"
-    assert only(judge(workload(**gate), [row(quality_difference=-3.0)])).decision == "promote"
 
 
 def test_a_relative_drop_is_a_share_of_the_baseline():
     gate = {"max_quality_drop": 0.02, "quality_drop": "relative"}
     assert only(judge(workload(**gate), [row(baseline_quality=5.0, quality_difference=0.09)])).decision == "promote"
     assert only(judge(workload(**gate), [row(baseline_quality=5.0, quality_difference=0.11)])).decision == "reject"
-
-
-@pytest.mark.slow
-def test_a_relative_drop_from_nothing_cannot_be_decided():
-    gate = {"max_quality_drop": 0.02, "quality_drop": "relative"}
-    decision = only(judge(workload(**gate), [row(baseline_quality=0.0, quality_difference=0.5)]))
-    assert decision.decision == "hold"
-    assert "absolute" in decision.reason
+    nothing = only(judge(workload(**gate), [row(baseline_quality=0.0, quality_difference=0.5)]))
+    assert nothing.decision == "hold"
+    assert "absolute" in nothing.reason
 
 
 def test_fastest_and_smallest_choose_differently_and_only_among_those_that_pass():
@@ -331,18 +264,12 @@ def capacity(value: float, low: float, high: float) -> dict[str, float]:
         (capacity(1.2, 1.0, 1.4), "held"),
         (capacity(0.9, 0.8, 1.0), "failed"),
         ({}, "held"),
+        (capacity(2.0, 1.9, 2.1) | {"capacity_limit": "the generator, which was busy 93% of the time"}, "held"),
     ],
 )
-def test_a_capacity_is_judged_by_the_worse_end_of_its_interval(changes: dict[str, float], outcome: str):
+def test_a_capacity_is_judged_by_the_worse_end_of_its_interval(changes: dict[str, Any], outcome: str):
     decision = only(judge(workload(min_capacity_ratio=1.1), [row(**changes)]))
     assert outcomes(decision) == {"min_capacity_ratio": outcome}
-
-
-def test_a_capacity_that_the_generator_limited_is_held_with_the_reason():
-    limited = row(**capacity(2.0, 1.9, 2.1), capacity_limit="the generator, which was busy 93% of the time")
-    decision = only(judge(workload(min_capacity_ratio=1.1), [limited]))
-    assert decision.decision == "hold"
-    assert "limited by the generator, which was busy 93% of the time" in decision.reason
 
 
 def test_the_cheapest_serves_most_requests_and_an_unknown_capacity_never_wins():
@@ -374,17 +301,9 @@ def test_by_capacity_an_incumbent_is_replaced_only_if_the_intervals_are_apart(lo
     assert limited.incumbent.stays
 
 
-@pytest.mark.parametrize(
-    ("others", "of"), [([], "1 passing candidate"), (["half/torchscript"], "2 passing candidates")]
-)
-def test_the_reason_of_a_promotion_says_of_how_many_it_is_the_best(others: list[str], of: str):
-    judgement = judge(workload(), [row(speedup=3.0), *map(row, others)])
-    assert judgement.decisions[0].reason == f"fastest of {of}"
-
-
-def test_other_settings_and_workloads_do_not_count():
+def test_other_settings_and_workloads_and_the_verdict_on_noise_do_not_count():
     rows = [
-        row(),
+        row(verdict="inconclusive"),
         row(setting="throughput", speedup_bound_low=0.05, speedup_bound_high=0.1),
         row(setting="a/a", speedup_bound_low=0.05, speedup_bound_high=0.1),
         row(workload="another", speedup_bound_low=0.05, speedup_bound_high=0.1),
@@ -412,9 +331,6 @@ def test_an_incumbent_is_replaced_only_by_what_is_decidedly_faster_in_the_same_l
     assert goes.incumbent is not None
     assert (goes.incumbent.version, goes.incumbent.stays) == (VERSION, False)
     assert "1.3 times as fast" in goes.incumbent.reason
-    with_margin = judge(workload(margin=1.2), [deployed, slower, faster], incumbent())
-    assert with_margin.incumbent is not None
-    assert with_margin.incumbent.stays
 
 
 def test_by_size_an_incumbent_is_replaced_by_what_is_smaller():
@@ -426,14 +342,6 @@ def test_by_size_an_incumbent_is_replaced_by_what_is_smaller():
     assert only(judgement).reason.endswith("2.5 times as small as the current bundle")
     unsized = deployed | {"size_bytes": None}
     assert only(judge(workload(objective="smallest"), [unsized, row(size_bytes=50)], incumbent())).decision == "pass"
-
-
-def test_tonights_candidate_that_is_the_incumbent_to_the_byte_is_promoted_again_while_it_stays():
-    rows = [row("int8/torchscript", speedup=2.0), row("half/torchscript", speedup=2.1, over_incumbent_low=0.99)]
-    judgement = judge(workload(), rows, incumbent(same_as="int8/torchscript"))
-    assert decided(judgement) == {"int8/torchscript": "promote", "half/torchscript": "pass"}
-    assert judgement.incumbent is not None
-    assert judgement.incumbent.stays
 
 
 @pytest.mark.parametrize(
@@ -462,26 +370,6 @@ def test_an_unfit_incumbent_is_replaced_by_whatever_passes_and_stays_where_nothi
         assert why in judgement.incumbent.reason
 
 
-def test_an_incumbent_whose_quality_is_undecided_gives_way_to_one_that_is_decided():
-    gate = workload(max_quality_drop=0.5)
-    undecided = row(setting="incumbent", quality_difference_low=0.2, quality_difference_high=0.6)
-    assert only(judge(gate, [undecided, row()], incumbent())).decision == "promote"
-
-
-def test_every_candidate_but_the_baseline_is_judged_whatever_its_name():
-    rows = [row(name) for name in ("cast/torchscript", "float/eager", "int8/torchscript")]
-    assert decided(judge(workload(), rows)) == {"cast/torchscript": "promote", "int8/torchscript": "pass"}
-
-
-def test_the_row_of_the_incumbent_is_the_one_that_was_measured_as_the_incumbent():
-    others = [row(setting=setting, size_ratio=1.0) for setting in ("a/a", "throughput")]
-    deployed = row("half/torchscript", setting="incumbent")
-    challenger = row(over_incumbent=1.0, over_incumbent_low=0.9, over_incumbent_high=1.1)
-    judgement = judge(workload(min_size_ratio=2.0), [challenger, *others, deployed], incumbent())
-    assert judgement.incumbent is not None
-    assert judgement.incumbent.reason == "it passes, and no challenger is decidedly better"
-
-
 @pytest.mark.parametrize(
     ("candidate", "changes", "may"),
     [
@@ -507,35 +395,17 @@ def test_a_runtime_that_nothing_is_handed_over_from_passes_and_is_never_promoted
     assert decision.reason == f"passes all 5 rules; {runtime} is never deployed"
 
 
-def test_the_reason_of_a_rejection_is_all_that_failed_and_of_a_hold_all_that_is_open():
-    failed = row(size_ratio=1.0, coverage=None, peak_rss_bytes=20_000)
-    assert only(judge(workload(**STRICT), [failed])).reason == (
-        "min_size_ratio requires 2, but the measured value is 1; "
-        "max_peak_rss_bytes allows 10000, but the measured value is 20000"
-    )
-    held = row(size_ratio=None, coverage=None)
-    assert only(judge(workload(**STRICT), [held])).reason == (
-        "min_size_ratio requires 2, but the value is unknown; min_coverage requires 0.5, but the value is unknown"
-    )
-
-
-@pytest.mark.parametrize(("same", "faster"), [("half", "int8"), ("int8", "half")])
-def test_the_incumbent_that_was_made_again_tonight_gives_way_to_a_faster_candidate(same: str, faster: str):
-    rows = [
-        row(f"{same}/torchscript"),
-        row(f"{faster}/torchscript", over_incumbent=1.5, over_incumbent_low=1.2, over_incumbent_high=1.8),
-    ]
-    judgement = judge(workload(), rows, incumbent(same_as=f"{same}/torchscript"))
-    assert decided(judgement) == {f"{same}/torchscript": "pass", f"{faster}/torchscript": "promote"}
+@pytest.mark.parametrize(
+    ("low", "decisions"), [(1.2, ("pass", "promote")), (0.99, ("promote", "pass"))], ids=["faster", "not faster"]
+)
+def test_the_incumbent_that_was_made_again_tonight_gives_way_only_to_a_faster_candidate(
+    low: float, decisions: tuple[str, str]
+):
+    rows = [row(), row("half/torchscript", over_incumbent=1.5, over_incumbent_low=low, over_incumbent_high=1.8)]
+    judgement = judge(workload(), rows, incumbent(same_as="int8/torchscript"))
+    assert tuple(decided(judgement).values()) == decisions
     assert judgement.incumbent is not None
-    assert judgement.incumbent.stays is False
-
-
-def test_an_incumbent_stays_beside_candidates_that_are_rejected():
-    deployed = row("half/torchscript", setting="incumbent")
-    judgement = judge(workload(min_size_ratio=2.0), [deployed, row(size_ratio=1.0)], incumbent())
-    assert judgement.incumbent is not None
-    assert (judgement.incumbent.stays, judgement.incumbent.reason) == (True, "no challenger passes")
+    assert judgement.incumbent.stays is (decisions[0] == "promote")
 
 
 def test_a_challenger_must_be_faster_by_more_than_the_margin():
@@ -557,11 +427,6 @@ def test_a_rule_that_is_open_for_the_incumbent_makes_room_unless_it_is_the_speed
         "undecided for the current bundle: max_quality_drop allows 0.2, but the measured value is uncertain"
         in goes.reason
     )
-
-
-def test_what_was_not_timed_is_promoted_after_what_was():
-    rows = [row("half/torchscript", speedup=None), row("int8/torchscript", speedup=0.5)]
-    assert decided(judge(workload(), rows)) == {"half/torchscript": "pass", "int8/torchscript": "promote"}
 
 
 KILLED = "its process was killed, most likely because memory ran out"
@@ -602,12 +467,6 @@ def test_whether_a_bundle_stays_is_left_open_if_no_version_is_known():
 def test_what_is_certain_about_the_current_bundle_counts_although_it_was_not_measured(found: Incumbent):
     failed = found.model_copy(update={"failure": Failure(stage="evaluate", error=KILLED)})
     assert only(judge(workload(), [row()], failed)).decision == "promote"
-
-
-def test_a_number_that_is_missing_for_the_current_bundle_does_not_make_room_for_another():
-    deployed = row("half/torchscript", setting="incumbent", peak_rss_bytes=None)
-    judgement = judge(workload(**STRICT), [deployed, row(over_incumbent=0.5, over_incumbent_low=0.4)], incumbent())
-    assert only(judgement).decision == "pass"
 
 
 def test_the_runner_up_wins_if_somebody_rolled_back_from_the_best():
@@ -739,15 +598,6 @@ def test_decisions_become_rows_of_the_promotions_table():
     }
 
 
-def test_why_the_incumbent_stays_is_in_every_row():
-    judgement = judge(workload(), [row("int8/torchscript"), row(setting="incumbent")], incumbent())
-    moment = datetime(2026, 11, 21, 3, tzinfo=UTC)
-    rows = judgement.rows(workload="demo", run_id="r1", night=date(2026, 11, 21), decided_at=moment)
-    assert rows[0]["incumbent_version"] == VERSION
-    assert rows[0]["incumbent_stays"] is True
-    assert rows[0]["incumbent_reason"] == "it passes, and no challenger is decidedly better"
-
-
 COLD = {
     "caches": "cold",
     "cold_speedup": 3.0,
@@ -769,18 +619,6 @@ def test_the_caches_of_the_row_say_which_speed_decides():
         found = only(judge(workload(**STRICT), [row(**changes)]))
         assert found.decision == decision
         assert {rule.name: rule.seen for rule in found.rules}["min_speedup"] == seen
-
-
-def test_a_cold_decision_says_so():
-    rules = only(judge(workload(**STRICT), [row(**COLD)])).rules
-    assert [rule.note for rule in rules if rule.name == "min_speedup"] == ["interval: 2.5 to 3.5 with cold caches"]
-
-
-def test_the_fastest_with_the_caches_that_decide_is_promoted():
-    rows = [row("int8/torchscript", **COLD), row("half/torchscript", **COLD | {"cold_speedup": 2.6}, speedup=9.0)]
-    assert decided(judge(workload(), rows)) == {"int8/torchscript": "promote", "half/torchscript": "pass"}
-    rows = [each | {"caches": "warm"} for each in rows]
-    assert decided(judge(workload(), rows)) == {"int8/torchscript": "pass", "half/torchscript": "promote"}
 
 
 def test_the_incumbent_gives_way_to_who_is_faster_with_the_caches_that_decide():

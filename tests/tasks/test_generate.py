@@ -13,7 +13,7 @@ from flows.request import BUILT_IN
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, MeasurementError
 from tasks.domains.language_model import WordLanguageModelSpec
-from tasks.generate import as_text, generate, sample_words, word_weights
+from tasks.generate import generate, sample_words, word_weights
 from tasks.job import Workspace
 from tasks.workload import Workload, find_workloads
 from tests.tasks.text_workloads import text_workload, write_corpus
@@ -62,11 +62,6 @@ def test_weights_are_exponentials_over_the_temperature() -> None:
     assert torch.isfinite(word_weights(torch.tensor([0.0, 1e4]), 1e-3)).all()
     with pytest.raises(MeasurementError, match="NaN"):
         word_weights(torch.tensor([0.0, math.nan]), 1.0)
-
-
-@pytest.mark.slow
-def test_text_has_spaces_between_words_and_lines_at_their_ends() -> None:
-    assert "".join(as_text(iter(["a", "b", "<eos>", "<eos>", "c", "d"]))) == "a b\n\nc d"
 
 
 def test_every_recipe_generates_words_of_the_vocabulary(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
-from storage.errors import BundleError, StoreError, UnavailableError
-from storage.seal import MANIFEST, check_sums, listed, read_manifest, write_sums
+from storage.errors import BundleError, UnavailableError
+from storage.seal import MANIFEST, listed, write_sums
 from tasks.incumbent import find_incumbent
 from tasks.job import Workspace
 from tasks.results import Incumbent
@@ -89,19 +89,6 @@ def test_its_files_compute_what_was_handed_over_even_where_the_artifact_is_gone(
     assert evaluate(made.job, incumbent.candidate, made.store).quality == made.evaluation.quality
 
 
-def test_one_that_was_promoted_by_hand_after_it_had_been_withdrawn_is_the_incumbent(made: Made) -> None:
-    bundles, withdrawn = BundleStore(made.store.place), found(made).version
-    with bundles.draft() as folder:
-        (folder / "model.ts").write_bytes(b"another model")
-        write_sums(folder)
-        bundles.publish(folder, "tiny", "2026-11-20-0123456789ab")
-    bundles.roll_back("tiny", "2026-11-20-0123456789ab", by="someone", reason="worse")
-    assert found(made).version == "2026-11-20-0123456789ab"
-    bundles.promote_by_hand("tiny", withdrawn, by="someone", reason="it was the data")
-    incumbent = found(made)
-    assert (incumbent.version, incumbent.same_as, incumbent.fault) == (withdrawn, "int8/torchscript", "")
-
-
 @pytest.mark.slow
 def test_one_from_another_checkpoint_is_outdated(made: Made, tmp_path: Path) -> None:
     other = make(tmp_path / "other", seed=1)
@@ -134,36 +121,6 @@ def test_a_bundle_that_this_version_cannot_use_is_a_failure(made: Made, part: st
     assert why in incumbent.fault
 
 
-@pytest.mark.slow
-def test_a_manifest_that_is_swapped_after_the_check_is_not_read(made: Made) -> None:
-    folder = bundle_of(made)
-    sums = check_sums(folder)
-    assert read_manifest(folder, sums)["workload"]["name"] == "tiny"
-    (folder / MANIFEST).write_text((folder / MANIFEST).read_text().replace('"tiny"', '"huge"'))
-    with pytest.raises(BundleError, match="changed while it was being read"):
-        read_manifest(folder, sums)
-    write_sums(folder)  # another bundle, which is good in itself
-    with pytest.raises(BundleError, match="changed while it was being read"):
-        read_manifest(folder, sums)
-
-
-@pytest.mark.slow
-def test_a_bundle_whose_manifest_names_a_file_that_it_lacks_is_a_failure(made: Made) -> None:
-    folder = bundle_of(made)
-    manifest = json.loads((folder / MANIFEST).read_text())
-    manifest["model"]["files"] = ["other.ts"]
-    (folder / MANIFEST).write_text(json.dumps(manifest))
-    write_sums(folder)
-    incumbent = found(made)
-    assert "names the file 'other.ts', which is not in the bundle" in incumbent.fault
-
-
-def test_a_damaged_pointer_is_an_error_of_the_store(made: Made) -> None:
-    (made.store.root / "handoff" / "tiny" / "current.json").write_text("{")
-    with pytest.raises(StoreError, match=r"current\.json is damaged"):
-        found(made)
-
-
 def test_a_file_that_is_exchanged_after_it_was_checked_is_not_measured(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,29 +137,6 @@ def test_a_file_that_is_exchanged_after_it_was_checked_is_not_measured(
     assert "model.ts changed while it was being copied" in incumbent.fault
     assert (folder / "model.ts").read_bytes() == b"exchanged"
     assert not list(made.store.root.glob("artifacts/incumbent/*/*/artifact.json"))
-
-
-@pytest.mark.slow
-def test_an_artifact_that_others_put_in_the_place_of_the_bundles_files_is_not_measured(made: Made) -> None:
-    first = find_incumbent(made.job, [], Workspace(made.store))
-    assert first is not None
-    assert first.candidate is not None
-    folder = made.store.path("incumbent", first.candidate.digest)
-    made_from = json.loads((folder / "artifact.json").read_text())["made_from"]
-    document = (folder / "candidate.json").read_bytes()
-    shutil.rmtree(folder)
-    with made.store.create("incumbent", first.candidate.digest, made_from) as planted:
-        (planted / "candidate.json").write_bytes(document)
-        (planted / "model.ts").write_bytes(b"planted")
-    with pytest.raises(StoreError, match="contains a damaged or altered copy of the bundle"):
-        find_incumbent(made.job, [], Workspace(made.store))
-
-
-def test_a_bundle_that_is_gone_has_a_fault(made: Made) -> None:
-    shutil.rmtree(bundle_of(made))
-    incumbent = find_incumbent(made.job, [], Workspace(made.store))
-    assert incumbent is not None
-    assert "does not contain a bundle" in incumbent.fault
 
 
 @pytest.mark.slow

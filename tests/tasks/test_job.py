@@ -33,13 +33,6 @@ def test_equal_work_takes_turns(tmp_path: Path) -> None:
     assert not list((tmp_path / "work").iterdir())
 
 
-@pytest.mark.slow
-def test_other_work_does_not_wait(tmp_path: Path) -> None:
-    workspace = Workspace(ArtifactStore(tmp_path))
-    with workspace.alone("a" * 64) as first, workspace.alone("b" * 64) as second:
-        assert first != second
-
-
 @pytest.mark.parametrize(
     ("error", "kept"),
     [

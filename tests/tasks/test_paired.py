@@ -63,16 +63,6 @@ def test_the_ends_are_where_a_score_test_with_the_likeliest_shares_refuses(gaine
     assert found == pytest.approx((100 * estimate, 100 * low, 100 * high), abs=0.01)
 
 
-@pytest.mark.parametrize("samples", [1, 20, 1024])
-@pytest.mark.slow
-def test_without_a_single_difference_the_score_interval_is_that_of_the_rule_of_three(samples):
-    square = NormalDist().inv_cdf(0.975) ** 2
-
-    found = score_difference(*answers(0, 0, samples))
-
-    assert found == pytest.approx((0, -100 * square / (samples + square), 100 * square / (samples + square)))
-
-
 @given(counts)
 def test_the_score_interval_holds_the_estimate_has_a_width_and_turns_around_with_the_roles(each):
     gained, lost, same = each
@@ -86,22 +76,6 @@ def test_the_score_interval_holds_the_estimate_has_a_width_and_turns_around_with
     assert score_difference(after, before) == pytest.approx((-mean, -high, -low), abs=1e-9)
 
 
-@given(counts.filter(lambda each: 0 < each[0] + each[1] + each[2] < 200))
-def test_the_score_interval_shrinks_with_more_of_the_same(each):
-    once, twice = (score_difference(*answers(*(times * count for count in each))) for times in (1, 2))
-
-    assert twice.high - twice.low < once.high - once.low
-
-
-@given(counts)
-def test_what_is_the_same_in_both_counts_the_same_whether_right_or_wrong(each):
-    before, after = answers(*each)
-    changed = before != after
-    right = np.where(changed, before, 100.0), np.where(changed, after, 100.0)
-
-    assert score_difference(*right) == score_difference(before, after)
-
-
 @pytest.mark.parametrize(("gain", "loss"), [(0.001, 0.002), (0.004, 0.012), (0.05, 0.05)])
 def test_the_score_interval_covers_the_true_difference_as_often_as_promised(gain, loss):
     rng = np.random.default_rng(7)
@@ -112,12 +86,6 @@ def test_the_score_interval_covers_the_true_difference_as_often_as_promised(gain
         covered += drawn[key].low <= 100 * (gain - loss) <= drawn[key].high
 
     assert 0.94 <= covered / trials <= 0.985
-
-
-@pytest.mark.slow
-def test_answers_are_right_or_wrong():
-    with pytest.raises(ValueError, match="every value must be 100"):
-        score_difference([100.0, 1.0], [100.0, 0.0])
 
 
 def series(rng, words: int, memory: float, share: float) -> np.ndarray:
@@ -140,21 +108,10 @@ def coverage(rng, words: int, memory: float, share: float, interval) -> float:
     return covered / trials
 
 
-def blocks_of_100_words(before, after):
-    means = (after - before)[: len(after) // 5 * 5].reshape(-1, 5).mean(axis=1)
-    half = 1.96 * means.std() / math.sqrt(len(means))
-    return means.mean(), means.mean() - half, means.mean() + half
-
-
 @pytest.mark.parametrize("words", [8_000, 40_000])
 @pytest.mark.parametrize(("memory", "share"), [(1.0, 0.0), (100.0, 0.35), (300.0, 0.2)])
 def test_a_series_with_memory_is_covered_about_as_often_as_promised(words, memory, share):
     assert 0.90 <= coverage(np.random.default_rng(11), words, memory, share, serial_difference) <= 0.985
-
-
-def test_blocks_that_are_shorter_than_the_memory_promise_too_much():
-    assert coverage(np.random.default_rng(11), 40_000, 300.0, 0.35, blocks_of_100_words) < 0.85
-    assert coverage(np.random.default_rng(11), 40_000, 300.0, 0.35, serial_difference) > 0.92
 
 
 @given(arrays(np.float64, st.integers(2, 300), elements=st.floats(-20, 20)), st.floats(-5, 5))
@@ -180,16 +137,6 @@ def test_ten_equal_blocks_give_students_interval_of_their_means():
     assert serial_difference(np.zeros(70), np.repeat(means, 7)) == pytest.approx(
         (4.5, 4.5 - half, 4.5 + half), rel=1e-3
     )
-
-
-def test_a_single_number_is_no_series():
-    with pytest.raises(ValueError, match="at least two numbers"):
-        serial_difference([1.0], [2.0])
-
-
-@given(results)
-def test_equal_results_differ_by_exactly_nothing(result):
-    assert bootstrap_difference(result, result, resamples=50) == (0, 0, 0)
 
 
 @given(results, st.floats(-50, 50))
@@ -238,16 +185,6 @@ def test_a_planted_difference_is_covered_about_as_often_as_promised(samples):
 
 
 @pytest.mark.slow
-def test_the_width_is_that_of_the_normal_approximation_for_many_samples():
-    rng = np.random.default_rng(3)
-    differences = rng.choice([-100.0, 0.0, 100.0], p=[0.05, 0.92, 0.03], size=20_000)
-
-    _, low, high = bootstrap_difference(np.zeros(20_000), differences)
-
-    assert high - low == pytest.approx(2 * 1.96 * differences.std() / math.sqrt(20_000), rel=0.05)
-
-
-@pytest.mark.slow
 def test_many_different_samples_are_resampled_in_bounded_memory():
     differences = np.random.default_rng(3).normal(size=40_000)
     tracemalloc.start()
@@ -270,7 +207,7 @@ def test_the_ends_are_as_far_out_as_student_says(freedom, quantile):
 
 @pytest.mark.parametrize("interval", [bootstrap_difference, serial_difference, score_difference])
 @pytest.mark.parametrize(
-    ("before", "after"), [([], []), ([1.0], [1.0, 2.0]), ([math.nan, 1.0], [1.0, 1.0]), ([[1.0]], [[2.0]])]
+    ("before", "after"), [([], []), ([1.0], [2.0, 3.0]), ([math.nan, 1.0], [1.0, 1.0]), ([[1.0]], [[2.0]])]
 )
 def test_what_cannot_be_compared_is_refused(interval, before, after):
     with pytest.raises(ValueError, match=r"expected two non-empty lists of equal length|NaN|every value must be 100"):

@@ -13,7 +13,6 @@ import pytest
 from tasks.results import Preview
 from tests.flows.trials import runner, tried_out
 from tests.tasks.domains.custom.own import own
-from tests.tasks.vision_workloads import image_workload
 
 CODE = """
     import torch
@@ -161,41 +160,3 @@ def test_what_fails_before_the_candidates_is_one_line_as_well(folder: Path, monk
     assert problem.startswith("Trying out the workload failed: TwoArgumentsError: left and right: a line below in ")
     assert found.splits == {"calibration": 12, "test": 12}
     assert len(found.tracebacks) == 1
-
-
-def test_every_part_that_is_missing_is_told_in_one_go(folder: Path) -> None:
-    found = previewed(
-        folder,
-        data={"kind": "csv", "uri": str(folder / "lost.csv"), "features": ["a"], "target": "b"},
-        checkpoint={"kind": "uri", "uri": str(folder / "lost.pth")},
-        evaluate={"metric": "preview_net:lost", "higher_is_better": True},
-    )
-    assert ["lost.csv" in found.problems[1], "lost.pth" in found.problems[2]] == [True, True], found.problems
-    assert found.problems[0].startswith('evaluate.metric "preview_net:lost": preview_net.lost does not exist.')
-    assert len(found.problems) == 3
-
-
-@pytest.mark.slow
-def test_a_missing_module_and_a_missing_folder_of_pictures_are_told(tmp_path: Path) -> None:
-    workload = image_workload(
-        data={"kind": "image-folder", "uri": str(tmp_path / "photos")},
-        model={"kind": "factory", "factory": "lost_module:build"},
-    )
-    problems = tried_out(workload, runner(tmp_path / "store")).problems
-    assert [("lost_module" in each, "photos" in each) for each in problems] == [(True, False), (False, True)]
-
-
-@pytest.mark.slow
-def test_quantization_aware_training_is_previewed_without_training(tmp_path: Path) -> None:
-    recipes = [
-        {"name": "float", "method": "none"},
-        {"name": "qat-int8", "method": "qat", "epochs": 1000, "exclude": ["fc"]},
-    ]
-    workload = image_workload(
-        model={"kind": "torchvision", "name": "resnet18"}, checkpoint={"kind": "train"}, recipe=recipes
-    )
-    found = tried_out(workload, runner(tmp_path))
-    assert found.problems == ()
-    coverage = {leaf.module: leaf.quantized for leaf in found.candidates[1].coverage}
-    assert coverage["conv1"]
-    assert not coverage["fc"]

@@ -159,19 +159,15 @@ def test_a_failed_candidate_is_one_row_with_its_stage_and_error():
     failed = CandidateResult(
         recipe="dynamic-int8", runtime="eager", failure=Failure(stage="quantize", error="no kernel")
     )
-    rows = measurement_rows(RUN, _result(_candidate(), failed, benchmark=_benchmark(_timing())), NOW)
-    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 2
+    skipped = failed.model_copy(
+        update={"runtime": "openvino", "failure": Failure(stage="build", error="not installed", skipped=True)}
+    )
+    rows = measurement_rows(RUN, _result(_candidate(), failed, skipped, benchmark=_benchmark(_timing())), NOW)
+    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 3
     assert (rows[1]["status"], rows[1]["stage"], rows[1]["error"]) == ("failed", "quantize", "no kernel")
+    assert (rows[2]["status"], rows[2]["error"]) == ("skipped", "not installed")
     assert rows[1]["verdict"] == "not-measured"
     assert "speedup" not in rows[1]
-
-
-def test_what_the_machine_lacks_is_a_candidate_skipped():
-    failure = Failure(stage="build", error="not installed", skipped=True)
-    skipped = CandidateResult(recipe="dynamic-int8", runtime="eager", failure=failure)
-    rows = measurement_rows(RUN, _result(_candidate(), skipped, benchmark=_benchmark(_timing())), NOW)
-    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 2
-    assert (rows[1]["status"], rows[1]["error"]) == ("skipped", "not installed")
 
 
 def test_every_setting_is_a_row_of_its_own_and_the_verdict_belongs_to_the_primary_one():
@@ -203,30 +199,14 @@ def test_the_incumbent_is_a_row_of_its_own_unless_it_is_one_of_tonights():
     assert len(measurement_rows(RUN, _result(*candidates, benchmark=benchmark, incumbent=same), NOW)) == 2
 
 
-def test_the_incumbents_coverage_is_the_one_that_was_measured_when_it_was_packaged():
-    deployed = _candidate("dynamic-int8").built.model_copy(update={"coverage": ()})
-    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed, coverage=0.75)
-    for known in (0.75, None):
-        found = incumbent.model_copy(update={"coverage": known})
-        row = measurement_rows(RUN, _result(_candidate(), incumbent=found), NOW)[1]
-        assert (row["setting"], row["coverage"], row["modules_total"]) == ("incumbent", known, None)
-
-
 def test_an_incumbent_that_failed_is_told_of():
     deployed = _candidate("gone")
     failure = Failure(stage="evaluate", error="no such operator")
-    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, failure=failure)
+    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, failure=failure, coverage=0.75)
     rows = measurement_rows(RUN, _result(_candidate(), incumbent=incumbent), NOW)
     assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 2
     assert (rows[1]["setting"], rows[1]["status"], rows[1]["error"]) == ("incumbent", "failed", "no such operator")
-    assert rows[1]["method"] is None
-
-
-@pytest.mark.slow
-def test_sizes_are_those_of_the_candidates_own_runtime():
-    rows = measurement_rows(RUN, _result(_candidate(), _candidate("float", "torchscript")), NOW)
-    assert [row["size_bytes"] for row in rows] == [1000, 2000]
-    assert rows[1]["size_ratio"] == pytest.approx(0.5)
+    assert (rows[1]["method"], rows[1]["coverage"], rows[1]["modules_total"]) == (None, 0.75, None)
 
 
 def test_without_the_baselines_result_there_is_no_ratio():
@@ -350,8 +330,3 @@ def test_a_capacity_stands_in_the_rows_of_its_own_subject_in_the_primary_setting
         ("dynamic-int8", "incumbent"): 2e3,
     }
     assert rows[0]["capacity_limit"] is None
-
-
-def test_a_candidate_without_bytes_has_no_ratio():
-    rows = measurement_rows(RUN, _result(_candidate(), _candidate("dynamic-int8", size=0)), NOW)
-    assert (rows[1]["size_bytes"], rows[1]["size_ratio"]) == (0, None)

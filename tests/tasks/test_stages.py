@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage.artifacts import ArtifactStore
-from tasks import stages
-from tasks.job import Job, Workspace
+from tasks.job import Job
 from tasks.libraries import LibraryError
 from tasks.workload import Workload
 from tests.tasks.domains.custom.own import own, write
@@ -20,7 +19,7 @@ RECIPES = [
     {"name": "int8", "method": "dynamic", "modules": ["Linear"], "runtimes": ["eager"]},
 ]
 PRINTED = "Traceback (most recent call last): of the library's\n"
-REASON = "LookupError: no such kernel: for this in test_stages.py, line 28. --debug shows the traceback."
+REASON = "LookupError: no such kernel: for this in test_stages.py, line 27. --debug shows the traceback."
 
 
 def fail(*_: object, **__: object) -> None:
@@ -50,27 +49,3 @@ def test_building(
     assert PRINTED in caught.value.in_full()
     assert capfd.readouterr() == ("", "")
     assert build(job, "float", "eager", store).runtime == "eager"
-
-
-@pytest.mark.slow
-def test_evaluating(
-    job: Job[Workload], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    candidate = build(job, "int8", "eager", store)
-    monkeypatch.setattr("torch.ao.nn.quantized.dynamic.Linear.forward", fail)
-    with pytest.raises(LibraryError) as caught:
-        stages.evaluate(Workspace(store), job, candidate)
-    assert str(caught.value).startswith("The candidate cannot be evaluated with eager: LookupError: no such kernel: ")
-    assert "exclude" not in str(caught.value)
-    assert PRINTED in caught.value.in_full()
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.slow
-def test_studying(
-    job: Job[Workload], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("tasks.sensitivity.find_or_convert", fail)
-    with pytest.raises(LibraryError, match=r"^The layers cannot be studied: LookupError: no such kernel: for this in "):
-        stages.study(Workspace(store), job, job.workload.recipe_named("int8"))
-    assert capfd.readouterr() == ("", "")

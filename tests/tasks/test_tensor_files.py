@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
 
 import pytest
@@ -24,27 +22,6 @@ def test_the_bytes_are_those_of_safetensors(tmp_path: Path, metadata: dict[str, 
 
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
     assert torch.equal(load_file(tmp_path / "ours")["b"], TENSORS["b"])
-
-
-def test_what_the_system_refuses_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        save_tensors(TENSORS, tmp_path / "no such folder" / "file")
-
-    assert caught.value.strerror == os.strerror(errno.ENOENT)
-    assert caught.value.filename == str(tmp_path / "no such folder" / "file")
-
-
-def test_another_error_of_safetensors_is_one_of_input_and_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_args: object, **_kwargs: object) -> None:
-        raise SafetensorError("something else")
-
-    monkeypatch.setattr("safetensors.torch.save_file", broken)
-    with pytest.raises(OSError, match="something else") as caught:
-        save_tensors(TENSORS, tmp_path / "file")
-
-    assert caught.value.errno == errno.EIO
 
 
 @pytest.mark.slow

@@ -8,25 +8,7 @@ from typing import Any
 
 from tasks.workload import Workload
 
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "and",
-    "then",
-    "ran",
-    "to",
-    "its",
-    "old",
-    "red",
-    "house",
-    "by",
-    "the",
-    "sea",
-]
+WORDS = "the cat sat on a mat and then ran to its old red house by the sea".split()  # noqa: SIM905
 
 
 def write_corpus(folder: Path, lines: int = 60) -> Path:

@@ -1,11 +1,10 @@
 """Loaders of planted subjects for benchmark children: how much work a subject does stands in its file ``plan.json``.
 
-``work`` is the number of matrix products in a call, ``copy_work`` that of the baseline's copy (a disturbance that only
-the copy suffers), ``wrong`` makes the output differ from the golden one, ``fails`` is an exception's message, ``dies``
-a signal, ``waits`` a FIFO, ``mebibytes`` the memory that it holds. With ``threads``, a call computes digests on each
-of so many threads at once; with ``background``, a thread does for as long as the process lives. With ``simulated``, a
-call takes no real time: the clock that blocks are timed with is put forward, by 10 to 30% more or less than the work
-asks for, or than ``cold_work`` does where the caches have just been emptied.
+``work`` is the number of matrix products in a call, ``wrong`` makes the output differ from the golden one, ``fails`` is
+an exception's message, ``dies`` a signal, ``waits`` a FIFO, ``mebibytes`` the memory that it holds. With ``threads``, a
+call computes digests on each of so many threads at once. With ``simulated``, a call takes no real time: the clock that
+blocks are timed with is put forward, by 10 to 30% more or less than the work asks for, or than ``cold_work`` does where
+the caches have just been emptied.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 
 from tasks.benchmark import launch, rounds
-from tasks.benchmark.messages import COPY_SUFFIX, Profile, Subject
+from tasks.benchmark.messages import Profile, Subject
 from tasks.benchmark.rounds import Loaded
 
 _BYTES = bytes(1 << 20)
@@ -74,7 +73,7 @@ def load(subject: Subject) -> Loaded:
             threading.Event().wait()
     if "dies" in details:
         os.kill(os.getpid(), details["dies"])
-    work = details["copy_work"] if subject.name.endswith(COPY_SUFFIX) and "copy_work" in details else details["work"]
+    work = details["work"]
     matrix = torch.eye(96)
     golden = matrix * (2 if details.get("wrong") else 1)
 
@@ -99,9 +98,6 @@ def load(subject: Subject) -> Loaded:
         return result
 
     call.held = held  # type: ignore[attr-defined]
-    if details.get("background"):
-        # One long call without the interpreter's lock: a thread that waits for the lock would look idle when sampled.
-        threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 1 << 30), daemon=True).start()
     if threads := details.get("threads"):
         pool = ThreadPoolExecutor(threads)
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -52,11 +51,7 @@ def test_garbage_is_not_collected_while_importing_and_what_was_imported_is_froze
     state = Collector.model_validate_json((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert (state.imported, state.running) == (False, True)
     assert state.frozen > 1000
-
-
-@pytest.mark.slow
-def test_what_was_said_is_not_lost_at_the_end(tmp_path: Path) -> None:
-    assert run("go", tmp_path).stdout == "said without a flush\n"
+    assert done.stdout == "said without a flush\n"
 
 
 def test_a_failure_keeps_its_traceback_and_exit_code(tmp_path: Path) -> None:
@@ -84,7 +79,7 @@ def test_modules_of_the_working_folder_are_not_taken_for_ours(tmp_path: Path, mo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_launch_ends_when_its_parent_is_ended(tmp_path: Path, how: signal.Signals) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
@@ -101,13 +96,6 @@ def test_launch_ends_when_its_parent_is_ended(tmp_path: Path, how: signal.Signal
         assert parent.wait() != 0
 
 
-@pytest.mark.parametrize("limit_s", [None, 600.0])
-@pytest.mark.slow
-def test_child_that_ends_in_time_reports(tmp_path: Path, limit_s: float | None) -> None:
-    session = Session("float/eager", TINY, loader=LOADER, limit=Limit(limit_s))
-    assert session.measure([plan(tmp_path, "float/eager", work=1)]).names() == ["float/eager", "float/eager#copy"]
-
-
 @pytest.mark.slow
 def test_child_that_takes_too_long_is_ended_and_the_setting_is_named(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
@@ -118,9 +106,3 @@ def test_child_that_takes_too_long_is_ended_and_the_setting_is_named(tmp_path: P
         Session("float/eager", TINY, loader=LOADER, limit=Limit(1.0)).measure([subject])
     assert "NIGHTQUANT_STAGE_TIMEOUT_S" in str(failure.value)
     assert [child for child in psutil.Process().children() if child not in others] == []
-
-
-def test_time_that_is_left_runs_out() -> None:
-    assert Limit().left_s() is None
-    assert 0 < (Limit(60.0).left_s() or 0) <= 60
-    assert Limit(60.0, started_at=time.monotonic() - 100).left_s() == 0

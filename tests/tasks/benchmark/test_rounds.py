@@ -12,18 +12,12 @@ from tasks.benchmark.rounds import Loaded, balanced_rounds, time_cold_rounds
 NAMES = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)
 
 
-@given(NAMES, st.integers(1, 12), st.integers())
-@pytest.mark.slow
-def test_every_round_times_every_subject_once(names: list[str], rounds: int, seed: int) -> None:
-    order = balanced_rounds(names, rounds, seed)
-    assert len(order) == rounds
-    assert all(sorted(names_of_round) == sorted(names) for names_of_round in order)
-
-
 @given(NAMES, st.integers(1, 6), st.integers())
 @pytest.mark.slow
 def test_pairs_of_rounds_are_mirror_images(names: list[str], pairs: int, seed: int) -> None:
     order = balanced_rounds(names, 2 * pairs, seed)
+    assert len(order) == 2 * pairs
+    assert all(sorted(names_of_round) == sorted(names) for names_of_round in order)
     flat = [name for names_of_round in order for name in names_of_round]
     for name in names:
         positions = [index for index, found in enumerate(flat) if found == name]
@@ -34,11 +28,6 @@ def test_pairs_of_rounds_are_mirror_images(names: list[str], pairs: int, seed: i
 @given(NAMES, st.integers())
 def test_equal_seeds_give_equal_orders(names: list[str], seed: int) -> None:
     assert balanced_rounds(names, 6, seed) == balanced_rounds(names, 6, seed)
-
-
-def test_launches_differ() -> None:
-    names = list("abcdef")
-    assert len({tuple(balanced_rounds(names, 4, seed)) for seed in range(10)}) == 10
 
 
 def spec(cold_rounds: int | None, most: int = 6) -> LaunchSpec:

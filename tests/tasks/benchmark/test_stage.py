@@ -13,19 +13,15 @@ from typing import Any
 
 import pytest
 
-from storage.artifacts import ArtifactStore, artifact_digest
-from storage.digest import digest_of
+from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
-from storage.results import PROFILES as NAMES
-from storage.results import Caches
 from tasks.benchmark.capacity import measure_capacity
-from tasks.benchmark.messages import PROFILES, MemoryReport, Subject
+from tasks.benchmark.messages import PROFILES, Subject
 from tasks.benchmark.protocol import Session
 from tasks.benchmark.stage import (
     BenchmarkCandidate,
     Setting,
     benchmark,
-    contest_of,
     further_settings,
     proof_facts,
     subjects_at,
@@ -34,7 +30,6 @@ from tasks.job import Job, Workspace
 from tasks.machine import fingerprint
 from tasks.proofs import ProofReport
 from tasks.refs import ArtifactRef, CandidateRef
-from tasks.tensor_files import GOLDEN, Golden
 from tasks.workload import Workload, read_workload
 from tasks.workload.capacity import Capacity
 from tasks.workload.workload import Benchmark, SequenceBenchmark
@@ -72,15 +67,6 @@ def _with_sizes(job: Job[Workload], *sizes: int) -> Job[Workload]:
 def _with_capacity(job: Job[Workload], **keys: Any) -> Job[Workload]:
     settings = job.workload.benchmark.model_copy(update={"capacity": Capacity.model_validate(keys)})
     return replace(job, workload=job.workload.model_copy(update={"benchmark": settings}))
-
-
-def _with_other_outputs(candidate: BenchmarkCandidate, store: ArtifactStore) -> BenchmarkCandidate:
-    golden = Golden.read(store.path(candidate.outputs.kind, candidate.outputs.digest) / GOLDEN)
-    altered = Golden(golden.inputs, tuple(output + 1 for output in golden.outputs))
-    digest = artifact_digest("outputs", {"altered": candidate.outputs.digest})
-    with store.create("outputs", digest, {}) as folder:
-        (folder / GOLDEN).write_bytes(altered.to_bytes())
-    return candidate.model_copy(update={"outputs": ArtifactRef(kind="outputs", digest=digest)})
 
 
 @pytest.mark.slow
@@ -160,24 +146,6 @@ def test_a_capacity_that_is_not_measured_has_its_reason_and_the_benchmark_goes_o
 
 
 @pytest.mark.slow
-def test_candidate_with_other_outputs_than_evaluated_is_refused(
-    job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore
-) -> None:
-    result = benchmark(job, [candidates[0], _with_other_outputs(candidates[1], store)], TINY, Workspace(store))
-    assert set(result.refused) == {"dynamic-int8/eager"}
-    assert "differs" in result.refused["dynamic-int8/eager"]
-    assert {row.recipe for row in result.timings} == {"float"}
-
-
-@pytest.mark.slow
-def test_baseline_with_other_outputs_is_an_error(
-    job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore
-) -> None:
-    with pytest.raises(MeasurementError, match="baseline float/eager cannot be timed"):
-        benchmark(job, [_with_other_outputs(candidates[0], store)], TINY, Workspace(store))
-
-
-@pytest.mark.slow
 def test_the_incumbents_own_files_are_timed_beside_tonights(
     job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore
 ) -> None:
@@ -243,20 +211,6 @@ def test_a_model_of_ones_own_is_timed_at_further_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_memory_that_was_not_measured_is_told_and_costs_nothing_else(
-    job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = MemoryReport(memory={}, refused={"dynamic-int8/eager": "MemoryError: "})
-    monkeypatch.setattr(Session, "measure_memory", lambda *_, **__: report)
-    result = benchmark(job, candidates, TINY, Workspace(store))
-    assert result.refused == {}
-    lacking = result.unknown["dynamic-int8/eager"]
-    assert (lacking["peak_rss_bytes"], lacking["rss_loaded_bytes"]) == ("MemoryError: ", "MemoryError: ")
-    assert {row.recipe for row in result.timings} == {"float", "dynamic-int8"}
-    assert {row.peak_rss_bytes for row in result.timings} == {None}
-
-
-@pytest.mark.slow
 def test_complete_proofs_are_found_again(
     job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,98 +241,17 @@ def test_every_proof_is_made_again_if_the_gate_decides_by_their_times() -> None:
     assert proof_facts(workload.model_copy(update={"gate": gate}), [candidate], ["int8/eager"]) == {}
 
 
-def test_a_proof_depends_on_its_candidate_and_inputs() -> None:
-    workload, digests = read_workload(_WORKLOAD), ("1" * 64, "2" * 64)
-    facts = [
-        proof_facts(
-            workload,
-            [
-                BenchmarkCandidate(
-                    candidate=CandidateRef(kind="candidate", digest=one, recipe="int8", runtime="eager", size_bytes=1),
-                    outputs=ArtifactRef(kind="outputs", digest=other),
-                )
-            ],
-            ["int8/eager"],
-        )["int8/eager"]
-        for one in digests
-        for other in digests
-    ]
-    assert len({(fact.candidate.digest, digest_of(fact.conditions)) for fact in facts}) == len(facts)
-
-
-_MORTAL = """
-import os
-import signal
-import sys
-
-class Mortal(Linear):
-    def forward(self, rows):
-        if not isinstance(self.layer, nn.Linear):  # it is quantized
-            if "tasks.proof.child" in sys.argv:
-                os.kill(os.getpid(), signal.SIGSEGV)
-            if "tasks.benchmark.memory" in sys.argv:
-                os.kill(os.getppid(), signal.SIGKILL)  # not its own fork only, as when the kernel is out of memory
-        return super().forward(rows)
-"""
-
-
 @pytest.mark.slow
-def test_processes_that_are_killed_after_timing_cost_no_timings(tmp_path: Path) -> None:
-    write(tmp_path, CODE + _MORTAL)
-    recipes = [{"name": "float", "method": "none"}, {"name": "int8", "method": "dynamic", "modules": ["Linear"]}]
-    store = ArtifactStore(tmp_path / "store")
-    job = job_of(own(tmp_path, model={"kind": "factory", "factory": "own_code:Mortal"}, recipe=recipes), store)
-    built = [build(job, recipe.name, "eager", store) for recipe in job.workload.recipe]
-    candidates = [BenchmarkCandidate(candidate=each, outputs=evaluate(job, each, store).outputs) for each in built]
-    result = benchmark(job, candidates, TINY, Workspace(store))
-    assert result.refused == {}
-    found = {row.recipe: row for row in result.timings if row.setting == "primary"}
-    assert set(found) == {"float", "int8"}
-    assert found["int8"].speedup > 0
-    # One candidate's crash leaves the others' memory and proof.
-    assert found["float"].peak_rss_bytes
-    assert set(result.proofs) == {"float/eager"}
-    lacking = result.unknown["int8/eager"]
-    assert lacking["peak_rss_bytes"].startswith(
-        "The memory process was killed by SIGKILL. The host probably ran out of memory: "
-    )
-    assert lacking["int8_time_share"].startswith("The proof process was killed by SIGSEGV. A library crashed: ")
-    assert "int8_time_share" not in result.unknown.get("float/eager", {})
-
-
-def test_nothing_is_added_unasked() -> None:
-    assert further_settings(Benchmark()) == []
-
-
-@pytest.mark.slow
-def test_every_batch_size_meets_every_thread_count_without_the_primary() -> None:
+def test_further_settings_are_all_combinations_without_the_primary() -> None:
     settings = further_settings(Benchmark(threads=1, batch_size=1, batch_sizes=(1, 8), thread_counts=(1, 2)))
     assert settings == [Setting(1, 8), Setting(2, 1), Setting(2, 8)]
-
-
-def test_one_axis_keeps_the_primary_value_of_the_other() -> None:
-    assert further_settings(Benchmark(threads=2, batch_sizes=(4,))) == [Setting(2, 4)]
-    assert str(Setting(2, 4)) == "batch 4, 2 threads"
-
-
-def test_every_length_meets_every_batch_size_without_the_primary() -> None:
-    settings = SequenceBenchmark(sequence_length=16, batch_sizes=(1, 8), sequence_lengths=(16, 64))
-    assert further_settings(settings) == [Setting(1, 1, 64), Setting(1, 8), Setting(1, 8, 64)]
+    assert further_settings(Benchmark()) == []
+    lengths = SequenceBenchmark(sequence_length=16, batch_sizes=(1, 8), sequence_lengths=(16, 64))
+    assert further_settings(lengths) == [Setting(1, 1, 64), Setting(1, 8), Setting(1, 8, 64)]
     assert str(Setting(1, 8, 64)) == "batch 8, 64 steps, 1 thread"
-
-
-@pytest.mark.slow
-def test_every_name_of_a_profile_has_one() -> None:
-    assert tuple(PROFILES) == tuple(profile.name for profile in PROFILES.values()) == NAMES
 
 
 def test_the_stage_is_imported_without_torch() -> None:
     code = "import sys, tasks.benchmark.stage, tasks.doctor; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-
-
-@pytest.mark.parametrize("caches", ["warm", "cold"])
-def test_the_workload_says_which_caches_decide(caches: Caches, job: Job[Workload]) -> None:
-    benchmark = job.workload.benchmark.model_copy(update={"caches": caches})
-    assert contest_of(job.workload.model_copy(update={"benchmark": benchmark}), []).caches == caches

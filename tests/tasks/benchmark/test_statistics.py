@@ -10,7 +10,6 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import t, ttest_1samp
 
 from tasks.benchmark.statistics import (
-    ERROR,
     LEAST,
     LOOKS,
     PRIOR,
@@ -56,35 +55,13 @@ def test_a_noisy_subject_does_not_outweigh_the_others() -> None:
     assert autocorrelation(list(logs.T)) < 0.2
 
 
-@pytest.mark.parametrize("launches", [5, 6, 20])
-def test_from_five_launches_on_a_drift_shows(launches: int) -> None:
-    assert autocorrelation([np.arange(float(launches))]) > 0.5
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1e6])
-def test_the_size_of_the_deviations_does_not_count_unless_they_are_rounding(scale: float) -> None:
-    logs = series_of(np.random.default_rng(2), 0.5, 20, 8)
-    assert autocorrelation(list(scale * logs.T)) == pytest.approx(autocorrelation(list(logs.T)))
-    assert autocorrelation([1e-12 * np.arange(20)]) == 0
-
-
-@pytest.mark.parametrize("launches", [1, 2, LEAST - 1])
-def test_too_few_launches_say_nothing_of_their_order(launches: int) -> None:
-    assert autocorrelation([np.arange(float(launches))]) == 0
-
-
 def test_subjects_that_left_early_or_never_vary_do_not_count() -> None:
     logs = series_of(np.random.default_rng(1), 0.6, 20, 8)
     others = [np.arange(2.0), np.zeros(20)]
     assert autocorrelation([*logs.T, *others]) == autocorrelation(list(logs.T)) > 0
     assert autocorrelation(others) == 0
+    assert autocorrelation([np.arange(float(LEAST - 1))]) == 0
     assert autocorrelation([]) == 0
-
-
-@given(st.integers(2, 60))
-def test_independent_launches_need_no_correction(launches: int) -> None:
-    correction = correction_of(launches, 0.0)
-    assert (correction.inflation, correction.freedom) == (1, launches - 1)
 
 
 @settings(max_examples=30)
@@ -94,11 +71,6 @@ def test_more_correlation_widens_more(launches: int, correlation: float, step: f
     less, more = correction_of(launches, correlation), correction_of(launches, correlation + step)
     assert 1 < less.inflation < more.inflation
     assert launches - 1 > less.freedom > more.freedom >= 1
-
-
-def test_long_series_lose_as_many_launches_as_the_textbook_says() -> None:
-    # The effective number of launches is n (1 - r) / (1 + r) in the limit.
-    assert correction_of(400, 0.5).inflation == pytest.approx(3, rel=0.01)
 
 
 @pytest.mark.parametrize("launches", LOOKS)
@@ -141,15 +113,6 @@ def test_faster_candidate_scales_ratio_and_interval(candidate: Array, baseline: 
 
 
 @settings(max_examples=20)
-@given(times(), times())
-@pytest.mark.slow
-def test_swapping_the_two_inverts_the_estimate(candidate: Array, baseline: Array) -> None:
-    there = ratio_of(Sample.against_one(candidate, baseline))
-    back = ratio_of(Sample.against_one(baseline, candidate))
-    assert there.value * back.value == pytest.approx(1, rel=1e-9)
-
-
-@settings(max_examples=20)
 @given(times())
 def test_noise_that_hits_both_alike_cancels(baseline: Array) -> None:
     ratio = ratio_of(Sample.against_one(baseline / 2, baseline))
@@ -163,22 +126,10 @@ def test_a_drift_that_is_linear_over_mirrored_rounds_cancels() -> None:
     assert Sample.against_one(candidate, baseline).mean == pytest.approx(0, abs=1e-12)
 
 
-def test_a_reference_of_two_adds_half_as_much_noise_as_a_reference_of_one() -> None:
-    subject, baseline, copy = (np.full((3, 2), seconds) for seconds in (1.0, 2.0, 8.0))
-    one, two = Sample.against_one(subject, baseline), Sample.against_two(subject, baseline, copy)
-    assert (one.variance, two.variance) == (1 + 1, 1 + 1 / 2)
-    assert np.exp(one.logs) == pytest.approx([2, 2, 2])
-    assert np.exp(two.logs) == pytest.approx([4, 4, 4])
-
-
 def test_one_disturbed_pair_of_rounds_does_not_move_a_launch() -> None:
     logs = np.zeros((2, 6))
     logs[1, 2] = 9.0
     assert launch_values(logs).tolist() == [0, 0]
-
-
-def test_a_round_without_a_mirror_stands_for_itself() -> None:
-    assert launch_values(np.array([[0.0, 2.0, 5.0]])).tolist() == [3.0]
 
 
 def test_one_sample_alone_has_students_interval() -> None:
@@ -187,11 +138,6 @@ def test_one_sample_alone_has_students_interval() -> None:
     expected = ttest_1samp(logs, 0).confidence_interval(0.95)
     ratio = ratio_of(sample)
     assert [ratio.low, ratio.high] == pytest.approx([np.exp(expected.low), np.exp(expected.high)])
-
-
-def test_a_candidate_has_the_interval_of_its_own_noise_whatever_the_others_do() -> None:
-    sample, others = Sample(np.array([0.1, 0.3, 0.2, 0.6]), 1.5), [Sample(np.array([0.0, 9.0, 2.0, 1.0]), 1.5)]
-    assert Noise.pooled([sample, *others]).interval(sample) == ratio_of(sample)
 
 
 def test_the_others_steady_the_bounds_of_a_sample_but_do_not_hide_that_it_is_unsteady() -> None:
@@ -225,15 +171,6 @@ def test_half_widths_scale_with_the_noise_and_do_not_depend_on_the_ratios(
     assert Noise.pooled(samples).half_width(samples[0], error / 2) >= before
 
 
-def test_launches_that_resemble_the_launch_before_widen_every_interval() -> None:
-    drifting = [Sample(np.cumsum(np.random.default_rng(seed).normal(size=20)), 1.5) for seed in range(6)]
-    shuffled = [Sample(np.random.default_rng(0).permutation(sample.logs), 1.5) for sample in drifting]
-    sample = drifting[0]
-    ordered, unordered = Noise.pooled(drifting), Noise.pooled(shuffled)
-    assert ordered.half_width(sample, 0.025, prior=0) > 2 * unordered.half_width(sample, 0.025, prior=0)
-    assert ordered.half_width(sample, 1e-4) > 2 * unordered.half_width(sample, 1e-4)
-
-
 def test_a_copy_that_differs_from_the_baseline_widens_the_bounds_by_what_it_shows() -> None:
     rng = np.random.default_rng(0)
     sample, quiet = Sample(1 + rng.normal(0, 0.001, 20), 1.5), Sample(rng.normal(0, 0.001, 20), 2.0)
@@ -242,31 +179,6 @@ def test_a_copy_that_differs_from_the_baseline_widens_the_bounds_by_what_it_show
     narrow, wide = noise.bounds(sample, quiet, 1), noise.bounds(sample, biased, 1)
     assert np.log(narrow.high / narrow.low) / 2 == pytest.approx(STICKS, rel=0.2)
     assert np.log(wide.high / wide.low) / 2 == pytest.approx(0.2, rel=0.1)
-
-
-@pytest.mark.parametrize("launches", [2, 3, 8, 40, 100])
-def test_bounds_exist_after_any_number_of_launches(launches: int) -> None:
-    sample = Sample(np.linspace(0.9, 1.1, launches), 1.5)
-    bounds = Noise.pooled([sample]).bounds(sample, sample, 3)
-    assert bounds.low < bounds.value < bounds.high
-
-
-@pytest.mark.parametrize(("between", "within"), [(0.02, 0.02), (0.1, 0.1), (0.01, 0.2)])
-@pytest.mark.slow
-def test_interval_covers_the_truth_as_often_as_it_says(between: float, within: float) -> None:
-    generator = np.random.default_rng(1)
-    covered, tries = 0, 400
-    for _ in range(tries):
-        launches = int(generator.choice(LOOKS[:4]))
-        base, copy, fast = (
-            np.exp(generator.normal(0, between, (launches, 1)) + generator.normal(0, within, (launches, 4)))
-            for _ in range(3)
-        )
-        sample = Sample.against_two(fast / 1.5, base, copy)
-        ratio = Noise.pooled([sample, Sample.against_one(copy, base)]).interval(sample)
-        covered += ratio.low <= 1.5 <= ratio.high
-    # Three standard deviations of 400 draws at 95%.
-    assert 0.917 <= covered / tries <= 0.99
 
 
 def night(generator: np.random.Generator, noisy: float, launches: int, correlation: float = 0.0) -> list[Sample]:
@@ -360,32 +272,13 @@ def test_what_is_hardly_known_has_a_finite_interval() -> None:
     assert Noise.pooled([single]).half_width(single, 0.025) == np.inf
 
 
-def test_percentiles_are_those_of_the_calls() -> None:
-    assert percentiles(np.linspace(1, 2, 1001)) == pytest.approx((1.5, 1.9, 1.99))
-
-
 @pytest.mark.parametrize(
     ("calls", "known"), [(0, (0, 0, 0)), (99, (1, 0, 0)), (100, (1, 1, 0)), (999, (1, 1, 0)), (1000, (1, 1, 1))]
 )
 def test_percentiles_appear_only_from_enough_calls_on(calls: int, known: tuple[int, int, int]) -> None:
-    assert tuple(int(value is not None) for value in percentiles(np.linspace(1, 2, calls))) == known
-
-
-def test_a_pool_counts_each_samples_launches_but_one() -> None:
-    two, four = Sample(np.array([0.0, 0.2]), 2.0), Sample(np.array([0.1, 0.3, 0.1, 0.3]), 1.5)
-    noise = Noise.pooled([two, four])
-    assert noise.freedom == 1 + 3
-    assert noise.variance == pytest.approx((0.02 / 2.0 + 0.04 / 1.5) / 4)
-
-
-@pytest.mark.parametrize("launches", [LOOKS[-1], 2 * LOOKS[-1]])
-def test_from_the_last_look_on_bounds_have_its_share_of_the_error(launches: int) -> None:
-    sample = Sample(np.random.default_rng(0).normal(0.5, 0.02, launches), 1.5)
-    same = Sample(np.zeros(launches), 2.0)
-    noise = Noise.pooled([sample, same])
-    share = len(LOOKS) / sum(range(1, len(LOOKS) + 1))
-    expected = sample.mean + noise.half_width(sample, ERROR * share / 2) + STICKS
-    assert np.log(noise.bounds(sample, same, 2).high) == pytest.approx(expected)
+    found = percentiles(np.linspace(1, 2, calls))
+    assert tuple(int(value is not None) for value in found) == known
+    assert [value for value in found if value is not None] == pytest.approx([1.5, 1.9, 1.99][: sum(known)], abs=1e-2)
 
 
 @pytest.mark.parametrize(

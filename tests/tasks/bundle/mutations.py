@@ -29,23 +29,6 @@ def _flip(folder: Path, random: Random) -> None:
     path.write_bytes(content)
 
 
-def _truncate(folder: Path, random: Random) -> None:
-    path = _any(folder, random)
-    os.truncate(path, random.randrange(path.stat().st_size))
-
-
-def _append(folder: Path, random: Random) -> None:
-    path = _any(folder, random)
-    path.write_bytes(path.read_bytes() + random.randbytes(random.randint(1, 9)))
-
-
-def _swap(folder: Path, random: Random) -> None:
-    one, two = random.sample(sorted(folder.iterdir()), 2)
-    first, second = one.read_bytes(), two.read_bytes()
-    one.write_bytes(second)
-    two.write_bytes(first)
-
-
 def _remove(folder: Path, random: Random) -> None:
     _any(folder, random).unlink()
 
@@ -102,10 +85,6 @@ def _edit_sums(folder: Path, random: Random) -> None:
 
 MUTATIONS: list[tuple[str, Callable[[Path, Random], None]]] = [
     ("flip a bit", _flip),
-    ("flip another bit", _flip),
-    ("truncate", _truncate),
-    ("append", _append),
-    ("swap two files", _swap),
     ("remove", _remove),
     ("rename", _rename),
     ("add a file", _add),

@@ -24,9 +24,9 @@ def _copy(published: Path, target: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_both_implementations_refuse_a_thousand_mutations(published: Path, tmp_path: Path):
+def test_both_implementations_refuse_every_mutation(published: Path, tmp_path: Path):
     accepted, done = [], Counter[str]()
-    for seed in range(1000):
+    for seed in range(300):
         folder = _copy(published, tmp_path / f"bundle-{seed}")
         what = mutate(folder, Random(seed))
         done[what] += 1
@@ -47,17 +47,15 @@ def test_both_implementations_refuse_a_thousand_mutations(published: Path, tmp_p
     assert set(done) == {name for name, _ in MUTATIONS}
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.slow
-def test_both_implementations_refuse_a_mutation_before_torch_is_imported(seed: int, published: Path, tmp_path: Path):
+def test_a_mutation_is_refused_before_torch_is_imported(seed: int, published: Path, tmp_path: Path):
     folder = _copy(published, tmp_path / "bundle")
     what = mutate(folder, Random(10_000 + seed))
     report = verify(folder)
-    assert not report.ok, what
-    assert report.stage == "files"
-    if seed < 8:
-        # Without site-packages there is no torch: had it got that far, this would be a traceback.
-        command = [sys.executable, "-I", "-S", "-c", checker_source("torchscript"), str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (1, ""), what
-        assert done.stdout.startswith("REFUSED")
+    assert (report.ok, report.stage) == (False, "files"), what
+    # Without site-packages there is no torch: had it got that far, this would be a traceback.
+    command = [sys.executable, "-I", "-S", "-c", checker_source("torchscript"), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, ""), what
+    assert done.stdout.startswith("REFUSED")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import zipfile
 from dataclasses import asdict, replace
-from datetime import date, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -19,13 +19,10 @@ from storage.seal import SIGNATURE, check_manifest
 from tasks.bundle.manifest import Searched
 from tasks.bundle.verify import verify
 from tasks.data.sections import TextCorpus
-from tasks.gate import judge
 from tasks.workload import Workload
 from tasks.workload.base import FetchedCheckpoint
 from tests.storage.bundle_files import fill, signer_of, version
-from tests.storage.results.rows import CAPACITY
 from tests.tasks.bundle.conftest import NIGHT, Made
-from tests.tasks.pipeline import build
 
 # Each verification starts a process that imports torch.
 pytestmark = pytest.mark.slow
@@ -50,14 +47,9 @@ def test_a_bundle_holds_what_a_deploy_team_needs(published: Path, made: Made):
     assert [entry["name"] for entry in manifest["model"]["outputs"]] == ["outputs", "h", "c"]
     assert manifest["measurements"][0]["metrics"] == made.evaluation.metrics
     assert "block_s" not in manifest["measurements"][0]
+    model = made.store.path(made.candidate.kind, made.candidate.digest) / "model.ts"
+    assert (published / "model.ts").read_bytes() == model.read_bytes(), "the measured bytes are handed over"
     assert verify(published).ok
-
-
-def test_the_checksums_are_what_sha256sum_reads(published: Path):
-    done = subprocess.run(
-        ["sha256sum", "--strict", "-c", "SHA256SUMS"], cwd=published, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_same_inputs_give_the_same_bytes(made: Made, tmp_path: Path):
@@ -155,34 +147,6 @@ def test_a_model_that_does_not_compute_what_was_evaluated_is_not_published(made:
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_only_a_promoted_candidate_is_packaged(made: Made, tmp_path: Path):
-    held = judge(made.job.workload, made.rows(status="failed"), None).decisions[0]
-    with pytest.raises(BundleError, match="not promoted"):
-        made.package(BundleStore(tmp_path), decision=held)
-
-
-def test_what_was_measured_is_what_is_handed_over(made: Made, published: Path, tmp_path: Path):
-    """The bundle holds the files of the candidate that the gate chose, and no other candidate can be slipped in."""
-    model = made.store.path(made.candidate.kind, made.candidate.digest) / "model.ts"
-    assert (published / "model.ts").read_bytes() == model.read_bytes()
-    eager = build(made.job, "int8", "eager", made.store)
-    with pytest.raises(BundleError, match="cannot be deployed"):
-        made.package(BundleStore(tmp_path), candidate=eager)
-
-
-def test_a_runtime_without_deployable_files_is_never_promoted(made: Made):
-    decision = judge(made.job.workload, made.rows(runtime="eager", speedup=99.0), None).decisions[0]
-    assert decision.decision == "pass"
-    assert "never deployed" in decision.reason
-
-
-def test_versions_sort_by_night(made: Made, other: Made, tmp_path: Path):
-    bundles = BundleStore(tmp_path)
-    later = made.package(bundles, night=date(2027, 1, 1)).version
-    earlier = other.package(bundles, night=date(2026, 12, 31)).version
-    assert bundles.versions("tiny") == [earlier, later]
-
-
 def test_the_card_says_how_to_run_the_model_and_its_code_works(published: Path):
     card = (published / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "Apache-2.0" in card
@@ -227,18 +191,6 @@ def test_the_card_of_a_recipe_from_a_search_says_how_it_was_found(
     assert json.loads((folder / "manifest.json").read_bytes())["search"] == asdict(searched)
 
 
-def test_the_card_of_a_written_recipe_does_not_mention_a_search(published: Path):
-    assert "search" not in (published / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert "search" not in json.loads((published / "manifest.json").read_bytes())
-
-
-def test_the_card_has_capacities_if_they_were_measured(made: Made, published: Path, tmp_path: Path):
-    assert "requests per second" not in (published / "MODEL_CARD.md").read_text(encoding="utf-8")
-    location = made.package(BundleStore(tmp_path), measurements=made.rows(**CAPACITY)).location
-    card = (tmp_path / location / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert "| server | 1234 | 1.25 (1.2 to 1.3) | 2 ms | 19.5 ms | – | 0.0225 | 2 processes" in card
-
-
 def test_a_bundle_names_its_sources_without_passwords_and_signed_queries(made: Made, tmp_path: Path):
     secret = "https://user:SECRET@host/x.pth?X-Amz-Signature=abc"
     data = TextCorpus(kind="text", uri=f"zip://inner.txt::{secret}")
@@ -254,15 +206,12 @@ def test_a_bundle_names_its_sources_without_passwords_and_signed_queries(made: M
         assert not re.search(rb"SECRET|X-Amz", path.read_bytes()), path.name
 
 
-@pytest.mark.parametrize("name", ["model.ts", "more.bin"], ids=["changed", "added"])
-def test_a_candidate_that_was_changed_since_it_was_made_is_neither_packaged_nor_signed(
-    made: Made, tmp_path: Path, name: str
-):
+def test_a_candidate_that_was_changed_since_it_was_made_is_neither_packaged_nor_signed(made: Made, tmp_path: Path):
     shutil.copytree(made.store.root, tmp_path / "store")
     store = ArtifactStore(tmp_path / "store")
     candidate = store.path(made.candidate.kind, made.candidate.digest)
-    with (candidate / name).open("ab") as file:
+    with (candidate / "model.ts").open("ab") as file:
         file.write(b"!")
-    with pytest.raises(StoreError, match=rf"is damaged: .*{name}"):
+    with pytest.raises(StoreError, match=r"is damaged: .*model\.ts"):
         replace(made, store=store).package(BundleStore(tmp_path / "handoff"))
     assert [path for path in (tmp_path / "handoff").rglob("*") if path.is_file()] == []

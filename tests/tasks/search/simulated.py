@@ -10,8 +10,7 @@ from itertools import accumulate
 from hypothesis import strategies as st
 
 from tasks.quantize.methods import DynamicRecipe
-from tasks.search.race import Race
-from tasks.search.repair import MOST_FLOAT
+from tasks.search.race import MOST_FLOAT, Race
 from tasks.search.trial import Build, Drop, Found, Rank, RankedLayer, Request, Screen, Speed, Time, Trial
 from tasks.workload.recipe import Recipe
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
-from storage.errors import ConfigurationError
 from tasks import stages
 from tasks.job import Job, Workspace
 from tasks.search import order
@@ -84,10 +83,3 @@ def test_the_layer_that_outliers_spoil_comes_first_and_each_has_a_share(made: tu
     assert noisiest.module == layers[0].module == "third"
     assert all(0 < layer.time_share < 1 for layer in layers)
     assert sum(layer.time_share for layer in layers) < 1.5
-
-
-@pytest.mark.slow
-def test_a_recipe_that_does_not_quantize_has_no_order(made: tuple[Job[Workload], Workspace]) -> None:
-    job, workspace = made
-    with pytest.raises(ConfigurationError, match="does not quantize"):
-        stages.rank_layers(workspace, job, job.workload.recipe_named("float"))

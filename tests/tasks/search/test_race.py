@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.quantize.methods import FloatRecipe
 from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.trial import Build, Drop, Found, Rank, Screen, Speed, Time, Trial
@@ -163,27 +162,6 @@ def test_a_race_that_is_played_again_goes_on_where_it_stopped(world: World, obje
     assert again.asked[: len(stopped.asked)] == stopped.asked
 
 
-@given(world=worlds, answers=st.integers(0, 60))
-def test_whatever_is_answered_so_far_the_best_is_a_passing_trial(world: World, answers: int) -> None:
-    race = race_of(world)
-    world.run(race, most=answers)
-    best = race.board.best()
-    assert best is None or race.board.trials[best.number - 1].outcome == "passing"
-    assert (best is None) == all(trial.outcome != "passing" for trial in race.board.trials)
-
-
-@given(world=worlds)
-def test_only_a_decided_loss_or_the_last_samples_fail_a_trial(world: World) -> None:
-    race = race_of(world)
-    world.run(race)
-    for trial in race.board.trials:
-        if trial.drop and trial.outcome in ("failed", "passing"):
-            is_last = trial.drop.samples == SAMPLES[-1]
-            passes = (trial.drop.value if is_last else trial.drop.high) <= BOUND
-            assert (trial.outcome == "passing") == passes
-            assert passes or trial.drop.low > BOUND or is_last
-
-
 def _world(*trials: tuple[float, float], noise: float = 0.0) -> World:
     return World([Truth(loss, loss, speed, 100, (1.0, 1.0), (0.1, 0.1)) for loss, speed in trials], noise)
 
@@ -199,31 +177,6 @@ def test_new_trials_are_built_screened_and_timed_in_batches() -> None:
         Build(numbers=first), Screen(numbers=first, samples=16), Time(numbers=first),
         Build(numbers=second), Screen(numbers=second, samples=16), Time(numbers=second),
     ]  # fmt: skip
-
-
-def test_after_a_batch_the_best_trials_method_and_runtime_come_first() -> None:
-    world = _world((0.5, 1.0), (0.5, 2.0), (0.5, 1.0), (0.5, 1.0), (0.5, 1.0))
-    race = race_of(world, batch=2)
-    for number in (2, 4, 5):
-        race.board.trials[number - 1] = race.board.trials[number - 1].model_copy(update={"runtime": "onnxruntime"})
-    world.run(race)
-    built = [name for request, name, _ in world.asked if request == "Build"]
-    assert built == ["r1/torchscript", "r2/onnxruntime", "r4/onnxruntime", "r5/onnxruntime", "r3/torchscript"]
-
-
-def test_other_settings_of_trials_that_were_too_large_to_be_timed_come_first() -> None:
-    world = World(
-        [Truth(0.5, 0.5, speed, size, (1.0,), (0.1,)) for speed, size in ((1, 50), (2, 99), (1, 50), (3, 50))]
-    )
-    race = race_of(world, max_size_bytes=60, batch=2, variants=lambda trial: [])
-    for number in (2, 4):
-        race.board.trials[number - 1] = race.board.trials[number - 1].model_copy(update={"runtime": "onnxruntime"})
-    race.board.trials[2] = race.board.trials[2].model_copy(update={"runtime": "openvino"})
-    built: list[int] = []
-    while request := ask(race):
-        built += [*request.numbers] if isinstance(request, Build) else []
-        world.answer(race, request)
-    assert built == [1, 2, 4, 3]
 
 
 def test_a_failed_trial_that_is_slower_than_the_best_is_repaired_after_all_other_trials() -> None:
@@ -244,23 +197,6 @@ def test_the_fastest_failed_trial_of_a_batch_is_repaired_before_the_next_batch()
         world.answer(race, request)
     assert request == Rank(numbers=(2,))
     assert {number for one in requests for number in one.numbers} == {1, 2}
-
-
-def test_a_partly_answered_request_is_asked_again_for_the_rest() -> None:
-    race = race_of(_world((0, 1), (0, 2), (0, 3)))
-    assert ask(race) == Build(numbers=(1, 2, 3))
-    race.tell(2, Found(size_bytes=10))
-    assert ask(race) == Build(numbers=(1, 3))
-
-
-def test_a_trial_that_breaks_is_not_asked_for_again() -> None:
-    world = _world((0, 1), (0, 2))
-    race = race_of(world)
-    race.tell(1, Found(failed="build: no kernel"))
-    world.run(race)
-    broken, other = race.board.trials
-    assert (broken.outcome, broken.reason, other.outcome) == ("failed", "build: no kernel", "passing")
-    assert {name for _, name, _ in world.asked} == {other.name}
 
 
 def test_size_needs_no_timing_unless_the_gate_requires_speed() -> None:
@@ -312,15 +248,6 @@ def test_a_trial_whose_repair_was_set_aside_is_undecided() -> None:
     assert [trial.name for trial in race.undecided()] == [f"r1/{RUNTIME}"]
 
 
-def test_layers_are_ranked_once_for_all_runtimes_of_a_recipe() -> None:
-    world = _world((2.0, 1.0), (2.0, 2.0))
-    first, second = world.trials()
-    race = race_of(world, variants=lambda trial: [])
-    race.board.trials = [first, second.model_copy(update={"recipe": first.recipe, "runtime": "onnxruntime"})]
-    world.run(race)
-    assert [kind for kind, _, _ in world.asked].count("Rank") == 1
-
-
 def test_layers_that_cannot_be_ranked_end_the_repair() -> None:
     world = _world((2.0, 1.0))
     race = race_of(world, variants=lambda trial: [])
@@ -330,11 +257,3 @@ def test_layers_that_cannot_be_ranked_end_the_repair() -> None:
     race.tell(1, Found(failed="rank: no graph"))
     assert ask(race) is None
     assert race.board.trials[0].reason.endswith("allowed; rank: no graph")
-
-
-def test_float_models_are_not_repaired() -> None:
-    trial = Trial(number=1, recipe=FloatRecipe(name="float", method="none"), runtime=RUNTIME, origin="written")
-    race = Race(Scoreboard("fastest", BOUND, SAMPLES, [trial]))
-    race.tell(1, Found(size_bytes=1))
-    race.tell(1, Found(drop=Drop(value=2, low=2, high=2, samples=16)))
-    assert (race.board.trials[0].outcome, ask(race)) == ("failed", None)

@@ -65,16 +65,6 @@ def test_a_trial_that_exceeds_a_bound_on_size_or_speed_is_dropped_and_cannot_be_
     assert [board.is_repairable(trial) for trial in board.trials] == [False, False, True]
 
 
-@pytest.mark.parametrize(("objective", "best"), [("fastest", 1), ("cheapest", 1), ("smallest", 2)])
-def test_the_objective_ranks_the_passing_trials(objective: Objective, best: int) -> None:
-    board, drop = board_of(2, objective), Drop(value=0.0, low=0.0, high=0.0, samples=16)
-    board.record(1, Found(size_bytes=100, drop=drop, speed=speed_of(2.0, 3.0)))
-    board.record(2, Found(size_bytes=50, drop=drop, speed=speed_of(1.0, 3.5)))
-    settled(board)
-    (found,) = board.finalists(1)
-    assert found.number == best
-
-
 def test_only_measurements_of_this_run_cost_and_a_trial_is_known_if_all_its_measurements_are() -> None:
     board = board_of(2)
     board.record(1, Found(size_bytes=1), known=True)

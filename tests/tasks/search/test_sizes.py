@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tasks.quantize.methods import CastRecipe, DynamicRecipe, FloatRecipe
-from tasks.search.sizes import without_too_large
+from tasks.search.space import without_too_large
 from tasks.search.trial import Outcome, Trial
 from tasks.workload.recipe import Recipe
 
@@ -25,13 +25,3 @@ def test_a_recipe_whose_weights_exceed_the_bound_is_dropped(recipe: Recipe, max_
     (found,) = without_too_large([trial], 100, max_bytes)
     assert found.outcome == outcome
     assert bool(found.reason) == (outcome == "dropped")
-
-
-def test_the_reason_names_both_sizes_and_an_earlier_reason_is_kept() -> None:
-    trial = Trial(number=1, recipe=FLOAT, runtime="openvino", origin="space")
-    other = trial.model_copy(update={"number": 2, "outcome": "dropped", "reason": "not installed"})
-    found = without_too_large([trial, other], 10_000, 3_000)
-    assert [one.reason for one in found] == [
-        "float32 weights need at least 9,000 bytes, but at most 3,000 are allowed",
-        "not installed",
-    ]

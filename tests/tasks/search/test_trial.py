@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from datetime import date
-from pathlib import Path
 
 import pytest
-import torch
 
-from storage.artifacts import ArtifactStore
-from storage.errors import InputError, MeasurementError
+from storage.errors import InputError
 from storage.results import QualityUnit
-from tasks.data.samples import Description, find_or_write, load_samples, write_split
 from tasks.job import Job
 from tasks.refs import ArtifactRef, CheckpointRef, DatasetRef
 from tasks.results import Comparison, Evaluation, RunInfo
@@ -45,16 +41,6 @@ def test_a_drop_is_positive_if_quality_is_lost(
     drop = Drop.of(compared, evaluation(80, higher=higher), unit)
     assert (drop.value, drop.low, drop.high) == pytest.approx(expected)
     assert drop.samples == 30
-
-
-def test_a_difference_without_an_interval_is_taken_as_it_is() -> None:
-    drop = Drop.of(Comparison(quality_difference=-2), evaluation(80, higher=True), "absolute")
-    assert (drop.low, drop.value, drop.high) == (2, 2, 2)
-
-
-def test_a_share_of_nothing_is_refused() -> None:
-    with pytest.raises(MeasurementError, match="m is 0"):
-        Drop.of(Comparison(quality_difference=-2), evaluation(0, higher=True), "relative")
 
 
 def test_a_row_has_every_column_and_unmeasured_values_are_missing() -> None:
@@ -100,24 +86,6 @@ def test_recipes_are_selected_on_data_that_the_gate_does_not_use(
     assert (job.dataset.judged_on, job.dataset.at_most) == (split, 7)
     assert job.dataset.as_prepared() == dataset
     assert job.dataset.model_dump() == dataset.model_dump()
-
-
-@pytest.mark.parametrize(("tokens", "sizes"), [(4000, [4000]), (5000, [4096, 5000]), (40_000, [4096, 16_384, 40_000])])
-def test_the_sizes_of_screenings_on_a_stream_of_tokens_are_in_samples(
-    tokens: int, sizes: list[int], tmp_path: Path
-) -> None:
-    def fill(folder: Path) -> Description:
-        write_split(folder, "valid", {"tokens": torch.arange(tokens, dtype=torch.int32)})
-        return Description(splits={"valid": tokens, "test": 9, "train": 9}, vocabulary=tokens)
-
-    store = ArtifactStore(tmp_path)
-    dataset = find_or_write(store, {}, fill)
-    selection = Selection.of(dataset)
-    stream = Job(workload(), dataset, CheckpointRef(kind="checkpoint", digest="", parameters=1))
-    read = [len(load_samples(selection.job(stream, samples).dataset, "test", store)) for samples in selection.samples]
-    assert read == sizes
-    # A step's expected duration is proportional to its number of samples.
-    assert [-(-size // 16) for size in sizes] == list(selection.samples)
 
 
 @pytest.mark.parametrize(

@@ -77,9 +77,6 @@ class Reference:
             tag = self._tags(self._at(reference))[0]
             yield f"### Kind `{tag}`\n"
             yield from self._section(self._at(reference), tag)
-        yield "## Index\n"
-        yield "The table shows the sections in which each key is allowed.\n"
-        yield "\n".join([*self._index(), ""])
 
     def _overview(self) -> Iterator[str]:
         """Which kinds each section has, by domain, with links."""
@@ -138,43 +135,6 @@ class Reference:
     def _anchor(self, heading: str) -> str:
         return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
-    def _index(self) -> Iterator[str]:
-        found: dict[str, dict[str, str]] = {}
-
-        def add(schema: JsonObject, shown: str, heading: str, leave_out: Iterable[str] = ("kind", "method")) -> None:
-            for key, field in schema["properties"].items():
-                if key not in leave_out and not field.get("deprecated"):
-                    found.setdefault(key, {})[self._anchor(heading)] = shown
-
-        first = next(iter(self.domains.values()))
-        add(first, "top-level", "Top level")
-        recipes = [self._at(each["$ref"]) for each in first["properties"]["recipe"]["items"]["oneOf"]]
-        common = set.intersection(*(set(recipe["properties"]) for recipe in recipes))
-        add({"properties": {key: {} for key in common}}, "recipe", "recipe", ())
-        for recipe in recipes:
-            method = recipe["properties"]["method"]["const"]
-            add(recipe, f"recipe/{method}", f"Method {method}", common)
-        for section in COMMON[1:]:
-            (reference,) = self._references(first["properties"][section])
-            add(self._at(reference), section, section)
-        (usual,) = self._kinds(first, "benchmark")
-        for name, domain in self.domains.items():
-            for section, reference in self._parts(name, domain):
-                heading = self._heading(name, section, reference)
-                known = self._at(usual)["properties"] if section == "benchmark" else {}
-                same = [key for key, field in self._at(reference)["properties"].items() if field == known.get(key)]
-                place = [section, *self._tags(self._at(reference))[:1]]
-                add(
-                    self._at(reference),
-                    "/".join(place if reference in self.shared else [name, *place]),
-                    heading,
-                    ("kind", *same),
-                )
-        yield "| key | sections |\n| --- | --- |"
-        for key in sorted(found):
-            links = ", ".join(f"[`{shown}`](#{anchor})" for anchor, shown in found[key].items())
-            yield f"| `{key}` | {links} |"
-
     def _example(self, key: str) -> str:
         self.exampled.add(key)
         return f"```toml\n{EXAMPLES[key].strip()}\n```\n"
@@ -187,10 +147,9 @@ class Reference:
     def _table(self, schema: JsonObject, leave_out: Iterable[str] = ()) -> Iterator[str]:
         rows = []
         for name, field in schema["properties"].items():
-            if name in leave_out or field.get("deprecated"):
+            if name in leave_out:
                 continue
-            needed = [*schema.get("required", ()), *(each["required"][0] for each in schema.get("oneOf", ()))]
-            default = "required" if name in needed else self._value(field.get("default"))
+            default = "required" if name in schema.get("required", ()) else self._value(field.get("default"))
             rows.append(f"| `{name}` | {self._type(field)} | {default} | {self._meaning(field)} |")
             for inner in self._references(field):
                 if name not in (*SECTIONS, *COMMON, *OWN) and "properties" in self._at(inner):

@@ -41,10 +41,6 @@ def test_a_search_without_a_bound_on_quality_is_refused() -> None:
     [
         ("methods", ["statik"], "did you mean"),
         ("runtimes", ["openvin"], "did you mean"),
-        ("engines", ["mkl"], "'qnnpack'"),
-        ("embedding_bits", [16], "4, 8 or 32"),
-        ("budget_s", 0, "greater than 0"),
-        ("finalists", 0, "greater than 0"),
         ("max_quality_drop", -1, "greater than or equal to 0"),
         ("observer", ["histogram"], "not permitted"),
     ],
