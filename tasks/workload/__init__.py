@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections import Counter
@@ -102,9 +103,7 @@ def _proposal(kind: str, place: Sequence[str | int], value: object, context: Jso
     """Suggest a valid key, kind or word that is similar to the invalid input; return ``""`` if none is similar."""
     match kind:
         case "extra_forbidden":
-            sections = workload_schema()["$defs"].values()
-            inner = {name for section in sections for name in section.get("properties", ())}
-            return did_you_mean(str(place[-1]), inner if place[1:] else Workload.model_fields)
+            return did_you_mean(str(place[-1]), _keys_beside(place) if place[1:] else Workload.model_fields)
         case "literal_error":
             return did_you_mean(str(value), _QUOTED.findall(context["expected"]))
         case "union_tag_invalid":
@@ -113,6 +112,15 @@ def _proposal(kind: str, place: Sequence[str | int], value: object, context: Jso
 
 
 _DEFINITIONS = "#/$defs/"
+
+
+def _keys_beside(place: Sequence[str | int]) -> set[str]:
+    """Return the keys of the sections in which the unknown key `place` can be, or of all sections if none is found."""
+    sections: JsonObject = workload_schema()["$defs"]
+    owners = [section["properties"] for section in sections.values() if "properties" in section]
+    uses = " ".join(json.dumps(properties[place[-2]]) for properties in owners if place[-2] in properties)
+    own = [section["properties"] for name, section in sections.items() if f'"{_DEFINITIONS}{name}"' in uses]
+    return {key for properties in own or owners for key in properties} - {str(place[-1])}
 
 
 def workload_schema() -> JsonObject:

@@ -86,9 +86,6 @@ def test_keys_and_values_of_any_length_and_kind_are_cut_and_escaped(tmp_path: Pa
     assert all(character.isprintable() or character == "\n" for character in str(refused.value))
 
 
-SERVER, OFFLINE = (f'[benchmark.capacity]\nscenario = "{name}"' for name in ("server", "offline"))
-
-
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -109,9 +106,8 @@ SERVER, OFFLINE = (f'[benchmark.capacity]\nscenario = "{name}"' for name in ("se
         ('method = "none"', 'method = "none"\nonednn = false\nruntimes = ["torchscript"]', "cannot switch oneDNN off"),
         ("[model]", '[benchmark]\nbaseline = "float/torchscript"\n[model]', "choose one of float/eager"),
         ('name = "dynamic-int8"', 'name = "float"', "the recipe names ['float', 'float'] are not unique"),
-        ("[model]", f"{SERVER}\n[model]", "requires latency_bound_ms"),
-        ("[model]", f"{OFFLINE}\nlatency_bound_ms = 5\n[model]", 'applies only to scenario "server"'),
-        ("[model]", f"{SERVER}\nlatency_bound_ms = 5\nbatch_sizes = [2]\n[model]", 'only to scenario "offline"'),
+        ("[model]", "[benchmark.capacity]\nprise_per_hour = 1\n[model]", '(did you mean "price_per_hour"?)'),
+        ("[model]", "[benchmark.capacity]\nbatch_sizes = [2]\n[model]", "batch_sizes: Extra inputs are not permitted"),
         ("[model]", '[gate]\nobjective = "cheapest"\n[model]', "requires the section [benchmark.capacity]"),
         ("[model]", "[gate]\nmin_capacity_ratio = 1.1\n[model]", "requires the section [benchmark.capacity]"),
     ],
