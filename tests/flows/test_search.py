@@ -334,15 +334,6 @@ def test_a_search_with_several_workers_asks_nothing_twice_and_finds_what_one_wor
     assert [trial.speed for trial in result.finalists[:1]] == [trial.speed for trial in expected.finalists[:1]]
 
 
-def test_the_cost_of_steps_in_progress_is_recorded_once(tmp_path: Path) -> None:
-    answered(str(tmp_path), 10.0)
-    world = World([Truth(0.1, 2.0, False)] * 4, lives=0)
-    with pytest.raises(Killed):
-        search(world, str(tmp_path), budget_s=1000.0, at_once=2).run()
-    # Ten seconds of the earlier search, and ten for the steps that were killed together.
-    assert Journal.read(tmp_path, "demo", "a" * 64).spent_s == pytest.approx(20.0, abs=1.0)
-
-
 def test_a_recipe_that_changed_but_kept_its_name_is_measured_again(tmp_path: Path) -> None:
     world = World([Truth(0.1, 2.0, False)])
     search(world, str(tmp_path)).run()
