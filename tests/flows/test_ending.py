@@ -196,7 +196,7 @@ def test_the_next_night_records_what_a_dead_one_handed_over_and_that_it_died(beg
 
     def die_after_the_switch() -> None:
         with hold(store, Holder(run, "")):
-            nightly.steps.record.fn(info, {"measurements": [measurement(run, day)]}, store)
+            nightly.steps.record.fn(info, {"measurements": [measurement(run, day)]}, store, part="word-lm")
             filled_store.hand_over(Path(store), 0)
             raise Killed
 
@@ -220,6 +220,7 @@ def test_a_switch_that_cannot_be_recorded_is_remarked_on_and_the_night_goes_on(b
         begin().info.model_copy(update={"run_id": run}),
         {"measurements": [measurement(run, filled_store.NIGHTS[0])]},
         store,
+        part="word-lm",
     )
     filled_store.hand_over(Path(store), 0)
     model = Path(store) / "handoff/word-lm" / filled_store.VERSIONS[0] / "model.ts"
