@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -117,8 +118,9 @@ def _classified() -> Iterator[None]:
 
 
 R = TypeVar("R")
-# torchvision and torch.hub report network failures only in the text of a `RuntimeError`.
-_FAILED = ("Error downloading", "File not found or corrupted", "invalid hash value")
+# torchvision and torch.hub report network failures and truncated files only in the text of a `RuntimeError`.
+_AWAY = re.compile("HTTP Error (408|425|429|5..)|urlopen error|timed out|[Cc]onnection")
+_DAMAGED = re.compile("File not found or corrupted|invalid hash value")
 
 
 def with_retries(download: Callable[[], R], *, retries: int = 4, first_wait_s: float = 0.5) -> R:
@@ -127,7 +129,7 @@ def with_retries(download: Callable[[], R], *, retries: int = 4, first_wait_s: f
     Raises
     ------
     Broken
-        The last attempt also failed to download.
+        The network or the server also failed at the last attempt.
     Exception
         The function failed for another reason.
     """
@@ -138,7 +140,9 @@ def with_retries(download: Callable[[], R], *, retries: int = 4, first_wait_s: f
             try:
                 return download()
             except Exception as error:
-                if not (is_transient(error) or (isinstance(error, RuntimeError) and str(error).startswith(_FAILED))):
+                text = str(error) if isinstance(error, RuntimeError) else ""
+                is_away = is_transient(error) or _AWAY.search(text)
+                if not is_away and (attempt == retries or not _DAMAGED.search(text)):
                     raise
                 if attempt == retries:
                     raise Broken(f"{error} (tried {attempt + 1} times)") from error
