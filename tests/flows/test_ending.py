@@ -174,7 +174,7 @@ def test_the_next_night_records_what_a_dead_one_handed_over_and_that_it_died(beg
 
     def die_after_the_switch() -> None:
         with hold(store, Holder(run, "")):
-            nightly.steps.record.fn(info, {"measurements": [measurement(run, day)]}, store)
+            nightly.steps.record.fn(info, {"measurements": [measurement(run, day)]}, store, "word-lm")
             filled_store.hand_over(Path(store), 0)
             raise Killed
 
