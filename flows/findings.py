@@ -11,9 +11,16 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import ObjectNotFound, PrefectException
-from prefect.states import Crashed
+from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.execution.signals import attempt, reason
 from storage.holder import HeldStore
@@ -22,6 +29,14 @@ from storage.results.regressions import NightComparison, compare_night
 
 if TYPE_CHECKING:  # DuckDB's bindings report a leak if a module still refers to their classes at exit
     from duckdb import DuckDBPyConnection
+
+
+# A flow run that was retried has several rows.
+_ENDED = """
+select prefect_flow_run_id as id, arg_max(status, finished_at) as status, arg_max(message, finished_at) as message
+from runs where prefect_flow_run_id in (select unnest($found)) group by prefect_flow_run_id
+"""
+_ENDS = {"completed": Completed, "failed": Failed, "cancelled": Cancelled}  # by the status in ``runs``
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,24 @@ def end_dead_runs(held: HeldStore, flow_run_id: str) -> None:
                 )
                 continue
             held.forget(dead)
+
+
+def end_unreported_runs(store: str, flow_run_id: str) -> None:
+    """Set the state of flow runs that ended while Prefect's server was unreachable, according to the ``runs`` table.
+
+    The caller has locked the store, so no other run on this store is running. `flow_run_id` is the caller.
+    """
+    named = FlowFilter(name=FlowFilterName(any_=["nightly-quantization"]))
+    running = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING])))
+    with get_client(sync_client=True) as client:
+        found = {str(run.id) for run in client.read_flow_runs(flow_filter=named, flow_run_filter=running)}
+        if not (found := found - {flow_run_id}):
+            return
+        with open_fresh(store) as results:
+            ended = rows_of(results, _ENDED, found=sorted(found))
+        for row in ended:
+            state: State[None] = _ENDS[str(row["status"])](message=str(row["message"]))
+            client.set_flow_run_state(UUID(str(row["id"])), state, force=True)
 
 
 def look_back(store: str, night: date, workloads: Collection[str], *, is_everything: bool) -> Findings:

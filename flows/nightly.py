@@ -24,7 +24,7 @@ from flows.execution.signals import attempt, ignoring_interruptions, interruptio
 from flows.execution.task_runners import CONFIGURED
 from flows.execution.worker import serve_in_order
 from flows.fan_out import benchmark_all, compare, gather, study_layers, submit, with_fastest_float
-from flows.findings import end_dead_runs, look_back, reported
+from flows.findings import end_dead_runs, end_unreported_runs, look_back, reported
 from flows.handover import hand_over
 from flows.night import Night, night_of_this_run
 from flows.reporter import Reporter
@@ -77,6 +77,10 @@ def nightly_quantization(
         with hold(night.store, Holder(night.info.run_id, night.flow_run_id)) as held:
             _record_dead_runs(night, held)
             end_dead_runs(held, night.flow_run_id)
+            night.attempt(
+                "looking for runs that could not report their end",
+                partial(end_unreported_runs, night.store, night.flow_run_id),
+            )
             return _carry_out(night, invocation.reporter)
     except NightRunningError as error:
         return Cancelled(message=str(error), data=error)

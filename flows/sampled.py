@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from flows.execution.workers import LostError
 from flows.trial import CALIBRATION, EVALUATION_S, Run, counts_for, evaluated
 from storage.errors import NightquantError, StoreError
+from storage.results import Row
 from tasks.job import Job
 from tasks.refs import CandidateRef
 from tasks.results import (
@@ -21,24 +23,30 @@ from tasks.results import (
 )
 from tasks.stages import build, compare, pace, worst_layers
 from tasks.workload import Workload
+from tasks.workload.gate import RULES, Gate
 from tasks.workload.recipe import Recipe
+from tasks.workload.rows_needed import rows_to_decide
 
 _CONVERTED = "converted"  # kind of the artifact that torch's runtimes share
 
 
-def compared(workload: Workload, found: Preview, run: Run) -> Preview:
-    """Compare each comparable candidate with the float model; `workload` may have another gate than the trial's."""
+def compared(workload: Workload, found: Preview, run: Run) -> Iterator[Preview]:
+    """Compare each comparable candidate with the float model; yield the preview after each comparison.
+
+    `workload` may have another gate than the trial's.
+    """
     if found.job is None or found.reference is None:
-        return found
+        return
     job, known = Job(workload, found.job.dataset, found.job.checkpoint), found.reference.evaluation
     comparing = _Comparing(job, found, run, {known.samples: known})
-    candidates, problems = [], list(found.problems)
-    for row in found.candidates:
-        changed = comparing.compare(row) if row.uncompared else row
-        candidates.append(changed)
-        if row.uncompared and changed.obstacle:
-            problems.append(f"{row.candidate}: {changed.obstacle}")
-    return found.model_copy(update={"candidates": tuple(candidates), "problems": tuple(problems)})
+    candidates, problems = list(found.candidates), list(found.problems)
+    for index, row in enumerate(found.candidates):
+        if not row.uncompared:
+            continue
+        candidates[index] = comparing.compare(row)
+        if candidates[index].obstacle:
+            problems.append(f"{row.candidate}: {candidates[index].obstacle}")
+        yield found.model_copy(update={"candidates": tuple(candidates), "problems": tuple(problems)})
 
 
 @dataclass
@@ -68,7 +76,9 @@ class _Comparing:
             for count in counts:
                 before, after = self._reference(count), evaluated(count, self.job, candidate, self.run)
                 (comparison,) = self.run(compare, f"{self._label(candidate)}: comparison", before, [after])
-                row = row.model_copy(update={"samples": before.samples, "comparison": comparison, "uncompared": ""})
+                note = undecided(comparison, before, self.job.workload.gate, self.job.dataset.splits["test"])
+                known = {"samples": before.samples, "comparison": comparison, "undecided": note}
+                row = row.model_copy(update=known | {"uncompared": ""})
                 share, least = _loss(comparison, reference)
                 if share <= NOTICED_LOSS or least > 0:
                     break
@@ -140,6 +150,32 @@ class _Comparing:
 
     def _label(self, candidate: CandidateRef) -> str:
         return f"{self.found.workload} · {candidate.name}"
+
+
+def undecided(comparison: Comparison, before: Evaluation, gate: Gate, available: int) -> str:
+    """Return a note if a test split of `available` samples is too small to decide the gate's rule on quality."""
+    rule, row = RULES["max_quality_drop"], _as_row(comparison, before)
+    if (bound := rule.bound(gate)) is None:
+        return ""
+    drop = rule.see(gate, row)
+    low, high = drop.ends
+    if drop.value is None or low is None or high is None or rule.check(gate, row, bound).outcome != "held":
+        return ""
+    needed = rows_to_decide(drop.value, low, high, bound, before.samples)
+    if needed is not None and needed <= available:
+        return ""
+    many = f"about {needed:,} test samples" if needed else "more test samples than anyone has"
+    return f"{many} would decide whether the loss is within max_quality_drop = {bound:g}; there are {available:,}"
+
+
+def _as_row(comparison: Comparison, before: Evaluation) -> Row:
+    """Return the columns of the ``measurements`` table that the gate's rule on quality reads."""
+    return comparison.model_dump() | {
+        "quality_metric": before.quality_metric,
+        "higher_is_better": before.higher_is_better,
+        "baseline_quality": before.quality,
+        "evaluation_samples": before.samples,
+    }
 
 
 def _loss(comparison: Comparison, reference: Reference) -> tuple[float, float]:

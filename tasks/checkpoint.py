@@ -13,7 +13,7 @@ from storage.artifacts import artifact_digest
 from storage.digest import digest_of
 from storage.errors import InputError, shown
 from tasks.data.loading import form, load_into, shortened
-from tasks.data.weights import WEIGHTS_FILE, build_blank, fetch_weights, read_state
+from tasks.data.weights import WEIGHTS_FILE, StateDict, build_blank, fetch_weights, read_state
 from tasks.extensions import DOMAINS
 from tasks.job import Workspace
 from tasks.outputs import training_device
@@ -60,11 +60,13 @@ def _fetched(
             "model": workload.model.model_dump(mode="json"),
             "layout": digest_of({key: form(tensor) for key, tensor in layout.items()}),
             "code": code_digest(load_into.__module__),
+            "leave_out": settings.leave_out,
         }
 
-        return find_or_make(
-            workload, dataset, workspace, made_from, lambda: read_state(source.path(), shown(settings.uri))
-        )
+        def read() -> StateDict:
+            return read_state(source.path(), shown(settings.uri)).without(settings.leave_out)
+
+        return find_or_make(workload, dataset, workspace, made_from, read)
 
 
 def _digest_inputs(workload: Workload, dataset: DatasetRef, make: Callable[..., object]) -> dict[str, object]:

@@ -369,6 +369,7 @@ class CandidatePreview(Frozen):
     obstacle: str = ""
     exported_only: bool = False
     uncompared: str = ""
+    undecided: str = ""
     samples: int = 0
     comparison: Comparison | None = None
     built: CandidateRef | None = Field(default=None, exclude=True)

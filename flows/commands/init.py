@@ -151,13 +151,28 @@ def _write(path: Path, asked: Asked, run: Run, format: str, store: str) -> int:
             click.echo(f"nightquant: {problem}", err=True)
         return 2
     document, why = with_strict_gate(without_obstacles(document, found), found)
-    found = compared(validated(path, document), found, run)
-    document, reasons = without_obstacles(document, found), {**proposal.reasons, **why}
+    reasons = {**proposal.reasons, **why}
     with path.open("x", encoding="utf-8") as stream:
         stream.write(render(document, validated(path, document), found, reasons))
+    # The file is complete without the comparisons, so an interruption loses only what was not measured.
+    try:
+        for further in compared(validated(path, document), found, run):
+            found = further
+            document = without_obstacles(document, found)
+            new = path.with_name(f".{path.name}.new")
+            new.write_text(render(document, validated(path, document), found, reasons), encoding="utf-8")
+            new.replace(path)
+    finally:
+        _report(path, document, found, reasons, format, store)
+    return 0
+
+
+def _report(
+    path: Path, document: JsonObject, found: Preview, reasons: Mapping[str, str], format: str, store: str
+) -> None:
     if format == "json":
         print_json({"file": path, "chosen": reasons, **found.model_dump(mode="json")})
-        return 0
+        return
     print_preview(found.model_copy(update={"problems": ()}))
     for place, reason in reasons.items():
         section, _, key = place.partition(".")
@@ -166,7 +181,6 @@ def _write(path: Path, asked: Asked, run: Run, format: str, store: str) -> int:
         click.echo(f"{f'Chose {place} = {value}' if key in given else f'Left out {place}'}: {reason}.")
     click.echo(f"Written to {path}. Next:")
     click.echo(f"  nightquant nightly --workload {path} --profile quick{store_flag(store)}")
-    return 0
 
 
 def render(document: JsonObject, workload: Workload, found: Preview, reasons: Mapping[str, str]) -> str:
@@ -212,6 +226,8 @@ def _remarks(tried: CandidatePreview) -> Iterator[str]:
         yield f"Left out, {tried.candidate}: {tried.obstacle.partition(chr(10))[0]}"
     if tried.loss is not None:
         yield f"{tried.candidate} {tried.loss.describe()}"
+    if tried.undecided:
+        yield f"{tried.candidate}: {tried.undecided}"
     if tried.uncompared:
         yield f"{tried.candidate} was not compared with the float model: {tried.uncompared}"
     left = [f"{module.module or 'the model'} ({module.type})" for module in tried.coverage if not module.quantized]

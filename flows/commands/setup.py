@@ -71,7 +71,8 @@ def _check(loaded: list[Workload], store: str, format: str) -> int:
             result = Preview(workload=workload.name)
             try:
                 result = built(workload, run)
-                result = compared(workload, result, run)
+                for further in compared(workload, result, run):
+                    result = further
             except NightquantError as error:
                 # If one workload hangs or kills its process, the command still checks the other workloads.
                 tracebacks = [error.in_full()] if isinstance(error, LibraryError) else []
@@ -120,6 +121,8 @@ def preview_lines(result: Preview) -> Iterator[Text]:
             yield Text(f"      {note}")
         if candidate.loss is not None:
             yield Text(f"  ! {candidate.candidate} {candidate.loss.describe()}", style="yellow")
+        if candidate.undecided:
+            yield Text(f"  ! {candidate.candidate}: {candidate.undecided}", style="yellow")
         if candidate.uncompared:
             why = f"was not compared with the float model: {candidate.uncompared}"
             yield Text(f"  ! {candidate.candidate} {why}", style="yellow")

@@ -6,7 +6,7 @@ import argparse
 import pickle
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,22 @@ class StateDict(OrderedDict[str, Tensor]):
     """A state dict that was read from a file; ``notes`` describes which part of the file it is."""
 
     notes: tuple[str, ...] = ()
+
+    def without(self, names: Sequence[str]) -> StateDict:
+        """Remove the named tensors and the tensors of the named modules; refuse names that match none."""
+        matches = {name: {key for key in self if key == name or key.startswith(f"{name}.")} for name in names}
+        if unknown := [name for name, keys in matches.items() if not keys]:
+            raise InputError(
+                f"checkpoint.leave_out names tensors that the file does not contain: {', '.join(unknown[:5])}.",
+                hint="Remove these names, or correct them.",
+            )
+        left = set[str]().union(*matches.values())
+        if left:
+            note = f"left out {len(left)} of {len(self)} tensors, which checkpoint.leave_out names"
+            self.notes = (*self.notes, note)
+        for key in left:
+            del self[key]
+        return self
 
 
 def read_state(path: Path, shown: str = "") -> StateDict:

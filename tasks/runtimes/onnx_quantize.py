@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import onnx
 from onnxruntime.quantization import CalibrationMethod, QuantType
-from onnxruntime.quantization.calibrate import create_calibrator
+from onnxruntime.quantization.calibrate import HistogramCalibrater, HistogramCollector, TensorsData, create_calibrator
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 from onnxruntime.quantization.quantize import quantize_dynamic
 from onnxruntime.quantization.registry import QDQRegistry
@@ -56,12 +56,11 @@ class OnnxMaker(ExportedMaker):
         target, proto = folder / MODEL, onnx.load(exported)
         left_out = [node.name for node in _nodes(proto.graph) if module_of(node.name) in excluded]
         if spec.calibration is not None:
-            _quantize_statically(exported, proto, target, spec, spec.calibration, left_out, source)
-        elif spec.layers and spec.training is None:
+            return _quantize_statically(exported, proto, target, spec, spec.calibration, left_out, source)
+        if spec.layers and spec.training is None:
             _quantize_dynamically(proto, target, spec, left_out)
             return ("each embedding has one scale for its complete table",) if "Embedding" in spec.layers else ()
-        else:
-            shutil.copyfile(exported, target)
+        shutil.copyfile(exported, target)
         return ()
 
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
@@ -134,24 +133,33 @@ def _quantize_statically(
     calibration: Calibration,
     left_out: list[str],
     source: ModelSource,
-) -> None:
-    """Quantize weights and activations to int8, with ranges from calibration.
+) -> tuple[str, ...]:
+    """Quantize weights and activations to int8, with ranges from calibration; return notes.
 
-    The ``histogram`` observer excludes 0.001% of the values.
+    The ``histogram`` observer excludes 0.001% of the values, and uses the extremes of values that are too similar.
     """
     _rename_ambiguous_constants(proto.graph)
     proto = onnx.shape_inference.infer_shapes(proto)
     operators = [operator for operator in QDQRegistry if operator != "Gather"]
-    augmented = target.with_suffix(".augmented")
-    method, options = _CALIBRATION[calibration.observer]
-    calibrator = create_calibrator(
-        exported, operators, augmented_model_path=augmented, calibrate_method=method, extra_options=options
-    )
-    for inputs in batches_of(source, calibration):
-        arrays = {name: tensor.numpy() for name, tensor in zip(source.example_inputs, inputs, strict=True)}
-        # Read one batch at a time, because the tools would otherwise keep the activations of all batches.
-        calibrator.collect_data(SimpleNamespace(get_next=partial(next, iter([arrays]), None)))
-    tensors_range = calibrator.compute_data()
+    augmented, similar = target.with_suffix(".augmented"), set[str]()
+
+    def ranges(observer: str) -> TensorsData:
+        method, options = _CALIBRATION[observer]
+        calibrator = create_calibrator(
+            exported, operators, augmented_model_path=augmented, calibrate_method=method, extra_options=options
+        )
+        if method == CalibrationMethod.Percentile:
+            calibrator.collector = _Histograms(calibrator, similar)
+        for inputs in batches_of(source, calibration):
+            arrays = {name: tensor.numpy() for name, tensor in zip(source.example_inputs, inputs, strict=True)}
+            # Read one batch at a time, because the tools would otherwise keep the activations of all batches.
+            calibrator.collect_data(SimpleNamespace(get_next=partial(next, iter([arrays]), None)))
+        return calibrator.compute_data()
+
+    tensors_range = ranges(calibration.observer)
+    if similar:
+        extremes = ranges("min-max")
+        tensors_range.data.update({name: extremes[name] for name in similar})
     augmented.unlink()
     quantizer = QDQQuantizer(
         proto,
@@ -167,6 +175,31 @@ def _quantize_statically(
     )
     quantizer.quantize_model()
     quantizer.model.save_model_to_file(str(target))
+    count = f"{len(similar)} of {len(tensors_range.data)} activation ranges"
+    return (f"{count} are the extremes, because the values are too similar for a histogram",) if similar else ()
+
+
+class _Histograms(HistogramCollector):  # type: ignore[misc]
+    """A collector that adds the names of tensors without a histogram to `similar`.
+
+    NumPy cannot compute a histogram of values that differ only in the last bits, as some values in MobileBERT do.
+    """
+
+    def __init__(self, calibrator: HistogramCalibrater, similar: set[str]) -> None:
+        super().__init__(
+            "percentile", calibrator.symmetric, calibrator.num_bins, None, calibrator.percentile, calibrator.scenario
+        )
+        self.similar = similar
+
+    def collect(self, name_to_arr: Mapping[str, object]) -> None:
+        """Add one batch of values to the histogram of each tensor."""
+        for name, values in name_to_arr.items():
+            try:
+                super().collect({name: values})
+            except ValueError as error:
+                if "Too many bins" not in str(error):
+                    raise
+                self.similar.add(name)
 
 
 def _rename_ambiguous_constants(graph: onnx.GraphProto) -> None:

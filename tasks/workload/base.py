@@ -85,6 +85,8 @@ class FetchedCheckpoint(Kind):
     """Expected SHA-256 of the file, as 64 hexadecimal digits."""
     retries: NonNegativeInt = 4
     """Maximum number of times to retry an interrupted download."""
+    leave_out: tuple[str, ...] = ()
+    """Tensors in the file that the model lacks, given by their names or the names of their modules."""
 
 
 class SeededCheckpoint(Kind):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from pathlib import Path
 
 import pytest
 
 from storage.holder import Holder, hold
+from storage.results.writer import ResultsStore
+from tests.storage.results.rows import at, run_row
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
 
@@ -47,3 +50,31 @@ def test_only_dead_nights_that_prefect_calls_alive_are_crashed(tmp_path: Path) -
     dead = found["dead"]
     assert dead is not None
     assert f"run night-{str(runs['dead'])[-4:]} (process " in str(dead.message)
+
+
+def test_runs_that_ended_while_the_server_was_lost_get_the_state_that_the_store_knows(tmp_path: Path) -> None:
+    from prefect import flow
+    from prefect.client.orchestration import get_client
+    from prefect.states import Completed, Running
+
+    from flows.findings import end_unreported_runs
+
+    nothing, day = flow(lambda: None, name="nightly-quantization"), dt.date(2026, 3, 1)
+    states = {"lost": Running(), "retried": Running(), "ended": Completed(), "at work": Running(), "this": Running()}
+    recorded = {"lost": ["completed"], "retried": ["completed", "cancelled"], "ended": ["failed"], "this": ["failed"]}
+    with get_client(sync_client=True) as client:
+        runs = {name: client.create_flow_run(nothing, state=state).id for name, state in states.items()}
+        for name, ends in recorded.items():
+            for attempt, status in enumerate(ends):
+                about = {"status": status, "prefect_flow_run_id": str(runs[name]), "message": f"{name} was {status}"}
+                row = run_row(f"{name}-{attempt}", day, finished_at=at(day, 4 + attempt), **about)
+                ResultsStore(tmp_path).append("runs", [row], row["run_id"], at(day))
+        end_unreported_runs(str(tmp_path), str(runs["this"]))
+        found = {name: client.read_flow_run(run).state for name, run in runs.items()}
+    assert {name: (state.type.value, state.message) for name, state in found.items() if state} == {
+        "lost": ("COMPLETED", "lost was completed"),
+        "retried": ("CANCELLED", "retried was cancelled"),
+        "ended": ("COMPLETED", None),
+        "at work": ("RUNNING", None),
+        "this": ("RUNNING", None),
+    }

@@ -10,15 +10,17 @@ import pytest
 import torch
 
 from flows.execution.workers import LostError
-from flows.sampled import compared
+from flows.sampled import compared, undecided
 from flows.trial import built
 from storage.artifacts import ArtifactStore, artifacts_in
 from storage.root import StoreRoot
 from tasks.job import Workspace
-from tasks.results import CandidatePreview, Preview
+from tasks.refs import ArtifactRef
+from tasks.results import CandidatePreview, Comparison, Evaluation, Preview
 from tasks.runtimes.base import CandidateFiles
 from tasks.stages import evaluate, pace
 from tasks.workload import Workload
+from tasks.workload.gate import Gate
 from tests.flows.trials import runner, tried_out
 from tests.tasks.domains.custom.own import own
 from tests.tasks.outliers import write_networks
@@ -119,7 +121,8 @@ def tried(weights: Path) -> tuple[Workload, Preview]:
 
 
 def ended(tried: tuple[Workload, Preview], weights: Path, before: Any) -> dict[str, CandidatePreview]:
-    return {row.candidate: row for row in compared(*tried, runner(weights / "store", before)).candidates}
+    *_, found = compared(*tried, runner(weights / "store", before))
+    return {row.candidate: row for row in found.candidates}
 
 
 @pytest.mark.slow
@@ -162,3 +165,26 @@ def test_layers_are_not_recommended_for_float_if_the_gate_would_refuse_the_size(
     assert "the gate's min_size_ratio is 3" in loss.refused
     assert "exclude =" not in loss.describe()
     assert f"Keeping them float would leave a loss of 0.0%, but {loss.refused}." in loss.describe()
+
+
+@pytest.mark.parametrize(
+    ("ends", "bound", "said"),
+    [
+        ((-1.07, 1.07), 0.5, "about 1,200 test samples would decide whether the loss is within max_quality_drop = 0.5"),
+        ((-1.07, 1.07), 0.6, ""),  # about 820 samples are there
+        ((-0.4, 0.4), 0.5, ""),
+        ((-9.0, 9.0), 1e-9, "more test samples than anyone has would decide"),
+    ],
+)
+def test_a_test_split_that_is_too_small_for_the_bound_is_told_with_the_size_that_would_do(
+    ends: tuple[float, float], bound: float, said: str
+) -> None:
+    of = {"recipe": "float", "runtime": "eager", "metrics": {}, "outputs": ArtifactRef(kind="outputs", digest="")}
+    before = Evaluation(
+        **of, quality_metric="accuracy", quality=90.0, quality_batched=90.0, higher_is_better=True, samples=256
+    )
+    comparison = Comparison(quality_difference=0.0, quality_difference_low=ends[0], quality_difference_high=ends[1])
+    found = undecided(comparison, before, Gate(max_quality_drop=bound), available=1000)
+    assert found.startswith(said)
+    assert found.endswith("; there are 1,000") is bool(said)
+    assert undecided(comparison, before, Gate(), available=1000) == ""

@@ -7,9 +7,12 @@ import re
 import shutil
 import tomllib
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -23,7 +26,8 @@ from flows.commands import toml
 from flows.commands.init import command
 from flows.commands.setup import workloads
 from flows.draft import Asked, sections
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, StoreError
+from tasks.stages import evaluate
 from tasks.workload import read_workload
 from tests.documentation.pages import ROOT
 from tests.flows.trials import Before, runner
@@ -200,6 +204,35 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch, before: Before | None = 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, StoreError])
+def test_an_interruption_leaves_the_file_with_the_estimates_so_far(
+    stop: type[BaseException], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_networks(folder)
+
+    def before(stage: object, label: str, args: tuple[Any, ...]) -> None:
+        if stage is evaluate and args[1].name == "static-int8/torchscript":
+            raise stop("no more")
+
+    here(folder, monkeypatch, before)
+    options = ("--model", "arrival_net:Net", "--data", "arrival_net:read", "--checkpoint", "planted.pth")
+    out, code = StringIO(), None
+    with redirect_stdout(out), suppress(click.Abort, StoreError):
+        code = command.main([*options, "-o", "net.toml", "--store", "store"], standalone_mode=False)
+    assert code is None
+    text = (folder / "net.toml").read_text(encoding="utf-8")
+    assert [recipe.name for recipe in read_workload(folder / "net.toml").recipe] == [
+        "float", "dynamic-int8", "static-int8",
+    ]  # fmt: skip
+    late = "static-int8/torchscript was not compared with the float model: the trial ended first"
+    assert f"# {late}\n" in text
+    assert f"  ! {late}\n" in out.getvalue()
+    assert "Written to net.toml." in out.getvalue()
+    assert "dynamic-int8/torchscript was not compared" not in text + out.getvalue()
+    assert re.search(r"(?m)^# The float model has accuracy [\d.]+ on 256 test samples\.$", text)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("debug", [True, False])
 def test_debug_shows_the_traceback_behind_a_problem(debug: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
@@ -221,18 +254,6 @@ def test_where_the_model_does_not_work_nothing_is_written(folder: Path) -> None:
     assert "RuntimeError: no weights today" in str(done.exception or done.output)
     assert done.return_value != 0
     assert not list(folder.glob("*.toml"))
-
-
-@pytest.mark.slow
-def test_a_directory_that_does_not_work_leaves_no_table(folder: Path) -> None:
-    write_directory(folder / "bert")
-    (folder / "bert" / "tokenizer.json").unlink()
-    done = init("--model", "bert")
-    assert done.return_value == 2
-    assert "does not contain tokenizer.json" in done.output
-    assert not list(folder.glob("*.toml"))
-    assert not list(folder.glob("*.csv"))
-    assert "--data is missing" in str(init("--model", "tagging_model:Tagger").exception)
 
 
 def test_an_embedding_gets_its_pairs_and_its_pooling(folder: Path) -> None:

@@ -20,7 +20,7 @@ from torchvision.models import mnasnet0_5
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
-from tasks.data.weights import WEIGHTS_FILE, load_checkpoint, read_state
+from tasks.data.weights import WEIGHTS_FILE, StateDict, load_checkpoint, read_state
 from tasks.refs import CheckpointRef
 
 STATE = {"encoder.weight": torch.arange(6.0).view(2, 3), "bias": torch.tensor([1.5])}
@@ -41,6 +41,15 @@ class Malicious:
 def assert_is_state(found: dict[str, Tensor]) -> None:
     assert found.keys() == STATE.keys()
     assert all(torch.equal(found[key], tensor) for key, tensor in STATE.items())
+
+
+def test_tensors_are_left_out_by_their_names_or_by_those_of_their_modules() -> None:
+    state = StateDict({**STATE, "head.bias": STATE["bias"], "head2.bias": STATE["bias"]})
+    left = state.without(("head", "head2.bias"))
+    assert list(left) == list(STATE)
+    assert left.notes == ("left out 2 of 4 tensors, which checkpoint.leave_out names",)
+    with pytest.raises(InputError, match=r"names tensors that the file does not contain: hea, head\.bias\.x\."):
+        state.without(("hea", "bias", "head.bias.x"))
 
 
 def test_options_and_scores_beside_the_weights_are_ignored(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ import openvino
 import pytest
 import torch
 from numpy.typing import NDArray
+from onnxruntime.quantization.calibrate import TensorsData
+from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
@@ -28,6 +30,7 @@ from tasks.proof.child import doubts_about
 from tasks.proofs import int8_share
 from tasks.quantize.engine import BFLOAT16
 from tasks.refs import CandidateRef
+from tasks.runtimes import onnx_quantize
 from tasks.runtimes.base import CandidateFiles
 from tasks.runtimes.exported import ExportedMaker, all_int8
 from tasks.workload import Workload
@@ -398,3 +401,38 @@ def test_nncf_quantizes_models_with_attention_as_transformers(
     store = ArtifactStore(tmp_path / "store")
     pipeline.build(pipeline.job_of(workload, store), "tried", "openvino", store)
     assert asked == [nncf.ModelType.TRANSFORMER if expected else None]
+
+
+ALIKE = """
+from torch import nn
+
+class Alike(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 3), nn.Linear(3, 2)
+    def forward(self, rows):
+        return self.head(1 + self.body(rows).sign() * 1.2e-7)
+"""
+
+
+@pytest.mark.slow
+def test_only_activations_too_alike_for_a_histogram_are_quantized_by_their_extremes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: dict[str, bool] = {}
+
+    class Quantizer(QDQQuantizer):  # type: ignore[misc]
+        def __init__(self, *given: Any, tensors_range: TensorsData, **keys: Any) -> None:
+            kept.update({name: hasattr(found, "hist") for name, found in tensors_range.items()})
+            super().__init__(*given, tensors_range=tensors_range, **keys)
+
+    monkeypatch.setattr(onnx_quantize, "QDQQuantizer", Quantizer)
+    write(tmp_path, CODE + ALIKE)
+    recipes = [{"name": "float", "method": "none"}, recipe("onnxruntime", "static")]
+    workload = own(tmp_path, model={"kind": "factory", "factory": "own_code:Alike"}, recipe=recipes)
+    store = ArtifactStore(tmp_path / "store")
+    candidate = pipeline.build(pipeline.job_of(workload, store), "tried", "onnxruntime", store)
+    assert int8_modules_of(candidate, store, "onnxruntime") == {"body", "head"}
+    assert set(kept.values()) == {True, False}
+    (note,) = candidate.notes
+    assert note.startswith(f"{list(kept.values()).count(False)} of {len(kept)} activation ranges are the extremes")
