@@ -40,6 +40,7 @@ def run_options(command: Command) -> Command:
 
 @click.command()
 @run_options
+@click.option("--workers", type=click.IntRange(min=1), help="Run up to this many stages at once.")
 @night_option("Record the run under this date (default: today).")
 @format_option("text", "json")
 @click.pass_obj
@@ -49,6 +50,7 @@ def nightly(
     recipe: tuple[str, ...],
     store: str,
     profile: str | None,
+    workers: int | None,
     night: date | None,
     format: str,
 ) -> int:
@@ -63,7 +65,7 @@ def nightly(
       nightquant nightly
       nightquant nightly --workload word-lm --recipe dynamic-int8 --profile quick
     """
-    settings = load_settings(store=store, profile=profile)
+    settings = load_settings(store=store, profile=profile, workers=workers)
     request = _request(workload, recipe, settings, night)
     return exit_code_of(lambda: _run(request, settings, as_json=format == "json"), debug=debug)
 
