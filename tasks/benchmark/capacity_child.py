@@ -9,15 +9,18 @@ import gc
 import importlib
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field
 
 from storage.errors import MeasurementError
-from tasks.benchmark.capacity_fleet import Fleet, Window, running_fleet
 from tasks.benchmark.messages import ChildSpec
 from tasks.benchmark.statistics import Array
 from tasks.refs import Frozen
+
+if TYPE_CHECKING:  # the process of the run imports this module without torch
+    from tasks.benchmark.capacity_fleet import Fleet, Window
 
 _OFFLINE_S, _SERVER_S, _FEWEST_REQUESTS = 0.5, 0.25, 100  # lengths of windows, and requests in a window
 _SEED, _FEWEST_SITTINGS, _MOST_SITTINGS = 29592, 3, 20
@@ -57,6 +60,8 @@ class CapacityReport(Frozen):
 
 def run(spec_json: str) -> CapacityReport:
     """Execute a `CapacitySpec`; this process must not call torch, because its workers are forked."""
+    from tasks.benchmark.capacity_fleet import running_fleet
+
     spec = CapacitySpec.model_validate_json(spec_json)
     importlib.import_module(spec.loader.partition(":")[0])
     # Without `gc.freeze`, garbage collection in a worker would touch, and therefore copy, every object of this process.

@@ -151,7 +151,7 @@ def test_a_damaged_pointer_is_named(handed_over: StoreRoot) -> None:
     handed_over.put("handoff/word-lm/current.json", pointer[:-9])
     (problem,) = check(handed_over).problems
     assert "current.json is damaged" in problem.what
-    assert problem.remedy == "Restore the file from a backup, or remove the file and promote a bundle again."
+    assert problem.remedy == "Restore the file from a backup, or remove it."
 
 
 def test_a_bundle_without_its_checksums_is_named(tmp_path: Path) -> None:

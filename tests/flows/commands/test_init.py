@@ -162,7 +162,7 @@ def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(folder
     classes = ["birds", "cats", "dogs"]
     keys = {"image_size": 40, "calibration": 10, "classes": classes}
     assert document["data"] == {"kind": "image-folder", "uri": "photos", **keys}
-    assert json.loads(done.stdout)["chosen"]["data.image_size"] == "all 40 images are 40 x 40"
+    assert json.loads(done.stdout)["chosen"]["data.image_size"] == "40 of 40 images are 40 x 40"
     assert json.loads(done.stdout)["inputs"] == "images float32 [1, 3, 40, 40]"
     assert json.loads(done.stdout)["notes"] == [
         'used the weights under "state_dict"',
