@@ -122,7 +122,7 @@ def _lines(pair: Pair, metric: str) -> Iterator[Text | Table]:
             error = str(row["error"]).partition("\n")[0]
             yield marked_lines([(f"    {mark}", f" failed in {row['stage']}: {error}")], width=5)
         else:
-            speed = faster(row, "cold_" if pair.caches == "cold" else "")
+            speed = faster(row, "cold_speedup" if pair.caches == "cold" else "speedup")
             change = signed(number(row, "quality_difference"))
             yield Text(_line(mark, speed, ratio(number(row, "size_ratio")), change, became(row), metric))
     if remarks := list(_remarks(pair, [row for _, row in rows])):

@@ -106,7 +106,13 @@ class Workers:
         """Run a stage in a worker that opens the store, and return the stage's result."""
         call = (stage, label, store, self._address, *args)
         try:
-            result: R = self._result(call, timeout_s)
+            result: R
+            with suppress(BrokenProcessPool):
+                result = self._result(call, timeout_s)
+                return result
+            # A worker that dies while idle breaks the pool. Running the stage again is safe, because artifacts are
+            # looked up by digest.
+            result = self._result(call, timeout_s)
             return result
         except FutureTimeoutError as error:
             raise LostError(
@@ -115,7 +121,7 @@ class Workers:
             ) from error
         except BrokenProcessPool as error:
             raise LostError(
-                f"{label}: the worker processes died.",
+                f"{label}: the worker processes died on both attempts.",
                 hint="If the host is running out of memory, lower NIGHTQUANT_WORKERS.",
             ) from error
         except ProcessExpired as error:

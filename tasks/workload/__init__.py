@@ -34,7 +34,7 @@ def read_workload(path: Path) -> Workload:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {error}.") from error
-    except ValueError as error:  # includes `tomllib.TOMLDecodeError`
+    except (ValueError, RecursionError) as error:  # includes `tomllib.TOMLDecodeError`; deep nesting recurses
         raise ConfigurationError(f"{path} is not valid TOML: {error}.", hint="Correct the file.") from error
     return validated(path, document)
 

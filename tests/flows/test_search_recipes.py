@@ -53,7 +53,6 @@ min_speedup = 0.01
 [search]
 methods = ["static"]
 runtimes = ["torchscript"]
-engines = ["x86"]
 finalists = 1
 """
 # ONNX Runtime's files are smaller, and are timed because of `min_speedup`.

@@ -33,4 +33,7 @@ def runner(store: Path, before: Before | None = None) -> Run:
 
 def tried_out(workload: Workload, run: Run) -> Preview:
     """Return the preview of a complete trial."""
-    return compared(workload, built(workload, run), run)
+    found = built(workload, run)
+    for further in compared(workload, found, run):
+        found = further
+    return found

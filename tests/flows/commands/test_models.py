@@ -56,7 +56,6 @@ def test_json_holds_each_text_by_its_recipe(place: Path) -> None:
         (["--temperature", "0"], "above 0"),
         (["--temperature", "-2"], "above 0"),
         (["--recipe", "no-such"], "has no recipe"),
-        (["--words", "-1"], "0 or more"),
     ],
 )
 @pytest.mark.slow

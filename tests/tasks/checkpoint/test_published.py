@@ -153,7 +153,7 @@ CASES = {
     ),
     # objects
     "Lightning": Case(saved(lightning(lr=0.1)), (took("state_dict"), prefixed("model."))),
-    "script's arguments": Case(saved(lightning(args=Namespace(lr=0.1))), refused=code(" of argparse.Namespace")),
+    "script's arguments": Case(saved(lightning(args=Namespace(lr=0.1))), (took("state_dict"), prefixed("model."))),
     "pickled module": Case(saved(NETWORK), refused=code(f" of {__name__}.Network")),
     "blocked function": Case(saved({"model": STATE, "x": Removal()}), refused=code(".*")),
     "another model": Case(
