@@ -14,6 +14,7 @@ from torch import Tensor, fx, nn
 from torch.ao.quantization.quantize_fx import convert_fx
 
 from tasks.quantize.base import Converted, Converter
+from tasks.quantize.carried import own_behavior
 from tasks.quantize.coverage import cover, is_within, leaves_of
 from tasks.quantize.dynamic_modules import FourBitEmbedding
 from tasks.quantize.graph.observers import UNSUPPORTED
@@ -117,6 +118,8 @@ def cover_fused(
             return ""
         if not excluded.isdisjoint((leaf.module, head)):
             return "excluded by the recipe"
+        if head in modules and (behavior := own_behavior(modules[head])):
+            return f"the module {behavior}"
         return unsupported.get(leaf.type, f"no quantized kernel for type {leaf.type}")
 
     return cover(leaves, why_float)
