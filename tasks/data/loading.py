@@ -14,6 +14,7 @@ from storage.errors import first_line
 from tasks.data.weights import StateDict, build_blank
 
 _MOST_SHOWN, _LONGEST_KEY = 10, 200
+_INNER = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 _MOST_WRAPPERS = 3  # DataParallel, torch.compile and LightningModule, for example, each add a prefix to all keys
 # Data types that store weights without a scale; other types, such as float8, need a separate scale.
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -44,6 +45,12 @@ def load_into(state: Mapping[str, Tensor], make: Callable[[], nn.Module]) -> Loa
     if prefix := _prefix_of_wrappers(fitted, expected):
         notes.append(f'removed the prefix "{prefix}" from every key')
         consume_prefix_in_state_dict_if_present(fitted, prefix)
+    # A part of a model that was compiled or wrapped has the wrapper's name inside its keys.
+    plain = {key: ".".join(part for part in key.split(".") if part not in _INNER) for key in fitted}
+    if set(plain.values()) != set(plain) and set(plain.values()) <= set(expected):
+        notes.append("removed the names of compiled or wrapped parts from keys")
+        for key, new in plain.items():
+            fitted[new] = fitted.pop(key)
     for key, tied in _ties(model):
         if key not in fitted and tied in fitted:
             fitted[key] = fitted[tied]

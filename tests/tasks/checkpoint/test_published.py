@@ -146,6 +146,10 @@ CASES = {
         saved_on_cuda({"state_dict": below("module.", WITHOUT_COUNTS), "best_prec1": 91.7}, legacy=True),
         (took("state_dict"), prefixed("module.")),
     ),
+    "a compiled part": Case(
+        saved({key.replace(".", "._orig_mod.", 1): tensor for key, tensor in STATE.items()}),
+        ("removed the names of compiled or wrapped parts from keys",),
+    ),
     "tied, safetensors": Case(
         lambda folder: save_model(TIED, str(folder / "w.pth")),
         ("took hidden.weight from head.weight, because the model ties them",),
