@@ -112,17 +112,6 @@ def check_busy(evidence: Evidence) -> Check:
     return _checked("other work", not busy, result, "Other programs are running: stop them, or expect wide intervals.")
 
 
-def check_waiting(before: Evidence, after: Evidence) -> Check:
-    """Check whether other programs ran during the benchmark."""
-    # Load averages would also count programs that ran before the benchmark.
-    if "cpu" not in before.pressure or "cpu" not in after.pressure:
-        return Check("other work meanwhile", "ok", "not reported by this system")
-    waited_s = (after.pressure["cpu"].some_total_us - before.pressure["cpu"].some_total_us) / 1e6
-    share = waited_s / max(1e-9, after.at_s - before.at_s)
-    result = f"programs waited for a processor in {share:.0%} of the time"
-    return _checked("other work meanwhile", share <= WAITED_SHARE, result, "Stop other programs.")
-
-
 def check_steal(before: Evidence, after: Evidence) -> Check:
     """Check whether the hypervisor gave processor time to other guests during the benchmark."""
     if before.steal_s is None or after.steal_s is None:
