@@ -167,7 +167,6 @@ def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(folder
     assert json.loads(done.stdout)["notes"] == [
         'used the weights under "state_dict"',
         "converted float16 values to float32",
-        "set 20 x num_batches_tracked to 0, because files from before PyTorch 0.4.1 lack them",
     ]
     refused = init("--model", "resnet81", "--checkpoint", "old.pth", "--data", "photos")
     assert 'init does not support the model "resnet81" (did you mean "resnet18"?)' in str(refused.exception)
