@@ -22,19 +22,17 @@ from tasks.results import Contributions
 class Quality:
     """The result of evaluating `count` samples.
 
-    ``metric`` names the metric that the gate checks; it is the mean of the ``quality`` tensor in ``samples``, float32
-    [N], or is computed for resamples by ``resample``. ``contributions`` determines how the confidence interval of a
-    quality difference is computed. ``mode`` names the evaluation procedure, such as ``rows apart``. ``constant`` is the
-    quality of the best constant answer, or None if it is unknown.
+    The metric is the mean of the ``quality`` tensor in ``samples``, float32 [N], or is computed for resamples by
+    ``resample``. ``constant`` is the quality of the best constant answer, or None if it is unknown.
     """
 
-    metric: str
+    metric: str  # the metric that the gate checks
     value: float
     higher_is_better: bool
     metrics: dict[str, float]
     samples: dict[str, Tensor]
     count: int
-    mode: str = "plain"
+    mode: str = "plain"  # the evaluation procedure, such as ``rows apart``
     contributions: Contributions = "independent"
     resample: Callable[[], Tensor] | None = None
     constant: float | None = None
@@ -67,11 +65,7 @@ def evaluate_batches(
     progress: Progress = silent,
     unit: str = "samples",
 ) -> Quality:
-    """Call a model on all batches, and score the model's first output.
-
-    `apart` says whether each batch contains a single row, `also` maps result names to additional metrics, and `classes`
-    is the minimum number of logits per row.
-    """
+    """Score a model's first output; `also` names additional metrics, and `classes` is the minimum number of logits."""
     scores = {metric.name: metric} | {name: METRICS[other] for name, other in (also or {}).items()}
     results = {name: BatchResults() for name in scores}
     targets: list[Tensor] = []
@@ -110,8 +104,8 @@ def as_quality(
     if not math.isfinite(main.value):
         raise MeasurementError(
             f"the metric {metric.name} is {main.value}, not a finite number.",
-            hint="Check the samples: auroc needs both classes, and perplexity and wer need targets. If evaluate.metric "
-            "names your own callable, make the callable return a finite number.",
+            hint="Check the samples: auroc needs both classes, and perplexity needs targets. If evaluate.metric names "
+            "your own callable, make the callable return a finite number.",
         )
     return Quality(
         metric.name,
@@ -150,13 +144,8 @@ def checked_outputs(result: object, rows: int) -> Tensor:
 
 
 def _check_logits(logits: Tensor, classes: int) -> None:
-    if logits.dim() != 2:
-        raise MeasurementError(  # refuse additional axes, because the labels would be broadcast
-            f"the model returns logits of shape {list(logits.shape)}, not [rows, classes].",
-            hint="Add a Flatten layer at the end of the model.",
-        )
-    if logits.shape[1] < classes:
+    if logits.dim() != 2 or logits.shape[1] < classes:  # with additional axes, the labels would be broadcast
         raise MeasurementError(
-            f"the model returns {logits.shape[1]} logits per row, but the data set has {classes} classes.",
-            hint="Correct model.num_classes or the factory's arguments.",
+            f"the model returns logits of shape {list(logits.shape)}, but the data set has {classes} classes.",
+            hint="Return logits of shape [rows, classes].",
         )

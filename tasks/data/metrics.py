@@ -7,33 +7,22 @@ Int8 outputs often tie. Among classes with equal logits, the class with the smal
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 from storage.errors import MeasurementError
-from tasks.data.constants import (
-    always,
-    constant_order,
-    deviation,
-    f1_of_most_frequent,
-    most_frequent,
-    unigram_loss,
-    variance,
-)
+from tasks.data.samples import IGNORED
 from tasks.data.scores import RatioScore, RowScore, Score, SetScore, Weighted, describe_target, require_classes
 from tasks.paired import RIGHT
-from tasks.results import Contributions
 
 Labels = NDArray[np.generic]
 
 _LARGEST_LOSS = math.log(torch.finfo(torch.float64).max)
-_BLANK = 0
 # Largest difference between the cosine similarities of two answers that tie. The float32 vectors of identical texts can
 # differ by rounding errors.
 _EQUAL = 1e-6
@@ -108,14 +97,6 @@ def _strict_top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
     return _top5_hits(outputs, target)
 
 
-def _top1(outputs: Tensor) -> Tensor:
-    return outputs.argmax(1)
-
-
-def _top1_hits(outputs: Tensor, target: Tensor) -> Tensor:
-    return (_top1(outputs) == target).double() * RIGHT
-
-
 def _top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
     # ``topk`` orders equal logits arbitrarily.
     top5 = outputs.argsort(dim=1, descending=True, stable=True)[:, :5]
@@ -156,7 +137,7 @@ def _loss_parts(outputs: Tensor, target: Tensor) -> Tensor:
         raise _refusal(outputs, f"the data contains class {int(target.max())}")
     rows = len(target)
     losses = cross_entropy(outputs.double(), target, reduction="none").reshape(rows, -1)
-    return torch.stack([losses.sum(1), (target != -100).reshape(rows, -1).sum(1)], dim=1)
+    return torch.stack([losses.sum(1), (target != IGNORED).reshape(rows, -1).sum(1)], dim=1)
 
 
 def perplexity(loss: float) -> float:
@@ -179,51 +160,84 @@ def _single_column(outputs: Tensor) -> Tensor | None:
     return outputs[:, 0] if outputs.dim() == 2 and outputs.shape[1] == 1 else None
 
 
-def word_errors(outputs: Tensor, target: Tensor) -> Tensor:
-    """Return the number of edits and the number of target words for each row, float64 [B, 2].
+# The quality of the best constant answer, from the targets of all batches and the number of classes that the model can
+# predict: a model that ignores its input can reach this quality.
 
-    Outputs are word ids (int64 [B, T], padded with negative ids) or CTC logits (float [B, K, T]; class 0 is the blank),
-    whose best path is decoded (Graves et al., "Connectionist temporal classification", 2006). Targets are word ids,
-    int64 [B, L], padded with negative ids.
+
+def most_frequent(most: int) -> Callable[[Sequence[Tensor], int], float]:
+    """Return the percentage of rows that have one of the `most` most frequent classes."""
+    return lambda targets, classes: 100 * _shares(targets)[:most].sum().item()
+
+
+def f1_of_most_frequent(targets: Sequence[Tensor], classes: int) -> float:
+    """Return the macro F1 score for always answering the most frequent class."""
+    shares = _shares(targets)
+    largest = shares[0].item()
+    return 2 * largest / (1 + largest) / len(shares)
+
+
+def unigram_loss(targets: Sequence[Tensor], classes: int) -> float:
+    """Return the mean cross-entropy, in nats, of predicting each target from the frequencies of the other targets.
+
+    The frequencies are estimated with one added count per class (Laplace's rule of succession); the result is at most
+    the loss of a uniform distribution.
     """
-    logits = outputs.is_floating_point()
-    if outputs.dim() != (3 if logits else 2) or target.dim() != 2 or target.is_floating_point():
-        raise _refusal(
-            outputs,
-            f"wer needs [rows, steps] or [rows, classes, steps], and int64 targets, not {describe_target(target)}",
-        )
-    guesses = [_best_path(row) for row in outputs.argmax(1).tolist()] if logits else _without_padding(outputs)
-    rows = zip(guesses, _without_padding(target), strict=True)
-    return torch.tensor(
-        [[Levenshtein.distance(guess, truth), len(truth)] for guess, truth in rows], dtype=torch.float64
-    )
+    counts = _counts(targets).double()
+    total = counts.sum().item()
+    loss = math.log(total - 1 + classes) - (counts * counts.log()).sum().item() / total if total else math.inf
+    return min(loss, math.log(classes))
 
 
-def _best_path(classes: Sequence[int]) -> list[int]:
-    previous = (_BLANK, *classes)
-    return [current for current, last in zip(classes, previous, strict=False) if current not in (last, _BLANK)]
+def variance(targets: Sequence[Tensor], classes: int) -> float:
+    """Return the mean squared error for always answering the mean target."""
+    rows = _rows(targets)
+    return (rows - rows.mean(0)).square().mean().item()
 
 
-def _without_padding(rows: Tensor) -> list[list[int]]:
-    return [[word for word in row if word >= 0] for row in rows.tolist()]
+def deviation(targets: Sequence[Tensor], classes: int) -> float:
+    """Return the mean absolute error for always answering the median target."""
+    rows = _rows(targets)
+    return (rows - rows.median(0).values).abs().mean().item()
 
 
-_HIT: Contributions = "right-or-wrong"
+def constant_order(targets: Sequence[Tensor], classes: int) -> float:
+    """Return the mean reciprocal rank if every query ranks the answers in the same order."""
+    answers = sum(map(len, targets))
+    return (1 / torch.arange(1, answers + 1, dtype=torch.float64)).mean().item()
+
+
+def _counts(targets: Sequence[Tensor]) -> Tensor:
+    """Return the number of targets in each class that occurs, in descending order."""
+    values = torch.cat([target.flatten() for target in targets])
+    counts: Tensor = torch.unique(values[values != IGNORED], return_counts=True)[1]
+    return counts.sort(descending=True).values
+
+
+def _shares(targets: Sequence[Tensor]) -> Tensor:
+    counts = _counts(targets).double()
+    return counts / counts.sum()
+
+
+def _rows(targets: Sequence[Tensor]) -> Tensor:
+    """Return one row of numbers per target, or one number per row if the targets differ in shape."""
+    alike = len({target.shape[1:] for target in targets}) == 1
+    return torch.cat([target.reshape((len(target), -1) if alike else (-1, 1)) for target in targets]).double()
+
+
 METRICS: Mapping[str, Score] = {
     score.name: score
     for score in (
-        RowScore("accuracy", True, _hits, _HIT, predicted, constant=most_frequent(1)),
-        RowScore("top5", True, _strict_top5_hits, _HIT, predicted, constant=most_frequent(5)),
+        RowScore("accuracy", True, _hits, predicted, is_percentage=True, constant=most_frequent(1)),
+        RowScore("top5", True, _strict_top5_hits, predicted, is_percentage=True, constant=most_frequent(5)),
         SetScore("f1-macro", True, predicted, macro_f1, "prediction", constant=f1_of_most_frequent),
-        SetScore("auroc", True, scores, area_under_roc, "score", constant=always(0.5)),
+        SetScore("auroc", True, scores, area_under_roc, "score", constant=lambda targets, classes: 0.5),
         RowScore("loss", False, _losses, keeps_output=False, constant=unigram_loss),
         RowScore("mse", False, lambda outputs, target: _errors(outputs, target).square().mean(1), constant=variance),
         RowScore("mae", False, lambda outputs, target: _errors(outputs, target).abs().mean(1), constant=deviation),
         RatioScore("perplexity", False, _loss_parts, perplexity, constant=lambda *of: perplexity(unigram_loss(*of))),
-        RatioScore("wer", False, word_errors, constant=always(1.0)),  # an empty answer
         # `sections.Metric` does not list the following metrics, because only particular domains use them.
-        RowScore("top1", True, _top1_hits, _HIT, _top1, scale=RIGHT, constant=most_frequent(1)),
-        RowScore("top5-of-any", True, _top5_hits, _HIT, scale=RIGHT, constant=most_frequent(5)),
+        RowScore("top1", True, _hits, predicted, is_percentage=True, constant=most_frequent(1)),
+        RowScore("top5-of-any", True, _top5_hits, is_percentage=True, constant=most_frequent(5)),
         RowScore("cosine", True, lambda outputs, target: cosine_similarity(outputs.double(), target.double())),
         RowScore("retrieval", True, reciprocal_ranks, constant=constant_order),
     )

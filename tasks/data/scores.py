@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from storage.errors import MeasurementError
-from tasks.data.constants import Constant
 from tasks.results import Contributions
 from tasks.user_code import opened
 
 RESAMPLES = 1000
 
+Constant = Callable[[Sequence[Tensor], int], float]
 Rows = Callable[[Tensor, Tensor], Tensor]
 Weighted = Callable[[NDArray[np.int64]], float]
 
@@ -61,19 +61,12 @@ class Scored:
 
 @dataclass(frozen=True)
 class Score(ABC):
-    """A metric that takes outputs and targets batch by batch, and then computes one number.
-
-    ``constant`` computes the quality of the best constant answer, and is None if that quality is unknown.
-    """
+    """A metric that takes outputs and targets batch by batch, and then computes one number."""
 
     name: str
     higher_is_better: bool
-    constant: Constant | None = field(default=None, kw_only=True)
-
-    @property
-    def is_percentage(self) -> bool:
-        """Whether the metric is a percentage; if so, differences are in percentage points."""
-        return False
+    constant: Constant | None = field(default=None, kw_only=True)  # computes the quality of the best constant answer
+    is_percentage: bool = field(default=False, kw_only=True)  # whether each row's value is either 0 or 100
 
     @abstractmethod
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -86,18 +79,11 @@ class Score(ABC):
 
 @dataclass(frozen=True)
 class RowScore(Score):
-    """A metric that is the mean of one value per row, divided by ``scale`` before their mean is computed."""
+    """A metric that is the mean of one value per row."""
 
     rows: Rows
-    contributions: Contributions = "independent"
     prediction: Callable[[Tensor], Tensor] | None = None
     keeps_output: bool = True
-    scale: float = 1.0
-
-    @property
-    def is_percentage(self) -> bool:
-        """Whether each row's value is either 0 or 100."""
-        return self.contributions == "right-or-wrong"
 
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Return each row's value and the row's prediction or output."""
@@ -113,21 +99,16 @@ class RowScore(Score):
         quality = results.complete("quality")
         optional = {name: results.joined(name) for name in ("prediction", "output")}
         samples = {"quality": quality.float()} | {name: t for name, t in optional.items() if t is not None}
-        # Divide percentages by 100 first, so that the mean is computed from zeros and ones.
-        mean = self.scale * (quality / self.scale).mean(dtype=torch.float64).item()
-        return Scored(mean, samples, self.contributions)
+        contributions: Contributions = "right-or-wrong" if self.is_percentage else "independent"
+        return Scored(quality.mean(dtype=torch.float64).item(), samples, contributions)
 
 
 @dataclass(frozen=True)
 class SetScore(Score):
-    """A metric that needs all rows together, such as macro F1.
+    """A metric that needs all rows together, such as macro F1."""
 
-    ``reduce`` maps the outputs for B rows to a tensor of shape [B]. ``prepare`` takes the reduced outputs and the
-    classes, [N], and returns a function that computes the metric from the row weights.
-    """
-
-    reduce: Callable[[Tensor], Tensor]
-    prepare: Callable[[NDArray[np.generic], NDArray[np.generic]], Weighted]
+    reduce: Callable[[Tensor], Tensor]  # maps the outputs for B rows to a tensor of shape [B]
+    prepare: Callable[[NDArray[np.generic], NDArray[np.generic]], Weighted]  # takes reduced outputs and classes, [N]
     reduced_name: str
 
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -219,11 +200,9 @@ class OwnScore(Score):
         """Return the metric's result as float64: one number for all rows, or one number for each row."""
         number = torch.as_tensor(result, dtype=torch.float64) if isinstance(result, int | float | Tensor) else None
         if number is None or tuple(number.shape) not in ((), (rows,)):
-            kind = f"an object of type {type(result).__name__}"
-            if number is not None:
-                kind = f"a tensor of shape {list(number.shape)}"
+            shape = "" if number is None else f" of shape {list(number.shape)}"
             raise MeasurementError(
-                f'evaluate.metric "{self.reference}" returned {kind} for {rows} rows.',
+                f'evaluate.metric "{self.reference}" returned a {type(result).__name__}{shape} for {rows} rows.',
                 hint="Return one number for all rows, or a tensor with one number for each row.",
             )
         return number
@@ -241,11 +220,6 @@ def require_classes(guess: Tensor, target: Tensor) -> None:
         raise MeasurementError(
             f"the metric needs one class per row (int64 targets of shape [rows]), but the data has "
             f"{describe_target(target)}.",
-            hint="Correct the targets, or choose another evaluate.metric.",
-        )
-    if target.numel() and int(target.min()) < 0:
-        raise MeasurementError(
-            f"the data contains the class {int(target.min())}, but classes are numbered from 0.",
             hint="Correct the targets, or choose another evaluate.metric.",
         )
 

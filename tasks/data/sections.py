@@ -11,7 +11,7 @@ from tasks.workload.base import Kind, Reference, Section, Sha256, TableFile
 # torchvision's interpolation methods for Pillow images.
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "hamming", "box"]
 # Metrics for models of any kind, implemented in `tasks.data.metrics.METRICS`.
-Metric = Literal["accuracy", "top5", "f1-macro", "auroc", "loss", "mse", "mae", "perplexity", "wer"]
+Metric = Literal["accuracy", "top5", "f1-macro", "auroc", "loss", "mse", "mae", "perplexity"]
 BATCH = "batch"  # name of the row axis in ``data.axes``
 
 

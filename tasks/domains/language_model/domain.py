@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
-from tasks.data.constants import unigram_loss
 from tasks.data.corpus import load_vocabulary, prepare_pydoc, prepare_text
 from tasks.data.evaluation import Quality, perplexity_metric
+from tasks.data.metrics import unigram_loss
 from tasks.data.samples import load_samples
 from tasks.data.sections import TextCorpus
 from tasks.data.training import Training, train

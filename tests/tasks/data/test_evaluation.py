@@ -68,14 +68,14 @@ def test_logits_that_are_not_finite_fail_the_candidate():
 
 
 def test_too_few_logits_are_reported():
-    with pytest.raises(MeasurementError, match="3 logits per row, but the data set has 9 classes"):
+    with pytest.raises(MeasurementError, match=r"shape \[2, 3\], but the data set has 9 classes"):
         evaluated(Knowing(3), [0, 8], [0, 8])
 
 
 @pytest.mark.parametrize(
     ("form", "message"),
     [
-        (lambda logits: logits[:, :, None, None], r"logits of shape \[2, 2, 1, 1\].*Flatten"),
+        (lambda logits: logits[:, :, None, None], r"logits of shape \[2, 2, 1, 1\]"),
         (lambda logits: logits.flatten(), r"shape \[4\] for 2 input rows"),
     ],
 )
