@@ -52,7 +52,6 @@ class Description(Frozen):
     padding: int = 0  # id of the token that pads texts
     cut: int = 0  # number of texts that were cut to the maximum length
     skipped: tuple[str, ...] = ()  # names of images that could not be read
-    duplicates: int = 0  # number of duplicate images that were left out
     notes: tuple[str, ...] = ()  # notes for the user about how the samples were prepared
     calibration_digest: str = ""  # SHA-256 of the calibration split's files; ``""`` if the split is missing
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, JsonValue, PositiveInt
+from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PositiveInt, model_validator
 
 from tasks.workload.base import Kind, Reference, Section, Sha256, TableFile
 
@@ -87,15 +87,11 @@ class TextTable(TableFile):
 class Transforms(Section):
     """Transforms that turn images into tensors."""
 
-    preset: Literal["none", "weights"] = "none"
-    """`weights` selects the transforms that are published with the checkpoint's weights."""
     resize: PositiveInt | None = None
-    """Length, in pixels, of an image's shorter side after resizing."""
-    crop: PositiveInt | None = None
-    """Side length, in pixels, of the square that is cropped from the middle."""
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    """Length, in pixels, of an image's shorter side after resizing; by default, `image_size`."""
+    mean: tuple[float, ...] = Field(default=(0.485, 0.456, 0.406), min_length=3, max_length=3)
     """Mean of each channel, subtracted from the pixel values."""
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    std: tuple[PositiveFloat, ...] = Field(default=(0.229, 0.224, 0.225), min_length=3, max_length=3)
     """Standard deviation of each channel, by which the pixel values are divided."""
     interpolation: Interpolation = "bilinear"
     """Interpolation method for resizing."""
@@ -127,7 +123,7 @@ class Pictures(Kind):
 
     keeps_calibration_apart: ClassVar[bool] = True
     image_size: PositiveInt = 224
-    """Height and width of an image in pixels."""
+    """Height and width of an image in pixels; larger images are cropped to their middle."""
     transforms: Transforms = Transforms()
     """Transforms that turn images into tensors."""
     calibration: PositiveInt = 256
@@ -136,6 +132,12 @@ class Pictures(Kind):
     """Fraction of the training images to set aside for validation."""
     seed: int = 0
     """Seed for dividing the images into splits."""
+
+    @model_validator(mode="after")
+    def _images_are_not_smaller_than_their_crop(self) -> Self:
+        if (self.transforms.resize or self.image_size) < self.image_size:
+            raise ValueError(f"transforms.resize is less than image_size; set it to {self.image_size} or more")
+        return self
 
 
 class ImageFolder(Pictures):
@@ -150,8 +152,6 @@ class ImageFolder(Pictures):
     """Expected SHA-256 of the archive."""
     test_share: float = Field(default=0.2, gt=0, lt=1)
     """Fraction of the training images to use as the test split if the `test/` folder is missing."""
-    max_corrupt_share: float = Field(default=0.01, ge=0, le=1)
-    """Maximum fraction of unreadable images, which are skipped; a larger fraction is an error."""
 
 
 class TorchvisionDataset(Pictures):

@@ -11,8 +11,6 @@ from tasks.workload.base import FactorySpec, FetchedCheckpoint, Kind, Section, S
 from tasks.workload.workload import Workload
 
 TorchvisionModel = Literal[
-    "googlenet",
-    "inception_v3",
     "mobilenet_v2",
     "mobilenet_v3_large",
     "resnet18",

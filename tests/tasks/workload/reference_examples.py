@@ -128,7 +128,7 @@ test = 2048
 kind = "image-folder"
 uri = "photos"
 image_size = 224
-transforms = { resize = 256, crop = 224 }
+transforms = { resize = 256 }
 """,
     "image-classification: data, torchvision": """
 [data]
