@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
+from itertools import permutations
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from storage.artifacts import artifact_digest
 from storage.digest import digest_of
-from storage.errors import InputError, shown
-from tasks.data.loading import form, load_into, shortened
+from storage.errors import InputError, first_line, shown
+from tasks.data.labels import LONGEST_LINE, shortened
 from tasks.data.weights import WEIGHTS_FILE, StateDict, build_blank, fetch_weights, read_state
 from tasks.extensions import DOMAINS
 from tasks.job import Workspace
@@ -24,6 +27,10 @@ from tasks.workload import Workload
 from tasks.workload.base import FetchedCheckpoint, SeededCheckpoint
 
 KIND = "checkpoint"
+_INNER = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+_MOST_WRAPPERS = 3  # DataParallel, torch.compile and LightningModule, for example, each add a prefix to all keys
+# Data types that store weights without a scale; other types, such as float8, need a separate scale.
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
@@ -58,8 +65,8 @@ def _fetched(
         made_from = {
             "sha256": source.sha256,
             "model": workload.model.model_dump(mode="json"),
-            "layout": digest_of({key: form(tensor) for key, tensor in layout.items()}),
-            "code": code_digest(load_into.__module__),
+            "layout": digest_of({key: _form(tensor) for key, tensor in layout.items()}),
+            "code": code_digest(__name__),
             "leave_out": settings.leave_out,
         }
 
@@ -119,3 +126,100 @@ def find_or_make(
             save_tensors({name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS_FILE)
     count = sum(tensor.numel() for tensor in loaded.tensors.values())
     return CheckpointRef(kind=KIND, digest=digest, parameters=count, notes=loaded.notes)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The tensors of a model that loaded a state dict, notes about changes, and lines about mismatches."""
+
+    tensors: dict[str, Tensor]
+    notes: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def load_into(state: Mapping[str, Tensor], make: Callable[[], nn.Module]) -> Loaded:
+    """Let torch load a state dict into the model that `make` builds; the modules themselves may convert older keys.
+
+    Tensors on the meta device are only compared with the model, because hooks could compute with their values.
+    """
+    model = build_blank(make)
+    expected = model.state_dict()
+    fitted, notes = StateDict(state), list(state.notes) if isinstance(state, StateDict) else []
+    if metadata := getattr(state, "_metadata", None):
+        fitted._metadata = dict(metadata)  # type: ignore[attr-defined]
+    elif state.keys() == expected.keys():  # safetensors files lack versions; these keys have the current layout
+        fitted._metadata = expected._metadata  # type: ignore[attr-defined]
+    if prefix := _prefix_of_wrappers(fitted, expected):
+        notes.append(f'removed the prefix "{prefix}" from every key')
+        consume_prefix_in_state_dict_if_present(fitted, prefix)
+    # A part of a model that was compiled or wrapped has the wrapper's name inside its keys.
+    plain = {key: ".".join(part for part in key.split(".") if part not in _INNER) for key in fitted}
+    if set(plain.values()) != set(plain) and set(plain.values()) <= set(expected):
+        notes.append("removed the names of compiled or wrapped parts from keys")
+        for key, new in plain.items():
+            fitted[new] = fitted.pop(key)
+    for key, tied in _ties(model):
+        if key not in fitted and tied in fitted:
+            fitted[key] = fitted[tied]
+            notes.append(f"took {key} from {tied}, because the model ties them")
+    converted = {tensor.dtype for tensor in fitted.values() if tensor.is_floating_point()} - {torch.float32}
+    notes += [f"converted {_name(dtype)} values to float32" for dtype in sorted(converted, key=str)]
+    loaded = dict(fitted)
+    if not any(tensor.is_meta for tensor in fitted.values()):
+        try:
+            with torch.random.fork_rng(devices=[]):
+                model = make()  # not a blank model, because a hook may compute with the model's values
+                missing, unexpected = model.load_state_dict(fitted, strict=False, assign=True)
+        except Exception as error:  # noqa: BLE001 - hooks can raise any exception
+            problems = list(_problems(fitted, expected)) or [
+                f"torch cannot load it: {type(error).__name__}: {first_line(error)}"
+            ]
+            return Loaded(loaded, tuple(notes), tuple(problems))
+        loaded = {key: tensor for key, tensor in model.state_dict().items() if key not in missing}
+        loaded |= {key: fitted[key] for key in unexpected if key in fitted}
+    return Loaded(loaded, tuple(notes), tuple(_problems(loaded, expected)))
+
+
+def _prefix_of_wrappers(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+    """Return the prefix that a wrapper, such as a LightningModule, added to every key, or ``""`` if there is none."""
+    levels = next(iter(state), "").split(".")[:-1]
+    for count in range(min(len(levels), _MOST_WRAPPERS) + 1):
+        prefix = "".join(f"{level}." for level in levels[:count])
+        if all(key.startswith(prefix) for key in state) and any(key.removeprefix(prefix) in expected for key in state):
+            return prefix
+    return ""
+
+
+def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield each pair of a tied parameter's names in both orders, because ``safetensors`` stores only one name."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for tied in names.values():
+        yield from permutations(tied, 2)
+
+
+def _problems(state: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield lines about mismatched keys, grouped by the kind of mismatch, with at most ten lines per group."""
+    groups = {
+        "missing": [f"{key[:LONGEST_LINE]} {_form(model[key])}" for key in sorted(model.keys() - state.keys())],
+        "unexpected": [f"{key[:LONGEST_LINE]} {_form(state[key])}" for key in sorted(state.keys() - model.keys())],
+        "of another shape or type": [
+            f"{key[:LONGEST_LINE]}: the checkpoint has {_form(state[key])}, the workload {_form(model[key])}"
+            for key in sorted(model.keys() & state.keys())
+            if _form(state[key]) != _form(model[key])
+        ],
+    }
+    for difference, lines in groups.items():
+        if lines:
+            yield f"{len(lines)} {difference}:"
+            yield from (f"  {line}" for line in shortened(lines))
+
+
+def _form(tensor: Tensor) -> str:
+    """Return a tensor's shape, followed by its type if the type is not converted to float32."""
+    return f"{list(tensor.shape)}{'' if tensor.dtype in _FLOATS else f' of {_name(tensor.dtype)}'}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

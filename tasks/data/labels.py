@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from torch import Tensor
 
 from storage.errors import InputError, MeasurementError, did_you_mean
-from tasks.data.loading import shortened
 from tasks.data.samples import Description
 
 # Metrics of `tasks.data.metrics.METRICS` that compare outputs with class numbers.
 OF_CLASSES = frozenset({"accuracy", "top5", "f1-macro", "auroc", "loss", "perplexity"})
+_MOST_LINES, LONGEST_LINE = 10, 200
 SORTED = "the classes found, in sorted order; the order must be that of the model's outputs"
 
 
@@ -34,7 +34,7 @@ def absence_note(classes: Sequence[str], found: Collection[str]) -> tuple[str, .
 def check_labels(outputs: Tensor, data: Description, *, named: bool) -> None:
     """Compare the data's classes with a model's class scores, [B, K, …], or a binary classifier's, [B] or [B, 1].
 
-    `named` says whether the data's class names must be as many as the scores, because the names number the classes.
+    `named` says whether the class names must be as many as the scores.
     """
     several = outputs.dim() > 1 and outputs.shape[1] > 1
     count = outputs.shape[1] if several else 2
@@ -52,6 +52,12 @@ def check_labels(outputs: Tensor, data: Description, *, named: bool) -> None:
             "labels in the order of the model's outputs. If the targets are not classes, choose another "
             "evaluate.metric.",
         )
+
+
+def shortened(lines: Sequence[str]) -> list[str]:
+    """Return the first lines; if lines are omitted, append a line with the number of omitted lines."""
+    rest = len(lines) - _MOST_LINES
+    return [line[:LONGEST_LINE] for line in lines[:_MOST_LINES]] + [f"and {rest} more"] * (rest > 0)
 
 
 def _listed(names: Sequence[str]) -> str:

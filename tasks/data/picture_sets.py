@@ -17,8 +17,7 @@ from storage.digest import digest_of, file_digest
 from storage.errors import InputError
 from storage.errors import shown as as_shown
 from tasks.archive import open_source
-from tasks.data.labels import absence_note, numbered
-from tasks.data.loading import shortened
+from tasks.data.labels import absence_note, numbered, shortened
 from tasks.data.pictures import (
     FORMATS,
     PictureWriter,

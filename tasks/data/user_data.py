@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from storage.digest import file_digest
 from storage.errors import ConfigurationError, InputError, first_line
 from storage.humanize import plural
-from tasks.data.loading import shortened
+from tasks.data.labels import shortened
 from tasks.data.samples import ROWS, TARGET, Description, find_or_write, write_split
 from tasks.data.sections import FactoryData
 from tasks.job import Workspace

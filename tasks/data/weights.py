@@ -58,11 +58,9 @@ class StateDict(OrderedDict[str, Tensor]):
 
 
 def read_state(path: Path, shown: str = "") -> StateDict:
-    """Read a state dict from a safetensors or ``torch.save`` file; detect the format from the file's content.
+    """Read a state dict from a safetensors or ``torch.save`` file with PyTorch's restricted unpickler.
 
-    Pickles are read with PyTorch's restricted unpickler, which creates only tensors and plain containers. If the file
-    contains several state dicts in nested dicts, return the largest one, or averaged weights if two are equally large.
-    Error messages contain `shown` instead of the path.
+    Of several state dicts in nested dicts, return the largest one, or averaged weights if two are equally large.
     """
     shown = shown or str(path)
     try:

@@ -14,7 +14,7 @@ from torch import Tensor
 from storage.digest import digest_of, file_digest
 from storage.errors import ConfigurationError, InputError, first_line
 from storage.transfer import fetch
-from tasks.data.loading import shortened
+from tasks.data.labels import shortened
 from tasks.data.python_sources import library_files, sample_sources
 from tasks.data.samples import TARGET, Description, find_or_write, write_split
 from tasks.data.sections import PythonSources, TextTable

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torchvision.models import mnasnet0_5
 
-from tasks.data.loading import load_into
+from tasks.checkpoint import load_into
 from tasks.data.weights import StateDict
 
 
