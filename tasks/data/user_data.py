@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, signature
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from storage.digest import file_digest
-from storage.errors import ConfigurationError, InputError, first_line
+from storage.errors import ConfigurationError, InputError
 from storage.humanize import plural
 from tasks.data.labels import shortened
 from tasks.data.samples import ROWS, TARGET, Description, find_or_write, write_split
@@ -30,22 +31,11 @@ Items = Sequence[object]  # a map-style data set of (inputs, target) pairs
 def load_splits(data: FactoryData) -> Mapping[str, Items]:
     """Call ``data.factory``; refuse a result that is not a mapping of non-empty splits."""
     factory = f'data.factory "{data.factory}"'
-    splits = call("data.factory", data.factory, data.folder, **data.arguments)
-    if not isinstance(splits, Mapping):
-        raise ConfigurationError(
-            f"{factory} returned an object of type {type(splits).__name__}, not a mapping.",
-            hint='Return {"calibration": …, "test": …}, and add "train" if the workload trains weights.',
-        )
-    for split, items in splits.items():
-        if not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):
-            raise ConfigurationError(
-                f'{factory} returned an object of type {type(items).__name__} for the split "{split}", not a map-style '
-                "data set.",
-                hint="Return an object with __len__ and __getitem__, such as a torch.utils.data.Dataset or a list.",
-            )
+    splits = cast("Mapping[str, Items]", call("data.factory", data.factory, data.folder, **data.arguments))
+    with in_its_own_words(f"{factory} does not return a mapping of data sets", "Return lists or map-style data sets."):
+        counts = {str(split): len(items) for split, items in splits.items()}
     needed = ("test",) if _count(splits, "train") else _NEEDED
     if lacking := [split for split in needed if not _count(splits, split)]:
-        counts = {str(split): len(items) for split, items in splits.items()}
         raise InputError(
             f"{factory} returned no samples for these splits: {', '.join(lacking)}. Samples returned: {counts}.",
             hint='Return at least one sample for "test", and at least one for "calibration" or "train".',
@@ -182,14 +172,8 @@ def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dic
 
 
 def _tensor(value: object, source: str) -> Tensor:
-    try:
-        tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigurationError(
-            f"{source}: the value of type {type(value).__name__} cannot be converted to a tensor "
-            f"({first_line(error)}).",
-            hint="Return a tensor.",
-        ) from error
+    with in_its_own_words(f"{source}: the value cannot be converted to a tensor", "Return a tensor."):
+        tensor = torch.as_tensor(value)
     if tensor.dtype in (torch.float64, torch.bfloat16):  # NumPy lacks bfloat16
         tensor = tensor.float()
     if tensor.is_floating_point() and not tensor.isfinite().all():

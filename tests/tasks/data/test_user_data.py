@@ -143,10 +143,14 @@ def test_examples_have_as_many_steps_as_are_asked_for(
 @pytest.mark.parametrize(
     ("code", "error", "message"),
     [
-        ("return []", ConfigurationError, "returned an object of type list, not a mapping"),
+        ("return []", ConfigurationError, "does not return a mapping of data sets: AttributeError"),
         ('return {"test": [(torch.ones(3), 1)]}', InputError, "these splits: calibration"),
         ('return {"calibration": [], "test": [(torch.ones(3), 1)]}', InputError, "these splits: calibration"),
-        ('return {"calibration": iter("a"), "test": "a"}', ConfigurationError, "not a map-style data set"),
+        (
+            'return {"calibration": iter("a"), "test": "a"}',
+            ConfigurationError,
+            "does not return a mapping of data sets",
+        ),
         ('return dict.fromkeys(("calibration", "test"), [torch.ones(3)])', ConfigurationError, "expected a pair"),
         (
             'return dict.fromkeys(("calibration", "test"), [(torch.ones(3), 1), (torch.ones(4), 1)])',
@@ -166,7 +170,7 @@ def test_examples_have_as_many_steps_as_are_asked_for(
         (
             'return dict.fromkeys(("calibration", "test"), [("text", 1)])',
             ConfigurationError,
-            'input "rows": the value of type str cannot be converted to a tensor',
+            'input "rows": the value cannot be converted to a tensor',
         ),
         ("return 1 / 0", ConfigurationError, r"ZeroDivisionError: division by zero[^$]*own_code.py.*in broken"),
     ],

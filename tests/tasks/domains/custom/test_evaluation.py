@@ -190,12 +190,12 @@ def test_ratios_over_rows_of_different_lengths_are_those_of_plain_torch(tmp_path
 
 
 FORWARDS = {
-    "return {'logits': self.layer(rows), 'note': 'text'}": (QuantizationError, 'output "note" has the type str'),
+    "return {'logits': self.layer(rows), 'note': 'text'}": (QuantizationError, "with an element of type str"),
     "return self.layer(rows) * torch.nan": (MeasurementError, "returns NaN or infinities"),
     "return self.layer(rows).mean()": (MeasurementError, r"shape \[\] for 7 input rows"),
     "return self.layer(rows)[:3]": (MeasurementError, r"shape \[3, 2\] for 7 input rows"),
     "return self.layer(rows)[..., None]": (MeasurementError, r"outputs of shape \[7, 2, 1\]"),
-    "return rows @ rows": (ConfigurationError, r"forward failed on rows float32 \[7, 3\]: RuntimeError[^$]*own_code"),
+    "return rows @ rows": (ConfigurationError, r"forward failed on inputs \[7, 3\]: RuntimeError[^$]*own_code"),
     "raise ValueError('not today')": (ConfigurationError, r"ValueError: not today[^$]*in forward"),
 }
 
