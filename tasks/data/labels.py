@@ -15,12 +15,12 @@ _MOST_LINES, LONGEST_LINE = 10, 200
 SORTED = "the classes found, in sorted order; the order must be that of the model's outputs"
 
 
-def numbered(found: Collection[str], stated: Sequence[str], source: str) -> tuple[str, ...]:
+def numbered(found: Collection[str], stated: Sequence[str], source: str, key: str = "data.classes") -> tuple[str, ...]:
     """Return the class names, indexed by class number: `stated` or, by default, the found names in sorted order."""
     if stated and (unknown := sorted(set(found) - set(stated))):
         raise InputError(
-            f"{source} contains classes that data.classes lacks: {_listed(unknown)}{did_you_mean(unknown[0], stated)}.",
-            hint="Correct these labels, or add the classes to data.classes in the order of the model's outputs.",
+            f"{source} contains classes that {key} lacks: {_listed(unknown)}{did_you_mean(unknown[0], stated)}.",
+            hint=f"Correct these labels, or add the classes to {key} in the order of the model's outputs.",
         )
     return tuple(stated or sorted(found))
 

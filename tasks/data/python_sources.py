@@ -17,6 +17,7 @@ from storage.errors import ConfigurationError
 from tasks.data.sections import PythonSources
 
 Sample = tuple[str, str]  # text and class
+Columns = dict[str, list[str]]
 CLASSES = ("code", "comment", "docstring", "message")
 # Leave out tests, generated tables, and packages that some distributions lack.
 _LEFT_OUT = frozenset(
@@ -34,8 +35,8 @@ def library_files() -> dict[str, Path]:
     return {str(name): path for name, path in files.items() if not _LEFT_OUT & set(name.parts)}
 
 
-def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
-    """Return each split's texts with their classes."""
+def sample_sources(data: PythonSources) -> dict[str, Columns]:
+    """Return each split's columns ``text`` and ``label``."""
     units: dict[str, list[Path]] = {}
     for name, path in library_files().items():
         units.setdefault(name.partition("/")[0].removesuffix(".py"), []).append(path)
@@ -52,9 +53,12 @@ def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
                 f"{size} texts that the {split} split needs.",
                 hint="Install a complete CPython, set smaller sizes in [data], or use your own texts.",
             )
-    samples["calibration"] = samples["train"][: data.calibration]
-    samples["train"] = samples["train"][data.calibration :]
-    return samples
+    drawn = samples["train"]
+    samples |= {"calibration": drawn[: data.calibration], "train": drawn[data.calibration :]}
+    return {
+        split: {"text": [text for text, _ in rows], "label": [label for _, label in rows]}
+        for split, rows in samples.items()
+    }
 
 
 def _draw(names: list[str], units: Mapping[str, list[Path]], count: int, used: set[str], seed: int) -> list[Sample]:

@@ -23,7 +23,7 @@ from tasks.data.scores import BatchResults, Score
 from tasks.data.training import Training, train
 from tasks.data.weights import DIRECTORY_WEIGHTS, build_blank, load_checkpoint
 from tasks.domains.base import Axes, Domain, Weights, write_preprocessing
-from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec, EncoderWorkload, TrainedCheckpoint
+from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec, EncoderWorkload
 from tasks.domains.text_encoder.network import build_encoder, longest_text, read_directory
 from tasks.domains.text_encoder.prepare import PAIRS, TOKENIZER, prepare_texts
 from tasks.job import Job, Workspace
@@ -32,6 +32,7 @@ from tasks.outputs import Call
 from tasks.refs import DatasetRef
 from tasks.results import Proposal
 from tasks.sources import code_digest
+from tasks.workload.base import TrainedCheckpoint
 
 _SHORTEST_BUCKET = 16  # number of tokens in the shortest bucket; each further bucket doubles the length
 _WARM_UP = 0.1

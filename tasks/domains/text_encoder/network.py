@@ -25,13 +25,7 @@ class Encoder(nn.Module):
     model would accept only one text length. RoBERTa and similar models compute positions themselves.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        task: Task,
-        pooling: Pooling,
-        normalize: bool,
-    ) -> None:
+    def __init__(self, model: nn.Module, task: Task, pooling: Pooling, normalize: bool) -> None:
         super().__init__()
         if task == "embedding" and getattr(model, "pooler", None) is not None:
             model.register_module("pooler", None)  # the pooler is only for pretraining; embeddings do not need it
@@ -77,20 +71,19 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
     """Build the network that a model section describes, with random weights from torch's global generator."""
     library = transformers()
     document = dict(spec.config)
-    kind = str(document.pop("model_type"))
+    kind = str(document.pop("model_type", ""))
     if kind not in library.CONFIG_MAPPING:
         raise ConfigurationError(
-            f'transformers {library.__version__} does not include the architecture "{kind}".',
+            f'transformers {library.__version__} does not include the architecture (model_type) "{kind}".',
             hint="nightquant never runs code from a model directory; use an architecture that transformers includes.",
         )
     if spec.kind == "config" and dataset is not None:
         document.setdefault("vocab_size", dataset.vocabulary)
         if spec.task == "classification" and "id2label" not in document:
             document["num_labels"] = dataset.classes
-    auto = library.AutoModelForSequenceClassification if spec.task == "classification" else library.AutoModel
     try:
         with quiet():
-            model = auto.from_config(library.CONFIG_MAPPING[kind].from_dict(document), trust_remote_code=False)
+            model = _auto(spec).from_config(library.CONFIG_MAPPING[kind].from_dict(document), trust_remote_code=False)
     except Exception as error:  # a constructor can raise any exception for an invalid configuration
         raise ConfigurationError(
             f'transformers cannot build a model for {spec.task} from model.config with model_type "{kind}": '
@@ -102,11 +95,9 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
 
 def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
     """Load a model's state dict with the transformers library, which recognizes the key names in older files."""
-    library = transformers()
-    auto = library.AutoModelForSequenceClassification if spec.task == "classification" else library.AutoModel
     try:
         with torch.random.fork_rng(devices=[]), quiet():
-            model, loading = auto.from_pretrained(
+            model, loading = _auto(spec).from_pretrained(
                 spec.path,
                 local_files_only=True,
                 trust_remote_code=False,
@@ -145,6 +136,11 @@ def transformers() -> Any:  # library classes are looked up by name, so static t
     import transformers as library
 
     return library
+
+
+def _auto(spec: EncoderSpec) -> Any:
+    library = transformers()
+    return library.AutoModelForSequenceClassification if spec.task == "classification" else library.AutoModel
 
 
 def _positions(model: nn.Module) -> list[nn.Embedding]:
