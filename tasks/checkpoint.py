@@ -15,7 +15,7 @@ from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 from storage.artifacts import artifact_digest
 from storage.digest import digest_of
 from storage.errors import InputError, first_line, shown
-from tasks.data.labels import LONGEST_LINE, shortened
+from tasks.data.samples import LONGEST_LINE, shortened
 from tasks.data.weights import WEIGHTS_FILE, StateDict, build_blank, fetch_weights, read_state
 from tasks.extensions import DOMAINS
 from tasks.job import Workspace

@@ -11,11 +11,14 @@ from torch import Tensor
 
 from storage.errors import MeasurementError
 from tasks.data.metrics import METRICS, perplexity
-from tasks.data.samples import Batch
+from tasks.data.samples import Batch, Description, listed
 from tasks.data.scores import BatchResults, Score, Scored
 from tasks.job import Progress, silent
 from tasks.outputs import Call, tensors_of
 from tasks.results import Contributions
+
+# Metrics of `tasks.data.metrics.METRICS` that compare outputs with class numbers.
+OF_CLASSES = frozenset({"accuracy", "top5", "f1-macro", "auroc", "loss", "perplexity"})
 
 
 @dataclass(frozen=True)
@@ -148,4 +151,27 @@ def _check_logits(logits: Tensor, classes: int) -> None:
         raise MeasurementError(
             f"the model returns logits of shape {list(logits.shape)}, but the data set has {classes} classes.",
             hint="Return logits of shape [rows, classes].",
+        )
+
+
+def check_labels(outputs: Tensor, data: Description, *, named: bool) -> None:
+    """Compare the data's classes with a model's class scores, [B, K, …], or a binary classifier's, [B] or [B, 1].
+
+    `named` says whether the class names must be as many as the scores.
+    """
+    several = outputs.dim() > 1 and outputs.shape[1] > 1
+    count = outputs.shape[1] if several else 2
+    returned = f"the model returns {count} logits per row" if several else "the model returns one score per row"
+    if named and data.classes and len(data.classes) != count:
+        raise MeasurementError(
+            f"{returned}, but the data has {len(data.classes)} classes: {listed(data.classes)}.",
+            hint=f"Set data.classes to the names of all {count} classes, in the order of the model's outputs.",
+        )
+    lowest, highest = data.label_range or (0, 0)
+    if lowest < 0 or highest >= count:
+        raise MeasurementError(
+            f"{returned}, for the class numbers 0 to {count - 1}, but the labels range from {lowest} to {highest}.",
+            hint=f"Number the classes from 0 to {count - 1}. For a table, you can instead set data.classes to the "
+            "labels in the order of the model's outputs. If the targets are not classes, choose another "
+            "evaluate.metric.",
         )

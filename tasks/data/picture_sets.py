@@ -17,7 +17,6 @@ from storage.digest import digest_of, file_digest
 from storage.errors import InputError
 from storage.errors import shown as as_shown
 from tasks.archive import open_source
-from tasks.data.labels import absence_note, numbered, shortened
 from tasks.data.pictures import (
     FORMATS,
     PictureWriter,
@@ -28,7 +27,7 @@ from tasks.data.pictures import (
     open_image,
     preprocessing,
 )
-from tasks.data.samples import Description
+from tasks.data.samples import Description, absence_note, numbered, shortened
 from tasks.data.sections import ImageFolder, Pictures
 from tasks.job import Progress, Workspace
 from tasks.refs import DatasetRef

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from storage.errors import InputError, first_line
 from storage.transfer import fetch
-from tasks.data.labels import absence_note, numbered
-from tasks.data.samples import TARGET, Description, find_or_write, write_split
+from tasks.data.samples import TARGET, Description, absence_note, find_or_write, numbered, write_split
 from tasks.data.sections import TableData
 from tasks.job import Workspace
 from tasks.refs import DatasetRef

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from storage.digest import file_digest
 from storage.errors import ConfigurationError, InputError
 from storage.humanize import plural
-from tasks.data.labels import shortened
-from tasks.data.samples import ROWS, TARGET, Description, find_or_write, write_split
+from tasks.data.samples import ROWS, TARGET, Description, find_or_write, shortened, write_split
 from tasks.data.sections import FactoryData
 from tasks.job import Workspace
 from tasks.refs import DatasetRef

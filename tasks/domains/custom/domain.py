@@ -15,10 +15,16 @@ from torch.utils.data import TensorDataset
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, did_you_mean
-from tasks.data.evaluation import Quality, checked_outputs, evaluate_batches, perplexity_metric
-from tasks.data.labels import OF_CLASSES, SORTED, check_labels
+from tasks.data.evaluation import (
+    OF_CLASSES,
+    Quality,
+    check_labels,
+    checked_outputs,
+    evaluate_batches,
+    perplexity_metric,
+)
 from tasks.data.metrics import METRICS
-from tasks.data.samples import TARGET, load_samples, load_test, read_description
+from tasks.data.samples import SORTED, TARGET, load_samples, load_test, read_description
 from tasks.data.scores import OwnScore, Score
 from tasks.data.sections import BATCH, FactoryData
 from tasks.data.tables import prepare_table

@@ -15,8 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
-from tasks.data.evaluation import Quality, checked_outputs, evaluate_batches
-from tasks.data.labels import check_labels
+from tasks.data.evaluation import Quality, check_labels, checked_outputs, evaluate_batches
 from tasks.data.metrics import METRICS
 from tasks.data.picture_sets import prepare_image_folder
 from tasks.data.pictures import prepare_rendered, preprocessing

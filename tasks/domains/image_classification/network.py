@@ -27,9 +27,9 @@ from torchvision.models import WeightsEnum, get_weight
 from storage.errors import ConfigurationError, InputError
 from storage.remote import with_retries
 from storage.transient import is_transient
-from tasks.data.labels import SORTED
 from tasks.data.picture_sets import find_layout, pictures_in
 from tasks.data.pictures import Preprocessing, UnreadableError, picture_size
+from tasks.data.samples import SORTED
 from tasks.data.sections import ImageFolder, Interpolation, Transforms
 from tasks.data.weights import build_blank, read_fetched
 from tasks.domains.image_classification import ClassifierSpec, ImageWorkload, TorchvisionSpec, TorchvisionWeights

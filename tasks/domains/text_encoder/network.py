@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import ConfigurationError, InputError, first_line
-from tasks.data.labels import shortened
+from tasks.data.samples import shortened
 from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec, Pooling, Task
 from tasks.libraries import quiet
 from tasks.refs import DatasetRef

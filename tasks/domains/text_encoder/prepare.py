@@ -14,9 +14,8 @@ from torch import Tensor
 from storage.digest import digest_of, file_digest
 from storage.errors import ConfigurationError, InputError, first_line
 from storage.transfer import fetch
-from tasks.data.labels import numbered, shortened
 from tasks.data.python_sources import library_files, sample_sources
-from tasks.data.samples import TARGET, Description, find_or_write, write_split
+from tasks.data.samples import TARGET, Description, find_or_write, numbered, shortened, write_split
 from tasks.data.sections import TextTable
 from tasks.data.tables import NOT_CONTENT, read_columns, rows_of_splits
 from tasks.data.weights import build_blank

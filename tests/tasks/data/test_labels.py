@@ -12,7 +12,7 @@ from PIL import Image
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
-from tasks.data.labels import check_labels
+from tasks.data.evaluation import check_labels
 from tasks.data.picture_sets import find_layout
 from tasks.data.samples import Description, load_samples
 from tests.tasks.data.test_tables import prepared as table

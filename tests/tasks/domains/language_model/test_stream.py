@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tasks.domains.language_model import Evaluate, WordLanguageModelSpec
-from tasks.domains.language_model.domain import WordLanguageModel
-from tasks.domains.language_model.stream import segment_losses, word_losses
+from tasks.domains.language_model.domain import WordLanguageModel, segment_losses, word_losses
 from tasks.outputs import intra_op_threads
 
 VOCABULARY, LAYERS, HIDDEN = 30, 2, 8
