@@ -5,37 +5,18 @@ from __future__ import annotations
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from lzma import LZMAError
 from pathlib import Path
 
 from storage.errors import ConfigurationError, InputError, first_line, shown
 from storage.transfer import Source, fetch, local_path
 from tasks.job import Progress, silent
 
-# Errors that zipfile, tarfile and their decompressors raise for archives that are damaged, unsafe or encrypted.
-_DAMAGED = (
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    zlib.error,
-    LZMAError,
-    EOFError,
-    IndexError,
-    RuntimeError,
-    ValueError,
-    OSError,
-)
-
 
 @contextmanager
 def open_source(uri: str, downloads: Path, *, sha256: str | None, progress: Progress = silent) -> Iterator[Source]:
-    """Open a directory or an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz) as a folder of files.
-
-    `Source.sha256` is the archive's digest, or ``""`` for a directory. The first call to `Source.path` downloads and
-    extracts an archive to `downloads`; the extracted files are removed when the ``with`` block ends.
-    """
+    """Open a directory or an archive as a folder of files; the first call to `Source.path` extracts an archive."""
     local = local_path(uri)
     if local is not None and local.is_dir():
         if sha256 is not None:
@@ -65,7 +46,7 @@ def extract(archive: Path, folder: Path, named: str) -> None:
         else:
             with tarfile.open(archive) as tar:
                 tar.extractall(folder, filter="data")
-    except _DAMAGED as error:
+    except Exception as error:  # a damaged, unsafe or encrypted archive can raise any exception
         raise InputError(
             f"{named} cannot be extracted: {first_line(error)}.",
             hint="Use a directory, or a complete .zip, .tar, .tar.gz, .tar.bz2 or .tar.xz archive.",

@@ -17,10 +17,8 @@ from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 from storage.errors import MeasurementError
 from tasks.data.samples import IGNORED
-from tasks.data.scores import RatioScore, RowScore, Score, SetScore, Weighted, describe_target, require_classes
+from tasks.data.scores import Columns, RowScore, Score, SetScore, Weighted, describe_target, require_classes
 from tasks.paired import RIGHT
-
-Labels = NDArray[np.generic]
 
 _LARGEST_LOSS = math.log(torch.finfo(torch.float64).max)
 # Largest difference between the cosine similarities of two answers that tie. The float32 vectors of identical texts can
@@ -56,22 +54,22 @@ def scores(outputs: Tensor) -> Tensor:
     return outputs[:, 1].double() - outputs[:, 0].double()
 
 
-def macro_f1(prediction: Labels, target: Labels) -> Weighted:
+def macro_f1(classes: Columns) -> Weighted:
     """Return a function of row weights: the mean of 2 TP / (2 TP + FP + FN) over all classes with a non-zero weight."""
-    guess, truth = prediction.astype(np.int64), target.astype(np.int64)
-    right, classes = guess == truth, int(max(guess.max(), truth.max())) + 1
+    guess, truth = classes.astype(np.int64).T
+    right, count = guess == truth, int(classes.max()) + 1
 
     def value(weights: NDArray[np.int64]) -> float:
-        hits = np.bincount(truth, weights * right, classes)
-        sizes = np.bincount(truth, weights, classes) + np.bincount(guess, weights, classes)
+        hits = np.bincount(truth, weights * right, count)
+        sizes = np.bincount(truth, weights, count) + np.bincount(guess, weights, count)
         return float((2 * hits[sizes > 0] / sizes[sizes > 0]).mean())
 
     return value
 
 
-def area_under_roc(score: Labels, target: Labels) -> Weighted:
+def area_under_roc(scored: Columns) -> Weighted:
     """Return a function of row weights: the probability that a row of class 1 scores higher than a row of class 0."""
-    place, is_positive = np.unique(score, return_inverse=True)[1], target == 1
+    place, is_positive = np.unique(scored[:, 0], return_inverse=True)[1], scored[:, 1] == 1
     values = int(place.max()) + 1
 
     def value(weights: NDArray[np.int64]) -> float:
@@ -82,6 +80,28 @@ def area_under_roc(score: Labels, target: Labels) -> Weighted:
         return float((positive * (below + negative / 2)).sum() / pairs) if pairs else float("nan")
 
     return value
+
+
+def perplexity_of(parts: Columns) -> Weighted:
+    """Return a function of row weights: the perplexity for rows' total losses and numbers of targets."""
+
+    def value(weights: NDArray[np.int64]) -> float:
+        loss, targets = (weights @ parts).tolist()
+        return perplexity(loss / targets) if targets else float("nan")
+
+    return value
+
+
+def _classes(outputs: Tensor, target: Tensor) -> Tensor:
+    guess = predicted(outputs)
+    require_classes(guess, target)
+    return torch.stack([guess.double(), target.double()], dim=1)
+
+
+def _scored(outputs: Tensor, target: Tensor) -> Tensor:
+    score = scores(outputs)
+    require_classes(score, target)
+    return torch.stack([score.double(), target.double()], dim=1)
 
 
 def _hits(outputs: Tensor, target: Tensor) -> Tensor:
@@ -104,11 +124,7 @@ def _top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
 
 
 def reciprocal_ranks(queries: Tensor, answers: Tensor) -> Tensor:
-    """Return the reciprocal rank, float64 [N], of each query's answer among all answers, by cosine similarity.
-
-    Another answer that is as similar as the query's own answer adds one half to the rank, so an encoder that returns
-    the same vector for every text gets a low value.
-    """
+    """Return the reciprocal rank, float64 [N], of each query's answer among all answers, by cosine similarity."""
     queries, answers = normalize(queries.double(), dim=1), normalize(answers.double(), dim=1)
     ranks, step = [], max(1, _SIMILARITIES // len(answers))
     # Compare a block of queries at a time, because N × N similarities may not fit in memory.
@@ -177,11 +193,8 @@ def f1_of_most_frequent(targets: Sequence[Tensor], classes: int) -> float:
 
 
 def unigram_loss(targets: Sequence[Tensor], classes: int) -> float:
-    """Return the mean cross-entropy, in nats, of predicting each target from the frequencies of the other targets.
-
-    The frequencies are estimated with one added count per class (Laplace's rule of succession); the result is at most
-    the loss of a uniform distribution.
-    """
+    """Return the mean cross-entropy, in nats, of predicting each target from the frequencies of the other targets."""
+    # Laplace's rule of succession: one added count per class.
     counts = _counts(targets).double()
     total = counts.sum().item()
     loss = math.log(total - 1 + classes) - (counts * counts.log()).sum().item() / total if total else math.inf
@@ -229,12 +242,12 @@ METRICS: Mapping[str, Score] = {
     for score in (
         RowScore("accuracy", True, _hits, predicted, is_percentage=True, constant=most_frequent(1)),
         RowScore("top5", True, _strict_top5_hits, predicted, is_percentage=True, constant=most_frequent(5)),
-        SetScore("f1-macro", True, predicted, macro_f1, "prediction", constant=f1_of_most_frequent),
-        SetScore("auroc", True, scores, area_under_roc, "score", constant=lambda targets, classes: 0.5),
+        SetScore("f1-macro", True, _classes, macro_f1, "prediction", constant=f1_of_most_frequent),
+        SetScore("auroc", True, _scored, area_under_roc, constant=lambda targets, classes: 0.5),
         RowScore("loss", False, _losses, keeps_output=False, constant=unigram_loss),
         RowScore("mse", False, lambda outputs, target: _errors(outputs, target).square().mean(1), constant=variance),
         RowScore("mae", False, lambda outputs, target: _errors(outputs, target).abs().mean(1), constant=deviation),
-        RatioScore("perplexity", False, _loss_parts, perplexity, constant=lambda *of: perplexity(unigram_loss(*of))),
+        SetScore("perplexity", False, _loss_parts, perplexity_of, constant=lambda *of: perplexity(unigram_loss(*of))),
         # `sections.Metric` does not list the following metrics, because only particular domains use them.
         RowScore("top1", True, _hits, predicted, is_percentage=True, constant=most_frequent(1)),
         RowScore("top5-of-any", True, _top5_hits, is_percentage=True, constant=most_frequent(5)),

@@ -47,7 +47,8 @@ class UnreadableError(Exception):
 
 
 @contextmanager
-def _readable() -> Iterator[None]:
+def readable() -> Iterator[None]:
+    """Convert the errors of damaged files to `UnreadableError`."""
     try:
         yield
     except (Image.DecompressionBombError, *_DAMAGED) as error:
@@ -67,7 +68,7 @@ class Preprocessing:
     def pixels(self, image: Image.Image) -> Pixels:
         """Convert an image to RGB, resize and crop it; return uint8 [3, crop, crop]."""
         interpolation = v2.InterpolationMode(self.interpolation)
-        with _readable():
+        with readable():
             resized = v2.functional.resize(as_rgb(image), [self.resize], interpolation, antialias=True)
         cropped = v2.functional.center_crop(v2.functional.pil_to_tensor(resized), [self.crop, self.crop])
         return np.asarray(cropped, dtype=np.uint8)
@@ -88,13 +89,13 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 def picture_size(file: Path) -> tuple[int, int]:
     """Read an image's width and height without decoding its pixels."""
-    with _readable(), Image.open(file, formats=FORMATS) as image:
+    with readable(), Image.open(file, formats=FORMATS) as image:
         return image.size
 
 
 def open_image(file: IO[bytes]) -> Image.Image:
     """Decode an image file completely; raise `UnreadableError` if it is damaged, or its format is not in `FORMATS`."""
-    with _readable():
+    with readable():
         image = Image.open(file, formats=FORMATS)
         image.load()
     return image

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ RESAMPLES = 1000
 
 Constant = Callable[[Sequence[Tensor], int], float]
 Rows = Callable[[Tensor, Tensor], Tensor]
+Columns = NDArray[np.float64]
 Weighted = Callable[[NDArray[np.int64]], float]
 
 
@@ -107,48 +108,24 @@ class RowScore(Score):
 class SetScore(Score):
     """A metric that needs all rows together, such as macro F1."""
 
-    reduce: Callable[[Tensor], Tensor]  # maps the outputs for B rows to a tensor of shape [B]
-    prepare: Callable[[NDArray[np.generic], NDArray[np.generic]], Weighted]  # takes reduced outputs and classes, [N]
-    reduced_name: str
+    parts: Rows  # each row's numbers, float64 [B, 2]
+    prepare: Callable[[Columns], Weighted]  # takes the parts of all rows, [N, 2]
+    first: str = ""  # name under which the first number of each row is stored
 
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return the reduced outputs and the classes."""
-        reduced = self.reduce(outputs)
-        require_classes(reduced, target)
-        return {self.reduced_name: reduced, "target": target}
-
-    def conclude(self, results: BatchResults) -> Scored:
-        """Compute the metric for all rows."""
-        reduced, target = results.complete(self.reduced_name), results.complete("target").numpy()
-        value, size = self.prepare(reduced.numpy(), target), len(target)
-
-        def resample() -> Tensor:
-            return resampled(lambda rows: value(np.bincount(rows, minlength=size)), size)
-
-        return Scored(value(np.ones(size, dtype=np.int64)), {self.reduced_name: reduced}, resample=cache(resample))
-
-
-@dataclass(frozen=True)
-class RatioScore(Score):
-    """A metric based on a ratio of sums of each row's ``parts``, a numerator and a denominator, float64 [B, 2]."""
-
-    parts: Rows
-    value: Callable[[float], float] = float
-
-    def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return the numerator and denominator of each row."""
+        """Return each row's numbers."""
         return {"parts": self.parts(outputs, target)}
 
     def conclude(self, results: BatchResults) -> Scored:
         """Compute the metric for all rows."""
-        parts = results.complete("parts").numpy()
-        resample = partial(resampled, lambda rows: self.ratio(parts[rows]), len(parts))
-        return Scored(self.ratio(parts), {}, resample=cache(resample))
+        parts = results.complete("parts")
+        value, size = self.prepare(parts.numpy()), len(parts)
 
-    def ratio(self, parts: NDArray[np.float64]) -> float:
-        """Compute the metric, or NaN if the denominators sum to 0."""
-        numerator, denominator = parts.sum(0).tolist()
-        return self.value(numerator / denominator) if denominator else float("nan")
+        def resample() -> Tensor:
+            return resampled(lambda rows: value(np.bincount(rows, minlength=size)), size)
+
+        samples = {self.first: parts[:, 0]} if self.first else {}
+        return Scored(value(np.ones(size, dtype=np.int64)), samples, resample=cache(resample))
 
 
 @dataclass(frozen=True)
@@ -215,7 +192,7 @@ def resampled(value: Callable[[NDArray[np.int64]], float], samples: int) -> Tens
 
 
 def require_classes(guess: Tensor, target: Tensor) -> None:
-    """Raise `MeasurementError` unless the targets contain one class per row."""
+    """Raise an error unless the targets contain one class per row."""
     if target.shape != guess.shape or target.is_floating_point():
         raise MeasurementError(
             f"the metric needs one class per row (int64 targets of shape [rows]), but the data has "

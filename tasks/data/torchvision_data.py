@@ -14,7 +14,7 @@ from storage.errors import ConfigurationError, InputError, did_you_mean
 from storage.remote import Broken, with_retries
 from storage.transient import is_transient
 from tasks.data.picture_sets import Notes, Part, Quotas, prepare_pictures, training_quotas
-from tasks.data.pictures import UnreadableError
+from tasks.data.pictures import UnreadableError, readable
 from tasks.data.sections import TorchvisionDataset
 from tasks.job import Workspace
 from tasks.refs import DatasetRef
@@ -75,10 +75,8 @@ def _part(dataset: VisionDataset, quotas: Quotas) -> Part:
     name, labels = type(dataset).__name__, _labels(dataset)
 
     def read(index: int) -> Image.Image:
-        try:
+        with readable():
             image = dataset[index][0]
-        except (OSError, SyntaxError, ValueError) as error:
-            raise UnreadableError(f"{type(error).__name__}: {error}") from error
         if not isinstance(image, Image.Image):
             raise UnreadableError(f"expected an image, got {type(image).__name__}")
         return image

@@ -39,10 +39,6 @@ _WARM_UP = 0.1
 _GRADIENT = 1.0
 _ALSO = {"accuracy": {"f1-macro": "f1-macro"}, "f1-macro": {"accuracy": "accuracy"}}
 _AXES = {0: "batch", 1: "tokens"}
-_USE = (
-    "tokenizers.Tokenizer.from_file('tokenizer.json').encode_batch(texts) cuts texts at max_length and pads them; "
-    "each encoding's ids and attention_mask are one row of input_ids and attention_mask, both int64"
-)
 
 
 @dataclass(frozen=True)
@@ -248,11 +244,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         """Write the tokenizer, and a description of the model's inputs and outputs."""
         shutil.copyfile(store.path(job.dataset.kind, job.dataset.digest) / TOKENIZER, folder / TOKENIZER)
         description = read_description(job.dataset, store)
-        document: dict[str, object] = {
-            "inputs": _USE,
-            "max_length": description.max_length,
-            "padding": description.padding,
-        }
+        document: dict[str, object] = {"max_length": description.max_length, "padding": description.padding}
         if job.workload.model.task == "classification":
             document |= {"outputs": "logits; the largest logit is the class", "labels": description.classes}
         else:
