@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from storage.errors import ConfigurationError, InputError, first_line, shown
+from storage.errors import ConfigurationError, shown
 from storage.transfer import Source, fetch, local_path
 from tasks.job import Progress, silent
+from tasks.libraries import reported_as
 
 
 @contextmanager
@@ -39,15 +40,11 @@ def open_source(uri: str, downloads: Path, *, sha256: str | None, progress: Prog
 
 def extract(archive: Path, folder: Path, named: str) -> None:
     """Extract an archive into an existing folder; Python's own filters keep all members inside the folder."""
-    try:
+    hint = "Use a directory, or a complete .zip, .tar, .tar.gz, .tar.bz2 or .tar.xz archive."
+    with reported_as(f"{named} cannot be extracted", hint):
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zipped:
                 zipped.extractall(folder)
         else:
             with tarfile.open(archive) as tar:
                 tar.extractall(folder, filter="data")
-    except Exception as error:  # a damaged, unsafe or encrypted archive can raise any exception
-        raise InputError(
-            f"{named} cannot be extracted: {first_line(error)}.",
-            hint="Use a directory, or a complete .zip, .tar, .tar.gz, .tar.bz2 or .tar.xz archive.",
-        ) from error

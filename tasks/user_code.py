@@ -115,7 +115,8 @@ def _forget_others(folder: Path) -> None:
 
 def is_users_file(name: str) -> bool:
     """Return whether a source file belongs neither to nightquant nor to a library."""
-    return not name.startswith(("<", *_LIBRARIES)) and "site-packages" not in Path(name).parts
+    is_source = name.endswith(".py") and not name.startswith(("<", *_LIBRARIES))  # Cython's frames name .pyx files
+    return is_source and "site-packages" not in Path(name).parts
 
 
 def _own_lines(error: Exception) -> str:

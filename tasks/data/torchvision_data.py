@@ -10,13 +10,13 @@ from PIL import Image
 from torchvision.datasets import VisionDataset
 
 from storage.digest import digest_of
-from storage.errors import ConfigurationError, InputError, did_you_mean
-from storage.remote import Broken, with_retries
-from storage.transient import is_transient
+from storage.errors import ConfigurationError, did_you_mean
+from storage.remote import with_retries
 from tasks.data.picture_sets import Notes, Part, Quotas, prepare_pictures, training_quotas
 from tasks.data.pictures import UnreadableError, readable
 from tasks.data.sections import TorchvisionDataset
 from tasks.job import Workspace
+from tasks.libraries import LibraryError, reported_as
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
@@ -52,14 +52,10 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset]:
 
     def make(**arguments: object) -> VisionDataset:
         arguments |= {"root": data.root} | ({"download": data.download} if "download" in parameters else {})
-        try:
+        failed = f'torchvision\'s data set "{data.name}" cannot be read from {data.root}'
+        hint = "Put the data set's files into data.root, or set data.download = true and connect to a network."
+        with reported_as(failed, hint):
             dataset: VisionDataset = with_retries(lambda: kind(**arguments))
-        except (Broken, RuntimeError, OSError, ImportError, TypeError, ValueError) as error:
-            raise InputError(
-                f'torchvision\'s data set "{data.name}" cannot be read from {data.root}: {str(error).rstrip(".")}.',
-                hint="Put the data set's files into data.root, or set data.download = true and connect to a network.",
-                transient=is_transient(error),
-            ) from error
         return dataset
 
     if "train" in parameters:
@@ -67,7 +63,7 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset]:
     train = make(split="train")
     try:
         return train, make(split="test")
-    except InputError:
+    except LibraryError:
         return train, make(split="val")  # ImageNet
 
 

@@ -16,6 +16,7 @@ from storage.humanize import plural
 from tasks.data.samples import ROWS, TARGET, Description, find_or_write, shortened, write_split
 from tasks.data.sections import FactoryData
 from tasks.job import Workspace
+from tasks.libraries import reported_as
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest, user_digest
 from tasks.user_code import call, in_its_own_words
@@ -60,9 +61,12 @@ def _with_calibration(splits: Mapping[str, Items]) -> tuple[Mapping[str, Items],
 def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -> DatasetRef:
     """Find the calibration, test and (if there is one) valid split in the store, or create them."""
     parameters = forward_parameters(model)
+    hint = "Correct the path, which is relative to the workload file."
+    with reported_as("A file in data.files cannot be read", hint):
+        files = {name: file_digest(Path(data.folder, name)) for name in data.files}
     made_from: dict[str, object] = {
         "data": data.model_dump(mode="json", exclude={"axes", "files"}),
-        "files": _digests(data),
+        "files": files,
         "parameters": parameters,
         "code": user_digest(data.folder, *filter(None, (data.factory, data.collate))),
         "torch": torch.__version__,
@@ -108,16 +112,6 @@ def first_input(model: nn.Module) -> str:
     if parameters := forward_parameters(model):
         return parameters[0]
     raise ConfigurationError("The model's forward does not take any inputs.", hint="Add a parameter for the features.")
-
-
-def _digests(data: FactoryData) -> dict[str, str]:
-    try:
-        return {name: file_digest(Path(data.folder, name)) for name in data.files}
-    except OSError as error:
-        raise InputError(
-            f"data.files: {error.filename} cannot be read: {error.strerror}.",
-            hint="Correct the path, which is relative to the workload file.",
-        ) from error
 
 
 def _columns(

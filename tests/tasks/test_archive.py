@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import ConfigurationError, InputError
+from storage.errors import ConfigurationError
 from tasks.archive import extract, open_source
+from tasks.libraries import LibraryError
 
 Members = dict[str, bytes]
 
@@ -56,7 +57,7 @@ def test_files_come_out_as_they_went_in(write: Callable[..., Path], target: Path
 @both
 def test_members_never_leave_the_folder(write: Callable[..., Path], target: Path, tmp_path: Path) -> None:
     archive = write(tmp_path / "archive", {"../evil": b"x"})
-    with suppress(InputError):  # tarfile refuses the name, and zipfile removes the dots
+    with suppress(LibraryError):  # tarfile refuses the name, and zipfile removes the dots
         extract(archive, target, "archive")
     outside = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_relative_to(target)]
     assert outside == [archive]
@@ -67,13 +68,13 @@ def test_damaged_archives_are_named(write: Callable[..., Path], target: Path, tm
     archive = write(tmp_path / "archive", {"train.txt": bytes(range(256)) * 1000})
     whole = archive.read_bytes()
     archive.write_bytes(whole[:20] + b"damage here" + whole[40:])
-    with pytest.raises(InputError, match="corpus-archive"):
+    with pytest.raises(LibraryError, match="corpus-archive"):
         extract(archive, target, "corpus-archive")
 
 
 def test_an_unknown_format_is_named(target: Path, tmp_path: Path) -> None:
     (tmp_path / "plain.txt").write_text("just text")
-    with pytest.raises(InputError, match=r"plain\.txt cannot be extracted: .* Use a directory, or a complete"):
+    with pytest.raises(LibraryError, match=r"plain\.txt cannot be extracted: .* Use a directory, or a complete"):
         extract(tmp_path / "plain.txt", target, "plain.txt")
 
 

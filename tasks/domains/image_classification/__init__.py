@@ -25,13 +25,11 @@ TorchvisionModel = Literal[
 
 
 class TorchvisionSpec(Kind):
-    """A model from ``torchvision.models.quantization``."""
+    """A model from ``torchvision.models.quantization``, with one output for each class in the data."""
 
     kind: Literal["torchvision"]
     name: TorchvisionModel = "resnet18"
     """Name of the torchvision model."""
-    num_classes: PositiveInt | None = None
-    """Number of outputs; by default, the number of classes in the data."""
 
 
 class TorchvisionWeights(Kind):

@@ -24,20 +24,20 @@ import torchvision
 from torch import Tensor, nn
 from torchvision.models import WeightsEnum, get_weight
 
-from storage.errors import ConfigurationError, InputError
+from storage.errors import ConfigurationError
 from storage.remote import with_retries
-from storage.transient import is_transient
 from tasks.data.picture_sets import find_layout, pictures_in
 from tasks.data.pictures import Preprocessing, UnreadableError, picture_size
 from tasks.data.samples import SORTED
 from tasks.data.sections import ImageFolder, Interpolation, Transforms
-from tasks.data.weights import build_blank, read_fetched
-from tasks.domains.image_classification import ClassifierSpec, ImageWorkload, TorchvisionSpec, TorchvisionWeights
+from tasks.data.weights import build_blank
+from tasks.domains.image_classification import ClassifierSpec, ImageWorkload, TorchvisionWeights
 from tasks.job import Workspace
+from tasks.libraries import reported_as
 from tasks.refs import DatasetRef
 from tasks.results import Proposal
 from tasks.user_code import call_factory
-from tasks.workload.base import FactorySpec, FetchedCheckpoint, Kind
+from tasks.workload.base import FactorySpec, Kind
 
 _REGISTERED = "quantized_"
 _OPENED = 10_000  # limit the number of images whose sizes are read, because reading 10,000 sizes takes a second
@@ -51,14 +51,8 @@ def build_vision(spec: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
     """Build the float model in evaluation mode with random weights."""
     if isinstance(spec, FactorySpec):
         return call_factory(spec).eval()
-    classes = spec.num_classes or dataset.classes
-    if classes < dataset.classes:
-        raise ConfigurationError(
-            f"model.num_classes is {classes}, but the data set has {dataset.classes} classes.",
-            hint="Remove num_classes to use the number of classes in the data.",
-        )
-    name = _REGISTERED + spec.name
-    model: nn.Module = torchvision.models.get_model(name, weights=None, quantize=False, num_classes=classes)
+    settings = {"weights": None, "quantize": False, "num_classes": dataset.classes}
+    model: nn.Module = torchvision.models.get_model(_REGISTERED + spec.name, **settings)
     return model.eval()
 
 
@@ -81,40 +75,28 @@ def published(name: str) -> WeightsEnum:
 
 def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
     """Load published weights from torch.hub's folder, or download missing weights."""
-    try:
+    hint = "Connect to a network, or put the weights file into $TORCH_HOME/hub/checkpoints/."
+    with reported_as(f"The weights {weights} could not be loaded from {weights.url}", hint):
         # The file name contains the first digits of the file's SHA-256, which torch.hub checks after a download.
-        return with_retries(
-            lambda: dict(weights.get_state_dict(progress=False, check_hash=True, weights_only=True, map_location="cpu"))
-        )
-    except Exception as error:  # torch's unpickler can raise any exception for a truncated file
-        raise InputError(
-            f"The weights {weights} could not be loaded from {weights.url}: {error}.",
-            hint="Connect to a network, or put the weights file into $TORCH_HOME/hub/checkpoints/.",
-            transient=is_transient(error),
-        ) from error
+        settings = {"progress": False, "check_hash": True, "weights_only": True, "map_location": "cpu"}
+        return with_retries(lambda: dict(weights.get_state_dict(**settings)))
 
 
 def propose_keys(workload: ImageWorkload, workspace: Workspace) -> Proposal:
-    """Choose the image size and calibration size for image folders; read the number of outputs from the checkpoint."""
-    sections: dict[str, dict[str, object]] = {"data": {}, "model": {}}
+    """Choose the image size, the calibration size and the classes for image folders."""
+    keys: dict[str, object] = {}
     reasons: dict[str, str] = {}
     data = workload.data
     if isinstance(data, ImageFolder) and Path(data.uri).is_dir():
         pictures = pictures_in(Path(data.uri))
         if choice := choose_preprocessing(workload, pictures):
-            keys = _keys(choice[0])
-            sections["data"] |= keys
+            keys |= _keys(choice[0])
             reasons |= {f"data.{key}": choice[1] for key in keys}
         if len(pictures) < _CALIBRATION_SHARE * data.calibration:
-            sections["data"]["calibration"] = max(1, len(pictures) // _CALIBRATION_SHARE)
+            keys["calibration"] = max(1, len(pictures) // _CALIBRATION_SHARE)
             reasons["data.calibration"] = f"a quarter of {len(pictures)} images"
-        sections["data"]["classes"], reasons["data.classes"] = _classes(
-            workload.checkpoint, find_layout(Path(data.uri)).classes
-        )
-    if isinstance(workload.model, TorchvisionSpec) and (outputs := _outputs(workload, workspace)):
-        sections["model"]["num_classes"] = outputs
-        reasons["model.num_classes"] = "the outputs of the checkpoint's last layer"
-    return Proposal(sections=sections, reasons=reasons)
+        keys["classes"], reasons["data.classes"] = _classes(workload.checkpoint, find_layout(Path(data.uri)).classes)
+    return Proposal(sections={"data": keys}, reasons=reasons)
 
 
 def choose_preprocessing(workload: ImageWorkload, pictures: Sequence[Path]) -> tuple[Preprocessing, str] | None:
@@ -177,14 +159,3 @@ def _classes(checkpoint: Kind, found: tuple[str, ...]) -> tuple[tuple[str, ...],
         if set(found) <= set(categories):
             return categories, f"the categories of {checkpoint.weights}, which include all class folders"
     return found, SORTED
-
-
-def _outputs(workload: ImageWorkload, workspace: Workspace) -> int:
-    """Return the checkpoint's number of classes, or 0 if the weights do not exist yet."""
-    match workload.checkpoint:
-        case TorchvisionWeights(weights=name):
-            return len(published(name).meta["categories"])
-        case FetchedCheckpoint() as checkpoint:
-            matrices = [tensor for tensor in read_fetched(checkpoint, workspace).values() if tensor.dim() == 2]
-            return len(matrices[-1]) if matrices else 0
-    return 0

@@ -8,7 +8,6 @@ model first reads a few words that precede a segment.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -143,7 +142,6 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
                 epoch,
                 largest_gradient=settings.gradient_clip,
                 validate=validate,
-                hopeless=2 * math.log(max(2, dataset.vocabulary)),  # twice the loss of a uniform prediction
             )
 
         return train(make, settings, workload.name, workspace.progress)

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from torch import Tensor
 
 from storage.digest import digest_of, file_digest
-from storage.errors import ConfigurationError, InputError, first_line
+from storage.errors import ConfigurationError, InputError
 from storage.transfer import fetch
 from tasks.data.python_sources import library_files, sample_sources
 from tasks.data.samples import TARGET, Description, find_or_write, numbered, shortened, write_split
@@ -22,6 +22,7 @@ from tasks.data.weights import build_blank
 from tasks.domains.text_encoder import EncoderWorkload
 from tasks.domains.text_encoder.network import DEFAULT_LENGTH, build_encoder, longest_text
 from tasks.job import Workspace
+from tasks.libraries import reported_as
 from tasks.machine import installed_version
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
@@ -58,12 +59,6 @@ def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef
 def _from_table(path: Path, data: TextTable) -> Splits:
     columns = {kind: name for kind in ("text", "label", "pair") if (name := getattr(data, kind))}
     table = read_columns(path, data, list(columns.values()))
-    for name in (data.text, data.pair):
-        if name and not (pa.types.is_string(table[name].type) or pa.types.is_large_string(table[name].type)):
-            raise InputError(
-                f'{path}: the column "{name}" has the type {table[name].type}, but must contain text.',
-                hint="Choose a text column.",
-            )
     return {
         split: {kind: table[name].take(pa.array(rows)).to_pylist() for kind, name in columns.items()}
         for split, rows in rows_of_splits(table, data).items()
@@ -143,13 +138,8 @@ def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
     if spec.kind == "config":
         return train_tokenizer(splits["train"]["text"], spec.vocabulary)
     path = _tokenizer_file(Path(spec.path))
-    try:
+    with reported_as(f"The tokenizers library cannot read {path}", "Save it with save_pretrained."):
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the Rust code of the ``tokenizers`` library raises plain ``Exception``
-        raise InputError(
-            f"The tokenizers library cannot read {path}: {first_line(error)}.",
-            hint="Save the tokenizer again with save_pretrained.",
-        ) from error
     size = spec.config.get("vocab_size")
     if isinstance(size, int) and tokenizer.get_vocab_size() > size:
         raise InputError(

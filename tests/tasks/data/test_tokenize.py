@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from storage.errors import InputError
 from tasks.data import corpus
 from tasks.data.corpus import tokenize
 
@@ -55,10 +54,3 @@ def test_progress_ends_at_the_complete_length(tmp_path: Path) -> None:
     tokenize({"train": text}, tmp_path, progress=lambda *now: seen.append(now[:2]))
     assert seen[-1] == (1099, 1099)
     assert seen == sorted(seen)
-
-
-def test_text_that_is_not_utf8_is_named_with_its_file(tmp_path: Path) -> None:
-    (tmp_path / "train.txt").write_bytes(b"good\n")
-    (tmp_path / "test.txt").write_bytes(b"good \xff\n")
-    with pytest.raises(InputError, match=r"test\.txt is not valid UTF-8"):
-        tokenize({split: tmp_path / f"{split}.txt" for split in ("train", "test")}, tmp_path)

@@ -7,7 +7,7 @@ import torchvision
 from PIL import Image
 
 from storage.artifacts import ArtifactStore
-from storage.errors import ConfigurationError, InputError
+from storage.errors import NightquantError
 from tasks.data.samples import load_samples, read_description
 from tasks.job import Workspace
 from tasks.stages import prepare
@@ -45,7 +45,7 @@ def test_a_grey_data_set_keeps_its_own_test_part_and_becomes_rgb(tmp_path):
 
 
 def test_what_is_not_there_is_not_downloaded_without_being_asked_for(tmp_path):
-    with pytest.raises(InputError, match=r"cannot be read from .*download = true"):
+    with pytest.raises(NightquantError, match=r"cannot be read from .*download = true"):
         prepared(tmp_path, name="CIFAR10")
 
 
@@ -59,7 +59,7 @@ def test_what_is_not_there_is_not_downloaded_without_being_asked_for(tmp_path):
     ],
 )
 def test_a_data_set_that_cannot_be_used_is_refused(tmp_path, name, message):
-    with pytest.raises((ConfigurationError, InputError), match=message):
+    with pytest.raises(NightquantError, match=message):
         prepared(tmp_path, name=name)
 
 

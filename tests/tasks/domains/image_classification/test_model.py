@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torchvision.models import ResNet18_Weights
 
-from storage.errors import ConfigurationError, InputError
+from storage.errors import ConfigurationError, NightquantError
 from tasks.domains.image_classification import TorchvisionModel, TorchvisionSpec
 from tasks.domains.image_classification.network import build_vision, load_weights, published
 from tasks.refs import DatasetRef
@@ -33,12 +33,6 @@ def test_every_model_is_built_for_the_classes_of_the_data_with_its_own_fusing(na
     assert [module.out_features for module in model.modules() if isinstance(module, nn.Linear)][-1] == 7
 
 
-def test_more_outputs_than_classes_are_allowed_and_fewer_refused():
-    assert build_vision(spec("resnet18", num_classes=9), dataset_of(7)).fc.out_features == 9
-    with pytest.raises(ConfigurationError, match="is 5, but the data set has 7 classes"):
-        build_vision(spec("resnet18", num_classes=5), dataset_of(7))
-
-
 @pytest.fixture
 def checkpoints(tmp_path, monkeypatch):
     """torch.hub's folder of downloaded files, empty."""
@@ -51,7 +45,7 @@ def checkpoints(tmp_path, monkeypatch):
 def test_a_broken_file_is_refused_with_its_address(checkpoints):
     (checkpoints / RESNET.url.rpartition("/")[2]).write_bytes(b"half a file")
 
-    with pytest.raises(InputError, match=r"resnet18-f37072fd\.pth"):
+    with pytest.raises(NightquantError, match=r"resnet18-f37072fd\.pth"):
         load_weights(RESNET)
 
 
