@@ -65,13 +65,6 @@ def test_all_layouts_and_containers_give_the_same_ids(store: ArtifactStore, tmp_
     assert datasets[1] == datasets[2]
 
 
-def test_changed_text_is_another_corpus(store: ArtifactStore, tmp_path: Path) -> None:
-    folder = write_texts(tmp_path / "corpus")
-    before = prepare(text_workload(str(folder)), store)
-    (folder / "test.txt").write_text("something else")
-    assert prepare(text_workload(str(folder)), store).digest != before.digest
-
-
 def test_what_is_missing_empty_doubled_or_not_utf8_is_named(store: ArtifactStore, tmp_path: Path) -> None:
     with pytest.raises(NightquantError, match="contains 0 corpora"):
         prepare(text_workload(str(tmp_path)), store)

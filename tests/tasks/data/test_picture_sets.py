@@ -1,5 +1,4 @@
 import hashlib
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -89,26 +88,14 @@ def test_a_test_image_that_is_also_among_the_training_images_is_measured_on_and_
     assert dataset.notes == ("left out 5 training images that the test split also contains",)
 
 
-def packed(folder: Path, kind: str) -> Path:
-    archive = folder.with_suffix(kind)
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    if kind == ".zip":
-        with zipfile.ZipFile(archive, "w") as stream:
-            for file in files:
-                stream.write(file, file.relative_to(folder.parent))
-    else:
-        with tarfile.open(archive, "w:gz") as stream:
-            for file in files:
-                stream.add(file, file.relative_to(folder.parent))
-    return archive
-
-
-@pytest.mark.parametrize("kind", [".zip", ".tar.gz"])
 @pytest.mark.slow
-def test_an_archive_gives_the_same_images_as_its_folder(tmp_path, store, kind):
+def test_an_archive_gives_the_same_images_as_its_folder(tmp_path, store):
     folder = pictures(tmp_path / "pets")
+    with zipfile.ZipFile(tmp_path / "pets.zip", "w") as archive:
+        for file in sorted(folder.rglob("*.png")):
+            archive.write(file, file.relative_to(folder.parent))
 
-    from_archive, from_folder = prepared(packed(folder, kind), store), prepared(folder, store)
+    from_archive, from_folder = prepared(tmp_path / "pets.zip", store), prepared(folder, store)
 
     assert from_archive.splits == from_folder.splits
     for split in SPLITS:

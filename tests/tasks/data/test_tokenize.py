@@ -45,12 +45,3 @@ def test_a_words_id_is_the_number_of_words_before_its_first_appearance(
             assert lengths[split] == len(expected)
         assert pq.read_table(Path(folder, "vocabulary.parquet")).column("word").to_pylist() == list(ids)
         assert distinct == len(ids)
-
-
-def test_progress_ends_at_the_complete_length(tmp_path: Path) -> None:
-    text = tmp_path / "train.txt"
-    text.write_bytes(b"some words\n" * 99 + b"some words")
-    seen: list[tuple[float, float]] = []
-    tokenize({"train": text}, tmp_path, progress=lambda *now: seen.append(now[:2]))
-    assert seen[-1] == (1099, 1099)
-    assert seen == sorted(seen)
