@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from storage.artifacts import artifact_digest
 from storage.digest import digest_of
-from storage.errors import InputError, first_line, shown
-from tasks.data.samples import LONGEST_LINE, shortened
+from storage.errors import InputError, shown
+from tasks.data.samples import shortened
 from tasks.data.weights import WEIGHTS_FILE, StateDict, build_blank, fetch_weights, read_state
 from tasks.extensions import DOMAINS
 from tasks.job import Workspace
@@ -59,13 +57,10 @@ def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> Che
 def _fetched(
     settings: FetchedCheckpoint, workload: Workload, dataset: DatasetRef, workspace: Workspace
 ) -> CheckpointRef:
-    build = DOMAINS[workload.domain].build
-    layout = build_blank(lambda: build(workload.model, dataset)).state_dict()
     with fetch_weights(settings, workspace) as source:
         made_from = {
             "sha256": source.sha256,
             "model": workload.model.model_dump(mode="json"),
-            "layout": digest_of({key: _form(tensor) for key, tensor in layout.items()}),
             "code": code_digest(__name__),
             "leave_out": settings.leave_out,
         }
@@ -95,25 +90,24 @@ def find_or_make(
     make: Callable[[], Mapping[str, Tensor]],
 ) -> CheckpointRef:
     """Return the checkpoint that `made_from` identifies; if the store lacks it, make, check and store it."""
-    digest, store = artifact_digest(KIND, made_from), workspace.store
-    stored = store.find(KIND, digest)
-    if stored is None:
-        state_dict = make()
-    else:
-        state_dict = {key: tensor.to("meta") for key, tensor in load_file(stored / WEIGHTS_FILE).items()}
-    # Check stored weights too, because the code that builds the model can change without changing the digest. Check
-    # before copying, because mismatched weights can declare tensors of any size.
-    domain = DOMAINS[workload.domain]
-    loaded = load_into(state_dict, lambda: domain.build(workload.model, dataset))
-    if loaded.problems:
-        raise InputError(
-            f'The checkpoint does not match workload "{workload.name}":\n  ' + "\n  ".join(loaded.problems) + "\n",
-            hint="Set [model] to the model that the checkpoint was created for, or use another checkpoint.",
-        )
-    if stored is None:
+    build, store, notes = DOMAINS[workload.domain].build, workspace.store, tuple[str, ...]()
+    expected = build_blank(lambda: build(workload.model, dataset)).state_dict()
+    # The layout can change without the code that builds the model.
+    layout = {key: [*tensor.shape, str(tensor.dtype)] for key, tensor in expected.items()}
+    digest = artifact_digest(KIND, {**made_from, "layout": digest_of(layout)})
+    if store.find(KIND, digest) is None:
+        try:
+            tensors, notes = load_into(make(), lambda: build(workload.model, dataset))
+        except _MismatchError as error:
+            lines = "\n  ".join(shortened(str(error).splitlines()))
+            raise InputError(
+                f'The checkpoint does not match workload "{workload.name}":\n  {lines}\n',
+                hint="Set [model] to the model that the checkpoint was created for, or use another checkpoint.",
+            ) from error
+        # Copy weights only after they match, because others can declare tensors of any size.
         state = {
             name: tensor.detach().to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
-            for name, tensor in loaded.tensors.items()
+            for name, tensor in tensors.items()
         }
         broken = [key for key, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
         if broken:
@@ -124,25 +118,18 @@ def find_or_make(
             )
         with store.create(KIND, digest, made_from) as folder:
             save_tensors({name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS_FILE)
-    count = sum(tensor.numel() for tensor in loaded.tensors.values())
-    return CheckpointRef(kind=KIND, digest=digest, parameters=count, notes=loaded.notes)
+    count = sum(tensor.numel() for tensor in expected.values())
+    return CheckpointRef(kind=KIND, digest=digest, parameters=count, notes=notes)
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """The tensors of a model that loaded a state dict, notes about changes, and lines about mismatches."""
-
-    tensors: dict[str, Tensor]
-    notes: tuple[str, ...]
-    problems: tuple[str, ...]
+class _MismatchError(Exception):
+    """Weights that torch cannot load into a model."""
 
 
-def load_into(state: Mapping[str, Tensor], make: Callable[[], nn.Module]) -> Loaded:
-    """Let torch load a state dict into the model that `make` builds; the modules themselves may convert older keys.
-
-    Tensors on the meta device are only compared with the model, because hooks could compute with their values.
-    """
-    model = build_blank(make)
+def load_into(state: Mapping[str, Tensor], make: Callable[[], nn.Module]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Let torch load a state dict into the model that `make` builds; return the model's tensors, and notes."""
+    with torch.random.fork_rng(devices=[]):
+        model = make()  # not a blank model, because a module's hook may compute with the model's values
     expected = model.state_dict()
     fitted, notes = StateDict(state), list(state.notes) if isinstance(state, StateDict) else []
     if metadata := getattr(state, "_metadata", None):
@@ -162,22 +149,20 @@ def load_into(state: Mapping[str, Tensor], make: Callable[[], nn.Module]) -> Loa
         if key not in fitted and tied in fitted:
             fitted[key] = fitted[tied]
             notes.append(f"took {key} from {tied}, because the model ties them")
+    scaled = [
+        f"{key}: values of {_name(tensor.dtype)} need a scale"
+        for key, tensor in fitted.items()
+        if tensor.dtype not in _FLOATS and key in expected and expected[key].is_floating_point()
+    ]
+    if scaled:
+        raise _MismatchError("\n".join(scaled))
     converted = {tensor.dtype for tensor in fitted.values() if tensor.is_floating_point()} - {torch.float32}
     notes += [f"converted {_name(dtype)} values to float32" for dtype in sorted(converted, key=str)]
-    loaded = dict(fitted)
-    if not any(tensor.is_meta for tensor in fitted.values()):
-        try:
-            with torch.random.fork_rng(devices=[]):
-                model = make()  # not a blank model, because a hook may compute with the model's values
-                missing, unexpected = model.load_state_dict(fitted, strict=False, assign=True)
-        except Exception as error:  # noqa: BLE001 - hooks can raise any exception
-            problems = list(_problems(fitted, expected)) or [
-                f"torch cannot load it: {type(error).__name__}: {first_line(error)}"
-            ]
-            return Loaded(loaded, tuple(notes), tuple(problems))
-        loaded = {key: tensor for key, tensor in model.state_dict().items() if key not in missing}
-        loaded |= {key: fitted[key] for key in unexpected if key in fitted}
-    return Loaded(loaded, tuple(notes), tuple(_problems(loaded, expected)))
+    try:
+        model.load_state_dict(fitted, assign=True)
+    except Exception as error:  # hooks can raise any exception
+        raise _MismatchError(f"{type(error).__name__}: {error}") from error
+    return dict(model.state_dict()), tuple(notes)
 
 
 def _prefix_of_wrappers(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
@@ -197,28 +182,6 @@ def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
         names.setdefault(id(parameter), []).append(name)
     for tied in names.values():
         yield from permutations(tied, 2)
-
-
-def _problems(state: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield lines about mismatched keys, grouped by the kind of mismatch, with at most ten lines per group."""
-    groups = {
-        "missing": [f"{key[:LONGEST_LINE]} {_form(model[key])}" for key in sorted(model.keys() - state.keys())],
-        "unexpected": [f"{key[:LONGEST_LINE]} {_form(state[key])}" for key in sorted(state.keys() - model.keys())],
-        "of another shape or type": [
-            f"{key[:LONGEST_LINE]}: the checkpoint has {_form(state[key])}, the workload {_form(model[key])}"
-            for key in sorted(model.keys() & state.keys())
-            if _form(state[key]) != _form(model[key])
-        ],
-    }
-    for difference, lines in groups.items():
-        if lines:
-            yield f"{len(lines)} {difference}:"
-            yield from (f"  {line}" for line in shortened(lines))
-
-
-def _form(tensor: Tensor) -> str:
-    """Return a tensor's shape, followed by its type if the type is not converted to float32."""
-    return f"{list(tensor.shape)}{'' if tensor.dtype in _FLOATS else f' of {_name(tensor.dtype)}'}"
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -23,11 +23,7 @@ OF_CLASSES = frozenset({"accuracy", "top5", "f1-macro", "auroc", "loss", "perple
 
 @dataclass(frozen=True)
 class Quality:
-    """The result of evaluating `count` samples.
-
-    The metric is the mean of the ``quality`` tensor in ``samples``, float32 [N], or is computed for resamples by
-    ``resample``. ``constant`` is the quality of the best constant answer, or None if it is unknown.
-    """
+    """The result of evaluating `count` samples: the mean of the tensor ``quality`` in ``samples``, or resampled."""
 
     metric: str  # the metric that the gate checks
     value: float
@@ -38,7 +34,7 @@ class Quality:
     mode: str = "plain"  # the evaluation procedure, such as ``rows apart``
     contributions: Contributions = "independent"
     resample: Callable[[], Tensor] | None = None
-    constant: float | None = None
+    constant: float | None = None  # the quality of the best constant answer, if it is known
 
     def paired(self) -> dict[str, Tensor]:
         """Return `samples` with the numbers that paired comparisons need; this can take long for resampled metrics."""
@@ -46,13 +42,13 @@ class Quality:
 
 
 def _with_outputs(
-    call: Call, batches: Iterable[Batch], total: int, progress: Progress, unit: str
+    call: Call, batches: Iterable[Batch], total: int, progress: Progress
 ) -> Iterator[tuple[Batch, Tensor]]:
     done = 0
     for batch in batches:
         yield batch, checked_outputs(call(*batch.inputs), batch.size)
         done += batch.size
-        progress(done, total, unit)
+        progress(done, total, "samples")
 
 
 @torch.inference_mode()
@@ -66,14 +62,13 @@ def evaluate_batches(
     also: Mapping[str, str] | None = None,
     classes: int = 0,
     progress: Progress = silent,
-    unit: str = "samples",
 ) -> Quality:
     """Score a model's first output; `also` names additional metrics, and `classes` is the minimum number of logits."""
     scores = {metric.name: metric} | {name: METRICS[other] for name, other in (also or {}).items()}
     results = {name: BatchResults() for name in scores}
     targets: list[Tensor] = []
     width = 0
-    for batch, outputs in _with_outputs(call, batches, total, progress, unit):
+    for batch, outputs in _with_outputs(call, batches, total, progress):
         if classes:
             _check_logits(outputs, classes)
         assert batch.target is not None
@@ -88,12 +83,10 @@ def evaluate_batches(
 
 
 @torch.inference_mode()
-def outputs_in_order(
-    call: Call, batches: Iterable[Batch], total: int, progress: Progress = silent, unit: str = "samples"
-) -> Tensor:
+def outputs_in_order(call: Call, batches: Iterable[Batch], total: int, progress: Progress) -> Tensor:
     """Call a model on all batches; return the first output for every sample, [N, …], in sample order."""
     results = BatchResults()
-    for batch, outputs in _with_outputs(call, batches, total, progress, unit):
+    for batch, outputs in _with_outputs(call, batches, total, progress):
         results.batches.append({"output": outputs.clone()})  # a runtime may reuse its output buffers
         results.rows.extend(batch.rows or ())
     return results.complete("output")
@@ -107,8 +100,7 @@ def as_quality(
     if not math.isfinite(main.value):
         raise MeasurementError(
             f"the metric {metric.name} is {main.value}, not a finite number.",
-            hint="Check the samples: auroc needs both classes, and perplexity needs targets. If evaluate.metric names "
-            "your own callable, make the callable return a finite number.",
+            hint="Check the samples: auroc needs both classes, for example. A metric of your own must return a number.",
         )
     return Quality(
         metric.name,
@@ -139,10 +131,7 @@ def checked_outputs(result: object, rows: int) -> Tensor:
             hint="Change the model so that its first output has one row for each input row.",
         )
     if outputs.is_floating_point() and not outputs.isfinite().all():
-        raise MeasurementError(
-            "the model returns NaN or infinities.",
-            hint="Check whether the float model's outputs are finite.",
-        )
+        raise MeasurementError("the model returns NaN or infinities.", hint="Check the float model's outputs.")
     return outputs
 
 
@@ -155,10 +144,7 @@ def _check_logits(logits: Tensor, classes: int) -> None:
 
 
 def check_labels(outputs: Tensor, data: Description, *, named: bool) -> None:
-    """Compare the data's classes with a model's class scores, [B, K, …], or a binary classifier's, [B] or [B, 1].
-
-    `named` says whether the class names must be as many as the scores.
-    """
+    """Compare the data's classes with a model's scores, [B, K, …], or a binary classifier's, [B] or [B, 1]."""
     several = outputs.dim() > 1 and outputs.shape[1] > 1
     count = outputs.shape[1] if several else 2
     returned = f"the model returns {count} logits per row" if several else "the model returns one score per row"
@@ -172,6 +158,5 @@ def check_labels(outputs: Tensor, data: Description, *, named: bool) -> None:
         raise MeasurementError(
             f"{returned}, for the class numbers 0 to {count - 1}, but the labels range from {lowest} to {highest}.",
             hint=f"Number the classes from 0 to {count - 1}. For a table, you can instead set data.classes to the "
-            "labels in the order of the model's outputs. If the targets are not classes, choose another "
-            "evaluate.metric.",
+            "labels in the order of the outputs. If the targets are not classes, choose another evaluate.metric.",
         )

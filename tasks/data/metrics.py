@@ -110,14 +110,10 @@ def _hits(outputs: Tensor, target: Tensor) -> Tensor:
     return (guess == target).double() * RIGHT
 
 
-def _strict_top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
-    require_classes(predicted(outputs), target)
-    if outputs.dim() != 2 or outputs.shape[1] <= 5:
-        raise _refusal(outputs, "top5 needs logits for more than five classes")
-    return _top5_hits(outputs, target)
-
-
 def _top5_hits(outputs: Tensor, target: Tensor) -> Tensor:
+    require_classes(predicted(outputs), target)
+    if outputs.dim() != 2:
+        raise _refusal(outputs, "top5 needs one row of logits for each input row")
     # ``topk`` orders equal logits arbitrarily.
     top5 = outputs.argsort(dim=1, descending=True, stable=True)[:, :5]
     return (top5 == target[:, None]).any(1).double() * RIGHT
@@ -241,7 +237,7 @@ METRICS: Mapping[str, Score] = {
     score.name: score
     for score in (
         RowScore("accuracy", True, _hits, predicted, is_percentage=True, constant=most_frequent(1)),
-        RowScore("top5", True, _strict_top5_hits, predicted, is_percentage=True, constant=most_frequent(5)),
+        RowScore("top5", True, _top5_hits, predicted, is_percentage=True, constant=most_frequent(5)),
         SetScore("f1-macro", True, _classes, macro_f1, "prediction", constant=f1_of_most_frequent),
         SetScore("auroc", True, _scored, area_under_roc, constant=lambda targets, classes: 0.5),
         RowScore("loss", False, _losses, keeps_output=False, constant=unigram_loss),
@@ -250,7 +246,6 @@ METRICS: Mapping[str, Score] = {
         SetScore("perplexity", False, _loss_parts, perplexity_of, constant=lambda *of: perplexity(unigram_loss(*of))),
         # `sections.Metric` does not list the following metrics, because only particular domains use them.
         RowScore("top1", True, _hits, predicted, is_percentage=True, constant=most_frequent(1)),
-        RowScore("top5-of-any", True, _top5_hits, is_percentage=True, constant=most_frequent(5)),
         RowScore("cosine", True, lambda outputs, target: cosine_similarity(outputs.double(), target.double())),
         RowScore("retrieval", True, reciprocal_ranks, constant=constant_order),
     )

@@ -6,14 +6,12 @@ import ast
 import io
 import random
 import re
-import sys
 import sysconfig
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from storage.errors import ConfigurationError
 from tasks.data.sections import PythonSources
 
 Sample = tuple[str, str]  # text and class
@@ -47,12 +45,6 @@ def sample_sources(data: PythonSources) -> dict[str, Columns]:
     used: set[str] = set()
     for split, size in sizes.items():
         samples[split] = _draw(names, units, -(-size // len(CLASSES)), used, data.seed)[:size]
-        if len(samples[split]) < size:
-            raise ConfigurationError(
-                f"The standard library of this Python ({sys.executable}) provides only {len(samples[split])} of the "
-                f"{size} texts that the {split} split needs.",
-                hint="Install a complete CPython, set smaller sizes in [data], or use your own texts.",
-            )
     drawn = samples["train"]
     samples |= {"calibration": drawn[: data.calibration], "train": drawn[data.calibration :]}
     return {

@@ -91,13 +91,9 @@ def find_or_write(
     digest = artifact_digest(KIND, made_from)
     if store.find(KIND, digest) is None:
         with store.create(KIND, digest, made_from) as folder:
-            description = fill(folder)
-            files = {path.name: file_digest(path) for path in sorted(folder.glob("calibration.*"))}
-            known = {
-                "calibration_digest": digest_of({"files": files}) if files else "",
-                "label_range": _label_range(folder),
-            }
-            description = description.model_copy(update=known)
+            description = fill(folder).model_copy(update={"label_range": _label_range(folder)})
+            if files := {path.name: file_digest(path) for path in sorted(folder.glob("calibration.*"))}:
+                description = description.model_copy(update={"calibration_digest": digest_of({"files": files})})
             (folder / DESCRIPTION).write_text(description.model_dump_json(indent=1), encoding="utf-8")
     stored = read_description(DatasetRef(kind=KIND, digest=digest, splits={}), store)
     shared = stored.model_dump(include={"splits", "vocabulary", "sample_shape", "calibration_digest", "notes"})
@@ -233,8 +229,7 @@ class Samples:
         if values.dtype != torch.uint8 or not self.description.mean:
             return values
         mean, std = (
-            torch.tensor(channels, dtype=torch.float32).view(1, -1, 1, 1)
-            for channels in (self.description.mean, self.description.std)
+            torch.tensor(by_channel).view(1, -1, 1, 1) for by_channel in (self.description.mean, self.description.std)
         )
         return values.float().div_(255).sub_(mean).div_(std)
 

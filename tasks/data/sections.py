@@ -55,10 +55,7 @@ class TextCorpus(Kind):
 
 
 class PythonSources(Kind):
-    """Comments, docstrings, error messages and code from Python's standard library, for classification.
-
-    All texts from one library module or package are in the same split.
-    """
+    """Comments, docstrings, error messages and code from Python's standard library, for classification."""
 
     kind: Literal["python-sources"]
     train: PositiveInt = 6000
@@ -167,10 +164,7 @@ class TorchvisionDataset(Pictures):
 
 
 class FactoryData(Kind):
-    """Splits from a callable that returns a mapping with the keys ``calibration`` and ``test``.
-
-    Each value of the mapping is a map-style data set, whose items are (inputs, target) pairs.
-    """
+    """Splits from a callable that returns a mapping of map-style data sets, whose items are (inputs, target) pairs."""
 
     kind: Literal["factory"]
     factory: Reference
@@ -182,10 +176,7 @@ class FactoryData(Kind):
     batch_size: PositiveInt = 32
     """Number of items that `collate` receives in one call."""
     files: tuple[str, ...] = ()
-    """Paths of the files that the callable reads, relative to the workload file's folder.
-
-    If a file changes, the data is prepared again.
-    """
+    """Paths, relative to the workload file's folder, of files that the callable reads; a changed file is read again."""
     axes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Axis names for each input, with `""` for an axis of constant length; by default, axis 0 is `batch`."""
 
@@ -198,9 +189,6 @@ class TableData(TableFile):
     target: str
     """Name of the column to predict. Floats and decimals are numeric targets; all other values are classes."""
     classes: ClassNames = ()
-    """Values of the target column in the order of the model's outputs.
-
-    By default, integers are class numbers, and texts are numbered in sorted order.
-    """
+    """Values of the target column in the order of the outputs; by default, integers, or texts in sorted order."""
     standardize: bool = True
     """Whether to standardize features with the mean and standard deviation of the `train` split."""

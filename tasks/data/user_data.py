@@ -34,22 +34,17 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
     splits = cast("Mapping[str, Items]", call("data.factory", data.factory, data.folder, **data.arguments))
     with in_its_own_words(f"{factory} does not return a mapping of data sets", "Return lists or map-style data sets."):
         counts = {str(split): len(items) for split, items in splits.items()}
-    needed = ("test",) if _count(splits, "train") else _NEEDED
-    if lacking := [split for split in needed if not _count(splits, split)]:
+    if not counts.get("test") or not (counts.get("calibration") or counts.get("train")):
         raise InputError(
-            f"{factory} returned no samples for these splits: {', '.join(lacking)}. Samples returned: {counts}.",
+            f'{factory} returned no samples for "test", or for "calibration" and "train": {counts}.',
             hint='Return at least one sample for "test", and at least one for "calibration" or "train".',
         )
     return splits
 
 
-def _count(splits: Mapping[str, Items], split: str) -> int:
-    return len(splits[split]) if split in splits else 0
-
-
 def _with_calibration(splits: Mapping[str, Items]) -> tuple[Mapping[str, Items], tuple[str, ...]]:
     """Replace a missing calibration split with evenly spaced training rows; return the splits and a note."""
-    if _count(splits, "calibration"):
+    if len(splits.get("calibration", ())):
         return splits, ()
     train = splits["train"]
     count = min(len(train), _CALIBRATION)
@@ -78,7 +73,7 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
             torch.manual_seed(0)
             splits, notes = _with_calibration(load_splits(data))
             kept = {split: splits[split] for split in _NEEDED}
-            if valid := next((splits[name] for name in _VALID if _count(splits, name)), None):
+            if valid := next((splits[name] for name in _VALID if len(splits.get(name, ()))), None):
                 kept["valid"] = valid  # a search must not choose on the data that calibrated its candidates
             for split, items in kept.items():
                 columns = _columns(data, split, items, parameters, data.batch_size, workspace)
@@ -105,13 +100,6 @@ def forward_parameters(model: nn.Module) -> list[str]:
         for parameter in signature(model.forward).parameters.values()
         if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     ]
-
-
-def first_input(model: nn.Module) -> str:
-    """Return the name of ``forward``'s first input."""
-    if parameters := forward_parameters(model):
-        return parameters[0]
-    raise ConfigurationError("The model's forward does not take any inputs.", hint="Add a parameter for the features.")
 
 
 def _columns(
@@ -152,15 +140,14 @@ def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dic
     """Return the inputs keyed by the names of ``forward``'s parameters, in parameter order."""
     given = inputs if isinstance(inputs, tuple | list | Mapping) else [inputs]
     expected = parameters[: len(given)]
-    names = list(given) if isinstance(given, Mapping) else expected
-    if not given or len(expected) < len(given) or set(names) != set(expected):
-        listed = f" ({', '.join(map(str, names))})" if isinstance(given, Mapping) else ""
+    values = given if isinstance(given, Mapping) else dict(zip(expected, given, strict=False))
+    if not given or len(expected) < len(given) or set(values) != set(expected):
+        names = f" ({', '.join(map(str, given))})" if isinstance(given, Mapping) else ""
+        takes = ", ".join(parameters) or "none"
         raise ConfigurationError(
-            f"{source}: received {plural(len(given), 'input')}{listed}, but the model's forward takes "
-            f"{', '.join(parameters) or 'none'}.",
+            f"{source}: received {plural(len(given), 'input')}{names}, but the model's forward takes {takes}.",
             hint="Return values for forward's first parameters, in order or keyed by name.",
         )
-    values = given if isinstance(given, Mapping) else dict(zip(names, given, strict=True))
     return {name: _tensor(values[name], f'{source}, input "{name}"') for name in expected}
 
 

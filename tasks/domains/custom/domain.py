@@ -29,7 +29,7 @@ from tasks.data.scores import OwnScore, Score
 from tasks.data.sections import BATCH, FactoryData
 from tasks.data.tables import prepare_table
 from tasks.data.training import THREADS, OwnTraining
-from tasks.data.user_data import first_input, load_splits, prepare_factory
+from tasks.data.user_data import forward_parameters, load_splits, prepare_factory
 from tasks.data.weights import build_blank, load_checkpoint
 from tasks.domains.base import Axes, Domain, write_preprocessing
 from tasks.domains.custom import CustomWorkload, FineTune, TrainedByCode
@@ -51,7 +51,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         data, model = workload.data, build_blank(lambda: call_factory(workload.model))
         if isinstance(data, FactoryData):
             return prepare_factory(data, model, workspace)
-        return prepare_table(data, first_input(model), workspace)
+        return prepare_table(data, forward_parameters(model)[0], workspace)
 
     def build(self, model: FactorySpec, dataset: DatasetRef) -> nn.Module:
         """Build the model with the user's factory; it returns a tuple instead of a dictionary (see `flat`)."""

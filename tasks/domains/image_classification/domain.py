@@ -87,10 +87,9 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
             self.metric(job.workload),
             total=len(split),
             apart=apart,
-            also={"top5": "top5-of-any"},
+            also={"top5": "top5"},
             classes=int(split.target.max()) + 1,
             progress=workspace.progress,
-            unit="images",
         )
 
     def train(self, workload: ImageWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
@@ -168,10 +167,9 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
 def training_batches(
     dataset: DatasetRef, store: ArtifactStore, batch_size: int, generator: torch.Generator
 ) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
-    """Yield one epoch of shuffled batches from the train split; shift each image randomly.
+    """Yield one epoch of shuffled batches from the train split; shift each image by at most 1/16 of its side.
 
-    A shift of at most 1/16 of the side length does not affect the label, but a flip could turn one character into
-    another. A final batch of one sample is dropped, because batch normalization needs several samples.
+    A final batch of one sample is dropped, because batch normalization needs several samples.
     """
     split = load_samples(dataset, "train", store)
     if min(len(split), batch_size) < 2:

@@ -36,7 +36,7 @@ from tasks.job import Workspace
 from tasks.libraries import reported_as
 from tasks.refs import DatasetRef
 from tasks.results import Proposal
-from tasks.user_code import call_factory
+from tasks.user_code import call_factory, in_its_own_words
 from tasks.workload.base import FactorySpec, Kind
 
 _REGISTERED = "quantized_"
@@ -58,13 +58,9 @@ def build_vision(spec: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
 
 def published(name: str) -> WeightsEnum:
     """Look up float torchvision weights by name, for example ``ResNet18_Weights.IMAGENET1K_V1``."""
-    try:
+    hint = "Use a name such as ResNet18_Weights.IMAGENET1K_V1."
+    with in_its_own_words(f'torchvision does not publish weights named "{name}"', hint):
         weights = get_weight(name)
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ConfigurationError(
-            f'torchvision does not publish weights named "{name}".',
-            hint="Use a name such as ResNet18_Weights.IMAGENET1K_V1.",
-        ) from error
     if "unquantized" in weights.meta:
         raise ConfigurationError(
             f"The weights {name} are already quantized.",
@@ -136,18 +132,17 @@ def _pretrained(spec: Kind) -> dict[str, Any]:
     """Return the ``pretrained_cfg`` of the user's model, or ``{}``."""
     model = build_blank(lambda: call_factory(spec)) if isinstance(spec, FactorySpec) else None
     config = getattr(model, "pretrained_cfg", None)
-    known = {key: value for key, value in config.items() if value is not None} if isinstance(config, dict) else {}
-    return known if "input_size" in known else {}
+    return config if isinstance(config, dict) and config.get("input_size") else {}
 
 
 def _declared(config: dict[str, Any]) -> Preprocessing:
     """Return the preprocessing that a ``pretrained_cfg`` describes, with timm's defaults."""
-    side, interpolation = config["input_size"][-1], str(config.get("interpolation"))
+    side, interpolation = config["input_size"][-1], config.get("interpolation") or "bicubic"
     return Preprocessing(
-        max(side, math.floor(side / config.get("crop_pct", 0.875))),
+        max(side, math.floor(side / (config.get("crop_pct") or 0.875))),
         side,
-        tuple(config.get("mean", _DEFAULTS.mean)),
-        tuple(config.get("std", _DEFAULTS.std)),
+        tuple(config.get("mean") or _DEFAULTS.mean),
+        tuple(config.get("std") or _DEFAULTS.std),
         interpolation if interpolation in get_args(Interpolation) else "bicubic",
     )
 

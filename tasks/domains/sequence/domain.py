@@ -13,15 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
-from storage.errors import MeasurementError
-from tasks.data.evaluation import Quality
+from tasks.data.evaluation import Quality, checked_outputs
 from tasks.data.samples import Description, find_or_write, load_samples, write_split
 from tasks.data.sections import RandomSequence
 from tasks.data.weights import load_checkpoint
 from tasks.domains.base import Axes, Domain
 from tasks.domains.sequence import LstmSpec, SequenceWorkload
 from tasks.job import Job, Workspace
-from tasks.outputs import Call, tensors_of
+from tasks.outputs import Call
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
@@ -91,13 +90,8 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
         reference = self.build(workload.model, job.dataset)
         load_checkpoint(reference, job.checkpoint, store)
         inputs = self.example_inputs(workload, job.dataset, store, workload.benchmark.batch_size).values()
-        expected, actual = reference(*inputs)[0], tensors_of(call(*inputs))[0]
+        expected, actual = reference(*inputs)[0], checked_outputs(call(*inputs), workload.data.length)
         metrics = differences(expected, actual)
-        if not all(map(math.isfinite, metrics.values())):
-            raise MeasurementError(
-                "the model's outputs contain NaN or infinities.",
-                hint="Check whether the float model's outputs are finite.",
-            )
         samples = {"difference": (expected - actual).abs().flatten().float()}
         return Quality(
             "difference_percent", metrics["difference_percent"], False, metrics, samples, count=expected.numel()

@@ -66,10 +66,9 @@ class EncoderConfig(EncoderSpec):
 
 
 class EncoderDirectory(EncoderSpec):
-    """A Hugging Face directory that contains ``config.json``, ``model.safetensors`` and ``tokenizer.json``.
+    """A Hugging Face directory with ``config.json``, ``model.safetensors`` and ``tokenizer.json``.
 
-    For embeddings, ``pooling`` and ``normalize`` are read from the directory's sentence-transformers files, if such
-    files exist.
+    For embeddings, ``pooling`` and ``normalize`` default to the values in the sentence-transformers files.
     """
 
     kind: Literal["directory"]

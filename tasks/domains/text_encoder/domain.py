@@ -15,7 +15,6 @@ from torch.nn.functional import cross_entropy
 
 from storage.artifacts import ArtifactStore
 from storage.digest import file_digest
-from storage.errors import InputError
 from tasks.data.evaluation import Quality, as_quality, evaluate_batches, outputs_in_order
 from tasks.data.metrics import METRICS
 from tasks.data.samples import TARGET, Batch, Column, load_samples, read_description
@@ -27,6 +26,7 @@ from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec, EncoderWor
 from tasks.domains.text_encoder.network import build_encoder, longest_text, read_directory
 from tasks.domains.text_encoder.prepare import PAIRS, TOKENIZER, prepare_texts
 from tasks.job import Job, Workspace
+from tasks.libraries import reported_as
 from tasks.machine import installed_version
 from tasks.outputs import Call
 from tasks.refs import DatasetRef
@@ -150,7 +150,6 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
                 also=_ALSO[workload.metric],
                 classes=job.dataset.classes,
                 progress=workspace.progress,
-                unit="texts",
             )
         else:
             quality = self._quality_of_vectors(job, call, texts, workspace, apart=apart)
@@ -165,7 +164,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         load_checkpoint(reference, job.checkpoint, workspace.store)
 
         def embed(model: Call, texts: Texts, *, apart: bool) -> Tensor:
-            return outputs_in_order(model, texts.batches(size, apart=apart), len(texts), workspace.progress, "texts")
+            return outputs_in_order(model, texts.batches(size, apart=apart), len(texts), workspace.progress)
 
         vectors = embed(call, texts, apart=apart)
         targets = {"cosine": embed(reference, texts, apart=False)}
@@ -216,14 +215,11 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
     def weights(self, workload: EncoderWorkload, dataset: DatasetRef) -> Weights:
         """Return values that identify the weights in the model's directory, and a function that loads the weights."""
         spec = cast("EncoderDirectory", workload.model)
-        file = Path(spec.path, DIRECTORY_WEIGHTS)
-        if not file.is_file():
-            raise InputError(
-                f"{spec.path} does not contain {DIRECTORY_WEIGHTS}.",
-                hint="Save the model in this folder with transformers: model.save_pretrained(folder).",
-            )
+        hint = "Save the model in this folder with transformers: model.save_pretrained(folder)."
+        with reported_as(f"{DIRECTORY_WEIGHTS} cannot be read", hint):
+            file = file_digest(Path(spec.path, DIRECTORY_WEIGHTS))
         made_from = {
-            "file": file_digest(file),
+            "file": file,
             "model": spec.model_dump(mode="json"),
             "transformers": installed_version("transformers"),
             "code": code_digest(read_directory.__module__),

@@ -142,8 +142,10 @@ CASES = {
     "script's arguments": Case(saved(lightning(args=Namespace(lr=0.1))), (took("state_dict"), prefixed("model."))),
     "pickled module": Case(saved(NETWORK), refused=code(f" of {__name__}.Network")),
     "blocked function": Case(saved({"model": STATE, "x": Removal()}), refused=code(".*")),
-    "another model": Case(
-        saved(nn.Linear(2, 2).state_dict()), refused=r"2 unexpected:\n    bias \[2\]\n    weight \[2, 2\]"
+    "another model": Case(saved(nn.Linear(2, 2).state_dict()), refused=r'Unexpected key.*"weight", "bias"'),
+    "another shape": Case(
+        saved(STATE | {"head.weight": torch.zeros(3, 4)}),
+        refused=r"size mismatch for head\.weight: copying a param with shape torch\.Size\(\[3, 4\]\)",
     ),
 }
 

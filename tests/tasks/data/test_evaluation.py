@@ -38,9 +38,8 @@ def evaluated(model, values, labels, batch_size=2):
         METRICS["top1"],
         total=len(images),
         apart=False,
-        also={"top5": "top5-of-any"},
+        also={"top5": "top5"},
         classes=max(labels) + 1,
-        unit="images",
     )
 
 

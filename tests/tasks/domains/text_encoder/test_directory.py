@@ -36,7 +36,7 @@ def headless(folder: Path) -> None:
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config.json": (lambda folder: (folder / "config.json").unlink(), "does not contain config.json"),
-    "pickled weights": (as_pickle, "does not contain model.safetensors"),
+    "pickled weights": (as_pickle, "model.safetensors cannot be read"),
     "code": (lambda folder: edit(folder / "config.json", auto_map={"AutoModel": "mine.Model"}), "never run"),
     "unknown architecture": (lambda folder: edit(folder / "config.json", model_type="novel"), 'model_type. "novel"'),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "does not contain tokenizer.json"),
