@@ -69,8 +69,11 @@ def evaluate_batches(
     targets: list[Tensor] = []
     width = 0
     for batch, outputs in _with_outputs(call, batches, total, progress):
-        if classes:
-            _check_logits(outputs, classes)
+        if classes and (outputs.dim() != 2 or outputs.shape[1] < classes):  # further axes would broadcast the labels
+            raise MeasurementError(
+                f"the model returns logits of shape {list(outputs.shape)}, but the data set has {classes} classes.",
+                hint="Return logits of shape [rows, classes].",
+            )
         assert batch.target is not None
         targets.append(batch.target)
         width = outputs.shape[1] if outputs.dim() > 1 else 1
@@ -133,14 +136,6 @@ def checked_outputs(result: object, rows: int) -> Tensor:
     if outputs.is_floating_point() and not outputs.isfinite().all():
         raise MeasurementError("the model returns NaN or infinities.", hint="Check the float model's outputs.")
     return outputs
-
-
-def _check_logits(logits: Tensor, classes: int) -> None:
-    if logits.dim() != 2 or logits.shape[1] < classes:  # with additional axes, the labels would be broadcast
-        raise MeasurementError(
-            f"the model returns logits of shape {list(logits.shape)}, but the data set has {classes} classes.",
-            hint="Return logits of shape [rows, classes].",
-        )
 
 
 def check_labels(outputs: Tensor, data: Description, *, named: bool) -> None:

@@ -48,13 +48,6 @@ both = pytest.mark.parametrize("write", [write_zip, write_tar])
 
 
 @both
-def test_files_come_out_as_they_went_in(write: Callable[..., Path], target: Path, tmp_path: Path) -> None:
-    members = {"wiki/wiki.train.tokens": b"a" * 100_000, "wiki/deep/er/x": b"", "./top": b"t"}
-    extract(write(tmp_path / "archive", members), target, "archive")
-    assert files_under(target) == {name.removeprefix("./"): content for name, content in members.items()}
-
-
-@both
 def test_members_never_leave_the_folder(write: Callable[..., Path], target: Path, tmp_path: Path) -> None:
     archive = write(tmp_path / "archive", {"../evil": b"x"})
     with suppress(LibraryError):  # tarfile refuses the name, and zipfile removes the dots

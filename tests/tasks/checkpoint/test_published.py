@@ -7,7 +7,6 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -83,11 +82,6 @@ def below(prefix: str, state: Mapping[str, Tensor] = STATE) -> dict[str, Tensor]
     return {prefix + key: tensor for key, tensor in state.items()}
 
 
-def lightning(**parameters: object) -> dict[str, Any]:
-    state = {"state_dict": below("model."), "epoch": 3, "pytorch-lightning_version": "2.5.0"}
-    return state | {"hyper_parameters": parameters, "callbacks": {}, "optimizer_states": [{"state": {}}]}
-
-
 def took(level: str, *others: str) -> str:
     named = "".join(f' and not "{other}"' for other in others)
     return f'used the weights under "{level}"{named}'
@@ -139,7 +133,10 @@ CASES = {
         network=TIED,
     ),
     # objects
-    "script's arguments": Case(saved(lightning(args=Namespace(lr=0.1))), (took("state_dict"), prefixed("model."))),
+    "Lightning, with a script's arguments": Case(
+        saved({"state_dict": below("model."), "epoch": 3, "hyper_parameters": {"args": Namespace(lr=0.1)}}),
+        (took("state_dict"), prefixed("model.")),
+    ),
     "pickled module": Case(saved(NETWORK), refused=code(f" of {__name__}.Network")),
     "blocked function": Case(saved({"model": STATE, "x": Removal()}), refused=code(".*")),
     "another model": Case(saved(nn.Linear(2, 2).state_dict()), refused=r'Unexpected key.*"weight", "bias"'),
