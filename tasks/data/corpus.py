@@ -1,7 +1,6 @@
 """Word corpora: texts in the WikiText layout, and the language reference that comes with CPython.
 
-A corpus consists of the file ``vocabulary.parquet`` and one column of token ids per split. A line's tokens are
-``line.split() + ["<eos>"]``. A word's id is the number of distinct words before its first appearance.
+A line's tokens are ``line.split() + ["<eos>"]``. A word's id is the number of distinct words before it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Metrics by name, with each row's contribution, or the metric for resamples, as paired comparisons require.
 
-Int8 outputs often tie. Among classes with equal logits, the class with the smallest number ranks first, as in
-``argmax``. Two equal scores, or two answers that are equally similar to a query, count as half ahead of each other.
+Among classes with equal logits, the class with the smallest number ranks first, as in ``argmax``. Two equal scores, or
+two answers that are equally similar to a query, count as half ahead of each other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Data sets, stored as artifacts: ``samples.json`` (see `Description`), and a NumPy file for each column of a split.
 
-In a ragged column, such as a column of texts, records have different shapes. Its file contains the values of all
-records; another file, ``<split>.<column>.shapes.npy``, contains the shapes, int64 [records, axes].
+In a ragged column, records have different shapes, which ``<split>.<column>.shapes.npy`` contains.
 """
 
 from __future__ import annotations

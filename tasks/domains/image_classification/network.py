@@ -1,14 +1,4 @@
-"""Image classifiers: torchvision's models and published weights, the user's own models, and proposals for ``init``.
-
-For ``nightquant init``, the first rule that applies determines the image size and the normalization:
-
-1. For weights that torchvision publishes, use the published transforms.
-2. If nearly all images are squares of one size, at most 224 pixels wide, use that size.
-3. For a model with a ``pretrained_cfg``, such as a timm model, use the values in ``pretrained_cfg``.
-4. Otherwise, resize to 256 pixels and crop to 224.
-
-In rule 2, a ``pretrained_cfg`` still determines the normalization.
-"""
+"""Image classifiers: torchvision's models and published weights, the user's own models, and proposals for ``init``."""
 
 from __future__ import annotations
 
@@ -96,7 +86,7 @@ def propose_keys(workload: ImageWorkload, workspace: Workspace) -> Proposal:
 
 
 def choose_preprocessing(workload: ImageWorkload, pictures: Sequence[Path]) -> tuple[Preprocessing, str] | None:
-    """Apply the rules in the module's docstring; return the choice and its reason, or ``None`` without images."""
+    """Apply the rules in docs/vision.md in order; return the choice and its reason, or ``None`` without images."""
     sizes: Counter[tuple[int, int]] = Counter()
     for file in pictures[:: math.ceil(len(pictures) / _OPENED) or 1]:
         with suppress(UnreadableError):

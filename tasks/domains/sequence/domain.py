@@ -1,7 +1,4 @@
-"""The ``sequence`` domain: the model and the random input from PyTorch's recipe "Dynamic Quantization".
-
-The recipe sets the seed once, and draws the inputs before the weights, so the weights depend on the inputs' shape.
-"""
+"""The ``sequence`` domain: the model and the random input from PyTorch's recipe "Dynamic Quantization"."""
 
 from __future__ import annotations
 
