@@ -5,37 +5,19 @@ from __future__ import annotations
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from lzma import LZMAError
 from pathlib import Path
 
-from storage.errors import ConfigurationError, InputError, first_line, shown
+from storage.errors import ConfigurationError, shown
 from storage.transfer import Source, fetch, local_path
 from tasks.job import Progress, silent
-
-# Errors that zipfile, tarfile and their decompressors raise for archives that are damaged, unsafe or encrypted.
-_DAMAGED = (
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    zlib.error,
-    LZMAError,
-    EOFError,
-    IndexError,
-    RuntimeError,
-    ValueError,
-    OSError,
-)
+from tasks.libraries import reported_as
 
 
 @contextmanager
 def open_source(uri: str, downloads: Path, *, sha256: str | None, progress: Progress = silent) -> Iterator[Source]:
-    """Open a directory or an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz) as a folder of files.
-
-    `Source.sha256` is the archive's digest, or ``""`` for a directory. The first call to `Source.path` downloads and
-    extracts an archive to `downloads`; the extracted files are removed when the ``with`` block ends.
-    """
+    """Open a directory or an archive as a folder of files; the first call to `Source.path` extracts an archive."""
     local = local_path(uri)
     if local is not None and local.is_dir():
         if sha256 is not None:
@@ -58,15 +40,11 @@ def open_source(uri: str, downloads: Path, *, sha256: str | None, progress: Prog
 
 def extract(archive: Path, folder: Path, named: str) -> None:
     """Extract an archive into an existing folder; Python's own filters keep all members inside the folder."""
-    try:
+    hint = "Use a directory, or a complete .zip, .tar, .tar.gz, .tar.bz2 or .tar.xz archive."
+    with reported_as(f"{named} cannot be extracted", hint):
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zipped:
                 zipped.extractall(folder)
         else:
             with tarfile.open(archive) as tar:
                 tar.extractall(folder, filter="data")
-    except _DAMAGED as error:
-        raise InputError(
-            f"{named} cannot be extracted: {first_line(error)}.",
-            hint="Use a directory, or a complete .zip, .tar, .tar.gz, .tar.bz2 or .tar.xz archive.",
-        ) from error

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import permutations
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from storage.artifacts import artifact_digest
 from storage.digest import digest_of
 from storage.errors import InputError, shown
-from tasks.data.loading import form, load_into, shortened
+from tasks.data.samples import shortened
 from tasks.data.weights import WEIGHTS_FILE, StateDict, build_blank, fetch_weights, read_state
 from tasks.extensions import DOMAINS
 from tasks.job import Workspace
@@ -24,6 +25,10 @@ from tasks.workload import Workload
 from tasks.workload.base import FetchedCheckpoint, SeededCheckpoint
 
 KIND = "checkpoint"
+_INNER = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+_MOST_WRAPPERS = 3  # DataParallel, torch.compile and LightningModule, for example, each add a prefix to all keys
+# Data types that store weights without a scale; other types, such as float8, need a separate scale.
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
@@ -52,14 +57,11 @@ def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> Che
 def _fetched(
     settings: FetchedCheckpoint, workload: Workload, dataset: DatasetRef, workspace: Workspace
 ) -> CheckpointRef:
-    build = DOMAINS[workload.domain].build
-    layout = build_blank(lambda: build(workload.model, dataset)).state_dict()
     with fetch_weights(settings, workspace) as source:
         made_from = {
             "sha256": source.sha256,
             "model": workload.model.model_dump(mode="json"),
-            "layout": digest_of({key: form(tensor) for key, tensor in layout.items()}),
-            "code": code_digest(load_into.__module__),
+            "code": code_digest(__name__),
             "leave_out": settings.leave_out,
         }
 
@@ -88,25 +90,24 @@ def find_or_make(
     make: Callable[[], Mapping[str, Tensor]],
 ) -> CheckpointRef:
     """Return the checkpoint that `made_from` identifies; if the store lacks it, make, check and store it."""
-    digest, store = artifact_digest(KIND, made_from), workspace.store
-    stored = store.find(KIND, digest)
-    if stored is None:
-        state_dict = make()
-    else:
-        state_dict = {key: tensor.to("meta") for key, tensor in load_file(stored / WEIGHTS_FILE).items()}
-    # Check stored weights too, because the code that builds the model can change without changing the digest. Check
-    # before copying, because mismatched weights can declare tensors of any size.
-    domain = DOMAINS[workload.domain]
-    loaded = load_into(state_dict, lambda: domain.build(workload.model, dataset))
-    if loaded.problems:
-        raise InputError(
-            f'The checkpoint does not match workload "{workload.name}":\n  ' + "\n  ".join(loaded.problems) + "\n",
-            hint="Set [model] to the model that the checkpoint was created for, or use another checkpoint.",
-        )
-    if stored is None:
+    build, store, notes = DOMAINS[workload.domain].build, workspace.store, tuple[str, ...]()
+    expected = build_blank(lambda: build(workload.model, dataset)).state_dict()
+    # The layout can change without the code that builds the model.
+    layout = {key: [*tensor.shape, str(tensor.dtype)] for key, tensor in expected.items()}
+    digest = artifact_digest(KIND, {**made_from, "layout": digest_of(layout)})
+    if store.find(KIND, digest) is None:
+        try:
+            tensors, notes = load_into(make(), lambda: build(workload.model, dataset))
+        except _MismatchError as error:
+            lines = "\n  ".join(shortened(str(error).splitlines()))
+            raise InputError(
+                f'The checkpoint does not match workload "{workload.name}":\n  {lines}\n',
+                hint="Set [model] to the model that the checkpoint was created for, or use another checkpoint.",
+            ) from error
+        # Copy weights only after they match, because others can declare tensors of any size.
         state = {
             name: tensor.detach().to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
-            for name, tensor in loaded.tensors.items()
+            for name, tensor in tensors.items()
         }
         broken = [key for key, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
         if broken:
@@ -117,5 +118,71 @@ def find_or_make(
             )
         with store.create(KIND, digest, made_from) as folder:
             save_tensors({name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS_FILE)
-    count = sum(tensor.numel() for tensor in loaded.tensors.values())
-    return CheckpointRef(kind=KIND, digest=digest, parameters=count, notes=loaded.notes)
+    count = sum(tensor.numel() for tensor in expected.values())
+    return CheckpointRef(kind=KIND, digest=digest, parameters=count, notes=notes)
+
+
+class _MismatchError(Exception):
+    """Weights that torch cannot load into a model."""
+
+
+def load_into(state: Mapping[str, Tensor], make: Callable[[], nn.Module]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Let torch load a state dict into the model that `make` builds; return the model's tensors, and notes."""
+    with torch.random.fork_rng(devices=[]):
+        model = make()  # not a blank model, because a module's hook may compute with the model's values
+    expected = model.state_dict()
+    fitted, notes = StateDict(state), list(state.notes) if isinstance(state, StateDict) else []
+    if metadata := getattr(state, "_metadata", None):
+        fitted._metadata = dict(metadata)  # type: ignore[attr-defined]
+    elif state.keys() == expected.keys():  # safetensors files lack versions; these keys have the current layout
+        fitted._metadata = expected._metadata  # type: ignore[attr-defined]
+    if prefix := _prefix_of_wrappers(fitted, expected):
+        notes.append(f'removed the prefix "{prefix}" from every key')
+        consume_prefix_in_state_dict_if_present(fitted, prefix)
+    # A part of a model that was compiled or wrapped has the wrapper's name inside its keys.
+    plain = {key: ".".join(part for part in key.split(".") if part not in _INNER) for key in fitted}
+    if set(plain.values()) != set(plain) and set(plain.values()) <= set(expected):
+        notes.append("removed the names of compiled or wrapped parts from keys")
+        for key, new in plain.items():
+            fitted[new] = fitted.pop(key)
+    for key, tied in _ties(model):
+        if key not in fitted and tied in fitted:
+            fitted[key] = fitted[tied]
+            notes.append(f"took {key} from {tied}, because the model ties them")
+    scaled = [
+        f"{key}: values of {_name(tensor.dtype)} need a scale"
+        for key, tensor in fitted.items()
+        if tensor.dtype not in _FLOATS and key in expected and expected[key].is_floating_point()
+    ]
+    if scaled:
+        raise _MismatchError("\n".join(scaled))
+    converted = {tensor.dtype for tensor in fitted.values() if tensor.is_floating_point()} - {torch.float32}
+    notes += [f"converted {_name(dtype)} values to float32" for dtype in sorted(converted, key=str)]
+    try:
+        model.load_state_dict(fitted, assign=True)
+    except Exception as error:  # hooks can raise any exception
+        raise _MismatchError(f"{type(error).__name__}: {error}") from error
+    return dict(model.state_dict()), tuple(notes)
+
+
+def _prefix_of_wrappers(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+    """Return the prefix that a wrapper, such as a LightningModule, added to every key, or ``""`` if there is none."""
+    levels = next(iter(state), "").split(".")[:-1]
+    for count in range(min(len(levels), _MOST_WRAPPERS) + 1):
+        prefix = "".join(f"{level}." for level in levels[:count])
+        if all(key.startswith(prefix) for key in state) and any(key.removeprefix(prefix) in expected for key in state):
+            return prefix
+    return ""
+
+
+def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield each pair of a tied parameter's names in both orders, because ``safetensors`` stores only one name."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for tied in names.values():
+        yield from permutations(tied, 2)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

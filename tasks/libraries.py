@@ -22,6 +22,7 @@ from tasks.user_code import is_users_file
 
 _LONGEST = 300
 _NOTED_BYTES = 4000
+_DEBUG = "--debug shows the traceback."
 
 
 class LibraryError(NightquantError):
@@ -68,21 +69,21 @@ def place_of(error: BaseException) -> str:
 
 
 @contextmanager
-def reported_as(action: str) -> Iterator[None]:
+def reported_as(action: str, hint: str = _DEBUG) -> Iterator[None]:
     """Convert an unexpected error in the block to a `LibraryError` with the failed action, reason and place."""
     try:
         yield
     except NightquantError:
         raise
     except (Exception, SystemExit) as error:
-        raise library_error(action, error) from error
+        raise library_error(action, error, hint) from error
 
 
-def library_error(action: str, error: BaseException) -> LibraryError:
+def library_error(action: str, error: BaseException, hint: str = _DEBUG) -> LibraryError:
     """Return the error that `reported_as` raises for `error`."""
     return LibraryError(
         f"{action}: {in_one_line(error)}{place_of(error)}.",
-        hint="--debug shows the traceback.",
+        hint=hint,
         transient=is_transient(error),
     )
 

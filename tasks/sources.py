@@ -1,8 +1,7 @@
 """Compute the digests of the code that builds an artifact.
 
-A module's digest covers every import from the module's own top-level package, including imports inside functions, and,
-for the user's code, imports from the workload file's folder. Docstrings, comments, imports for type checkers and
-registries are left out, because they do not affect what is built.
+A module's digest covers every import from its own top-level package or, for the user's code, from the workload file's
+folder. Docstrings, comments, imports for type checkers and registries do not affect what is built.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Write and read safetensors files, including golden files; torch is imported on first use.
 
-``golden.safetensors`` contains a model's inputs and expected outputs as ``input.<name>`` and ``output.<index>``. In
-further cases, the names begin with the case's number and a dot. The metadata lists the names of inputs, in calling
-order, and the names of outputs.
+``golden.safetensors`` contains a model's inputs and expected outputs as ``input.<name>`` and ``output.<index>``, with
+the case's number and a dot before them in further cases.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,20 +25,14 @@ GOLDEN, SAMPLES = "golden.safetensors", "samples.safetensors"
 INPUT, OUTPUT = "input.", "output."
 # The metadata has a single key, because safetensors writes several keys in an order that changes from run to run.
 _NAMES = "names"
-# safetensors reports system errors only as text, for example ``I/O error: No space left on device (os error 28)``.
-_SYSTEM_ERROR = re.compile(r"(?P<reason>[^:]*) \(os error (?P<number>\d+)\)")
 
 
-def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Write a safetensors file; raise OSError instead of safetensors' own error, which callers do not catch."""
     try:
-        resolve_name("safetensors.torch:save_file")(
-            dict(tensors), path, metadata=dict(metadata) if metadata is not None else None
-        )
+        resolve_name("safetensors.torch:save_file")(dict(tensors), path)
     except SafetensorError as error:
-        match = _SYSTEM_ERROR.search(str(error))
-        number, reason = (int(match["number"]), match["reason"].strip()) if match else (errno.EIO, str(error))
-        raise OSError(number, reason, str(path)) from error
+        raise OSError(errno.EIO, str(error), str(path)) from error
 
 
 @dataclass(frozen=True)

@@ -37,10 +37,7 @@ def call_factory(spec: FactorySpec) -> nn.Module:
 
 
 def call(key: str, reference: str, folder: str, /, *args: object, **kwargs: object) -> object:
-    """Import and call ``module:callable``, which is the value of the workload's `key`.
-
-    The module is looked up in `folder` (the workload file's folder), the current folder, and installed packages.
-    """
+    """Import and call ``module:callable``; the module is looked up in `folder` first, then in the current folder."""
     with opened(key, reference, folder) as function:
         return function(*args, **kwargs)
 
@@ -48,8 +45,14 @@ def call(key: str, reference: str, folder: str, /, *args: object, **kwargs: obje
 @contextmanager
 def opened(key: str, reference: str, folder: str) -> Iterator[Callable[..., object]]:
     """Import ``module:callable`` for repeated calls; see `call`."""
+    module_name, _, attribute = reference.partition(":")
+    searched = " and ".join(dict.fromkeys(filter(None, (folder, str(Path.cwd())))))
+    hint = f"Fix the module. Searched folders: {searched}."
     with importable(folder):
-        function = _load(key, reference, folder)
+        with in_its_own_words(f'{key} "{reference}": importing {module_name} failed', hint), _on_cpu():
+            function: Callable[..., object] = import_module(module_name)  # type: ignore[assignment]
+            for name in attribute.split("."):  # ``Class.method``
+                function = getattr(function, name)
 
         def called(*args: object, **kwargs: object) -> object:
             arguments = f" with {kwargs}" if kwargs and not args else ""
@@ -91,28 +94,6 @@ def importable(folder: str) -> Iterator[None]:
             sys.path.remove(path)
 
 
-def _load(key: str, reference: str, folder: str) -> Callable[..., object]:
-    module_name, _, attribute = reference.partition(":")
-    label = f'{key} "{reference}"'
-    try:
-        with _on_cpu():
-            value: object = import_module(module_name)
-            for name in attribute.split("."):  # ``Class.method``
-                value = getattr(value, name, None)
-    except ModuleNotFoundError as error:
-        searched = " and ".join(dict.fromkeys(filter(None, (folder, str(Path.cwd())))))
-        hint = f"Install the module, or put it in the workload file's folder. Searched folders: {searched}."
-        raise ConfigurationError(f'{label}: the module "{error.name}" cannot be found.', hint=hint) from error
-    except Exception as error:
-        cause = f"{type(error).__name__}: {str(error).rstrip('.')}.\n{_own_lines(error)}"
-        raise ConfigurationError(f"{label}: importing {module_name} failed: {cause}", hint="Fix the module.") from error
-    if not callable(value):
-        fault = "does not exist" if value is None else "is not callable"
-        raise ConfigurationError(f"{label}: {module_name}.{attribute} {fault}.", hint="Name a function or a class.")
-    function: Callable[..., object] = value
-    return function
-
-
 def _on_cpu() -> AbstractContextManager[object]:
     """Import on the CPU, because the user's modules must not create tensors on the meta device."""
     torch = sys.modules.get("torch")
@@ -134,7 +115,8 @@ def _forget_others(folder: Path) -> None:
 
 def is_users_file(name: str) -> bool:
     """Return whether a source file belongs neither to nightquant nor to a library."""
-    return not name.startswith(("<", *_LIBRARIES)) and "site-packages" not in Path(name).parts
+    is_source = name.endswith(".py") and not name.startswith(("<", *_LIBRARIES))  # Cython's frames name .pyx files
+    return is_source and "site-packages" not in Path(name).parts
 
 
 def _own_lines(error: Exception) -> str:

@@ -1,13 +1,11 @@
 """Word corpora: texts in the WikiText layout, and the language reference that comes with CPython.
 
-A corpus consists of the file ``vocabulary.parquet`` and one column of token ids per split. A line's tokens are
-``line.split() + ["<eos>"]``. A word's id is the number of distinct words before its first appearance.
+A line's tokens are ``line.split() + ["<eos>"]``. A word's id is the number of distinct words before it.
 """
 
 from __future__ import annotations
 
 import random
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -21,12 +19,13 @@ import pyarrow.parquet as pq
 
 from storage.artifacts import ArtifactStore
 from storage.digest import digest_of, file_digest
-from storage.errors import ConfigurationError, InputError
+from storage.errors import InputError
 from storage.errors import shown as as_shown
 from tasks.archive import open_source
 from tasks.data.samples import ColumnWriter, Description, find_or_write
 from tasks.data.sections import PydocTopics, TextCorpus
 from tasks.job import Progress, Workspace, silent
+from tasks.libraries import reported_as
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
@@ -52,13 +51,8 @@ def prepare_text(data: TextCorpus, workspace: Workspace) -> DatasetRef:
 
 def prepare_pydoc(data: PydocTopics, workspace: Workspace) -> DatasetRef:
     """Tokenize the topics in ``pydoc_data.topics``, which depend on the Python version, divided into splits."""
-    try:
-        from pydoc_data.topics import topics
-    except ImportError as error:
-        raise ConfigurationError(
-            f'data.kind "pydoc-topics" needs the module pydoc_data, which this Python ({sys.executable}) lacks.',
-            hint='Install a complete CPython, or use your own corpus with data.kind = "text".',
-        ) from error
+    from pydoc_data.topics import topics
+
     source = {"topics": digest_of({"topics": topics}), "seed": data.seed}
     with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
         return _prepare(lambda: _write_texts(topics, data.seed, Path(folder)), source, workspace)
@@ -132,19 +126,17 @@ def tokenize(texts: Mapping[str, Path], folder: Path, progress: Progress = silen
     done = 0
     lengths = {}
     for split, path in texts.items():
-        with ColumnWriter(folder, split, "tokens", "<i4") as column:
-            try:
-                with path.open(encoding="utf-8") as stream:
-                    while lines := stream.readlines(_BLOCK_CHARACTERS):
-                        words = " <eos> ".join([*lines, ""]).split()
-                        column.append(np.fromiter(map(ids.__getitem__, words), dtype=np.int32, count=len(words)))
-                        done += sum(map(len, lines))
-                        progress(done, total, "characters")
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{path} is not valid UTF-8: {error.reason}.",
-                    hint="Convert the text to UTF-8, for example with iconv.",
-                ) from error
+        hint = "Convert the text to UTF-8, for example with iconv."
+        with (
+            ColumnWriter(folder, split, "tokens", "<i4") as column,
+            reported_as(f"{path} is not valid UTF-8", hint),
+            path.open(encoding="utf-8") as stream,
+        ):
+            while lines := stream.readlines(_BLOCK_CHARACTERS):
+                words = " <eos> ".join([*lines, ""]).split()
+                column.append(np.fromiter(map(ids.__getitem__, words), dtype=np.int32, count=len(words)))
+                done += sum(map(len, lines))
+                progress(done, total, "characters")
         lengths[split] = column.length
     progress(total, total, "characters")
     words_by_id = pa.table({"word": pa.array(list(ids), pa.string())})

@@ -11,33 +11,30 @@ from torch import Tensor
 
 from storage.errors import MeasurementError
 from tasks.data.metrics import METRICS, perplexity
-from tasks.data.samples import Batch
+from tasks.data.samples import Batch, Description, listed
 from tasks.data.scores import BatchResults, Score, Scored
 from tasks.job import Progress, silent
 from tasks.outputs import Call, tensors_of
 from tasks.results import Contributions
 
+# Metrics of `tasks.data.metrics.METRICS` that compare outputs with class numbers.
+OF_CLASSES = frozenset({"accuracy", "top5", "f1-macro", "auroc", "loss", "perplexity"})
+
 
 @dataclass(frozen=True)
 class Quality:
-    """The result of evaluating `count` samples.
+    """The result of evaluating `count` samples: the mean of the tensor ``quality`` in ``samples``, or resampled."""
 
-    ``metric`` names the metric that the gate checks; it is the mean of the ``quality`` tensor in ``samples``, float32
-    [N], or is computed for resamples by ``resample``. ``contributions`` determines how the confidence interval of a
-    quality difference is computed. ``mode`` names the evaluation procedure, such as ``rows apart``. ``constant`` is the
-    quality of the best constant answer, or None if it is unknown.
-    """
-
-    metric: str
+    metric: str  # the metric that the gate checks
     value: float
     higher_is_better: bool
     metrics: dict[str, float]
     samples: dict[str, Tensor]
     count: int
-    mode: str = "plain"
+    mode: str = "plain"  # the evaluation procedure, such as ``rows apart``
     contributions: Contributions = "independent"
     resample: Callable[[], Tensor] | None = None
-    constant: float | None = None
+    constant: float | None = None  # the quality of the best constant answer, if it is known
 
     def paired(self) -> dict[str, Tensor]:
         """Return `samples` with the numbers that paired comparisons need; this can take long for resampled metrics."""
@@ -45,13 +42,13 @@ class Quality:
 
 
 def _with_outputs(
-    call: Call, batches: Iterable[Batch], total: int, progress: Progress, unit: str
+    call: Call, batches: Iterable[Batch], total: int, progress: Progress
 ) -> Iterator[tuple[Batch, Tensor]]:
     done = 0
     for batch in batches:
         yield batch, checked_outputs(call(*batch.inputs), batch.size)
         done += batch.size
-        progress(done, total, unit)
+        progress(done, total, "samples")
 
 
 @torch.inference_mode()
@@ -65,20 +62,18 @@ def evaluate_batches(
     also: Mapping[str, str] | None = None,
     classes: int = 0,
     progress: Progress = silent,
-    unit: str = "samples",
 ) -> Quality:
-    """Call a model on all batches, and score the model's first output.
-
-    `apart` says whether each batch contains a single row, `also` maps result names to additional metrics, and `classes`
-    is the minimum number of logits per row.
-    """
+    """Score a model's first output; `also` names additional metrics, and `classes` is the minimum number of logits."""
     scores = {metric.name: metric} | {name: METRICS[other] for name, other in (also or {}).items()}
     results = {name: BatchResults() for name in scores}
     targets: list[Tensor] = []
     width = 0
-    for batch, outputs in _with_outputs(call, batches, total, progress, unit):
-        if classes:
-            _check_logits(outputs, classes)
+    for batch, outputs in _with_outputs(call, batches, total, progress):
+        if classes and (outputs.dim() != 2 or outputs.shape[1] < classes):  # further axes would broadcast the labels
+            raise MeasurementError(
+                f"the model returns logits of shape {list(outputs.shape)}, but the data set has {classes} classes.",
+                hint="Return logits of shape [rows, classes].",
+            )
         assert batch.target is not None
         targets.append(batch.target)
         width = outputs.shape[1] if outputs.dim() > 1 else 1
@@ -91,12 +86,10 @@ def evaluate_batches(
 
 
 @torch.inference_mode()
-def outputs_in_order(
-    call: Call, batches: Iterable[Batch], total: int, progress: Progress = silent, unit: str = "samples"
-) -> Tensor:
+def outputs_in_order(call: Call, batches: Iterable[Batch], total: int, progress: Progress) -> Tensor:
     """Call a model on all batches; return the first output for every sample, [N, …], in sample order."""
     results = BatchResults()
-    for batch, outputs in _with_outputs(call, batches, total, progress, unit):
+    for batch, outputs in _with_outputs(call, batches, total, progress):
         results.batches.append({"output": outputs.clone()})  # a runtime may reuse its output buffers
         results.rows.extend(batch.rows or ())
     return results.complete("output")
@@ -110,8 +103,7 @@ def as_quality(
     if not math.isfinite(main.value):
         raise MeasurementError(
             f"the metric {metric.name} is {main.value}, not a finite number.",
-            hint="Check the samples: auroc needs both classes, and perplexity and wer need targets. If evaluate.metric "
-            "names your own callable, make the callable return a finite number.",
+            hint="Check the samples: auroc needs both classes, for example. A metric of your own must return a number.",
         )
     return Quality(
         metric.name,
@@ -142,21 +134,24 @@ def checked_outputs(result: object, rows: int) -> Tensor:
             hint="Change the model so that its first output has one row for each input row.",
         )
     if outputs.is_floating_point() and not outputs.isfinite().all():
-        raise MeasurementError(
-            "the model returns NaN or infinities.",
-            hint="Check whether the float model's outputs are finite.",
-        )
+        raise MeasurementError("the model returns NaN or infinities.", hint="Check the float model's outputs.")
     return outputs
 
 
-def _check_logits(logits: Tensor, classes: int) -> None:
-    if logits.dim() != 2:
-        raise MeasurementError(  # refuse additional axes, because the labels would be broadcast
-            f"the model returns logits of shape {list(logits.shape)}, not [rows, classes].",
-            hint="Add a Flatten layer at the end of the model.",
-        )
-    if logits.shape[1] < classes:
+def check_labels(outputs: Tensor, data: Description, *, named: bool) -> None:
+    """Compare the data's classes with a model's scores, [B, K, …], or a binary classifier's, [B] or [B, 1]."""
+    several = outputs.dim() > 1 and outputs.shape[1] > 1
+    count = outputs.shape[1] if several else 2
+    returned = f"the model returns {count} logits per row" if several else "the model returns one score per row"
+    if named and data.classes and len(data.classes) != count:
         raise MeasurementError(
-            f"the model returns {logits.shape[1]} logits per row, but the data set has {classes} classes.",
-            hint="Correct model.num_classes or the factory's arguments.",
+            f"{returned}, but the data has {len(data.classes)} classes: {listed(data.classes)}.",
+            hint=f"Set data.classes to the names of all {count} classes, in the order of the model's outputs.",
+        )
+    lowest, highest = data.label_range or (0, 0)
+    if lowest < 0 or highest >= count:
+        raise MeasurementError(
+            f"{returned}, for the class numbers 0 to {count - 1}, but the labels range from {lowest} to {highest}.",
+            hint=f"Number the classes from 0 to {count - 1}. For a table, you can instead set data.classes to the "
+            "labels in the order of the outputs. If the targets are not classes, choose another evaluate.metric.",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +17,6 @@ from storage.digest import digest_of, file_digest
 from storage.errors import InputError
 from storage.errors import shown as as_shown
 from tasks.archive import open_source
-from tasks.data.labels import absence_note, numbered
-from tasks.data.loading import shortened
 from tasks.data.pictures import (
     FORMATS,
     PictureWriter,
@@ -27,8 +25,9 @@ from tasks.data.pictures import (
     UnreadableError,
     find_or_write_pictures,
     open_image,
+    preprocessing,
 )
-from tasks.data.samples import Description
+from tasks.data.samples import Description, absence_note, numbered, shortened
 from tasks.data.sections import ImageFolder, Pictures
 from tasks.job import Progress, Workspace
 from tasks.refs import DatasetRef
@@ -37,8 +36,8 @@ from tasks.sources import code_digest
 _SUFFIXES = frozenset(suffix for suffix, format in Image.registered_extensions().items() if format in FORMATS)
 _NOT_CLASSES = frozenset({"__MACOSX"})  # a folder that macOS adds to archives
 _SPLITS: dict[str, Split] = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
-# Keys that are not in the digest: the images' location, and keys that `Preprocessing` replaces.
-_NOT_CONTENT = {"uri", "sha256", "root", "download", "transforms", "image_size"}
+_LOCATION = {"uri", "sha256", "root", "download"}  # keys that are not in the digest
+_MOST_UNREADABLE = 0.01  # largest share of unreadable images, which are skipped
 
 Quotas = Mapping[Split, int | None]
 Notes = tuple[str, ...]
@@ -46,16 +45,12 @@ Notes = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """A sequence of images that is divided among one or more splits.
-
-    ``read(i)`` returns the i-th image or raises `UnreadableError`. The ``quotas`` are filled in order; ``None`` takes
-    all remaining images.
-    """
+    """A sequence of images that is divided among one or more splits."""
 
     names: Sequence[str]
     labels: Sequence[int]
-    read: Callable[[int], Image.Image]
-    quotas: Quotas
+    read: Callable[[int], Image.Image]  # returns the i-th image, or raises `UnreadableError`
+    quotas: Quotas  # filled in order; ``None`` takes all remaining images
 
 
 def training_quotas(size: int, shares: Mapping[Split, float], calibration: int) -> Quotas:
@@ -69,20 +64,15 @@ def training_quotas(size: int, shares: Mapping[Split, float], calibration: int) 
 
 def prepare_pictures(
     data: Pictures,
-    geometry: Preprocessing,
     content: Mapping[str, object],
     open_parts: Callable[[], tuple[Sequence[str], Sequence[Part], Notes]],
     workspace: Workspace,
 ) -> DatasetRef:
-    """Find an image data set in the store, or create it.
-
-    `content` identifies the images and the code that reads them. `open_parts` returns the class names, `Part` objects,
-    and notes.
-    """
+    """Find the image data set that `content` identifies, or create it from classes, parts and notes."""
+    geometry = preprocessing(data)
     made_from = {
         **content,
-        "data": data.model_dump(mode="json", exclude=_NOT_CONTENT),
-        "preprocessing": asdict(geometry),
+        "data": data.model_dump(mode="json", exclude=_LOCATION),
         "libraries": {module.__name__: module.__version__ for module in (PIL, torchvision)},
     }
 
@@ -90,13 +80,11 @@ def prepare_pictures(
         classes, parts, notes = open_parts()
         unreadable = _add_all(writer, parts, geometry, data.seed, workspace.progress)
         total = sum(len(part.names) for part in parts)
-        allowed: float = getattr(data, "max_corrupt_share", 0)
-        if len(unreadable) > allowed * total:
+        if len(unreadable) > _MOST_UNREADABLE * total:
             reasons = shortened([f"{name} ({reason})" for name, reason in sorted(unreadable.items())])
             raise InputError(
-                f"{len(unreadable)} of {total} images cannot be read, but the allowed share is {allowed:.1%}. "
-                f"Unreadable images: {'; '.join(reasons)}.",
-                hint="Repair or remove these images, or increase data.max_corrupt_share.",
+                f"{len(unreadable)} of {total} images cannot be read: {'; '.join(reasons)}.",
+                hint=f"Repair or remove these images; only {_MOST_UNREADABLE:.0%} of the images are skipped.",
             )
         return Description(
             splits={},
@@ -154,7 +142,7 @@ class Layout:
     notes: Notes = ()
 
 
-def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
+def prepare_image_folder(data: ImageFolder, workspace: Workspace) -> DatasetRef:
     """Decode, resize and split the images in a directory or an archive."""
     downloads = workspace.store.root / "downloads"
     with open_source(data.uri, downloads, sha256=data.sha256, progress=workspace.progress) as source:
@@ -174,7 +162,7 @@ def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: 
             read_layout = layout or find()
             return read_layout.classes, _parts(read_layout, data), read_layout.notes
 
-        return prepare_pictures(data, geometry, content, open_parts, workspace)
+        return prepare_pictures(data, content, open_parts, workspace)
 
 
 def find_layout(folder: Path, shown: str = "", stated: Sequence[str] = ()) -> Layout:
@@ -201,11 +189,9 @@ def find_layout(folder: Path, shown: str = "", stated: Sequence[str] = ()) -> La
 
 
 def _split_folders(root: Path, shown: str, stated: Sequence[str]) -> dict[Split, Path]:
-    """Return the folder of each split; without split folders, `root` is ``train``.
-
-    A folder with the name of a split is a class if it contains no folders of images, or `stated` contains its name.
-    """
+    """Return the folder of each split; without split folders, `root` is ``train``."""
     children = _folders(root)
+    # A folder with the name of a split is a class if it contains no folders of images, or `stated` contains its name.
     parts = [
         child
         for child in children

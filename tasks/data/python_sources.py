@@ -6,17 +6,16 @@ import ast
 import io
 import random
 import re
-import sys
 import sysconfig
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from storage.errors import ConfigurationError
 from tasks.data.sections import PythonSources
 
 Sample = tuple[str, str]  # text and class
+Columns = dict[str, list[str]]
 CLASSES = ("code", "comment", "docstring", "message")
 # Leave out tests, generated tables, and packages that some distributions lack.
 _LEFT_OUT = frozenset(
@@ -34,8 +33,8 @@ def library_files() -> dict[str, Path]:
     return {str(name): path for name, path in files.items() if not _LEFT_OUT & set(name.parts)}
 
 
-def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
-    """Return each split's texts with their classes."""
+def sample_sources(data: PythonSources) -> dict[str, Columns]:
+    """Return each split's columns ``text`` and ``label``."""
     units: dict[str, list[Path]] = {}
     for name, path in library_files().items():
         units.setdefault(name.partition("/")[0].removesuffix(".py"), []).append(path)
@@ -46,15 +45,12 @@ def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
     used: set[str] = set()
     for split, size in sizes.items():
         samples[split] = _draw(names, units, -(-size // len(CLASSES)), used, data.seed)[:size]
-        if len(samples[split]) < size:
-            raise ConfigurationError(
-                f"The standard library of this Python ({sys.executable}) provides only {len(samples[split])} of the "
-                f"{size} texts that the {split} split needs.",
-                hint="Install a complete CPython, set smaller sizes in [data], or use your own texts.",
-            )
-    samples["calibration"] = samples["train"][: data.calibration]
-    samples["train"] = samples["train"][data.calibration :]
-    return samples
+    drawn = samples["train"]
+    samples |= {"calibration": drawn[: data.calibration], "train": drawn[data.calibration :]}
+    return {
+        split: {"text": [text for text, _ in rows], "label": [label for _, label in rows]}
+        for split, rows in samples.items()
+    }
 
 
 def _draw(names: list[str], units: Mapping[str, list[Path]], count: int, used: set[str], seed: int) -> list[Sample]:

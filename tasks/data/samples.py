@@ -1,14 +1,12 @@
-"""Data sets, stored as artifacts so that every host uses the same samples.
+"""Data sets, stored as artifacts: ``samples.json`` (see `Description`), and a NumPy file for each column of a split.
 
-An artifact contains ``samples.json`` (see `Description`), and a NumPy file for each column of a split. In a ragged
-column, such as a column of texts or padded batches, records have different shapes. A ragged column's file contains the
-values of all records; another file, ``<split>.<column>.shapes.npy``, contains the shapes, int64 [records, axes].
+In a ragged column, records have different shapes, which ``<split>.<column>.shapes.npy`` contains.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.digest import digest_of, file_digest
-from storage.errors import InputError
+from storage.errors import InputError, did_you_mean
 from tasks.refs import DatasetRef, Frozen
 
 KIND = "samples"
@@ -31,6 +29,8 @@ _STREAM = {"tokens"}  # columns of a stream of tokens
 ROWS = "-rows"  # suffix of a split that contains another split's samples as collated batches of one row
 IGNORED = -100  # target that cross-entropy ignores
 _TOKENS_PER_SAMPLE = 16  # number of stream tokens that count as one sample
+SORTED = "the classes found, in sorted order; the order must be that of the model's outputs"
+_MOST_LINES, LONGEST_LINE = 10, 200
 
 
 class Description(Frozen):
@@ -43,8 +43,7 @@ class Description(Frozen):
     label_range: tuple[int, int] | None = None  # smallest and largest integer target in any split, without IGNORED
     vocabulary: int = 0  # number of token ids; 0 if the inputs are not tokens
     sample_shape: tuple[int, ...] = ()  # shape of a sample, without the batch axis
-    # Images are scaled to the range 0…1 and normalized per channel when they are read. Tables are standardized before
-    # they are stored.
+    # Images are scaled to the range 0…1 and normalized when they are read, tables are standardized when stored.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     features: tuple[str, ...] = ()  # names of a table's feature columns
@@ -52,7 +51,6 @@ class Description(Frozen):
     padding: int = 0  # id of the token that pads texts
     cut: int = 0  # number of texts that were cut to the maximum length
     skipped: tuple[str, ...] = ()  # names of images that could not be read
-    duplicates: int = 0  # number of duplicate images that were left out
     notes: tuple[str, ...] = ()  # notes for the user about how the samples were prepared
     calibration_digest: str = ""  # SHA-256 of the calibration split's files; ``""`` if the split is missing
 
@@ -92,11 +90,9 @@ def find_or_write(
     digest = artifact_digest(KIND, made_from)
     if store.find(KIND, digest) is None:
         with store.create(KIND, digest, made_from) as folder:
-            description = fill(folder)
-            calibration = {path.name: file_digest(path) for path in sorted(folder.glob("calibration.*"))}
-            if calibration:
-                description = description.model_copy(update={"calibration_digest": digest_of({"files": calibration})})
-            description = description.model_copy(update={"label_range": _label_range(folder)})
+            description = fill(folder).model_copy(update={"label_range": _label_range(folder)})
+            if files := {path.name: file_digest(path) for path in sorted(folder.glob("calibration.*"))}:
+                description = description.model_copy(update={"calibration_digest": digest_of({"files": files})})
             (folder / DESCRIPTION).write_text(description.model_dump_json(indent=1), encoding="utf-8")
     stored = read_description(DatasetRef(kind=KIND, digest=digest, splits={}), store)
     shared = stored.model_dump(include={"splits", "vocabulary", "sample_shape", "calibration_digest", "notes"})
@@ -232,18 +228,13 @@ class Samples:
         if values.dtype != torch.uint8 or not self.description.mean:
             return values
         mean, std = (
-            torch.tensor(channels, dtype=torch.float32).view(1, -1, 1, 1)
-            for channels in (self.description.mean, self.description.std)
+            torch.tensor(by_channel).view(1, -1, 1, 1) for by_channel in (self.description.mean, self.description.std)
         )
         return values.float().div_(255).sub_(mean).div_(std)
 
 
 def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Samples:
-    """Open a split without reading its data; changes to the tensors are never written to the files.
-
-    ``dataset.judged_on`` names the split to open as the test split, and ``dataset.at_most`` limits the number of test
-    samples.
-    """
+    """Open a split; ``dataset.judged_on`` and ``dataset.at_most`` choose and limit the test samples."""
     folder, description = store.path(dataset.kind, dataset.digest), read_description(dataset, store)
     is_judged = split.removesuffix(ROWS) == "test"
     split = dataset.judged_on + split.removeprefix("test") if is_judged else split
@@ -273,3 +264,30 @@ def _open_column(folder: Path, split: str, name: str) -> Column:
         return Column(values)
     shapes = np.load(path, allow_pickle=False).tolist()
     return Column(values, tuple(tuple(side for side in shape if side >= 0) for shape in shapes))
+
+
+def numbered(found: Collection[str], stated: Sequence[str], source: str, key: str = "data.classes") -> tuple[str, ...]:
+    """Return the class names, indexed by class number: `stated` or, by default, the found names in sorted order."""
+    if stated and (unknown := sorted(set(found) - set(stated))):
+        raise InputError(
+            f"{source} contains classes that {key} lacks: {listed(unknown)}{did_you_mean(unknown[0], stated)}.",
+            hint=f"Correct these labels, or add the classes to {key} in the order of the model's outputs.",
+        )
+    return tuple(stated or sorted(found))
+
+
+def absence_note(classes: Sequence[str], found: Collection[str]) -> tuple[str, ...]:
+    """Return a note about classes without samples, or ``()`` if there are none."""
+    absent = [name for name in classes if name not in found]
+    return (f"these classes have no samples: {listed(absent)}",) if absent else ()
+
+
+def shortened(lines: Sequence[str]) -> list[str]:
+    """Return the first lines; if lines are omitted, append a line with the number of omitted lines."""
+    rest = len(lines) - _MOST_LINES
+    return [line[:LONGEST_LINE] for line in lines[:_MOST_LINES]] + [f"and {rest} more"] * (rest > 0)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join quoted names."""
+    return ", ".join(shortened([f'"{name}"' for name in names]))

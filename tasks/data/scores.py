@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import torch
@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from storage.errors import MeasurementError
-from tasks.data.constants import Constant
 from tasks.results import Contributions
 from tasks.user_code import opened
 
 RESAMPLES = 1000
 
+Constant = Callable[[Sequence[Tensor], int], float]
 Rows = Callable[[Tensor, Tensor], Tensor]
+Columns = NDArray[np.float64]
 Weighted = Callable[[NDArray[np.int64]], float]
 
 
@@ -61,19 +62,12 @@ class Scored:
 
 @dataclass(frozen=True)
 class Score(ABC):
-    """A metric that takes outputs and targets batch by batch, and then computes one number.
-
-    ``constant`` computes the quality of the best constant answer, and is None if that quality is unknown.
-    """
+    """A metric that takes outputs and targets batch by batch, and then computes one number."""
 
     name: str
     higher_is_better: bool
-    constant: Constant | None = field(default=None, kw_only=True)
-
-    @property
-    def is_percentage(self) -> bool:
-        """Whether the metric is a percentage; if so, differences are in percentage points."""
-        return False
+    constant: Constant | None = field(default=None, kw_only=True)  # computes the quality of the best constant answer
+    is_percentage: bool = field(default=False, kw_only=True)  # whether each row's value is either 0 or 100
 
     @abstractmethod
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -86,18 +80,11 @@ class Score(ABC):
 
 @dataclass(frozen=True)
 class RowScore(Score):
-    """A metric that is the mean of one value per row, divided by ``scale`` before their mean is computed."""
+    """A metric that is the mean of one value per row."""
 
     rows: Rows
-    contributions: Contributions = "independent"
     prediction: Callable[[Tensor], Tensor] | None = None
     keeps_output: bool = True
-    scale: float = 1.0
-
-    @property
-    def is_percentage(self) -> bool:
-        """Whether each row's value is either 0 or 100."""
-        return self.contributions == "right-or-wrong"
 
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Return each row's value and the row's prediction or output."""
@@ -113,61 +100,32 @@ class RowScore(Score):
         quality = results.complete("quality")
         optional = {name: results.joined(name) for name in ("prediction", "output")}
         samples = {"quality": quality.float()} | {name: t for name, t in optional.items() if t is not None}
-        # Divide percentages by 100 first, so that the mean is computed from zeros and ones.
-        mean = self.scale * (quality / self.scale).mean(dtype=torch.float64).item()
-        return Scored(mean, samples, self.contributions)
+        contributions: Contributions = "right-or-wrong" if self.is_percentage else "independent"
+        return Scored(quality.mean(dtype=torch.float64).item(), samples, contributions)
 
 
 @dataclass(frozen=True)
 class SetScore(Score):
-    """A metric that needs all rows together, such as macro F1.
+    """A metric that needs all rows together, such as macro F1."""
 
-    ``reduce`` maps the outputs for B rows to a tensor of shape [B]. ``prepare`` takes the reduced outputs and the
-    classes, [N], and returns a function that computes the metric from the row weights.
-    """
-
-    reduce: Callable[[Tensor], Tensor]
-    prepare: Callable[[NDArray[np.generic], NDArray[np.generic]], Weighted]
-    reduced_name: str
+    parts: Rows  # each row's numbers, float64 [B, 2]
+    prepare: Callable[[Columns], Weighted]  # takes the parts of all rows, [N, 2]
+    first: str = ""  # name under which the first number of each row is stored
 
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return the reduced outputs and the classes."""
-        reduced = self.reduce(outputs)
-        require_classes(reduced, target)
-        return {self.reduced_name: reduced, "target": target}
-
-    def conclude(self, results: BatchResults) -> Scored:
-        """Compute the metric for all rows."""
-        reduced, target = results.complete(self.reduced_name), results.complete("target").numpy()
-        value, size = self.prepare(reduced.numpy(), target), len(target)
-
-        def resample() -> Tensor:
-            return resampled(lambda rows: value(np.bincount(rows, minlength=size)), size)
-
-        return Scored(value(np.ones(size, dtype=np.int64)), {self.reduced_name: reduced}, resample=cache(resample))
-
-
-@dataclass(frozen=True)
-class RatioScore(Score):
-    """A metric based on a ratio of sums of each row's ``parts``, a numerator and a denominator, float64 [B, 2]."""
-
-    parts: Rows
-    value: Callable[[float], float] = float
-
-    def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return the numerator and denominator of each row."""
+        """Return each row's numbers."""
         return {"parts": self.parts(outputs, target)}
 
     def conclude(self, results: BatchResults) -> Scored:
         """Compute the metric for all rows."""
-        parts = results.complete("parts").numpy()
-        resample = partial(resampled, lambda rows: self.ratio(parts[rows]), len(parts))
-        return Scored(self.ratio(parts), {}, resample=cache(resample))
+        parts = results.complete("parts")
+        value, size = self.prepare(parts.numpy()), len(parts)
 
-    def ratio(self, parts: NDArray[np.float64]) -> float:
-        """Compute the metric, or NaN if the denominators sum to 0."""
-        numerator, denominator = parts.sum(0).tolist()
-        return self.value(numerator / denominator) if denominator else float("nan")
+        def resample() -> Tensor:
+            return resampled(lambda rows: value(np.bincount(rows, minlength=size)), size)
+
+        samples = {self.first: parts[:, 0]} if self.first else {}
+        return Scored(value(np.ones(size, dtype=np.int64)), samples, resample=cache(resample))
 
 
 @dataclass(frozen=True)
@@ -219,11 +177,9 @@ class OwnScore(Score):
         """Return the metric's result as float64: one number for all rows, or one number for each row."""
         number = torch.as_tensor(result, dtype=torch.float64) if isinstance(result, int | float | Tensor) else None
         if number is None or tuple(number.shape) not in ((), (rows,)):
-            kind = f"an object of type {type(result).__name__}"
-            if number is not None:
-                kind = f"a tensor of shape {list(number.shape)}"
+            shape = "" if number is None else f" of shape {list(number.shape)}"
             raise MeasurementError(
-                f'evaluate.metric "{self.reference}" returned {kind} for {rows} rows.',
+                f'evaluate.metric "{self.reference}" returned a {type(result).__name__}{shape} for {rows} rows.',
                 hint="Return one number for all rows, or a tensor with one number for each row.",
             )
         return number
@@ -236,16 +192,11 @@ def resampled(value: Callable[[NDArray[np.int64]], float], samples: int) -> Tens
 
 
 def require_classes(guess: Tensor, target: Tensor) -> None:
-    """Raise `MeasurementError` unless the targets contain one class per row."""
+    """Raise an error unless the targets contain one class per row."""
     if target.shape != guess.shape or target.is_floating_point():
         raise MeasurementError(
             f"the metric needs one class per row (int64 targets of shape [rows]), but the data has "
             f"{describe_target(target)}.",
-            hint="Correct the targets, or choose another evaluate.metric.",
-        )
-    if target.numel() and int(target.min()) < 0:
-        raise MeasurementError(
-            f"the data contains the class {int(target.min())}, but classes are numbered from 0.",
             hint="Correct the targets, or choose another evaluate.metric.",
         )
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, JsonValue, PositiveInt
+from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PositiveInt, model_validator
 
 from tasks.workload.base import Kind, Reference, Section, Sha256, TableFile
 
 # torchvision's interpolation methods for Pillow images.
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "hamming", "box"]
 # Metrics for models of any kind, implemented in `tasks.data.metrics.METRICS`.
-Metric = Literal["accuracy", "top5", "f1-macro", "auroc", "loss", "mse", "mae", "perplexity", "wer"]
+Metric = Literal["accuracy", "top5", "f1-macro", "auroc", "loss", "mse", "mae", "perplexity"]
 BATCH = "batch"  # name of the row axis in ``data.axes``
 
 
@@ -55,10 +55,7 @@ class TextCorpus(Kind):
 
 
 class PythonSources(Kind):
-    """Comments, docstrings, error messages and code from Python's standard library, for classification.
-
-    All texts from one library module or package are in the same split.
-    """
+    """Comments, docstrings, error messages and code from Python's standard library, for classification."""
 
     kind: Literal["python-sources"]
     train: PositiveInt = 6000
@@ -87,15 +84,11 @@ class TextTable(TableFile):
 class Transforms(Section):
     """Transforms that turn images into tensors."""
 
-    preset: Literal["none", "weights"] = "none"
-    """`weights` selects the transforms that are published with the checkpoint's weights."""
     resize: PositiveInt | None = None
-    """Length, in pixels, of an image's shorter side after resizing."""
-    crop: PositiveInt | None = None
-    """Side length, in pixels, of the square that is cropped from the middle."""
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    """Length, in pixels, of an image's shorter side after resizing; by default, `image_size`."""
+    mean: tuple[float, ...] = Field(default=(0.485, 0.456, 0.406), min_length=3, max_length=3)
     """Mean of each channel, subtracted from the pixel values."""
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    std: tuple[PositiveFloat, ...] = Field(default=(0.229, 0.224, 0.225), min_length=3, max_length=3)
     """Standard deviation of each channel, by which the pixel values are divided."""
     interpolation: Interpolation = "bilinear"
     """Interpolation method for resizing."""
@@ -127,7 +120,7 @@ class Pictures(Kind):
 
     keeps_calibration_apart: ClassVar[bool] = True
     image_size: PositiveInt = 224
-    """Height and width of an image in pixels."""
+    """Height and width of an image in pixels; larger images are cropped to their middle."""
     transforms: Transforms = Transforms()
     """Transforms that turn images into tensors."""
     calibration: PositiveInt = 256
@@ -136,6 +129,12 @@ class Pictures(Kind):
     """Fraction of the training images to set aside for validation."""
     seed: int = 0
     """Seed for dividing the images into splits."""
+
+    @model_validator(mode="after")
+    def _images_are_not_smaller_than_their_crop(self) -> Self:
+        if (self.transforms.resize or self.image_size) < self.image_size:
+            raise ValueError(f"transforms.resize is less than image_size; set it to {self.image_size} or more")
+        return self
 
 
 class ImageFolder(Pictures):
@@ -150,8 +149,6 @@ class ImageFolder(Pictures):
     """Expected SHA-256 of the archive."""
     test_share: float = Field(default=0.2, gt=0, lt=1)
     """Fraction of the training images to use as the test split if the `test/` folder is missing."""
-    max_corrupt_share: float = Field(default=0.01, ge=0, le=1)
-    """Maximum fraction of unreadable images, which are skipped; a larger fraction is an error."""
 
 
 class TorchvisionDataset(Pictures):
@@ -167,10 +164,7 @@ class TorchvisionDataset(Pictures):
 
 
 class FactoryData(Kind):
-    """Splits from a callable that returns a mapping with the keys ``calibration`` and ``test``.
-
-    Each value of the mapping is a map-style data set, whose items are (inputs, target) pairs.
-    """
+    """Splits from a callable that returns a mapping of map-style data sets, whose items are (inputs, target) pairs."""
 
     kind: Literal["factory"]
     factory: Reference
@@ -182,10 +176,7 @@ class FactoryData(Kind):
     batch_size: PositiveInt = 32
     """Number of items that `collate` receives in one call."""
     files: tuple[str, ...] = ()
-    """Paths of the files that the callable reads, relative to the workload file's folder.
-
-    If a file changes, the data is prepared again.
-    """
+    """Paths, relative to the workload file's folder, of files that the callable reads; a changed file is read again."""
     axes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Axis names for each input, with `""` for an axis of constant length; by default, axis 0 is `batch`."""
 
@@ -198,9 +189,6 @@ class TableData(TableFile):
     target: str
     """Name of the column to predict. Floats and decimals are numeric targets; all other values are classes."""
     classes: ClassNames = ()
-    """Values of the target column in the order of the model's outputs.
-
-    By default, integers are class numbers, and texts are numbered in sorted order.
-    """
+    """Values of the target column in the order of the outputs; by default, integers, or texts in sorted order."""
     standardize: bool = True
     """Whether to standardize features with the mean and standard deviation of the `train` split."""

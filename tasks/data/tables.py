@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from storage.errors import InputError, first_line
+from storage.errors import InputError
 from storage.transfer import fetch
-from tasks.data.labels import absence_note, numbered
-from tasks.data.samples import TARGET, Description, find_or_write, write_split
+from tasks.data.samples import TARGET, Description, absence_note, find_or_write, numbered, write_split
 from tasks.data.sections import TableData
 from tasks.job import Workspace
+from tasks.libraries import reported_as
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 from tasks.workload.base import TableFile
@@ -60,13 +60,9 @@ def columns_of(path: Path) -> dict[str, bool]:
 
 
 def _read(path: Path, kind: str) -> pa.Table:
-    try:
+    hint = "Correct the file, or set data.kind to the file's format."
+    with reported_as(f"{path} cannot be read as a {kind} file", hint):
         return _READERS[kind](path)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(
-            f"{path} cannot be read as a {kind} file: {first_line(error)}.",
-            hint="Correct the file, or set data.kind to the file's format.",
-        ) from error
 
 
 def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np.int64]]:
@@ -148,13 +144,9 @@ def _write(table: pa.Table, data: TableData, name: str, folder: Path) -> Descrip
 
 
 def _numbers(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> npt.NDArray[np.float64]:
-    try:
+    failed = f'The column "{name}" of type {column.type} cannot be converted to numbers'
+    with reported_as(failed, "Remove the column from data.features, or encode it as numbers."):
         values = np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
-    except pa.ArrowException as error:
-        raise InputError(
-            f'The column "{name}" of type {column.type} cannot be converted to numbers: {first_line(error)}.',
-            hint="Remove this column from data.features, or encode it as numbers.",
-        ) from error
     if not np.isfinite(values).all():
         raise InputError(
             f'The column "{name}" contains NaN or infinities.', hint="Correct or remove the affected rows."

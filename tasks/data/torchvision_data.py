@@ -4,109 +4,75 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import partial
 
 import torchvision
 from PIL import Image
 from torchvision.datasets import VisionDataset
 
 from storage.digest import digest_of
-from storage.errors import ConfigurationError, InputError, did_you_mean
-from storage.remote import Broken, with_retries
-from storage.transient import is_transient
+from storage.errors import ConfigurationError, did_you_mean
+from storage.remote import with_retries
 from tasks.data.picture_sets import Notes, Part, Quotas, prepare_pictures, training_quotas
-from tasks.data.pictures import Preprocessing, Split, UnreadableError
+from tasks.data.pictures import UnreadableError, readable
 from tasks.data.sections import TorchvisionDataset
 from tasks.job import Workspace
+from tasks.libraries import LibraryError, reported_as
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
 # Attributes in which torchvision's data sets store labels; reading them from samples would decode the images.
-_LABELS = ("targets", "labels", "_labels", "y")
-_HELD_OUT_SPLITS = ("test", "val", "valid")
+_LABELS = ("targets", "labels", "_labels")
 
 
-def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
-    """Resize and split a labelled image set from torchvision.
-
-    The data set's held-out part (``train=False``, or the ``test``, ``val`` or ``valid`` split) becomes the test split.
-    If there is no held-out part, the fraction ``valid_share`` of all samples becomes the test split. A further held-out
-    part becomes the valid split; otherwise, validation samples come from the training part, as calibration samples do.
-    """
-    train, test, valid = _open(data)
+def prepare_torchvision(data: TorchvisionDataset, workspace: Workspace) -> DatasetRef:
+    """Resize and split a labelled image set; its held-out part becomes the test split."""
+    train, test = _open(data)
 
     def open_parts() -> tuple[Sequence[str], Sequence[Part], Notes]:
-        held_out: dict[Split, VisionDataset | None] = {"test": test, "valid": valid}
-        missing = [split for split, part in held_out.items() if part is None]
-        quotas = training_quotas(len(train), dict.fromkeys(missing, data.valid_share), data.calibration)
-        parts = [_part(part, {split: None}) for split, part in held_out.items() if part is not None]
-        parts.append(_part(train, quotas))
+        quotas = training_quotas(len(train), {"valid": data.valid_share}, data.calibration)
+        parts = [_part(test, {"test": None}), _part(train, quotas)]
         count = 1 + max(label for part in parts for label in part.labels)
         names = [str(name) for name in getattr(train, "classes", ())]
         return names if len(names) >= count else [str(label) for label in range(count)], parts, ()
 
-    content = [digest_of({"labels": _labels(part)}) for part in (train, test, valid) if part is not None]
-    return prepare_pictures(data, geometry, {"content": content, "code": code_digest(__name__)}, open_parts, workspace)
+    content = [digest_of({"labels": _labels(part)}) for part in (train, test)]
+    return prepare_pictures(data, {"content": content, "code": code_digest(__name__)}, open_parts, workspace)
 
 
-def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None, VisionDataset | None]:
-    """Return the data set's parts for training, testing and validation; a missing part is ``None``."""
+def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset]:
+    """Return the data set's parts for training and testing: by `train`, or the splits train and test (or val)."""
     kind = getattr(torchvision.datasets, data.name, None)
-    if not (inspect.isclass(kind) and issubclass(kind, VisionDataset)):
+    parameters = inspect.signature(kind).parameters if inspect.isclass(kind) else {}
+    if kind is None or not parameters.keys() & {"train", "split"}:
         suggestion = did_you_mean(data.name, torchvision.datasets.__all__)
         raise ConfigurationError(
-            f'torchvision does not include the data set "{data.name}"{suggestion}.', hint="Correct data.name."
+            f'torchvision does not include a data set "{data.name}" with a training and a test part{suggestion}.',
+            hint='Correct data.name, or use data.kind = "image-folder" with one folder of images per class.',
         )
-    parameters = inspect.signature(kind).parameters
-    if data.download and "download" not in parameters:
-        raise ConfigurationError(
-            f'torchvision cannot download the data set "{data.name}".',
-            hint="Put the data set's files into data.root, and set data.download = false.",
-        )
-    general = {"root": data.root, "download": data.download}
-    make = partial(_make, kind, data, **{name: general[name] for name in general.keys() & parameters})
+
+    def make(**arguments: object) -> VisionDataset:
+        arguments |= {"root": data.root} | ({"download": data.download} if "download" in parameters else {})
+        failed = f'torchvision\'s data set "{data.name}" cannot be read from {data.root}'
+        hint = "Put the data set's files into data.root, or set data.download = true and connect to a network."
+        with reported_as(failed, hint):
+            dataset: VisionDataset = with_retries(lambda: kind(**arguments))
+        return dataset
+
     if "train" in parameters:
-        return make(train=True), make(train=False), None
-    if "split" not in parameters:
-        return make(), None, None
-    train, held_out = make(split="train"), []
-    for split in _HELD_OUT_SPLITS:
-        with suppress(ConfigurationError):  # the data set uses another name for the held-out split
-            held_out.append(make(split=split))
-    if not held_out:
-        raise ConfigurationError(
-            f'torchvision\'s data set "{data.name}" does not have a split named {" or ".join(_HELD_OUT_SPLITS)}.',
-            hint="Use another data set.",
-        )
-    return train, held_out[0], held_out[1] if len(held_out) > 1 else None
-
-
-def _make(kind: type[VisionDataset], data: TorchvisionDataset, **arguments: object) -> VisionDataset:
+        return make(train=True), make(train=False)
+    train = make(split="train")
     try:
-        return with_retries(lambda: kind(**arguments))
-    except (Broken, RuntimeError, OSError) as error:
-        raise InputError(
-            f'torchvision\'s data set "{data.name}" cannot be read from {data.root}: {error}.',
-            hint="Put the data set's files into data.root, or set data.download = true and connect to a network.",
-            transient=is_transient(error),
-        ) from error
-    except (ImportError, TypeError, ValueError) as error:
-        # The class has unsupported split names, requires additional arguments, or needs a package that is missing.
-        raise ConfigurationError(
-            f'nightquant cannot use torchvision\'s data set "{data.name}": {str(error).rstrip(".")}.',
-            hint='Use another data set, or data.kind = "image-folder" with one folder of images per class.',
-        ) from error
+        return train, make(split="test")
+    except LibraryError:
+        return train, make(split="val")  # ImageNet
 
 
 def _part(dataset: VisionDataset, quotas: Quotas) -> Part:
     name, labels = type(dataset).__name__, _labels(dataset)
 
     def read(index: int) -> Image.Image:
-        try:
+        with readable():
             image = dataset[index][0]
-        except (OSError, SyntaxError, ValueError) as error:
-            raise UnreadableError(f"{type(error).__name__}: {error}") from error
         if not isinstance(image, Image.Image):
             raise UnreadableError(f"expected an image, got {type(image).__name__}")
         return image
@@ -115,10 +81,9 @@ def _part(dataset: VisionDataset, quotas: Quotas) -> Part:
 
 
 def _labels(dataset: VisionDataset) -> list[int]:
-    attributes = (getattr(dataset, attribute, None) for attribute in _LABELS)
-    stored = next((labels for labels in attributes if labels is not None and len(labels) == len(dataset)), None)
+    stored = next((getattr(dataset, name) for name in _LABELS if hasattr(dataset, name)), ())
     try:
-        labels = list(map(int, (dataset[index][1] for index in range(len(dataset))) if stored is None else stored))
+        labels = list(map(int, stored))
     except (TypeError, ValueError):
         labels = []
     if not labels or min(labels) < 0:

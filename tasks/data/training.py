@@ -20,20 +20,14 @@ THREADS = 1
 
 @dataclass(frozen=True)
 class Training:
-    """Components that a domain provides for training.
-
-    For each step, ``epoch`` yields the completed fraction of the epoch and the step's loss. The weights come from the
-    last epoch or, if ``validate`` is set, from the epoch with the lowest validation loss. A loss of at least
-    ``hopeless`` after an epoch counts as divergence.
-    """
+    """Components that a domain provides for training; the weights come from the last epoch, or the best validated."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     schedule: torch.optim.lr_scheduler.LRScheduler
-    epoch: Callable[[], Iterator[tuple[float, Tensor]]]
+    epoch: Callable[[], Iterator[tuple[float, Tensor]]]  # for each step, the completed fraction and the loss
     largest_gradient: float | None = None
     validate: Callable[[], float] | None = None
-    hopeless: float = math.inf
 
 
 def train(
@@ -62,7 +56,7 @@ def train(
                 progress(epoch + share, settings.epochs, f"epochs, loss {current_loss:.3f}")
             if training.validate is not None:
                 current_loss = training.validate()
-            if not current_loss < training.hopeless:  # a NaN loss also counts as divergence
+            if not math.isfinite(current_loss):
                 raise MeasurementError(
                     f'Training of workload "{workload}" diverged in epoch {epoch + 1}: the loss is {current_loss}.',
                     hint="Lower checkpoint.learning_rate.",
@@ -76,17 +70,12 @@ def train(
 
 @dataclass(frozen=True)
 class FineTuning:
-    """Batches, a loss and a score for the caller's training loop.
-
-    ``batches`` yields an epoch's (inputs, targets) pairs, and draws all random numbers from the given CPU generator.
-    ``loss`` computes the scalar to minimize from training-mode outputs and targets. ``validate`` computes a score
-    (higher is better) and the mean loss on the validation split, in evaluation mode.
-    """
+    """Batches, a loss and a score for the caller's training loop."""
 
     steps_per_epoch: int
-    batches: Callable[[torch.Generator], Iterator[tuple[tuple[Tensor, ...], Tensor]]]
-    loss: Callable[[object, Tensor], Tensor]
-    validate: Callable[[nn.Module, torch.device], tuple[float, float]]
+    batches: Callable[[torch.Generator], Iterator[tuple[tuple[Tensor, ...], Tensor]]]  # (inputs, targets) of one epoch
+    loss: Callable[[object, Tensor], Tensor]  # of training-mode outputs and targets
+    validate: Callable[[nn.Module, torch.device], tuple[float, float]]  # a score (higher is better) and the mean loss
 
 
 @dataclass(frozen=True)

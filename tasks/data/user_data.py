@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, signature
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from storage.digest import file_digest
-from storage.errors import ConfigurationError, InputError, first_line
+from storage.errors import ConfigurationError, InputError
 from storage.humanize import plural
-from tasks.data.loading import shortened
-from tasks.data.samples import ROWS, TARGET, Description, find_or_write, write_split
+from tasks.data.samples import ROWS, TARGET, Description, find_or_write, shortened, write_split
 from tasks.data.sections import FactoryData
 from tasks.job import Workspace
+from tasks.libraries import reported_as
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest, user_digest
 from tasks.user_code import call, in_its_own_words
@@ -30,36 +31,20 @@ Items = Sequence[object]  # a map-style data set of (inputs, target) pairs
 def load_splits(data: FactoryData) -> Mapping[str, Items]:
     """Call ``data.factory``; refuse a result that is not a mapping of non-empty splits."""
     factory = f'data.factory "{data.factory}"'
-    splits = call("data.factory", data.factory, data.folder, **data.arguments)
-    if not isinstance(splits, Mapping):
-        raise ConfigurationError(
-            f"{factory} returned an object of type {type(splits).__name__}, not a mapping.",
-            hint='Return {"calibration": …, "test": …}, and add "train" if the workload trains weights.',
-        )
-    for split, items in splits.items():
-        if not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):
-            raise ConfigurationError(
-                f'{factory} returned an object of type {type(items).__name__} for the split "{split}", not a map-style '
-                "data set.",
-                hint="Return an object with __len__ and __getitem__, such as a torch.utils.data.Dataset or a list.",
-            )
-    needed = ("test",) if _count(splits, "train") else _NEEDED
-    if lacking := [split for split in needed if not _count(splits, split)]:
+    splits = cast("Mapping[str, Items]", call("data.factory", data.factory, data.folder, **data.arguments))
+    with in_its_own_words(f"{factory} does not return a mapping of data sets", "Return lists or map-style data sets."):
         counts = {str(split): len(items) for split, items in splits.items()}
+    if not counts.get("test") or not (counts.get("calibration") or counts.get("train")):
         raise InputError(
-            f"{factory} returned no samples for these splits: {', '.join(lacking)}. Samples returned: {counts}.",
+            f'{factory} returned no samples for "test", or for "calibration" and "train": {counts}.',
             hint='Return at least one sample for "test", and at least one for "calibration" or "train".',
         )
     return splits
 
 
-def _count(splits: Mapping[str, Items], split: str) -> int:
-    return len(splits[split]) if split in splits else 0
-
-
 def _with_calibration(splits: Mapping[str, Items]) -> tuple[Mapping[str, Items], tuple[str, ...]]:
     """Replace a missing calibration split with evenly spaced training rows; return the splits and a note."""
-    if _count(splits, "calibration"):
+    if len(splits.get("calibration", ())):
         return splits, ()
     train = splits["train"]
     count = min(len(train), _CALIBRATION)
@@ -71,9 +56,12 @@ def _with_calibration(splits: Mapping[str, Items]) -> tuple[Mapping[str, Items],
 def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -> DatasetRef:
     """Find the calibration, test and (if there is one) valid split in the store, or create them."""
     parameters = forward_parameters(model)
+    hint = "Correct the path, which is relative to the workload file."
+    with reported_as("A file in data.files cannot be read", hint):
+        files = {name: file_digest(Path(data.folder, name)) for name in data.files}
     made_from: dict[str, object] = {
         "data": data.model_dump(mode="json", exclude={"axes", "files"}),
-        "files": _digests(data),
+        "files": files,
         "parameters": parameters,
         "code": user_digest(data.folder, *filter(None, (data.factory, data.collate))),
         "torch": torch.__version__,
@@ -85,7 +73,7 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
             torch.manual_seed(0)
             splits, notes = _with_calibration(load_splits(data))
             kept = {split: splits[split] for split in _NEEDED}
-            if valid := next((splits[name] for name in _VALID if _count(splits, name)), None):
+            if valid := next((splits[name] for name in _VALID if len(splits.get(name, ()))), None):
                 kept["valid"] = valid  # a search must not choose on the data that calibrated its candidates
             for split, items in kept.items():
                 columns = _columns(data, split, items, parameters, data.batch_size, workspace)
@@ -112,23 +100,6 @@ def forward_parameters(model: nn.Module) -> list[str]:
         for parameter in signature(model.forward).parameters.values()
         if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     ]
-
-
-def first_input(model: nn.Module) -> str:
-    """Return the name of ``forward``'s first input."""
-    if parameters := forward_parameters(model):
-        return parameters[0]
-    raise ConfigurationError("The model's forward does not take any inputs.", hint="Add a parameter for the features.")
-
-
-def _digests(data: FactoryData) -> dict[str, str]:
-    try:
-        return {name: file_digest(Path(data.folder, name)) for name in data.files}
-    except OSError as error:
-        raise InputError(
-            f"data.files: {error.filename} cannot be read: {error.strerror}.",
-            hint="Correct the path, which is relative to the workload file.",
-        ) from error
 
 
 def _columns(
@@ -169,27 +140,20 @@ def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dic
     """Return the inputs keyed by the names of ``forward``'s parameters, in parameter order."""
     given = inputs if isinstance(inputs, tuple | list | Mapping) else [inputs]
     expected = parameters[: len(given)]
-    names = list(given) if isinstance(given, Mapping) else expected
-    if not given or len(expected) < len(given) or set(names) != set(expected):
-        listed = f" ({', '.join(map(str, names))})" if isinstance(given, Mapping) else ""
+    values = given if isinstance(given, Mapping) else dict(zip(expected, given, strict=False))
+    if not given or len(expected) < len(given) or set(values) != set(expected):
+        names = f" ({', '.join(map(str, given))})" if isinstance(given, Mapping) else ""
+        takes = ", ".join(parameters) or "none"
         raise ConfigurationError(
-            f"{source}: received {plural(len(given), 'input')}{listed}, but the model's forward takes "
-            f"{', '.join(parameters) or 'none'}.",
+            f"{source}: received {plural(len(given), 'input')}{names}, but the model's forward takes {takes}.",
             hint="Return values for forward's first parameters, in order or keyed by name.",
         )
-    values = given if isinstance(given, Mapping) else dict(zip(names, given, strict=True))
     return {name: _tensor(values[name], f'{source}, input "{name}"') for name in expected}
 
 
 def _tensor(value: object, source: str) -> Tensor:
-    try:
-        tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigurationError(
-            f"{source}: the value of type {type(value).__name__} cannot be converted to a tensor "
-            f"({first_line(error)}).",
-            hint="Return a tensor.",
-        ) from error
+    with in_its_own_words(f"{source}: the value cannot be converted to a tensor", "Return a tensor."):
+        tensor = torch.as_tensor(value)
     if tensor.dtype in (torch.float64, torch.bfloat16):  # NumPy lacks bfloat16
         tensor = tensor.float()
     if tensor.is_floating_point() and not tensor.isfinite().all():

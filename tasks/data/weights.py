@@ -48,8 +48,7 @@ class StateDict(OrderedDict[str, Tensor]):
                 f"checkpoint.leave_out names tensors that the file does not contain: {', '.join(unknown[:5])}.",
                 hint="Remove these names, or correct them.",
             )
-        left = set[str]().union(*matches.values())
-        if left:
+        if left := set[str]().union(*matches.values()):
             note = f"left out {len(left)} of {len(self)} tensors, which checkpoint.leave_out names"
             self.notes = (*self.notes, note)
         for key in left:
@@ -58,11 +57,9 @@ class StateDict(OrderedDict[str, Tensor]):
 
 
 def read_state(path: Path, shown: str = "") -> StateDict:
-    """Read a state dict from a safetensors or ``torch.save`` file; detect the format from the file's content.
+    """Read a state dict from a safetensors or ``torch.save`` file with PyTorch's restricted unpickler.
 
-    Pickles are read with PyTorch's restricted unpickler, which creates only tensors and plain containers. If the file
-    contains several state dicts in nested dicts, return the largest one, or averaged weights if two are equally large.
-    Error messages contain `shown` instead of the path.
+    Of several state dicts in nested dicts, return the largest one, or averaged weights if two are equally large.
     """
     shown = shown or str(path)
     try:
@@ -70,11 +67,10 @@ def read_state(path: Path, shown: str = "") -> StateDict:
             start = stream.read(9)
             stream.seek(0)
             # A safetensors file starts with the length of its JSON header; the header starts with a brace.
-            is_safetensors = start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000
-            # Pass a stream, because torch would derive the format from a path's suffix.
-            if is_safetensors:
+            if start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000:
                 loaded = load_file(path)
             else:
+                # Pass a stream, because torch would derive the format from a path's suffix.
                 with torch.serialization.safe_globals(_PLAIN):
                     loaded = torch.load(stream, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -91,10 +87,7 @@ def read_state(path: Path, shown: str = "") -> StateDict:
     found = sorted(_state_dicts(loaded), key=lambda pair: (-len(pair[1]), "ema" not in pair[0]))
     if not found:
         content = f"a dict with the keys {list(loaded)[:5]}" if isinstance(loaded, dict) else type(loaded).__name__
-        raise InputError(
-            f"{shown} contains {content}, not a state dict.",
-            hint="Save a dict that maps parameter names to tensors.",
-        )
+        raise InputError(f"{shown} contains {content}, not a state dict.", hint="Save model.state_dict().")
     (place, state), *rest = found
     # Check sizes before the first copy, because a tensor that repeats one stored value can have any size.
     if repeated := [key for key, tensor in state.items() if tensor.nbytes > tensor.untyped_storage().nbytes()]:
@@ -141,8 +134,7 @@ def read_fetched(settings: FetchedCheckpoint, workspace: Workspace) -> StateDict
 
 def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Tensor]:
     """Load a checkpoint's state dict from the store, where floating-point tensors are always float32."""
-    state: dict[str, Tensor] = load_file(store.path(checkpoint.kind, checkpoint.digest) / WEIGHTS_FILE)
-    return state
+    return load_file(store.path(checkpoint.kind, checkpoint.digest) / WEIGHTS_FILE)
 
 
 def load_checkpoint(model: nn.Module, checkpoint: CheckpointRef, store: ArtifactStore) -> None:

@@ -55,10 +55,7 @@ class Domain(ABC, Generic[W, M]):
 
     @abstractmethod
     def evaluate(self, job: Job[W], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
-        """Compute the quality of a model.
-
-        If `apart` is true, evaluate one row at a time, because other rows in a call would affect a row's result.
-        """
+        """Compute a model's quality; `apart` evaluates each row alone, because rows in a call affect each other."""
 
     def metric(self, workload: W) -> Score | None:
         """Return the metric that the gate checks, or ``None`` if the metric is not registered."""
@@ -116,6 +113,6 @@ class Domain(ABC, Generic[W, M]):
 
 
 def write_preprocessing(document: Mapping[str, object], folder: Path) -> dict[str, str]:
-    """Write ``preprocessing.json`` into a bundle; return a dictionary that maps the file's purpose to the file name."""
+    """Write ``preprocessing.json`` into a bundle; return the file's name, keyed by its purpose."""
     (folder / PREPROCESSING).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="ascii")
     return {"preprocessing": PREPROCESSING}

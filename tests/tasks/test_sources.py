@@ -81,6 +81,6 @@ def test_an_imported_modules_code_changes_the_digest_but_docstrings_type_imports
 
 def test_a_digest_of_our_own_code_follows_imports() -> None:
     followed: dict[str, str] = {}
-    sources._follow("tasks.data.rendered", followed)
+    sources._follow("tasks.data.torchvision_data", followed)
     assert {"tasks.data.pictures", "tasks.data.samples", "tasks.refs"} <= followed.keys()
     assert not {"torch", "tasks.domains.sequence.domain"} & followed.keys()

@@ -18,11 +18,7 @@ _METRIC: dict[str, JsonValue] = {"anyOf": [{"enum": list(OFFERED)}, {"type": "st
 
 
 class FineTune(FromFile):
-    """The user's training callable for ``qat`` recipes.
-
-    A recipe calls ``train(model, splits, seed=…, epochs=…, **arguments)`` with its own `seed` and `epochs`. If this
-    section is missing, `qat` recipes call the training callable in `[checkpoint]`.
-    """
+    """The user's training callable for ``qat`` recipes; by default, the training callable in `[checkpoint]`."""
 
     train: Reference
     """`module:callable` that trains the model."""
@@ -99,9 +95,7 @@ class CustomWorkload(Workload):
 
     @model_validator(mode="after")
     def _steps_have_an_axis(self) -> Self:
-        if not self.benchmark.sequence_length and not self.benchmark.sequence_lengths:
-            return self
-        if not self.steps:
+        if (self.benchmark.sequence_length or self.benchmark.sequence_lengths) and not self.steps:
             raise ValueError(
                 "benchmark.sequence_length needs data.axes with exactly one named axis besides batch, the steps"
             )

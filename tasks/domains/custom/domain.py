@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,20 +14,25 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from storage.artifacts import ArtifactStore
-from storage.errors import ConfigurationError, MeasurementError, did_you_mean
-from tasks.data.evaluation import Quality, checked_outputs, evaluate_batches, perplexity_metric
-from tasks.data.labels import OF_CLASSES, SORTED, check_labels
+from storage.errors import ConfigurationError, did_you_mean
+from tasks.data.evaluation import (
+    OF_CLASSES,
+    Quality,
+    check_labels,
+    checked_outputs,
+    evaluate_batches,
+    perplexity_metric,
+)
 from tasks.data.metrics import METRICS
-from tasks.data.samples import TARGET, load_samples, load_test, read_description
+from tasks.data.samples import SORTED, TARGET, load_samples, load_test, read_description
 from tasks.data.scores import OwnScore, Score
 from tasks.data.sections import BATCH, FactoryData
 from tasks.data.tables import prepare_table
 from tasks.data.training import THREADS, OwnTraining
-from tasks.data.user_data import first_input, load_splits, prepare_factory
+from tasks.data.user_data import forward_parameters, load_splits, prepare_factory
 from tasks.data.weights import build_blank, load_checkpoint
 from tasks.domains.base import Axes, Domain, write_preprocessing
 from tasks.domains.custom import CustomWorkload, FineTune, TrainedByCode
-from tasks.domains.custom.outputs import flat, names, structure_of, structured
 from tasks.job import Job, Workspace
 from tasks.outputs import Call, intra_op_threads, tensors_of
 from tasks.refs import DatasetRef
@@ -45,10 +51,10 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         data, model = workload.data, build_blank(lambda: call_factory(workload.model))
         if isinstance(data, FactoryData):
             return prepare_factory(data, model, workspace)
-        return prepare_table(data, first_input(model), workspace)
+        return prepare_table(data, forward_parameters(model)[0], workspace)
 
     def build(self, model: FactorySpec, dataset: DatasetRef) -> nn.Module:
-        """Build the model with the user's factory, and flatten the model's outputs (see `flat`)."""
+        """Build the model with the user's factory; it returns a tuple instead of a dictionary (see `flat`)."""
         return flat(call_factory(model)).eval()
 
     def check(self, job: Job[CustomWorkload], workspace: Workspace) -> None:
@@ -57,22 +63,15 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         load_checkpoint(model, job.checkpoint, workspace.store)
         settings, split = job.workload.evaluate, load_test(job.dataset, workspace.store, apart=False)
         batch = next(split.batches(settings.batch_size))
-        shapes = ", ".join(
-            f"{name} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-            for name, tensor in zip(split.description.inputs, batch.inputs, strict=True)
-        )
-        factory = f'model.factory "{job.workload.model.factory}"'
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in batch.inputs)
         with torch.inference_mode():
-            with in_its_own_words(f"{factory}: forward failed on {shapes}", "Fix forward or the data."):
+            with in_its_own_words(f"The model's forward failed on inputs {shapes}", "Fix forward or the data."):
                 result = model(*batch.inputs)
             assert batch.target is not None
-            try:
-                scored = checked_outputs(tensors_of(result)[self._scored_output(job, workspace.store)], batch.size)
-                if settings.metric in OF_CLASSES:
-                    check_labels(scored, split.description, named=job.workload.brings_weights)
-                self.metric(job.workload).take(scored, batch.target)
-            except MeasurementError as error:
-                raise MeasurementError(f"{factory}: {error.message}", hint=error.hint) from error
+            scored = checked_outputs(tensors_of(result)[self._scored_output(job, workspace.store)], batch.size)
+            if settings.metric in OF_CLASSES:
+                check_labels(scored, split.description, named=job.workload.brings_weights)
+            self.metric(job.workload).take(scored, batch.target)
 
     def axes(self, workload: CustomWorkload, examples: Mapping[str, Tensor]) -> Axes:
         """Return the row axis and the axes that ``data.axes`` names."""
@@ -128,9 +127,11 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return names(self._structure(job, store))
 
     def _structure(self, job: Job[CustomWorkload], store: ArtifactStore) -> object:
-        model = self.build(job.workload.model, job.dataset)
+        """Return the outputs as the user's own ``forward`` returns them."""
+        model = call_factory(job.workload.model).eval()
         load_checkpoint(model, job.checkpoint, store)
-        return structure_of(model, tuple(self.example_inputs(job.workload, job.dataset, store, 1).values()))
+        with torch.inference_mode():
+            return model(*self.example_inputs(job.workload, job.dataset, store, 1).values())
 
     def _scored_output(self, job: Job[CustomWorkload], store: ArtifactStore) -> int:
         """Return the index of the output that the metric uses."""
@@ -181,9 +182,8 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         """Write a table's features, means, standard deviations and classes to ``preprocessing.json``."""
         if isinstance(job.workload.data, FactoryData):
             return {}
-        description = read_description(job.dataset, store).model_dump(
-            mode="json", include={"inputs", "features", "mean", "std", "classes"}
-        )
+        keys = {"inputs", "features", "mean", "std", "classes"}
+        description = read_description(job.dataset, store).model_dump(mode="json", include=keys)
         formula = {"standardize": "(value - mean) / std for each feature, then float32"}
         return write_preprocessing(description | formula, folder)
 
@@ -262,3 +262,45 @@ def axes_of(dataset: DatasetRef, store: ArtifactStore) -> dict[str, list[str]]:
             axes.pop()
         axes_by_input[name] = axes
     return axes_by_input
+
+
+def flat(model: nn.Module) -> nn.Module:
+    """Let a model whose ``forward`` returns a dictionary return a tuple, because runtimes return tuples of tensors."""
+    own = type(model)
+    if own.__module__.partition(".")[0] == "torch":  # quantization recognizes torch's modules by class
+        return model
+
+    @functools.wraps(own.forward)
+    def forward(self: nn.Module, *inputs: object, **keywords: object) -> object:
+        result = own.forward(self, *inputs, **keywords)
+        return tuple(_named(result).values()) if isinstance(result, Mapping) else result
+
+    copied = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
+    model.__class__ = type(own.__name__, (own,), {"forward": forward, **copied})
+    return model
+
+
+def names(result: object) -> tuple[str, ...]:
+    """Return the outputs' names: the keys of a dictionary, or ``output-0`` and so on."""
+    if isinstance(result, Mapping):
+        return tuple(_named(result))
+    return tuple(f"output-{index}" for index in range(len(result) if isinstance(result, tuple | list) else 1))
+
+
+@contextmanager
+def structured(model: nn.Module, structure: object) -> Iterator[None]:
+    """Let a flattened model return a dictionary again, which the user's training code expects."""
+
+    def restore(_: nn.Module, inputs: object, outputs: tuple[Tensor, ...]) -> object:
+        named = dict(zip(names(structure), outputs, strict=False))
+        return type(structure)(**named) if isinstance(structure, Mapping) else None
+
+    hook = model.register_forward_hook(restore)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _named(result: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in result.items() if value is not None}

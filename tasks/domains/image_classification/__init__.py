@@ -11,8 +11,6 @@ from tasks.workload.base import FactorySpec, FetchedCheckpoint, Kind, Section, S
 from tasks.workload.workload import Workload
 
 TorchvisionModel = Literal[
-    "googlenet",
-    "inception_v3",
     "mobilenet_v2",
     "mobilenet_v3_large",
     "resnet18",
@@ -27,13 +25,11 @@ TorchvisionModel = Literal[
 
 
 class TorchvisionSpec(Kind):
-    """A model from ``torchvision.models.quantization``."""
+    """A model from ``torchvision.models.quantization``, with one output for each class in the data."""
 
     kind: Literal["torchvision"]
     name: TorchvisionModel = "resnet18"
     """Name of the torchvision model."""
-    num_classes: PositiveInt | None = None
-    """Number of outputs; by default, the number of classes in the data."""
 
 
 class TorchvisionWeights(Kind):

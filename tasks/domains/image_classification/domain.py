@@ -15,11 +15,10 @@ from torch.nn.functional import cross_entropy
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
-from tasks.data.evaluation import Quality, checked_outputs, evaluate_batches
-from tasks.data.labels import check_labels
+from tasks.data.evaluation import Quality, check_labels, checked_outputs, evaluate_batches
 from tasks.data.metrics import METRICS
 from tasks.data.picture_sets import prepare_image_folder
-from tasks.data.rendered import prepare_rendered
+from tasks.data.pictures import prepare_rendered, preprocessing
 from tasks.data.samples import load_samples, read_description
 from tasks.data.scores import Score
 from tasks.data.sections import ImageFolder, RenderedCharacters
@@ -28,8 +27,7 @@ from tasks.data.training import FineTuning, Training, train
 from tasks.data.weights import load_checkpoint
 from tasks.domains.base import Axes, Domain, Weights, write_preprocessing
 from tasks.domains.image_classification import ClassifierSpec, ImageWorkload, TorchvisionWeights
-from tasks.domains.image_classification.input_size import propose_keys
-from tasks.domains.image_classification.network import build_vision, load_weights, preprocessing, published
+from tasks.domains.image_classification.network import build_vision, load_weights, propose_keys, published
 from tasks.job import Job, Workspace
 from tasks.outputs import Call, tensors_of
 from tasks.refs import DatasetRef
@@ -53,10 +51,9 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         data = workload.data
         if isinstance(data, RenderedCharacters):
             return prepare_rendered(data, workspace)
-        geometry = preprocessing(workload, data)
         if isinstance(data, ImageFolder):
-            return prepare_image_folder(data, geometry, workspace)
-        return prepare_torchvision(data, geometry, workspace)
+            return prepare_image_folder(data, workspace)
+        return prepare_torchvision(data, workspace)
 
     def build(self, model: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
         """Build a torchvision model, or call the user's factory."""
@@ -90,10 +87,9 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
             self.metric(job.workload),
             total=len(split),
             apart=apart,
-            also={"top5": "top5-of-any"},
+            also={"top5": "top5"},
             classes=int(split.target.max()) + 1,
             progress=workspace.progress,
-            unit="images",
         )
 
     def train(self, workload: ImageWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
@@ -127,7 +123,7 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
             correct, loss = 0.0, 0.0
             for batch in split.batches(batch_size):
                 assert batch.target is not None
-                logits, expected = _logits(model(batch.inputs[0].to(device))), batch.target.to(device)
+                logits, expected = tensors_of(model(batch.inputs[0].to(device)))[0], batch.target.to(device)
                 correct += float((logits.argmax(1) == expected).sum())
                 loss += float(cross_entropy(logits, expected, reduction="sum"))
             return correct / len(split), loss / len(split)
@@ -135,7 +131,7 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         return FineTuning(
             steps_per_epoch=math.ceil(job.dataset.splits["train"] / batch_size),
             batches=partial(training_batches, job.dataset, store, batch_size),
-            loss=lambda outputs, target: cross_entropy(_logits(outputs), target),
+            loss=lambda outputs, target: cross_entropy(tensors_of(outputs)[0], target),
             validate=validate,
         )
 
@@ -159,7 +155,7 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
             "order": "RGB",
             "height": height,
             "width": width,
-            "transforms": None if isinstance(data, RenderedCharacters) else asdict(preprocessing(job.workload, data)),
+            "transforms": None if isinstance(data, RenderedCharacters) else asdict(preprocessing(data)),
             "normalize": "(value / 255 - mean) / std, per channel, as float32 [batch, channels, height, width]",
             "mean": description.mean,
             "std": description.std,
@@ -171,10 +167,9 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
 def training_batches(
     dataset: DatasetRef, store: ArtifactStore, batch_size: int, generator: torch.Generator
 ) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
-    """Yield one epoch of shuffled batches from the train split; shift each image randomly.
+    """Yield one epoch of shuffled batches from the train split; shift each image by at most 1/16 of its side.
 
-    A shift of at most 1/16 of the side length does not affect the label, but a flip could turn one character into
-    another. A final batch of one sample is dropped, because batch normalization needs several samples.
+    A final batch of one sample is dropped, because batch normalization needs several samples.
     """
     split = load_samples(dataset, "train", store)
     if min(len(split), batch_size) < 2:
@@ -206,8 +201,3 @@ def one_cycle(
     # With four steps in total, the learning rate would rise for zero steps, and OneCycleLR would divide by zero.
     total = max(_SHORTEST_CYCLE, steps + 1)
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=total, pct_start=0.25)
-
-
-def _logits(outputs: object) -> Tensor:
-    # In training mode, GoogLeNet and Inception also return the outputs of their auxiliary heads.
-    return tensors_of(outputs)[0]

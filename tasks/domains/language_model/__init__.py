@@ -13,10 +13,7 @@ from tasks.workload.workload import Workload
 
 
 class WordLanguageModelSpec(Kind):
-    """A next-word model: an Embedding layer, dropout, LSTM layers, dropout, and a Linear layer.
-
-    The Linear layer has one output per word.
-    """
+    """A next-word model: an Embedding layer, dropout, LSTM layers, dropout, and a Linear layer."""
 
     kind: Literal["word-lm"]
     embedding_size: PositiveInt = 512

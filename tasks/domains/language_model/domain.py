@@ -1,10 +1,16 @@
-"""The ``language-model`` domain: an LSTM on text, trained with truncated backpropagation through time."""
+"""The ``language-model`` domain: an LSTM on text, trained with truncated backpropagation through time.
+
+In evaluation, the ``exact`` mode follows a tutorial, "Dynamic Quantization on an LSTM Word Language Model". The
+``segments`` mode processes segments of the stream in parallel. An LSTM gradually forgets its initial state, so the
+model first reads a few words that precede a segment.
+"""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -13,23 +19,26 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from storage.artifacts import ArtifactStore
-from storage.errors import InputError, MeasurementError
-from tasks.data.constants import unigram_loss
+from storage.errors import InputError
 from tasks.data.corpus import load_vocabulary, prepare_pydoc, prepare_text
-from tasks.data.evaluation import Quality, perplexity_metric
+from tasks.data.evaluation import Quality, as_quality, perplexity_metric
+from tasks.data.metrics import METRICS, unigram_loss
 from tasks.data.samples import load_samples
+from tasks.data.scores import Scored
 from tasks.data.sections import TextCorpus
 from tasks.data.training import Training, train
 from tasks.domains.base import Axes, Domain
-from tasks.domains.language_model import LanguageModelWorkload, TrainedCheckpoint, WordLanguageModelSpec
-from tasks.domains.language_model.stream import word_losses
-from tasks.job import Job, Workspace
-from tasks.outputs import Call
+from tasks.domains.language_model import Evaluate, LanguageModelWorkload, TrainedCheckpoint, WordLanguageModelSpec
+from tasks.job import Job, Progress, Workspace, silent
+from tasks.outputs import Call, intra_op_threads, tensors_of
 from tasks.refs import DatasetRef
 
 VOCABULARY = "vocabulary.json"
 _INITIAL_RANGE = 0.1
 _VALID_COLUMNS = 10
+# Number of segments (columns) per lane, and number of logit rows per call: wide enough for fast matrix products, with
+# enough lanes for the cores, and logits that stay in the cache until the loss is computed.
+_COLUMNS, _ROWS = 8, 128
 
 
 class WordLanguageModel(nn.Module):
@@ -47,10 +56,7 @@ class WordLanguageModel(nn.Module):
         nn.init.zeros_(self.decoder.bias)
 
     def forward(self, tokens: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits for the next words, float32 [T, B, V], and the new state.
-
-        Tokens are int64 [T, B]; the states h and c are float32 [L, B, H].
-        """
+        """Return logits for the words after `tokens`, float32 [T, B, V], and the new states, float32 [L, B, H]."""
         embedded = self.drop(self.encoder(tokens))
         output, (h, c) = self.rnn(embedded, (h, c))
         return self.decoder(self.drop(output)), h, c
@@ -69,9 +75,8 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
 
     def build(self, model: WordLanguageModelSpec, dataset: DatasetRef) -> nn.Module:
         """Build the network for the vocabulary of the corpus."""
-        return WordLanguageModel(
-            dataset.vocabulary, model.embedding_size, model.hidden_size, model.layers, model.dropout
-        )
+        sizes = model.embedding_size, model.hidden_size, model.layers
+        return WordLanguageModel(dataset.vocabulary, *sizes, model.dropout)
 
     def example_inputs(
         self, workload: LanguageModelWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
@@ -86,30 +91,20 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     def evaluate(
         self, job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, apart: bool = False
     ) -> Quality:
-        """Compute loss and perplexity on the test split.
-
-        If `apart` is true, each call reads ``benchmark.sequence_length`` words of one stream, as in the benchmark.
-        """
+        """Compute loss and perplexity; if `apart` is true, each call reads words of one stream, as in the benchmark."""
         ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
         settings, words = job.workload.evaluate, job.workload.benchmark.sequence_length if apart else None
         losses = word_losses(call, ids, job.workload.model, settings, workspace.progress, words_in_call=words)
         loss = losses.mean(dtype=torch.float64).item()
-        if not math.isfinite(loss):
-            raise MeasurementError(
-                f"the model's loss is {loss}, not a finite number.",
-                hint="Check whether the float model's outputs are finite.",
-            )
-        return Quality(
-            metric="loss",
-            value=loss,
-            higher_is_better=False,
-            metrics={"loss": loss, **perplexity_metric(loss)},
-            samples={"quality": losses},
-            count=len(losses),
-            mode=f"{settings.mode}, rows apart" if apart else settings.mode,
-            contributions="serial",
+        quality = as_quality(
+            METRICS["loss"],
+            {"loss": Scored(loss, {"quality": losses}, "serial")},
+            len(losses),
+            apart=apart,
             constant=unigram_loss([ids[1:]], job.dataset.vocabulary),
         )
+        mode = f"{settings.mode}, rows apart" if apart else settings.mode
+        return replace(quality, mode=mode, metrics=quality.metrics | perplexity_metric(loss))
 
     def train(self, workload: LanguageModelWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
         """Train with Adam and truncated backpropagation; return the weights with the lowest validation loss."""
@@ -147,7 +142,6 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
                 epoch,
                 largest_gradient=settings.gradient_clip,
                 validate=validate,
-                hopeless=2 * math.log(max(2, dataset.vocabulary)),  # twice the loss of a uniform prediction
             )
 
         return train(make, settings, workload.name, workspace.progress)
@@ -187,3 +181,117 @@ def _losses(model: nn.Module, data: Tensor, length: int, state: tuple[Tensor, Te
         logits, h, c = model(data[start:stop], *state)
         yield stop, F.cross_entropy(logits.flatten(0, 1), data[start + 1 : stop + 1].flatten())
         state = h.detach(), c.detach()
+
+
+def word_losses(
+    call: Call,
+    ids: Tensor,
+    spec: WordLanguageModelSpec,
+    settings: Evaluate,
+    progress: Progress = silent,
+    *,
+    words_in_call: int | None = None,
+) -> Tensor:
+    """Compute the loss in nats of every word but the first, float32 [N - 1], in the mode that `settings` selects."""
+    if len(ids) < 2:
+        raise InputError("The test split has fewer than two words.", hint="Provide a longer test.txt.")
+    segments, warm_up, columns, rows = settings.segments, settings.warm_up, _COLUMNS, _ROWS
+    if settings.mode == "exact":
+        segments, warm_up, columns, rows = 1, 0, 1, settings.sequence_length
+    if words_in_call is not None:
+        columns, rows = 1, words_in_call
+    with torch.inference_mode():
+        return segment_losses(call, ids, spec, segments, warm_up, progress, columns=columns, rows=rows)
+
+
+def segment_losses(
+    call: Call,
+    ids: Tensor,
+    spec: WordLanguageModelSpec,
+    segments: int,
+    warm_up: int,
+    progress: Progress = silent,
+    *,
+    columns: int = _COLUMNS,
+    rows: int = _ROWS,
+) -> Tensor:
+    """Compute the losses of a stream's words in segments, in lanes that do not depend on the number of cores.
+
+    There are fewer segments if they would be shorter than `warm_up` words.
+    """
+    words = len(ids) - 1
+    count = max(1, min(segments, words // max(warm_up, 1)))
+    length = -(-words // count)
+    count = -(-words // length)
+    # Pad the last segment with zeros if necessary, and drop the losses of the padding.
+    padded = torch.zeros(count * length + 1, dtype=ids.dtype)
+    padded[: words + 1] = ids
+    lanes = [
+        _Lane(call, padded, spec, warm_up, length, first, min(first + columns, count), rows)
+        for first in range(0, count, columns)
+    ]
+    return torch.cat(_run_lanes(lanes, words, progress))[:words]
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """Consecutive segments, from `first` to `last` (exclusive), of a stream padded to a multiple of `length`."""
+
+    call: Call
+    padded: Tensor
+    spec: WordLanguageModelSpec
+    warm_up: int
+    length: int
+    first: int
+    last: int
+    rows: int
+
+    def losses(self, progress: Callable[[float], None]) -> Tensor:
+        """Return losses in stream order; report the finished fraction to `progress`."""
+        count, steps = self.last - self.first, max(1, self.rows // (self.last - self.first))
+        inputs, targets = self._columns(0), self._columns(1)
+        h, c = self._warm_state(steps)
+        losses = torch.empty(self.length, count)
+        for start in range(0, self.length, steps):
+            stop = min(start + steps, self.length)
+            # Quantized embeddings require contiguous indices.
+            logits, h, c = tensors_of(self.call(inputs[start:stop].long().contiguous(), h, c))
+            target = targets[start:stop].long().flatten()
+            losses[start:stop] = F.cross_entropy(logits.flatten(0, 1), target, reduction="none").view(-1, count)
+            progress(stop / self.length)
+        return losses.t().flatten()
+
+    def _columns(self, offset: int) -> Tensor:
+        span = self.padded[self.first * self.length + offset : self.last * self.length + offset]
+        return span.view(-1, self.length).t()
+
+    def _warm_state(self, steps: int) -> tuple[Tensor, Tensor]:
+        """Return the state at the start of each segment, [L, segments, H]; the stream starts with a zero state."""
+        starts = torch.arange(max(self.first, 1), self.last) * self.length
+        h, c = zero_state(self.spec, len(starts))
+        warm_up_words = self.padded[starts + torch.arange(-self.warm_up, 0).unsqueeze(1)]
+        for start in range(0, self.warm_up if len(starts) else 0, steps):
+            _, h, c = tensors_of(self.call(warm_up_words[start : start + steps].long(), h, c))
+        if self.first == 0:
+            zero, _ = zero_state(self.spec, 1)
+            h, c = torch.cat([zero, h], dim=1), torch.cat([zero, c], dim=1)
+        return h, c
+
+
+def _run_lanes(lanes: Sequence[_Lane], words: int, progress: Progress) -> list[Tensor]:
+    """Return each lane's losses, in order; report the progress of the first lane, which runs in the calling thread."""
+    cores = torch.get_num_threads()
+    workers = min(len(lanes), cores)
+
+    def report(share: float) -> None:
+        progress(share * words, words, "words")
+
+    def run(worker: int) -> list[Tensor]:
+        # Inference mode applies only to the thread that enables it.
+        with torch.inference_mode():
+            return [lane.losses(report if lane.first == 0 else lambda share: None) for lane in lanes[worker::workers]]
+
+    with intra_op_threads(max(1, cores // workers)), ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(run, worker) for worker in range(1, workers)]
+        by_worker = [run(0), *(future.result() for future in futures)]
+    return [by_worker[index % workers][index // workers] for index in range(len(lanes))]

@@ -1,7 +1,4 @@
-"""The ``sequence`` domain: the model and the random input from PyTorch's recipe "Dynamic Quantization".
-
-The recipe sets the seed once, and draws the inputs before the weights, so the weights depend on the inputs' shape.
-"""
+"""The ``sequence`` domain: the model and the random input from PyTorch's recipe "Dynamic Quantization"."""
 
 from __future__ import annotations
 
@@ -13,15 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
-from storage.errors import MeasurementError
-from tasks.data.evaluation import Quality
+from tasks.data.evaluation import Quality, checked_outputs
 from tasks.data.samples import Description, find_or_write, load_samples, write_split
 from tasks.data.sections import RandomSequence
 from tasks.data.weights import load_checkpoint
 from tasks.domains.base import Axes, Domain
 from tasks.domains.sequence import LstmSpec, SequenceWorkload
 from tasks.job import Job, Workspace
-from tasks.outputs import Call, tensors_of
+from tasks.outputs import Call
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
@@ -86,19 +82,21 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
         return {name: split[name][:, columns].contiguous() for name in _INPUTS}
 
     def evaluate(self, job: Job[SequenceWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
-        """Compare the outputs of the timed call with the float model's outputs; see `differences`."""
+        """Compare the outputs of the timed call with the float model's outputs."""
         workload, store = job.workload, workspace.store
         reference = self.build(workload.model, job.dataset)
         load_checkpoint(reference, job.checkpoint, store)
         inputs = self.example_inputs(workload, job.dataset, store, workload.benchmark.batch_size).values()
-        expected, actual = reference(*inputs)[0], tensors_of(call(*inputs))[0]
-        metrics = differences(expected, actual)
-        if not all(map(math.isfinite, metrics.values())):
-            raise MeasurementError(
-                "the model's outputs contain NaN or infinities.",
-                hint="Check whether the float model's outputs are finite.",
-            )
-        samples = {"difference": (expected - actual).abs().flatten().float()}
+        expected, actual = reference(*inputs)[0], checked_outputs(call(*inputs), workload.data.length)
+        magnitude, change = expected.double().abs().mean().item(), (expected.double() - actual.double()).abs()
+        difference = change.mean().item()
+        metrics = {
+            "float_mean_absolute_output": magnitude,
+            "mean_absolute_output": actual.double().abs().mean().item(),
+            "mean_absolute_difference": difference,
+            "difference_percent": 100 * difference / magnitude if magnitude else (math.inf if difference else 0.0),
+        }
+        samples = {"difference": change.flatten().float()}
         return Quality(
             "difference_percent", metrics["difference_percent"], False, metrics, samples, count=expected.numel()
         )
@@ -109,16 +107,3 @@ def _draw_sequence(data: RandomSequence, spec: LstmSpec) -> dict[str, Tensor]:
     state = (spec.layers, data.batch_size, spec.dimension)
     inputs = torch.randn(data.length, data.batch_size, spec.dimension)
     return {"inputs": inputs, "h": torch.randn(state), "c": torch.randn(state)}
-
-
-def differences(expected: Tensor, actual: Tensor) -> dict[str, float]:
-    """Return each model's mean absolute output, and the outputs' mean absolute difference."""
-    expected, actual = expected.double(), actual.double()
-    magnitude = expected.abs().mean().item()
-    difference = (expected - actual).abs().mean().item()
-    return {
-        "float_mean_absolute_output": magnitude,
-        "mean_absolute_output": actual.abs().mean().item(),
-        "mean_absolute_difference": difference,
-        "difference_percent": 100 * difference / magnitude if magnitude else (math.inf if difference else 0.0),
-    }

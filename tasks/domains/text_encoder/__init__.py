@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, ValidationInfo, field_validator, model_validator
+from pydantic import Field, JsonValue, PositiveInt, ValidationInfo, field_validator, model_validator
 
 from storage.digest import JsonObject, read_json
 from storage.errors import InputError
 from tasks.data.sections import PythonSources, TextTable
-from tasks.workload import base
-from tasks.workload.base import Kind, Section, SeededCheckpoint
+from tasks.workload.base import Kind, Section, SeededCheckpoint, TrainedCheckpoint
 from tasks.workload.workload import SequenceBenchmark, Workload
 
 Pooling = Literal["mean", "cls", "max"]
@@ -23,7 +22,7 @@ CONFIG = "config.json"
 # Keys that record how a configuration was saved, but do not affect the model.
 _IDLE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
 _MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
-_DEFAULT_CLASSES = 2  # transformers' default number of classes
+_DEFAULT_LABELS = ("LABEL_0", "LABEL_1")  # transformers' labels if the configuration does not name any
 
 
 class EncoderSpec(Kind):
@@ -43,21 +42,18 @@ class EncoderSpec(Kind):
     @property
     def labels(self) -> tuple[str, ...]:
         """The configuration's labels, indexed by class number; ``()`` if a new model takes its labels from the data."""
-        if self.kind == "config" and not self.config.keys() & {"id2label", "num_labels"}:
-            return ()
-        return labels_of(self.config)
+        labels = self.config.get("id2label")
+        if isinstance(labels, dict):
+            return tuple(str(labels[key]) for key in sorted(labels, key=int))
+        return () if self.kind == "config" else _DEFAULT_LABELS
 
     @field_validator("config")
     @classmethod
     def _is_without_code(cls, config: dict[str, JsonValue]) -> dict[str, JsonValue]:
         if "auto_map" in config:
-            raise ValueError(
-                "auto_map names Python code, which nightquant never runs; use one of transformers' classes"
-            )
+            raise ValueError("auto_map names Python code, which nightquant never runs; use a class of transformers")
         if "quantization_config" in config:
             raise ValueError("quantization_config marks a quantized model; use the float model")
-        if not isinstance(config.get("model_type"), str):
-            raise ValueError('model_type is missing; set model_type to an architecture, such as "bert"')
         return config
 
 
@@ -70,10 +66,9 @@ class EncoderConfig(EncoderSpec):
 
 
 class EncoderDirectory(EncoderSpec):
-    """A Hugging Face directory that contains ``config.json``, ``model.safetensors`` and ``tokenizer.json``.
+    """A Hugging Face directory with ``config.json``, ``model.safetensors`` and ``tokenizer.json``.
 
-    ``config`` is read from the directory. For embeddings, ``pooling`` and ``normalize`` are read from the directory's
-    sentence-transformers files, if such files exist. A copy of the directory counts as the same model.
+    For embeddings, ``pooling`` and ``normalize`` default to the values in the sentence-transformers files.
     """
 
     kind: Literal["directory"]
@@ -106,13 +101,6 @@ class DirectoryCheckpoint(Kind):
     kind: Literal["directory"]
 
 
-class TrainedCheckpoint(base.TrainedCheckpoint):
-    """Weights that nightquant trains with AdamW; the learning rate rises during the warm-up and then falls to zero."""
-
-    learning_rate: PositiveFloat = 1e-3
-    """Highest learning rate, reached after the warm-up."""
-
-
 class Evaluate(Section):
     """The ``[evaluate]`` section sets the metric that the gate checks, and the batch size."""
 
@@ -127,11 +115,6 @@ class EncoderBenchmark(SequenceBenchmark):
 
     sequence_length: PositiveInt = 128
     """Number of tokens per text in a timed call."""
-
-    @property
-    def longest(self) -> int:
-        """The largest number of tokens per text in a timed call."""
-        return max(self.sequence_length, *self.sequence_lengths, 0)
 
 
 class EncoderWorkload(Workload):
@@ -193,14 +176,6 @@ def is_classifier(config: Mapping[str, object]) -> bool:
     """Return whether a configuration names a sequence classifier rather than an encoder for embeddings."""
     architectures = config.get("architectures")
     return isinstance(architectures, list) and any("ForSequenceClassification" in str(name) for name in architectures)
-
-
-def labels_of(config: Mapping[str, object]) -> tuple[str, ...]:
-    """Return a classifier's labels, ordered by class number; unnamed labels get transformers' default names."""
-    labels, count = config.get("id2label"), config.get("num_labels")
-    if isinstance(labels, Mapping):
-        return tuple(str(labels[key]) for key in sorted(labels, key=int))
-    return tuple(f"LABEL_{index}" for index in range(count if isinstance(count, int) else _DEFAULT_CLASSES))
 
 
 def read_pooling(folder: Path) -> dict[str, object]:

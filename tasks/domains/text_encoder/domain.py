@@ -15,7 +15,6 @@ from torch.nn.functional import cross_entropy
 
 from storage.artifacts import ArtifactStore
 from storage.digest import file_digest
-from storage.errors import InputError
 from tasks.data.evaluation import Quality, as_quality, evaluate_batches, outputs_in_order
 from tasks.data.metrics import METRICS
 from tasks.data.samples import TARGET, Batch, Column, load_samples, read_description
@@ -23,25 +22,23 @@ from tasks.data.scores import BatchResults, Score
 from tasks.data.training import Training, train
 from tasks.data.weights import DIRECTORY_WEIGHTS, build_blank, load_checkpoint
 from tasks.domains.base import Axes, Domain, Weights, write_preprocessing
-from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec, EncoderWorkload, TrainedCheckpoint
+from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec, EncoderWorkload
 from tasks.domains.text_encoder.network import build_encoder, longest_text, read_directory
 from tasks.domains.text_encoder.prepare import PAIRS, TOKENIZER, prepare_texts
 from tasks.job import Job, Workspace
+from tasks.libraries import reported_as
 from tasks.machine import installed_version
 from tasks.outputs import Call
 from tasks.refs import DatasetRef
 from tasks.results import Proposal
 from tasks.sources import code_digest
+from tasks.workload.base import TrainedCheckpoint
 
 _SHORTEST_BUCKET = 16  # number of tokens in the shortest bucket; each further bucket doubles the length
 _WARM_UP = 0.1
 _GRADIENT = 1.0
 _ALSO = {"accuracy": {"f1-macro": "f1-macro"}, "f1-macro": {"accuracy": "accuracy"}}
 _AXES = {0: "batch", 1: "tokens"}
-_USE = (
-    "tokenizers.Tokenizer.from_file('tokenizer.json').encode_batch(texts) cuts texts at max_length and pads them; "
-    "each encoding's ids and attention_mask are one row of input_ids and attention_mask, both int64"
-)
 
 
 @dataclass(frozen=True)
@@ -153,7 +150,6 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
                 also=_ALSO[workload.metric],
                 classes=job.dataset.classes,
                 progress=workspace.progress,
-                unit="texts",
             )
         else:
             quality = self._quality_of_vectors(job, call, texts, workspace, apart=apart)
@@ -168,7 +164,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         load_checkpoint(reference, job.checkpoint, workspace.store)
 
         def embed(model: Call, texts: Texts, *, apart: bool) -> Tensor:
-            return outputs_in_order(model, texts.batches(size, apart=apart), len(texts), workspace.progress, "texts")
+            return outputs_in_order(model, texts.batches(size, apart=apart), len(texts), workspace.progress)
 
         vectors = embed(call, texts, apart=apart)
         targets = {"cosine": embed(reference, texts, apart=False)}
@@ -219,14 +215,11 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
     def weights(self, workload: EncoderWorkload, dataset: DatasetRef) -> Weights:
         """Return values that identify the weights in the model's directory, and a function that loads the weights."""
         spec = cast("EncoderDirectory", workload.model)
-        file = Path(spec.path, DIRECTORY_WEIGHTS)
-        if not file.is_file():
-            raise InputError(
-                f"{spec.path} does not contain {DIRECTORY_WEIGHTS}.",
-                hint="Save the model in this folder with transformers: model.save_pretrained(folder).",
-            )
+        hint = "Save the model in this folder with transformers: model.save_pretrained(folder)."
+        with reported_as(f"{DIRECTORY_WEIGHTS} cannot be read", hint):
+            file = file_digest(Path(spec.path, DIRECTORY_WEIGHTS))
         made_from = {
-            "file": file_digest(file),
+            "file": file,
             "model": spec.model_dump(mode="json"),
             "transformers": installed_version("transformers"),
             "code": code_digest(read_directory.__module__),
@@ -247,11 +240,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         """Write the tokenizer, and a description of the model's inputs and outputs."""
         shutil.copyfile(store.path(job.dataset.kind, job.dataset.digest) / TOKENIZER, folder / TOKENIZER)
         description = read_description(job.dataset, store)
-        document: dict[str, object] = {
-            "inputs": _USE,
-            "max_length": description.max_length,
-            "padding": description.padding,
-        }
+        document: dict[str, object] = {"max_length": description.max_length, "padding": description.padding}
         if job.workload.model.task == "classification":
             document |= {"outputs": "logits; the largest logit is the class", "labels": description.classes}
         else:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from storage.errors import ConfigurationError, InputError, first_line
-from tasks.data.loading import shortened
+from storage.errors import ConfigurationError, InputError
+from tasks.data.samples import shortened
 from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec, Pooling, Task
-from tasks.libraries import quiet
+from tasks.libraries import quiet, reported_as
 from tasks.refs import DatasetRef
+from tasks.user_code import in_its_own_words
 
 DEFAULT_LENGTH = 512
 
@@ -21,17 +22,10 @@ DEFAULT_LENGTH = 512
 class Encoder(nn.Module):
     """A transformers model that is called with only token ids and a mask.
 
-    The `forward` method passes positions and token types to the model. If the model sliced its own buffers, an exported
-    model would accept only one text length. RoBERTa and similar models compute positions themselves.
+    `forward` passes positions and token types; an exported model that slices its own accepts only one text length.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        task: Task,
-        pooling: Pooling,
-        normalize: bool,
-    ) -> None:
+    def __init__(self, model: nn.Module, task: Task, pooling: Pooling, normalize: bool) -> None:
         super().__init__()
         if task == "embedding" and getattr(model, "pooler", None) is not None:
             model.register_module("pooler", None)  # the pooler is only for pretraining; embeddings do not need it
@@ -47,10 +41,7 @@ class Encoder(nn.Module):
         self.passes_positions = "position_ids" in parameters and not computes_positions
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return logits, float32 [B, K], or vectors, float32 [B, H].
-
-        The ids and the mask are int64 [B, T]; the mask is 0 for padding.
-        """
+        """Return logits, float32 [B, K], or vectors, float32 [B, H], for ids and a mask, int64 [B, T]."""
         optional: dict[str, Tensor] = {}
         if self.passes_types:
             optional["token_type_ids"] = torch.zeros_like(input_ids)
@@ -77,48 +68,34 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
     """Build the network that a model section describes, with random weights from torch's global generator."""
     library = transformers()
     document = dict(spec.config)
-    kind = str(document.pop("model_type"))
+    kind = str(document.pop("model_type", ""))
     if kind not in library.CONFIG_MAPPING:
         raise ConfigurationError(
-            f'transformers {library.__version__} does not include the architecture "{kind}".',
+            f'transformers {library.__version__} does not include the architecture (model_type) "{kind}".',
             hint="nightquant never runs code from a model directory; use an architecture that transformers includes.",
         )
     if spec.kind == "config" and dataset is not None:
         document.setdefault("vocab_size", dataset.vocabulary)
         if spec.task == "classification" and "id2label" not in document:
             document["num_labels"] = dataset.classes
-    auto = library.AutoModelForSequenceClassification if spec.task == "classification" else library.AutoModel
-    try:
-        with quiet():
-            model = auto.from_config(library.CONFIG_MAPPING[kind].from_dict(document), trust_remote_code=False)
-    except Exception as error:  # a constructor can raise any exception for an invalid configuration
-        raise ConfigurationError(
-            f'transformers cannot build a model for {spec.task} from model.config with model_type "{kind}": '
-            f"{first_line(error)}.",
-            hint="Correct the model's configuration.",
-        ) from error
+    failed = f'transformers cannot build a model for {spec.task} from model.config with model_type "{kind}"'
+    with in_its_own_words(failed, "Correct the model's configuration."), quiet():
+        model = _auto(spec).from_config(library.CONFIG_MAPPING[kind].from_dict(document), trust_remote_code=False)
     return Encoder(model.float(), spec.task, spec.pooling, spec.normalize).eval()
 
 
 def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
     """Load a model's state dict with the transformers library, which recognizes the key names in older files."""
-    library = transformers()
-    auto = library.AutoModelForSequenceClassification if spec.task == "classification" else library.AutoModel
-    try:
-        with torch.random.fork_rng(devices=[]), quiet():
-            model, loading = auto.from_pretrained(
-                spec.path,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                dtype=torch.float32,
-                output_loading_info=True,
-            )
-    except Exception as error:  # loading can raise any exception for an invalid file
-        raise InputError(
-            f"transformers cannot load {spec.path}: {first_line(error)}.",
-            hint="Save the model again with save_pretrained.",
-        ) from error
+    readable = reported_as(f"transformers cannot load {spec.path}", "Save the model again with save_pretrained.")
+    with readable, torch.random.fork_rng(devices=[]), quiet():
+        model, loading = _auto(spec).from_pretrained(
+            spec.path,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
     encoder = Encoder(model, spec.task, spec.pooling, spec.normalize)
     needed = {name.removeprefix("model.") for name in encoder.state_dict()}
     lacking = sorted({*loading["missing_keys"], *(str(entry[0]) for entry in loading["mismatched_keys"])} & needed)
@@ -145,6 +122,11 @@ def transformers() -> Any:  # library classes are looked up by name, so static t
     import transformers as library
 
     return library
+
+
+def _auto(spec: EncoderSpec) -> Any:
+    library = transformers()
+    return library.AutoModelForSequenceClassification if spec.task == "classification" else library.AutoModel
 
 
 def _positions(model: nn.Module) -> list[nn.Embedding]:

@@ -12,17 +12,17 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from torch import Tensor
 
 from storage.digest import digest_of, file_digest
-from storage.errors import ConfigurationError, InputError, first_line
+from storage.errors import ConfigurationError, InputError
 from storage.transfer import fetch
-from tasks.data.loading import shortened
 from tasks.data.python_sources import library_files, sample_sources
-from tasks.data.samples import TARGET, Description, find_or_write, write_split
-from tasks.data.sections import PythonSources, TextTable
+from tasks.data.samples import TARGET, Description, find_or_write, numbered, shortened, write_split
+from tasks.data.sections import TextTable
 from tasks.data.tables import NOT_CONTENT, read_columns, rows_of_splits
 from tasks.data.weights import build_blank
 from tasks.domains.text_encoder import EncoderWorkload
 from tasks.domains.text_encoder.network import DEFAULT_LENGTH, build_encoder, longest_text
 from tasks.job import Workspace
+from tasks.libraries import reported_as
 from tasks.machine import installed_version
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
@@ -49,29 +49,16 @@ def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef
     if data.kind == "python-sources":
         digests = {name: file_digest(path) for name, path in library_files().items()}
         made_from["sources"] = digest_of({"files": digests})
-        return _find_or_make(workload, made_from, lambda: _from_sources(data), workspace)
+        return _find_or_make(workload, made_from, lambda: sample_sources(data), workspace)
     downloads = workspace.store.root / "downloads"
     with fetch(data.uri, downloads, sha256=data.sha256, progress=workspace.progress) as source:
         made_from["sha256"] = source.sha256
         return _find_or_make(workload, made_from, lambda: _from_table(source.path(), data), workspace)
 
 
-def _from_sources(data: PythonSources) -> Splits:
-    return {
-        split: {"text": [text for text, _ in rows], "label": [label for _, label in rows]}
-        for split, rows in sample_sources(data).items()
-    }
-
-
 def _from_table(path: Path, data: TextTable) -> Splits:
     columns = {kind: name for kind in ("text", "label", "pair") if (name := getattr(data, kind))}
     table = read_columns(path, data, list(columns.values()))
-    for name in (data.text, data.pair):
-        if name and not (pa.types.is_string(table[name].type) or pa.types.is_large_string(table[name].type)):
-            raise InputError(
-                f'{path}: the column "{name}" has the type {table[name].type}, but must contain text.',
-                hint="Choose a text column.",
-            )
     return {
         split: {kind: table[name].take(pa.array(rows)).to_pylist() for kind, name in columns.items()}
         for split, rows in rows_of_splits(table, data).items()
@@ -126,34 +113,24 @@ def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[
     """Return the class names, and the class numbers of the texts in each split."""
     if workload.model.task == "embedding":
         return (), {}
-    data_labels = {label for split in splits.values() for label in split["label"]}
-    configured = workload.model.labels
-    labels = configured or tuple(map(str, sorted(data_labels)))
-    if len(labels) < 2 or workload.model.config.get("problem_type") in _NOT_ONE_CLASS:
+    labels = workload.model.labels
+    # Integers are class numbers, unless labels are integers themselves, such as the ratings 1 to 5.
+    are_numbers = bool(labels) and not any(label.lstrip("-").isdecimal() for label in labels)
+
+    def name_of(label: str | int) -> str:
+        is_number = are_numbers and isinstance(label, int) and 0 <= label < len(labels)
+        return labels[int(label)] if is_number else str(label)
+
+    named = {split: [name_of(label) for label in columns["label"]] for split, columns in splits.items()}
+    classes = numbered(set().union(*named.values()), labels, "The label column", "id2label in the configuration")
+    if len(classes) < 2 or workload.model.config.get("problem_type") in _NOT_ONE_CLASS:
         raise ConfigurationError(
             "A classification workload needs at least two classes, and exactly one class for each text. "
-            f"Labels found: {', '.join(shortened(labels))}.",
+            f"Labels found: {', '.join(shortened(classes))}.",
             hint="Regression and several labels per text are not supported; correct the labels.",
         )
-    numbers = {label: index for index, label in enumerate(labels)}
-    # Integers are class numbers, unless labels are integers themselves, such as the ratings 1 to 5.
-    are_numbers = bool(configured) and not any(label.lstrip("-").isdecimal() for label in labels)
-
-    def number_of(label: str | int) -> int | None:
-        if are_numbers and isinstance(label, int):
-            return label if 0 <= label < len(labels) else None
-        return numbers.get(str(label))
-
-    if unknown := sorted(str(label) for label in data_labels if number_of(label) is None):
-        raise InputError(
-            f"The model's configuration lacks labels that occur in the data: {', '.join(shortened(unknown))}. "
-            f"The configured labels are {', '.join(shortened(labels))}.",
-            hint="Add the missing labels to id2label in the model's configuration, or correct the labels in the data.",
-        )
-    return labels, {
-        name: [number for label in split["label"] if (number := number_of(label)) is not None]
-        for name, split in splits.items()
-    }
+    numbers = {label: index for index, label in enumerate(classes)}
+    return classes, {split: [numbers[name] for name in names] for split, names in named.items()}
 
 
 def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
@@ -161,13 +138,8 @@ def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
     if spec.kind == "config":
         return train_tokenizer(splits["train"]["text"], spec.vocabulary)
     path = _tokenizer_file(Path(spec.path))
-    try:
+    with reported_as(f"The tokenizers library cannot read {path}", "Save it with save_pretrained."):
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the Rust code of the ``tokenizers`` library raises plain ``Exception``
-        raise InputError(
-            f"The tokenizers library cannot read {path}: {first_line(error)}.",
-            hint="Save the tokenizer again with save_pretrained.",
-        ) from error
     size = spec.config.get("vocab_size")
     if isinstance(size, int) and tokenizer.get_vocab_size() > size:
         raise InputError(
@@ -178,11 +150,7 @@ def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
-    """Train a byte-pair tokenizer with at most `vocabulary` entries.
-
-    Training is reproducible, unlike the WordPiece trainer, which breaks ties in hash-table order. Source: Sennrich,
-    Haddow and Birch, "Neural machine translation of rare words with subword units", 2016.
-    """
+    """Train a byte-pair tokenizer; a WordPiece trainer is not reproducible, because it breaks ties in hash order."""
     tokenizer = Tokenizer(models.BPE(unk_token=_TRAINED_TOKENS[1]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -197,7 +165,8 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
 def _length(workload: EncoderWorkload, classes: int, tokenizer: Tokenizer) -> int:
     sizes = DatasetRef(kind="samples", digest="", splits={}, classes=classes, vocabulary=tokenizer.get_vocab_size())
     positions = longest_text(build_blank(lambda: build_encoder(workload.model, sizes)))
-    length, timed = workload.model.max_length or min(positions, DEFAULT_LENGTH), workload.benchmark.longest
+    length = workload.model.max_length or min(positions, DEFAULT_LENGTH)
+    timed = max(workload.benchmark.sequence_length, *workload.benchmark.sequence_lengths, 0)
     if length > positions:
         raise ConfigurationError(
             f"model.max_length is {length}, but the model has only {positions} positions.",

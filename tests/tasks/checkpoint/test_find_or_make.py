@@ -44,28 +44,21 @@ def test_what_is_found_is_not_made_again(tmp_path: Path) -> None:
     assert first.parameters == 4 * 3 + 3 + 4 * 3 + 1
 
 
-def test_what_is_found_is_held_against_a_model_whose_code_has_changed(
+def test_a_model_that_has_changed_without_its_code_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = ArtifactStore(tmp_path)
-    found_or_made(store, [])
+    store, made = ArtifactStore(tmp_path), list[int]()
+    first = found_or_made(store, made)
     monkeypatch.setitem(FEATURES, "input", 5)
-    with pytest.raises(InputError, match=r"0\.weight: the checkpoint has \[3, 4\], the workload \[3, 5\]"):
-        found_or_made(store, [])
+    assert found_or_made(store, made).digest != first.digest
+    assert len(made) == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn], ids=str)
 def test_weights_of_a_type_that_the_model_has_not_are_refused(dtype: torch.dtype, tmp_path: Path) -> None:
     state = network().state_dict() | {"0.weight": torch.zeros(3, 4).to(dtype)}
-    with pytest.raises(InputError, match=r"0\.weight: the checkpoint has \[3, 4\] of \w+, the workload \[3, 4\]"):
+    with pytest.raises(InputError, match=r"0\.weight: values of \w+ need a scale"):
         find_or_make(WORKLOAD, DATASET, Workspace(ArtifactStore(tmp_path)), {}, lambda: state)
-
-
-def test_of_thousands_of_keys_that_do_not_fit_a_few_are_named(tmp_path: Path) -> None:
-    state = network().state_dict() | {f"extra.{number}" + "x" * 10_000: torch.zeros(1) for number in range(5000)}
-    with pytest.raises(InputError, match=r"and 4990 more") as refused:
-        find_or_make(WORKLOAD, DATASET, Workspace(ArtifactStore(tmp_path)), {}, lambda: state)
-    assert len(str(refused.value)) < 10_000
 
 
 class StochasticDepth(nn.Module):

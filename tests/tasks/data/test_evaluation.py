@@ -10,7 +10,6 @@ from tasks.data.evaluation import evaluate_batches
 from tasks.data.metrics import METRICS
 from tasks.data.samples import Batch
 from tasks.data.sections import Metric
-from tasks.job import silent
 
 
 class Knowing:
@@ -26,7 +25,7 @@ class Knowing:
         return logits
 
 
-def evaluated(model, values, labels, batch_size=2, progress=silent):
+def evaluated(model, values, labels, batch_size=2):
     """Quality on pictures of one pixel's value, three channels of 2 x 2."""
     images = torch.tensor(values).view(-1, 1, 1, 1).expand(-1, 3, 2, 2) / 255
     batches = [
@@ -39,10 +38,8 @@ def evaluated(model, values, labels, batch_size=2, progress=silent):
         METRICS["top1"],
         total=len(images),
         apart=False,
-        also={"top5": "top5-of-any"},
+        also={"top5": "top5"},
         classes=max(labels) + 1,
-        progress=progress,
-        unit="images",
     )
 
 
@@ -54,28 +51,20 @@ def test_a_prediction_is_the_most_likely_class_and_top5_counts_the_five_most_lik
     assert quality.metrics == {"top1": 50, "top5": 75}
 
 
-def test_progress_counts_the_images():
-    told = []
-
-    evaluated(Knowing(9), range(7), range(7), 3, lambda done, total, unit="": told.append((done, total, unit)))
-
-    assert told == [(3, 7, "images"), (6, 7, "images"), (7, 7, "images")]
-
-
 def test_logits_that_are_not_finite_fail_the_candidate():
     with pytest.raises(MeasurementError, match="NaN or infinities"):
         evaluated(Knowing(9, broken=4), range(7), range(7))
 
 
 def test_too_few_logits_are_reported():
-    with pytest.raises(MeasurementError, match="3 logits per row, but the data set has 9 classes"):
+    with pytest.raises(MeasurementError, match=r"shape \[2, 3\], but the data set has 9 classes"):
         evaluated(Knowing(3), [0, 8], [0, 8])
 
 
 @pytest.mark.parametrize(
     ("form", "message"),
     [
-        (lambda logits: logits[:, :, None, None], r"logits of shape \[2, 2, 1, 1\].*Flatten"),
+        (lambda logits: logits[:, :, None, None], r"logits of shape \[2, 2, 1, 1\]"),
         (lambda logits: logits.flatten(), r"shape \[4\] for 2 input rows"),
     ],
 )
@@ -89,8 +78,6 @@ def test_logits_over_which_labels_would_broadcast_are_refused(form, message):
     [
         (lambda logits: {"logits": logits}, "an object of type dict"),
         (lambda logits: (logits, None), "an object of type tuple with an element of type NoneType"),
-        (lambda logits: (), "an object of type tuple without elements"),
-        (lambda logits: None, "an object of type NoneType"),
     ],
 )
 def test_what_is_not_a_tensor_is_refused(form, what):

@@ -12,7 +12,7 @@ from PIL import Image
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
-from tasks.data.labels import check_labels
+from tasks.data.evaluation import check_labels
 from tasks.data.picture_sets import find_layout
 from tasks.data.samples import Description, load_samples
 from tests.tasks.data.test_tables import prepared as table
@@ -97,11 +97,6 @@ def test_a_table_is_numbered_alike_whatever_occurs(
     assert {int(n) for split in dataset.splits for n in load_samples(dataset, split, store).target} == numbers
 
 
-def test_a_label_that_the_stated_classes_lack_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r'The column "kind" contains classes that data\.classes lacks: "cherry"'):
-        table(tmp_path, columns(["apple", "banana", "cherry"] * 20), classes=["apple", "banana"])
-
-
 @pytest.mark.parametrize(
     ("shape", "classes", "found", "message"),
     [
@@ -134,22 +129,6 @@ def test_a_run_refuses_labels_that_the_model_lacks_in_any_split(tmp_path: Path, 
     workload = own(tmp_path, data=data, evaluate={"metric": metric})
     with pytest.raises(MeasurementError, match="2 logits per row, for the class numbers 0 to 1, but the labels range"):
         job_of(workload, ArtifactStore(tmp_path))
-
-
-@pytest.mark.parametrize("classes", [[], ["apple", "banana"]])
-def test_weights_made_elsewhere_need_a_name_for_each_output_of_a_table(tmp_path: Path, classes: list[str]) -> None:
-    table(tmp_path, columns(["apple", "banana"] * 20), classes=classes)
-    torch.save({"layer.weight": torch.zeros(3, 2), "layer.bias": torch.zeros(3)}, tmp_path / "weights.pth")
-    uri, arguments = str(tmp_path / "table.parquet"), {"features": 2, "outputs": 3}
-    workload = own(
-        tmp_path,
-        data={"kind": "parquet", "uri": uri, "features": ["a", "b"], "target": "kind", "classes": classes},
-        model={"kind": "factory", "factory": "own_code:Linear", "arguments": arguments},
-        checkpoint={"kind": "uri", "uri": str(tmp_path / "weights.pth")},
-    )
-    with pytest.raises(MeasurementError, match="3 logits per row, but the data has 2 classes") as caught:
-        job_of(workload, ArtifactStore(tmp_path))
-    assert "Set data.classes to the names of all 3 classes" in caught.value.hint
 
 
 def test_weights_made_elsewhere_need_a_name_for_each_output_of_images(tmp_path: Path) -> None:

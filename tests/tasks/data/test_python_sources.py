@@ -46,11 +46,11 @@ def test_texts_are_told_apart_by_what_python_takes_them_for(tmp_path: Path) -> N
 def test_splits_share_no_text_and_classes_are_balanced() -> None:
     data = PythonSources(kind="python-sources", train=200, valid=40, test=80, calibration=20)
     splits = sample_sources(data)
-    assert {name: len(samples) for name, samples in splits.items()} == {
+    assert {name: len(columns["text"]) for name, columns in splits.items()} == {
         "train": 200, "valid": 40, "test": 80, "calibration": 20,
     }  # fmt: skip
-    texts = [text for samples in splits.values() for text, _ in samples]
+    texts = [text for columns in splits.values() for text in columns["text"]]
     assert len(set(texts)) == len(texts)
-    assert Counter(label for _, label in splits["test"]) == dict.fromkeys(CLASSES, 20)
+    assert Counter(splits["test"]["label"]) == dict.fromkeys(CLASSES, 20)
     assert sample_sources(data) == splits
     assert sample_sources(data.model_copy(update={"seed": 1})) != splits

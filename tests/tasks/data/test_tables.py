@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
-from storage.errors import InputError
+from storage.errors import NightquantError
 from tasks.data.samples import load_samples, read_description
 from tasks.refs import DatasetRef
 from tests.tasks.domains.custom.own import own, write
@@ -80,7 +80,7 @@ def test_shares_are_drawn_once_for_a_seed_and_overlap_in_nothing_but_calibration
 def test_a_table_that_cannot_be_used_is_one_clear_message(
     tmp_path: Path, columns: dict[str, list[Any]], keys: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(NightquantError, match=message):
         prepared(tmp_path, columns, **keys)
 
 
@@ -88,7 +88,7 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "table.parquet").write_text("not one")
     data = {"kind": "parquet", "uri": str(tmp_path / "table.parquet"), "features": ["a"], "target": "b"}
-    with pytest.raises(InputError, match=r"table\.parquet cannot be read as a parquet file"):
+    with pytest.raises(NightquantError, match=r"table\.parquet cannot be read as a parquet file"):
         prepare(own(tmp_path, data=data), ArtifactStore(tmp_path))
 
 

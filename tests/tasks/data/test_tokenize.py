@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from storage.errors import InputError
 from tasks.data import corpus
 from tasks.data.corpus import tokenize
 
@@ -46,19 +45,3 @@ def test_a_words_id_is_the_number_of_words_before_its_first_appearance(
             assert lengths[split] == len(expected)
         assert pq.read_table(Path(folder, "vocabulary.parquet")).column("word").to_pylist() == list(ids)
         assert distinct == len(ids)
-
-
-def test_progress_ends_at_the_complete_length(tmp_path: Path) -> None:
-    text = tmp_path / "train.txt"
-    text.write_bytes(b"some words\n" * 99 + b"some words")
-    seen: list[tuple[float, float]] = []
-    tokenize({"train": text}, tmp_path, progress=lambda *now: seen.append(now[:2]))
-    assert seen[-1] == (1099, 1099)
-    assert seen == sorted(seen)
-
-
-def test_text_that_is_not_utf8_is_named_with_its_file(tmp_path: Path) -> None:
-    (tmp_path / "train.txt").write_bytes(b"good\n")
-    (tmp_path / "test.txt").write_bytes(b"good \xff\n")
-    with pytest.raises(InputError, match=r"test\.txt is not valid UTF-8"):
-        tokenize({split: tmp_path / f"{split}.txt" for split in ("train", "test")}, tmp_path)

@@ -7,7 +7,7 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from tasks.domains.language_model import WordLanguageModelSpec
-from tasks.domains.language_model.stream import segment_losses
+from tasks.domains.language_model.domain import segment_losses
 from tasks.extensions import RUNTIMES
 from tasks.outputs import intra_op_threads
 from tests.tasks import pipeline

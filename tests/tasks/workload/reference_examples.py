@@ -128,7 +128,7 @@ test = 2048
 kind = "image-folder"
 uri = "photos"
 image_size = 224
-transforms = { resize = 256, crop = 224 }
+transforms = { resize = 256 }
 """,
     "image-classification: data, torchvision": """
 [data]
@@ -143,7 +143,7 @@ image_size = 32
 kind = "torchvision"
 name = "resnet18"
 """,
-    "image-classification: checkpoint, train": """
+    "train": """
 [checkpoint]
 kind = "train"
 epochs = 2
@@ -190,12 +190,6 @@ intermediate_size = 512
 [model]
 kind = "directory"
 path = "my-bert"
-""",
-    "text-encoder: checkpoint, train": """
-[checkpoint]
-kind = "train"
-epochs = 3
-learning_rate = 5e-4
 """,
     "text-encoder: checkpoint, directory": """
 [checkpoint]

@@ -1,8 +1,8 @@
-"""Models that return dictionaries, dataclasses or nested tuples: their outputs in one row, with names."""
+"""Models that return dictionaries: their outputs in one row, with names."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from transformers.utils import ModelOutput
 
 from storage.artifacts import ArtifactStore
-from storage.errors import QuantizationError
-from tasks.domains.custom.outputs import flat, names, structure_of, structured
+from tasks.domains.custom.domain import flat, names, structured
 from tasks.job import Workspace
 from tasks.preview import preview
 from tasks.tensor_files import GOLDEN
@@ -24,14 +24,12 @@ from tasks.tensor_files import names_of as names_in
 from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.pipeline import build, evaluate, job_of
 
-Pair = namedtuple("Pair", ["first", "second"])
-
 
 @dataclass
-class Answer:
-    logits: Tensor
+class Answer(ModelOutput):  # type: ignore[misc]
+    logits: Tensor | None = None
     loss: Tensor | None = None
-    hidden: tuple[Tensor, ...] = ()
+    state: Tensor | None = None
 
 
 class Model(nn.Module):
@@ -44,57 +42,34 @@ class Model(nn.Module):
         return self.shape(logits, logits + 1)
 
 
-NESTED: list[tuple[Callable[[Tensor, Tensor], Any], tuple[str, ...]]] = [
-    (lambda a, b: {"logits": a, "state": b}, ("logits", "state")),
-    (lambda a, b: OrderedDict(logits=a, loss=None, state=b), ("logits", "state")),
-    (lambda a, b: {"logits": a}, ("logits",)),
-    (lambda a, b: Answer(a, hidden=(b, a)), ("logits", "hidden.0", "hidden.1")),
-    (lambda a, b: (a, (b, a)), ("0", "1.0", "1.1")),
-    (lambda a, b: [a, {"state": b}], ("0", "1.state")),
-    (lambda a, b: Pair(a, [b]), ("first", "second.0")),
-]
 ROWS = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize(("shape", "expected"), NESTED)
-def test_outputs_stand_in_one_row_in_the_models_order_and_are_named_by_their_paths(shape, expected) -> None:
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda a, b: {"logits": a, "state": b},
+        lambda a, b: OrderedDict(logits=a, loss=None, state=b),
+        lambda a, b: Answer(logits=a, state=b),
+    ],
+)
+def test_a_dictionary_becomes_a_tuple_and_training_gets_the_dictionary_back(shape: Callable[..., Any]) -> None:
+    structure = Model(shape)(ROWS)
+    assert names(structure) == ("logits", "state")
     model = flat(Model(shape))
-    structure = structure_of(model, (ROWS,))
-    assert names(structure) == expected
     row = model(ROWS)
-    assert isinstance(row, tuple)
-    assert [type(each) for each in row] == [Tensor] * len(expected)
+    assert [type(each) for each in row] == [Tensor, Tensor]
     assert torch.equal(row[0], model.layer(ROWS))
-
-
-@pytest.mark.parametrize(("shape", "expected"), NESTED)
-def test_training_gets_the_structure_back(shape, expected) -> None:
-    model = flat(Model(shape))
-    structure, row = structure_of(model, (ROWS,)), model(ROWS)
     with structured(model, structure):
         again = model(ROWS)
     assert type(again) is type(structure)
-    assert names(again) == expected
+    assert torch.equal(again["state"], row[1])
     assert isinstance(model(ROWS), tuple)
-    assert len(model(ROWS)) == len(row)
-
-
-def test_what_is_no_tensor_is_named() -> None:
-    with pytest.raises(QuantizationError, match=r'"cache\.1" has the type str, but only tensors'):
-        flat(Model(lambda a, b: {"logits": a, "cache": (b, "text")}))(ROWS)
 
 
 NAMED = (
     CODE
     + """
-from dataclasses import dataclass
-
-@dataclass
-class Answer:
-    embedding: torch.Tensor
-    logits: torch.Tensor
-    loss: torch.Tensor | None = None
-
 class Named(Linear):
     def __init__(self):
         super().__init__()
@@ -102,18 +77,13 @@ class Named(Linear):
 
     def forward(self, rows):
         found = torch.relu(self.first(rows))
-        return Answer(found, self.layer(found))
-
-class Dictionary(Named):
-    def forward(self, rows):
-        answer = super().forward(rows)
-        return {"embedding": answer.embedding, "more": (answer.logits,)}
+        return {"embedding": found, "logits": self.layer(found)}
 
 def train_answer(model, splits, seed, epochs):
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for rows, label in splits["train"]:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(rows[None]).logits, torch.tensor([label])).backward()
+        nn.functional.cross_entropy(model(rows[None])["logits"], torch.tensor([label])).backward()
         optimizer.step()
 """
 )
@@ -127,7 +97,7 @@ TRAINED = {"kind": "train", "train": "own_code:train_answer"}
 
 
 @pytest.mark.slow
-def test_every_method_gives_the_outputs_of_a_dataclass(tmp_path: Path) -> None:
+def test_every_method_gives_the_outputs_of_a_dictionary(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path / "store")
     write(tmp_path, NAMED)
     workload = own(
@@ -158,11 +128,11 @@ def golden_names(path: Path) -> list[str]:
 def test_the_preview_shows_the_names_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path / "store")
     write(tmp_path, NAMED)
-    model = {"kind": "factory", "factory": "own_code:Dictionary"}
-    found = preview(own(tmp_path, model=model, evaluate={"metric": "accuracy", "output": "more.0"}), Workspace(store))
+    model = {"kind": "factory", "factory": "own_code:Named"}
+    found = preview(own(tmp_path, model=model, evaluate={"metric": "accuracy", "output": "logits"}), Workspace(store))
     assert not found.problems
-    assert found.outputs == "embedding float32 [1, 3], more.0 float32 [1, 2]"
-    wrong = own(tmp_path, model=model, evaluate={"metric": "accuracy", "output": "more"})
+    assert found.outputs == "embedding float32 [1, 3], logits float32 [1, 2]"
+    wrong = own(tmp_path, model=model, evaluate={"metric": "accuracy", "output": "logit"})
     (problem,) = preview(wrong, Workspace(store)).problems
-    assert problem.startswith('evaluate.output: the model does not have an output "more"')
-    assert "Choose one of the model's outputs: embedding, more.0." in problem
+    assert problem.startswith('evaluate.output: the model does not have an output "logit"')
+    assert "Choose one of the model's outputs: embedding, logits." in problem

@@ -55,11 +55,6 @@ def everything(rows=40, features=3):
 
 def broken(model, splits, seed, epochs):
     raise ValueError("no data today")
-
-def diverging(model, splits, seed, epochs):
-    return {name: tensor * torch.nan for name, tensor in model.state_dict().items() if "weight" in name} | {
-        name: tensor for name, tensor in model.state_dict().items() if "weight" not in name
-    }
 """
 RECIPES = [
     {"name": "float", "method": "none"},
@@ -105,18 +100,10 @@ def test_without_a_section_of_its_own_fine_tuning_is_what_made_the_checkpoint(tm
     assert (tmp_path / "calls.txt").read_text().splitlines() == ["0 1 set() True", "5 1 {1} True", "6 2 {0} True"]
 
 
-@pytest.mark.parametrize(
-    ("train", "message"),
-    [
-        ("broken", r'fine_tune.train "own_code:broken" failed when called: ValueError: no data today[^$]*in broken'),
-        ("diverging", r'layer.weight" contains NaN or infinities'),
-    ],
-)
-@pytest.mark.slow
-def test_fine_tuning_that_fails_is_one_clear_message(tmp_path: Path, train: str, message: str) -> None:
+def test_fine_tuning_that_fails_is_one_clear_message(tmp_path: Path) -> None:
     write(tmp_path, CODE + FINE_TUNING)
     store = ArtifactStore(tmp_path)
-    job = job_of(tuned(tmp_path, train), store)
-    with pytest.raises(NightquantError, match=message) as caught:
+    job = job_of(tuned(tmp_path, "broken"), store)
+    with pytest.raises(NightquantError, match=r'"own_code:broken" failed when called: ValueError: no data') as caught:
         build(job, "qat", "eager", store)
     assert "tasks/" not in str(caught.value)

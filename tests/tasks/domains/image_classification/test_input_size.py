@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torchvision
 from PIL import Image
 from torch import nn
 
 from storage.artifacts import ArtifactStore
-from tasks.data.picture_sets import pictures_in
-from tasks.domains.image_classification.input_size import Choice, choose_transforms, propose_keys
+from tasks.domains.image_classification.network import propose_keys
 from tasks.job import Workspace
 from tests.tasks.vision_workloads import image_workload
 
@@ -24,6 +21,7 @@ DECLARED = {
     "mean": [0.5, 0.5, 0.5],
     "std": [0.25, 0.25, 0.25],
 }
+AS_DECLARED = {"mean": (0.5,) * 3, "std": (0.25,) * 3, "interpolation": "bicubic"}
 
 
 def with_config(**config: Any) -> nn.Module:
@@ -34,56 +32,41 @@ def with_config(**config: Any) -> nn.Module:
 
 
 def declaring(**config: Any) -> dict[str, object]:
-    return {"kind": "factory", "factory": f"{__name__}:with_config", "arguments": config}
+    return {"model": {"kind": "factory", "factory": f"{__name__}:with_config", "arguments": config}}
 
 
-def chosen(folder: Path, sizes: Iterable[tuple[int, int]], **sections: Any) -> Choice | None:
-    for index, size in enumerate(sizes):
-        Image.new("L", size, index % 256).save(folder / f"{index:04}.png")
-    data = {"kind": "image-folder", "uri": str(folder)}
-    return choose_transforms(image_workload(data=data, **sections), pictures_in(folder))
+WEIGHTS = "EfficientNet_V2_S_Weights.IMAGENET1K_V1"
+PHOTOGRAPHS, SQUARES = [(640, 480), (300, 500), (250, 250)], [(32, 32)] * 38 + [(31, 40), (500, 300)]
 
 
-def keys(choice: Choice | None) -> dict[str, object]:
-    assert choice is not None
-    return choice.keys
-
-
-def test_a_few_pictures_of_other_sizes_change_nothing(tmp_path: Path) -> None:
-    choice = chosen(tmp_path, [(32, 32)] * 38 + [(31, 40), (500, 300)])
-    assert choice is not None
-    assert (choice.keys, choice.reason) == ({"image_size": 32}, "38 of 40 images are 32 x 32")
-
-
-def test_photographs_are_cropped_to_the_usual_size(tmp_path: Path) -> None:
-    choice = chosen(tmp_path, [(640, 480), (300, 500), (250, 250)])
-    assert keys(choice) == {"image_size": 224, "transforms": {"resize": 256}}
-
-
-def test_a_model_that_says_how_it_was_trained_decides_for_photographs(tmp_path: Path) -> None:
-    transforms = {"resize": 266, "mean": (0.5,) * 3, "std": (0.25,) * 3, "interpolation": "bicubic"}
-    choice = chosen(tmp_path, [(640, 480), (300, 500)], model=declaring(**DECLARED))
-    assert keys(choice) == {"image_size": 240, "transforms": transforms}
-
-
-def test_the_pictures_size_comes_before_the_models_which_keeps_its_normalization(tmp_path: Path) -> None:
-    choice = chosen(tmp_path, [(32, 32)] * 3, model=declaring(**DECLARED))
-    transforms = {"mean": (0.5,) * 3, "std": (0.25,) * 3, "interpolation": "bicubic"}
-    assert keys(choice) == {"image_size": 32, "transforms": transforms}
-    assert choice is not None
-    assert choice.reason == "3 of 3 images are 32 x 32"
-    fixed = chosen(tmp_path, [(32, 32)] * 3, model=declaring(**DECLARED, fixed_input_size=True))
-    assert keys(fixed)["image_size"] == 240
-
-
-def test_published_weights_come_before_the_pictures(tmp_path: Path) -> None:
-    checkpoint = {"kind": "torchvision-weights", "weights": "EfficientNet_V2_S_Weights.IMAGENET1K_V1"}
-    preset = torchvision.models.EfficientNet_V2_S_Weights.IMAGENET1K_V1.transforms()
-    choice = chosen(tmp_path, [(32, 32)] * 3, checkpoint=checkpoint)
-    assert preset.crop_size == preset.resize_size == [384]
-    assert keys(choice) == {"image_size": 384}
-    assert choice is not None
-    assert "EfficientNet_V2_S_Weights.IMAGENET1K_V1" in choice.reason
+@pytest.mark.parametrize(
+    ("sizes", "sections", "size", "transforms", "reason"),
+    [
+        (SQUARES, {}, 32, None, "38 of 40 images are 32 x 32"),
+        (PHOTOGRAPHS, {}, 224, {"resize": 256}, "the usual size"),
+        (PHOTOGRAPHS, declaring(**DECLARED), 240, {"resize": 266} | AS_DECLARED, "the model's pretrained_cfg"),
+        (SQUARES, declaring(**DECLARED), 32, AS_DECLARED, "38 of 40 images are 32 x 32"),
+        (
+            SQUARES, declaring(**DECLARED, fixed_input_size=True), 240, {"resize": 266} | AS_DECLARED,
+            "the model's pretrained_cfg",
+        ),
+        (
+            SQUARES, {"checkpoint": {"kind": "torchvision-weights", "weights": WEIGHTS}}, 384, None,
+            f"the transforms of {WEIGHTS}",
+        ),
+    ],
+)  # fmt: skip
+def test_the_first_rule_that_applies_decides(
+    tmp_path: Path, sizes: list[tuple[int, int]], sections: Any, size: int, transforms: Any, reason: str
+) -> None:
+    for index, shape in enumerate(sizes):
+        (tmp_path / str(index % 2)).mkdir(exist_ok=True)
+        Image.new("L", shape, index).save(tmp_path / str(index % 2) / f"{index}.png")
+    workload = image_workload(data={"kind": "image-folder", "uri": str(tmp_path)}, **sections)
+    proposal = propose_keys(workload, Workspace(ArtifactStore(tmp_path / "store")))
+    assert proposal.sections["data"]["image_size"] == size
+    assert proposal.sections["data"].get("transforms") == transforms
+    assert proposal.reasons["data.image_size"] == reason
 
 
 @pytest.mark.parametrize(

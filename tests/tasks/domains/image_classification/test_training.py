@@ -5,7 +5,7 @@ from storage.errors import InputError, MeasurementError
 from tasks.data.evaluation import evaluate_batches
 from tasks.data.metrics import METRICS
 from tasks.data.samples import load_samples
-from tasks.domains.image_classification.domain import ImageClassification, one_cycle, training_batches
+from tasks.domains.image_classification.domain import ImageClassification, training_batches
 from tasks.domains.image_classification.network import build_vision
 from tasks.job import Workspace
 from tests.tasks.domains.image_classification import networks
@@ -59,21 +59,6 @@ def test_a_single_training_image_is_not_enough(tmp_path):
 
     with pytest.raises(InputError, match=r"batch_size is 16 and the number of training images is 1\."):
         ImageClassification().train(workload(), dataset, Workspace(store))
-
-
-@pytest.mark.parametrize("steps", [1, 3, 4, 5, 40, 97])
-@pytest.mark.slow
-def test_the_learning_rate_has_a_cycle_for_any_number_of_steps(steps):
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    schedule = one_cycle(optimizer, 0.1, steps)
-    rates = []
-    for _ in range(steps):
-        rates.append(schedule.get_last_lr()[0])
-        optimizer.step()
-        schedule.step()
-
-    assert all(0 < rate <= 0.1 for rate in rates)
-    assert rates[0] == pytest.approx(0.1 / 25)
 
 
 def test_augmentation_only_shifts(tmp_path):

@@ -12,7 +12,6 @@ from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
 from tasks.domains.language_model import LanguageModelWorkload
 from tasks.domains.language_model.domain import LanguageModel
-from tasks.evaluate import compare
 from tasks.job import Job, Workspace
 from tasks.results import Evaluation
 from tests.tasks.pipeline import build, build_model, evaluate, job_of
@@ -35,8 +34,9 @@ def evaluated(prepared: Prepared, recipe: str, runtime: str, mode: str = "segmen
     return evaluate(job, build(job, recipe, runtime, store), store)
 
 
-@pytest.mark.parametrize("mode", ["segments", "exact"])
-@pytest.mark.parametrize("recipe", ["float", "dynamic-int8", "embedding8"])
+@pytest.mark.parametrize(
+    ("recipe", "mode"), [("float", "exact"), ("dynamic-int8", "segments"), ("embedding8", "exact")]
+)
 def test_both_runtimes_give_one_loss(prepared: Prepared, recipe: str, mode: str) -> None:
     eager, script = evaluated(prepared, recipe, "eager", mode), evaluated(prepared, recipe, "torchscript", mode)
     assert eager.quality == pytest.approx(script.quality, abs=1e-5)
@@ -65,21 +65,9 @@ def test_int8_is_evaluated_as_the_benchmark_calls_it_and_in_batches_as_well(prep
         assert evaluate(segments, int8, store).quality == pytest.approx(result.quality, abs=2e-4)
 
 
-def test_int8_is_compared_to_float_on_the_same_blocks(prepared: Prepared) -> None:
-    _, store = prepared
-    baseline, candidate = evaluated(prepared, "float", "eager"), evaluated(prepared, "dynamic-int8", "torchscript")
-    comparison = compare(baseline, candidate, store)
-    assert comparison.quality_difference == pytest.approx(candidate.quality - baseline.quality)
-    assert comparison.quality_difference_low is not None
-    assert comparison.quality_difference_high is not None
-    assert comparison.quality_difference_low - 1e-6 <= comparison.quality_difference
-    assert comparison.quality_difference <= comparison.quality_difference_high + 1e-6
-
-
-@pytest.mark.parametrize("bias", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_is_refused(prepared: Prepared, bias: float) -> None:
+def test_a_loss_that_is_no_number_is_refused(prepared: Prepared) -> None:
     job, store = prepared
     model = build_model(job.workload, job.dataset)
-    model.decoder.bias.data.fill_(bias)
+    model.decoder.bias.data.fill_(math.nan)
     with pytest.raises(MeasurementError, match="loss is nan"):
         LanguageModel().evaluate(job, model, Workspace(store))

@@ -4,36 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
 from tasks.data.samples import load_samples
-from tasks.domains.language_model import WordLanguageModelSpec
-from tasks.domains.language_model.domain import LanguageModel
-from tasks.refs import DatasetRef
 from tests.tasks.pipeline import example_inputs, prepare
 from tests.tasks.text_workloads import text_workload, write_corpus
-
-
-@pytest.mark.slow
-def test_parameters_have_the_tutorials_names_and_shapes() -> None:
-    spec = WordLanguageModelSpec(kind="word-lm", embedding_size=6, hidden_size=4, layers=2)
-    model = LanguageModel().build(spec, DatasetRef(kind="corpus", digest="", splits={}, vocabulary=11))
-    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    assert shapes == {
-        "encoder.weight": (11, 6),
-        "rnn.weight_ih_l0": (16, 6),
-        "rnn.weight_hh_l0": (16, 4),
-        "rnn.bias_ih_l0": (16,),
-        "rnn.bias_hh_l0": (16,),
-        "rnn.weight_ih_l1": (16, 4),
-        "rnn.weight_hh_l1": (16, 4),
-        "rnn.bias_ih_l1": (16,),
-        "rnn.bias_hh_l1": (16,),
-        "decoder.weight": (11, 4),
-        "decoder.bias": (11,),
-    }
 
 
 def test_example_inputs_are_the_beginning_of_the_test_split(tmp_path: Path) -> None:

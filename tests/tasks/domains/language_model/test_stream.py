@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tasks.domains.language_model import Evaluate, WordLanguageModelSpec
-from tasks.domains.language_model.domain import WordLanguageModel
-from tasks.domains.language_model.stream import segment_losses, word_losses
+from tasks.domains.language_model.domain import WordLanguageModel, segment_losses, word_losses
 from tasks.outputs import intra_op_threads
 
 VOCABULARY, LAYERS, HIDDEN = 30, 2, 8
@@ -27,19 +26,6 @@ def model() -> WordLanguageModel:
 def stream(words: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(VOCABULARY, (words,), generator=generator, dtype=torch.int32)
-
-
-def plain_loss(model: nn.Module, ids: list[int], bptt: int = 25) -> float:
-    """The tutorial's evaluation, chunk by chunk, in plain Python around the model."""
-    h, c = torch.zeros(LAYERS, 1, HIDDEN), torch.zeros(LAYERS, 1, HIDDEN)
-    total = 0.0
-    for i in range(0, len(ids) - 1, bptt):
-        data, targets = ids[i : i + bptt][: len(ids) - 1 - i], ids[i + 1 : i + 1 + bptt]
-        with torch.no_grad():
-            logits, h, c = model(torch.tensor(data).view(-1, 1), h, c)
-        chunk = nn.CrossEntropyLoss()(logits.view(-1, VOCABULARY), torch.tensor(targets))
-        total += len(data) * chunk.item()
-    return total / (len(ids) - 1)
 
 
 def exact_losses(model: nn.Module, ids: Tensor, bptt: int = 25) -> Tensor:
@@ -73,7 +59,6 @@ def test_the_exact_mode_is_the_tutorials_procedure(model: WordLanguageModel, wor
     losses = word_losses(model, ids, SPEC, Evaluate(mode="exact", sequence_length=25))
     assert torch.equal(losses, exact_losses(model, ids))
     assert losses.shape == (words - 1,)
-    assert losses.double().mean().item() == pytest.approx(plain_loss(model, ids.tolist()), rel=1e-6)
 
 
 @given(words=st.integers(2, 300), segments=st.integers(1, 40), warm_up=st.integers(0, 20), seed=st.integers(0, 1000))

@@ -14,8 +14,7 @@ from storage.artifacts import ArtifactStore
 from storage.errors import InputError
 from tasks.data.samples import load_samples
 from tasks.domains.language_model import WordLanguageModelSpec
-from tasks.domains.language_model.domain import LanguageModel, batchify
-from tasks.domains.language_model.stream import word_losses
+from tasks.domains.language_model.domain import LanguageModel, batchify, word_losses
 from tasks.job import Progress, Workspace, silent
 from tasks.refs import DatasetRef
 from tasks.workload import Workload

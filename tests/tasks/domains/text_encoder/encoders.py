@@ -30,7 +30,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bert": SMALL,
     "roberta": SMALL | {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3},
     "electra": SMALL | {"embedding_size": 8},
-    "albert": SMALL | {"embedding_size": 8, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3},
     "mpnet": SMALL | {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3},
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32, "max_position_embeddings": 48},
     "deberta-v2": SMALL | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8},

@@ -40,7 +40,7 @@ def plain_logits(folder: Path) -> Tensor:
         return torch.cat([model(**tokenizer(text, return_tensors="pt")).logits for text in TEXTS[60:]])
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "mpnet"])
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
 @pytest.mark.slow
 def test_the_quality_is_that_of_plain_transformers(tmp_path: Path, kind: str) -> None:
     job, store = ready(tmp_path, kind)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -97,16 +95,9 @@ def test_a_new_model_takes_its_classes_and_its_tokenizer_from_the_data(tmp_path:
 @pytest.mark.parametrize(
     ("columns", "keys", "expected"),
     [
-        ({}, {"label": "kind"}, "lacks these columns: kind"),
         ({}, {"text": "words"}, "lacks these columns: words"),
-        (
-            {"label": ["mammal"] * 120},
-            {},
-            "configuration lacks labels that occur in the data: mammal. The configured labels are animal, plant",
-        ),
-        ({"label": [7] * 120}, {}, "labels that occur in the data: 7"),
-        ({"text": list(range(120))}, {}, "has the type int64, but must contain text"),
-        ({"text": [None, *TEXTS[1:]]}, {}, "missing values in these columns: text"),
+        ({"label": ["mammal"] * 120}, {}, 'contains classes that id2label in the configuration lacks: "mammal"'),
+        ({"label": [7] * 120}, {}, 'lacks: "7"'),
     ],
 )
 @pytest.mark.slow
@@ -132,16 +123,3 @@ def test_more_tokens_than_positions_are_refused(tmp_path: Path, changes: dict[st
     path = write_table(tmp_path)
     with pytest.raises(NightquantError, match=expected):
         prepare(encoder(tmp_path, data=table(path), **changes), ArtifactStore(tmp_path))
-
-
-@pytest.mark.slow
-def test_a_trained_tokenizer_is_the_same_in_every_process() -> None:
-    # Words that are equally frequent, so that many pairs tie.
-    program = (
-        "import hashlib; from tasks.domains.text_encoder.prepare import train_tokenizer;"
-        "words = [a + b + c for a in 'abcdefg' for b in 'hijklmn' for c in 'opqrstu'];"
-        "print(hashlib.sha256(train_tokenizer(words, 150).to_str().encode()).hexdigest())"
-    )
-    command = [sys.executable, "-c", program]
-    found = {subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)}
-    assert len(found) == 1

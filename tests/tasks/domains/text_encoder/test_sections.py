@@ -31,7 +31,6 @@ VECTORS = {"kind": "config", "task": "embedding", "config": {"model_type": "bert
             {"data": TABLE, "model": VECTORS, "checkpoint": {"kind": "train"}},
             '"train" does not support model.task "embedding"',
         ),
-        ({"model": {"kind": "directory"}}, "set path to the directory"),
         ({"recipe": [{"name": "tuned", "method": "qat"}]}, "which does not fine-tune models"),
     ],
 )

@@ -7,11 +7,8 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from tasks.data.weights import load_state
-from tasks.workload import find_workloads
 from tests.tasks.domains.text_encoder.encoders import encoder, of_config, write_table
 from tests.tasks.pipeline import build, evaluate, job_of
-
-ROOT = Path(__file__).parents[4]
 
 
 def trained(folder: Path, place: str, **keys: object) -> tuple[dict[str, torch.Tensor], float]:
@@ -30,13 +27,3 @@ def test_training_learns_and_is_the_same_for_a_seed(tmp_path: Path) -> None:
     assert quality > 90  # words of the three classes do not overlap
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert not all(torch.equal(first[key], other[key]) for key in first)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_the_built_in_encoder_learns_far_more_than_the_most_frequent_class(tmp_path: Path) -> None:
-    (workload,) = find_workloads(["python-text"], ROOT / "flows" / "workloads")
-    store = ArtifactStore(tmp_path)
-    job = job_of(workload, store)
-    found = evaluate(job, build(job, "float", "torchscript", store), store)
-    assert found.quality > 55  # 25 for one class always
