@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from uuid import NAMESPACE_URL, uuid5
 
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.license import DisjunctiveLicense, License, LicenseExpression
+from cyclonedx.output.json import JsonV1Dot6
 from jinja2 import ChainableUndefined, Environment
+from packageurl import PackageURL
 
 from storage.bundles import BundleStore
-from storage.digest import digest_of, file_digest
+from storage.digest import digest_of
 from storage.errors import BundleError
-from storage.humanize import minutes, plural
 from storage.pointer import Pointer
 from storage.recovery import by_run
-from storage.seal import MANIFEST, SIGNATURE, SUMS, check_manifest, write_sums
+from storage.seal import MANIFEST, SIGNATURE, check_manifest, write_sums
 from storage.signing import Signer
 from tasks.bundle.manifest import Provenance, manifest_of
-from tasks.bundle.origin import PROVENANCE, SBOM, installed_packages, provenance_of, sbom_of
 from tasks.bundle.verify import checker_source, packages_of, verify
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job, Workspace
+from tasks.machine import installed_version
 from tasks.refs import CandidateRef, Frozen
 from tasks.runtimes.base import DOCUMENT, Runtime
 from tasks.tensor_files import GOLDEN
@@ -32,7 +39,7 @@ from tasks.workload.workload import Workload
 if TYPE_CHECKING:
     from tasks.domains.base import Domain
 
-CARD, VERIFY = "MODEL_CARD.md", "verify.py"
+CARD, VERIFY, SBOM = "MODEL_CARD.md", "verify.py", "sbom.cdx.json"
 _CARD_TEMPLATE = Path(__file__).with_name("card.md.j2")
 
 Outcome = Literal["published", "kept", "restored", "withdrawn"]
@@ -132,19 +139,18 @@ def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspa
     names = store.copy(provenance.candidate.kind, provenance.candidate.digest, folder, without=DOCUMENT)
     files = sorted(names, key=lambda name: (name != RUNTIMES[runtime].main_file, name))
     store.copy(provenance.evaluation.outputs.kind, provenance.evaluation.outputs.digest, folder, only=GOLDEN)
-    (folder / VERIFY).write_text(checker_source(runtime), encoding="utf-8")
+    checker = checker_source(runtime)
+    (folder / VERIFY).write_text(checker, encoding="utf-8")
     domain = DOMAINS[provenance.job.workload.domain]
     resources = domain.write_resources(provenance.job, store, folder)
     manifest = manifest_of(provenance, version, files, folder / GOLDEN, resources)
     check_manifest(manifest)
-    _write_json(folder / MANIFEST, manifest)
-    card = _model_card(manifest, domain, RUNTIMES[runtime], signed=signer is not None)
+    document = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    (folder / MANIFEST).write_text(document, encoding="ascii")
+    card = _model_card(manifest, domain, RUNTIMES[runtime], checker, signed=signer is not None)
     (folder / CARD).write_text(card, encoding="utf-8")
-    workload = provenance.job.workload.name
-    bom = sbom_of(workload, version, installed_packages(), platform.python_version())
+    bom = sbom_of(provenance.job.workload.name, version, installed_packages())
     (folder / SBOM).write_text(bom, encoding="ascii")
-    digests = {path.name: file_digest(path) for path in folder.iterdir() if path.name != SUMS}
-    _write_json(folder / PROVENANCE, provenance_of(provenance, digests, store))
     write_sums(folder)
     if signer is not None:
         (folder / SIGNATURE).write_bytes(signer.sign_bundle(folder))
@@ -158,12 +164,8 @@ def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspa
         )
 
 
-def _write_json(path: Path, document: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="ascii")
-
-
 def _model_card(
-    manifest: Mapping[str, object], domain: Domain[Workload, Kind], runtime: Runtime, *, signed: bool
+    manifest: Mapping[str, object], domain: Domain[Workload, Kind], runtime: Runtime, checker: str, *, signed: bool
 ) -> str:
     """Render the manifest as a Markdown page, without adding facts."""
     # nightquant never renders the card's Markdown as HTML, so values are not escaped. ``ChainableUndefined`` allows
@@ -171,10 +173,9 @@ def _model_card(
     environment = Environment(
         autoescape=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=ChainableUndefined
     )
-    environment.filters |= {"number": _number, "minutes": minutes, "plural": plural}
+    environment.filters["number"] = _number
     template = environment.from_string(_CARD_TEMPLATE.read_text(encoding="utf-8"))
     usage = environment.from_string(domain.usage + runtime.usage).render(m=manifest)
-    checker = checker_source(str(manifest["measured_runtime"]))
     return template.render(
         m=manifest,
         runtime=runtime,
@@ -187,3 +188,52 @@ def _model_card(
 
 def _number(value: object, spec: str = ".4g", scale: float = 1.0, unit: str = "") -> str:
     return f"{value / scale:{spec}}{unit}" if isinstance(value, int | float) else "–"
+
+
+def sbom_of(name: str, version: str, packages: Sequence[Component]) -> str:
+    """Return a bundle's bill of materials as CycloneDX 1.6 JSON (cyclonedx.org/docs/1.6/json)."""
+    builder = installed_version("nightquant") or "unknown"
+    bundle = Component(name=name, version=version, type=ComponentType.MACHINE_LEARNING_MODEL, bom_ref="bundle")
+    python = Component(name="python", version=platform.python_version(), type=ComponentType.PLATFORM, bom_ref="python")
+    bom = Bom(components=[python, *packages], serial_number=uuid5(NAMESPACE_URL, f"{name}/{version}"))
+    bom.metadata.component = bundle
+    bom.metadata.timestamp = None  # type: ignore[assignment]  # identical inputs must give identical bytes
+    bom.metadata.tools.components.add(
+        Component(name="nightquant", version=builder, type=ComponentType.APPLICATION, bom_ref="builder")
+    )
+    bom.register_dependency(bundle, bom.components)
+    return JsonV1Dot6(bom).output_as_string(indent=1) + "\n"
+
+
+def installed_packages(path: Sequence[str] | None = None) -> tuple[Component, ...]:
+    """Return importable distributions, sorted by name; if several have the same name, return only the first."""
+    packages: dict[str, Component] = {}
+    for installed in distributions() if path is None else distributions(path=list(path)):
+        # An interrupted installation leaves a distribution without metadata.
+        if installed.read_text("METADATA") is None and installed.read_text("PKG-INFO") is None:
+            continue
+        name = re.sub(r"[-_.]+", "-", _first(installed, "Name")).lower()
+        if name and name not in packages:
+            purl, licence = PackageURL("pypi", name=name, version=installed.version), _licence(installed)
+            packages[name] = Component(
+                name=name,
+                version=installed.version,
+                bom_ref=str(purl),
+                purl=purl,
+                licenses=[licence] if licence else (),
+            )
+    return tuple(packages[name] for name in sorted(packages))
+
+
+def _licence(distribution: Distribution) -> License | None:
+    """Return the SPDX expression; else the classifiers' licences; else the first line of the licence's text."""
+    if expression := _first(distribution, "License-Expression"):
+        return LicenseExpression(expression)
+    classifiers = [line for line in distribution.metadata.get_all("Classifier") or () if line.startswith("License ::")]
+    first = _first(distribution, "License").strip().partition("\n")[0][:100]
+    named = ", ".join(line.rpartition(" :: ")[2] for line in classifiers) or first
+    return DisjunctiveLicense(name=named) if named else None
+
+
+def _first(distribution: Distribution, field: str) -> str:
+    return str(next(iter(distribution.metadata.get_all(field) or ()), ""))
