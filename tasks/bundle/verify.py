@@ -28,10 +28,7 @@ from storage.signing import signed_sums
 from tasks.extensions import RUNTIMES
 
 _CHECKER = Path(__file__).with_name("checker.py")
-
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY")
-
-
 Signature = Literal["valid", "not checked", "none"]
 
 
@@ -68,19 +65,10 @@ def verify(
     pointer: Pointer | None = None,
     timeout_s: float = 600.0,
 ) -> VerificationReport:
-    """Verify the bundle in a folder.
+    """Verify the bundle in a folder, and its signature if a `key` is given; load the model for at most `timeout_s`.
 
-    If neither `key` nor `pointer` is given, a bundle is checked only against its own ``SHA256SUMS``. Only a signature
+    With a `pointer`, whose signature was checked before, the pointer must name the bundle. Otherwise, only a signature
     reveals that an attacker has rewritten both a file and ``SHA256SUMS``.
-
-    Parameters
-    ----------
-    key
-        Public key that must verify the bundle's signature.
-    pointer
-        Pointer whose signature was checked, used instead of the bundle's signature; it must name the bundle in `path`.
-    timeout_s
-        Maximum number of seconds for loading and running the model.
     """
     report = VerificationReport(path, "files")
     try:
@@ -96,13 +84,7 @@ def verify(
 
 
 def checker_source(runtime: str) -> str:
-    """Return the source of ``verify.py``, which verifies a runtime's bundles without nightquant.
-
-    Raises
-    ------
-    BundleError
-        The runtime does not exist in this version of nightquant, or its files cannot be deployed.
-    """
+    """Return the source of ``verify.py``, which verifies a runtime's bundles without nightquant."""
     checker = RUNTIMES[runtime].checker if runtime in RUNTIMES else ""
     if not checker:
         raise BundleError(
@@ -130,9 +112,7 @@ def packages_of(*programs: str) -> tuple[str, ...]:
     return tuple(name for name in found if name not in sys.stdlib_module_names)
 
 
-def _signature(
-    path: Path, key: EllipticCurvePublicKey | None, pointer: Pointer | None, sha256sums: str
-) -> Literal["valid", "not checked", "none"]:
+def _signature(path: Path, key: EllipticCurvePublicKey | None, pointer: Pointer | None, sha256sums: str) -> Signature:
     if pointer is not None:
         if pointer.sha256sums != sha256sums:
             raise BundleError(
@@ -151,13 +131,7 @@ def _signature(
 
 
 def _run_model(path: Path, report: VerificationReport, runtime: str, timeout_s: float) -> VerificationReport:
-    """Run a bundle's model on the golden inputs in a clean process, and add the result to the report.
-
-    Raises
-    ------
-    BundleError
-        The process died or took too long.
-    """
+    """Run a bundle's model on the golden inputs in a clean process, and add the result to the report."""
     # Run nightquant's copy of ``verify.py``, never the bundle's copy.
     command = [sys.executable, "-I", "-W", "ignore", "-c", checker_source(runtime), str(path.absolute()), "--json"]
     command.append(f"--sums={report.sha256sums}")  # the folder may have been replaced since `check_sums` ran
