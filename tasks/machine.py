@@ -98,12 +98,6 @@ class Evidence(Frozen):
     supported_engines: tuple[str, ...] = ()
     launch_affinity: tuple[int, ...] = ()
     involuntary_switches: int | None = None
-    voluntary_switches: int | None = None
-    start_s: tuple[float, ...] = ()
-    first_block_s: tuple[float, ...] = ()
-    end_s: tuple[float, ...] = ()
-    cold_wall_s: tuple[float, ...] = ()
-    proof_wall_s: float | None = None
 
 
 @lru_cache(maxsize=1)

@@ -198,8 +198,6 @@ class BenchmarkResult(Frozen):
     unknown: dict[str, dict[str, str]] = Field(default_factory=dict)
     evidence_before: str
     evidence_after: str
-    wall_s: float
-    timed_s: float
 
     @property
     def resolution(self) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -117,7 +116,6 @@ class Diagnosis:
     memory: dict[str, Memory] = field(default_factory=dict)
     proofs: dict[str, Proof] = field(default_factory=dict)
     unknown: dict[str, dict[str, str]] = field(default_factory=dict)
-    proof_wall_s: float = 0.0
 
     def lack(self, columns: Iterable[str], reasons: dict[str, str]) -> None:
         """Record, for each subject in `reasons`, the reason that the values in `columns` are missing."""
@@ -126,17 +124,13 @@ class Diagnosis:
 
 
 def diagnose(
-    session: Session, subjects: Sequence[Subject], modules: tuple[str, ...], known: Mapping[str, Proof] | None = None
+    session: Session, subjects: Sequence[Subject], modules: tuple[str, ...], known: Mapping[str, Proof]
 ) -> Diagnosis:
     """Measure memory and, in parallel, collect the proofs missing from `known`; neither result depends on wall time."""
-    diagnosis, began = Diagnosis(proofs=dict(known or {})), time.perf_counter()
-    unknown = [subject for subject in subjects if subject.name not in diagnosis.proofs]
+    diagnosis, unknown = Diagnosis(proofs=dict(known)), [one for one in subjects if one.name not in known]
     with ThreadPoolExecutor(1) as pool:
-        measuring = pool.submit(
-            look, lambda part: session.measure_memory(part, modules, alone=not unknown), subjects, session.limit
-        )
+        measuring = pool.submit(look, lambda part: session.measure_memory(part, modules), subjects, session.limit)
         proofs, unproven = look(lambda part: session.prove(part, modules), unknown, session.limit)
-        diagnosis.proof_wall_s = time.perf_counter() - began
         memories, unmeasured = measuring.result()
     for memory in memories:
         diagnosis.memory |= memory.memory

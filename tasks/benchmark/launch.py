@@ -16,12 +16,21 @@ from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tasks.benchmark.messages import LaunchReport, LaunchSpec, Subject, SubjectReport
-from tasks.benchmark.processors import Eviction, choose_processors, excess, threads_used
-from tasks.benchmark.rounds import Loaded, time_cold_rounds, time_rounds, time_singles, warm_up_all
+from tasks.benchmark.rounds import (
+    Call,
+    Eviction,
+    Loaded,
+    time_block,
+    time_cold_rounds,
+    time_rounds,
+    time_singles,
+    warm_up_all,
+)
 from tasks.extensions import RUNTIMES
 from tasks.machine import affinity
 from tasks.outputs import tensors_of
@@ -32,6 +41,15 @@ from tasks.tensor_files import Golden
 # adjacent int8 step. Rounding errors stay below 1e-4, whereas a float model and its int8 version differ by 1e-2 or
 # more.
 TOLERANCE = 1e-3
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+
+# After a call, thread pools spin for a few milliseconds before sleeping.
+_PATIENCE_S = 0.02
+# A thread that runs for less than this fraction of the busiest thread's time is assumed only to dispatch work. On a
+# busy host, a dispatching thread may wait a long time for a processor, but waiting is not work.
+_LEAST_WORK = 0.1
+# A subject may exceed its thread limit by this factor, because runtimes also work between calls.
+_SURPLUS = 1.1
 
 
 @dataclass(frozen=True)
@@ -55,19 +73,15 @@ def run(spec_json: str) -> LaunchReport:
         # Without `gc.freeze`, garbage collection before a block would take time to visit every model, and would evict
         # data from caches.
         gc.freeze()
-        start_s = time.monotonic() - spec.spawned_at
         subjects = {name: subject.loaded for name, subject in ready.items()}
         calls = warm_up_all(spec, subjects)
-        first_block_s = time.monotonic() - spec.spawned_at
         round_s = time_rounds(spec, subjects, calls)
         single_s = time_singles(spec, subjects)
-        began = time.monotonic()
         # The budget for cold calls is a fraction of the launch's duration so far, excluding the first launch's longer
         # warm-up.
         longer_s = len(ready) * (spec.profile.warm_up_s - spec.profile.rewarm_s)
-        budget_s = spec.profile.cold_share * (began - spec.spawned_at - longer_s)
+        budget_s = spec.profile.cold_share * (time.monotonic() - spec.spawned_at - longer_s)
         cold_s = time_cold_rounds(spec, subjects, Eviction(pinned), budget_s)
-        cold_wall_s = time.monotonic() - began
         used: dict[str, float] = {}
         for name, subject in ready.items():
             with subject.loaded.scope():  # to count threads, make half as many calls as in a block
@@ -76,7 +90,6 @@ def run(spec_json: str) -> LaunchReport:
         if problem := excess(threads, spec.threads):
             refused[name] = problem
             del ready[name]
-    usage = resource.getrusage(resource.RUSAGE_SELF)
     return LaunchReport(
         subjects={
             name: SubjectReport(
@@ -92,19 +105,67 @@ def run(spec_json: str) -> LaunchReport:
             if name in ready
         },
         refused=refused,
-        start_s=start_s,
-        first_block_s=first_block_s,
-        end_s=time.monotonic() - spec.spawned_at,
-        cold_wall_s=cold_wall_s,
-        timed_s=sum(calls[name] * sum(times) for name, times in round_s.items())
-        + sum(map(sum, (*single_s.values(), *cold_s.values()))),
         affinity=pinned,
         capability=torch.backends.cpu.get_cpu_capability(),
         engines=tuple(torch.backends.quantized.supported_engines),
-        voluntary_switches=usage.ru_nvcsw,
-        involuntary_switches=usage.ru_nivcsw,
+        involuntary_switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
         modules=tuple(sorted(name for name in sys.modules if name.startswith(("tasks.", "storage.")))),
     )
+
+
+def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
+    """Choose up to `count` processors, on as many different cores as possible.
+
+    High-numbered processors are preferred, because low-numbered processors serve interrupts.
+    """
+    cores: dict[str, int] = {}
+    for processor in sorted(allowed, reverse=True):
+        siblings = _TOPOLOGY / f"cpu{processor}" / "topology" / "thread_siblings_list"
+        core = siblings.read_text(encoding="ascii").strip() if siblings.is_file() else str(processor)
+        cores.setdefault(core, processor)
+    primary = list(cores.values())
+    siblings_of_primary = sorted(set(allowed) - set(primary), reverse=True)
+    return tuple(sorted((primary + siblings_of_primary)[:count]))
+
+
+def threads_used(call: Call, calls: int) -> float:
+    """Return the threads that `calls` calls keep busy: their running and waiting time divided by the elapsed time."""
+    time.sleep(_PATIENCE_S)
+    began = time.perf_counter()
+    # Read the threads' clocks within the measured interval, so that no thread's time exceeds the elapsed time.
+    before = _clocks()
+    time_block(call, calls)
+    after = _clocks()
+    elapsed_s = time.perf_counter() - began
+    used = [np.subtract(after[thread], before.get(thread, (0.0, 0.0))) for thread in after]
+    least_s = _LEAST_WORK * max(ran_s for ran_s, _ in used)
+    # If the virtual machine was paused, the kernel can overstate waits, so cap each thread's time at `elapsed_s`.
+    return float(sum(min(ran_s + waited_s, elapsed_s) for ran_s, waited_s in used if ran_s > least_s)) / elapsed_s
+
+
+def excess(used: float, threads: int) -> str:
+    """Describe the problem if `used` exceeds `threads`; otherwise, return ``""``."""
+    if used <= threads * _SURPLUS:
+        return ""
+    return (
+        f"the candidate used {used:.1f} threads, but the workload allows {threads}; the runtime must set the number "
+        "of threads when it opens the model"
+    )
+
+
+def _clocks() -> dict[int, tuple[float, float]]:
+    """Return each thread's running and waiting seconds."""
+    clocks: dict[int, tuple[float, float]] = {}
+    for folder in list(Path("/proc/self/task").iterdir()):
+        with suppress(OSError):  # the thread has ended
+            thread = int(folder.name)
+            # Use the clock from ``pthread_getcpuclockid``, which is exact; ``schedstat`` lags by up to a tick.
+            ran_s = time.clock_gettime((~thread << 3) | 6)
+            # Kernels without scheduler statistics lack the ``schedstat`` file, so only CPU time is counted.
+            waits = folder / "schedstat"
+            waited_s = int(waits.read_text(encoding="ascii").split()[1]) / 1e9 if waits.is_file() else 0.0
+            clocks[thread] = ran_s, waited_s
+    return clocks
 
 
 def load_candidate(subject: Subject) -> Loaded:

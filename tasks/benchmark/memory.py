@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import importlib
 import resource
-import sys
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
@@ -18,22 +17,22 @@ import psutil
 import torch
 
 from tasks.benchmark.child import describe_end
-from tasks.benchmark.messages import ChildSpec, Memory, MemoryReport, MemorySpec, Subject
+from tasks.benchmark.messages import ChildSpec, Memory, MemoryReport, Subject
 from tasks.machine import available_cores
 
 _CALLS = 3
 
 
 def run(spec_json: str) -> MemoryReport:
-    """Measure each subject of a `MemorySpec` separately; write the traceback of a failure to standard error."""
-    spec = MemorySpec.model_validate_json(spec_json)
+    """Measure each subject of a `ChildSpec` separately; write the traceback of a failure to standard error."""
+    spec = ChildSpec.model_validate_json(spec_json)
     torch.set_num_threads(spec.threads)
     for module in (*spec.modules, spec.loader.partition(":")[0]):
         importlib.import_module(module)
     # Without `gc.freeze`, garbage collection in a child would touch, and therefore copy, every object of this process.
     gc.freeze()
-    # Children can run in parallel, because time is not measured. Each child counts only its own pages.
-    parallel = max(1, available_cores() - spec.reserved)
+    # Children can run in parallel, because each child counts only its own pages. Leave processors free for the proof.
+    parallel = max(1, available_cores() - spec.threads)
     results: dict[str, Memory | str] = {}
     for first in range(0, len(spec.subjects), parallel):
         started = {subject.name: _start(subject, spec) for subject in spec.subjects[first : first + parallel]}
@@ -68,7 +67,7 @@ def _measure(subject: Subject, spec: ChildSpec, writer: Connection) -> None:
             with loaded.scope():
                 for _ in range(_CALLS):
                     loaded.call()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         writer.send(Memory(rss_loaded_bytes=max(0, after - before), peak_rss_bytes=max(0, peak - before)))
     except Exception as error:
         writer.send(f"{type(error).__name__}: {error}")

@@ -77,12 +77,6 @@ class ChildSpec(Frozen):
     modules: tuple[str, ...] = ()
 
 
-class MemorySpec(ChildSpec):
-    """Request for memory measurements, which run in parallel and leave ``reserved`` processors free."""
-
-    reserved: int = 0
-
-
 class LaunchSpec(ChildSpec):
     """A request for a launch, which started at ``spawned_at`` on the monotonic clock.
 
@@ -111,21 +105,14 @@ class SubjectReport(Frozen):
 class LaunchReport(Frozen):
     """Results of one launch; ``refused`` maps each excluded subject to the reason for the exclusion.
 
-    Times are in seconds since the process started. ``modules`` lists the imported nightquant modules. ``capability`` is
-    the instruction set to which torch dispatches.
+    ``modules`` lists the imported nightquant modules. ``capability`` is the instruction set to which torch dispatches.
     """
 
     subjects: dict[str, SubjectReport]
     refused: dict[str, str]
-    start_s: float
-    first_block_s: float
-    end_s: float
-    cold_wall_s: float
-    timed_s: float
     affinity: tuple[int, ...]
     capability: str
     engines: tuple[str, ...]
-    voluntary_switches: int
     involuntary_switches: int
     modules: tuple[str, ...]
 

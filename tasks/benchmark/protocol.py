@@ -18,7 +18,6 @@ from tasks.benchmark.messages import (
     LaunchReport,
     LaunchSpec,
     MemoryReport,
-    MemorySpec,
     Profile,
     Subject,
     SubjectReport,
@@ -198,11 +197,6 @@ class Measured:
         return self.ratio(self._copy)
 
     @property
-    def timed_s(self) -> float:
-        """Total duration, in seconds, of timed blocks and calls."""
-        return sum(launch.timed_s for launch in self.launches)
-
-    @property
     def _copy(self) -> str:
         return self.baseline + COPY_SUFFIX
 
@@ -292,13 +286,9 @@ class Session:
             if done == LOOKS[-1] or spent_s * (done + 1) / done > self.profile.budget_s:
                 return measured
 
-    def measure_memory(
-        self, subjects: Sequence[Subject], modules: tuple[str, ...], *, alone: bool = False
-    ) -> MemoryReport:
-        """Measure each subject's memory; unless `alone`, leave a processor per benchmark thread free for the proof."""
-        reserved = 0 if alone else self.threads
-        spec = MemorySpec(**dict(self._spec(subjects, modules)), reserved=reserved)
-        return run_child("tasks.benchmark.memory", spec, MemoryReport, self.limit)
+    def measure_memory(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> MemoryReport:
+        """Measure each subject's memory."""
+        return run_child("tasks.benchmark.memory", self._spec(subjects, modules), MemoryReport, self.limit)
 
     def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
         """Determine the operators and instructions that each subject executes."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gc
 import math
+import mmap
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tasks.benchmark.messages import COPY_SUFFIX, LaunchSpec
 
@@ -22,6 +26,10 @@ Call = Callable[[], object]
 # Plan slightly longer blocks than required, because the calls timed for the plan may have been unusually slow.
 _MARGIN = 1.1
 _MAX_CALLS = 10_000_000
+
+# The eviction buffer. A virtual machine sees the host's entire last-level cache, but can use only part of the cache. Of
+# the processors other than the last, only the private caches are filled.
+_WALKED_BYTES, _PRIVATE_BYTES = 128 << 20, 8 << 20
 
 
 @dataclass(frozen=True)
@@ -50,13 +58,6 @@ def time_block(call: Call, calls: int) -> float:
     """Time `calls` calls with the garbage collector off; return their total duration in seconds."""
     with no_garbage_collection():
         return _elapsed(call, calls)
-
-
-def time_cold_call(call: Call, evict: Callable[[], None]) -> float:
-    """Call `evict`, run the timing code once to bring it into the caches, and return the duration of one call."""
-    evict()
-    _elapsed(lambda: None, 1)
-    return _elapsed(call, 1)
 
 
 def time_single_calls(call: Call, most: int, budget_s: float) -> list[float]:
@@ -171,5 +172,31 @@ def time_cold_rounds(
             for name in names:
                 loaded = subjects[name]
                 with loaded.scope():
-                    cold_s[name].append(time_cold_call(loaded.call, evict))
+                    evict()
+                    _elapsed(lambda: None, 1)  # brings the timing code into the caches
+                    cold_s[name].append(_elapsed(loaded.call, 1))
     return cold_s
+
+
+class Eviction:
+    """Buffer (``walked``, int64) that evicts other data from the `processors`' caches."""
+
+    def __init__(self, processors: Sequence[int], size: int = _WALKED_BYTES) -> None:
+        self._processors = tuple(processors)
+        # Use small pages, so that writing to the buffer evicts TLB entries. The first write allocates all pages.
+        memory = mmap.mmap(-1, size)
+        with suppress(OSError):  # the kernel does not support huge pages
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+        self.walked = np.frombuffer(memory, dtype=np.int64)
+        self()
+
+    def __call__(self) -> None:
+        """Write the entire buffer on the last processor; on the other processors, fill only the private caches."""
+        for processor in self._processors[:-1]:
+            os.sched_setaffinity(0, {processor})
+            self.walked[: _PRIVATE_BYTES // 8] += 1
+        if len(self._processors) > 1:
+            os.sched_setaffinity(0, self._processors[-1:])
+        self.walked += 1
+        if len(self._processors) > 1:
+            os.sched_setaffinity(0, self._processors)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -18,13 +17,13 @@ from storage.locks import host_lock
 from tasks.benchmark.capacity import eligible_subjects, measure_capacity
 from tasks.benchmark.child import Limit
 from tasks.benchmark.diagnostics import diagnose, timings_of
-from tasks.benchmark.messages import INCUMBENT_SUFFIX, LaunchReport, Profile, Subject
+from tasks.benchmark.messages import INCUMBENT_SUFFIX, Profile, Subject
 from tasks.benchmark.protocol import LOCK, Contest, Measured, Session
 from tasks.benchmark.statistics import verdict_of
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.facts import Fact, host_conditions
 from tasks.job import Job, Workspace
-from tasks.machine import Evidence, fingerprint, observe
+from tasks.machine import fingerprint, observe
 from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.results import BenchmarkResult
@@ -124,7 +123,6 @@ def benchmark(
     contest = contest_of(workload, candidates)
     engines = tuple(sorted({recipe.engine for recipe in workload.recipe}))
     with alone_on_host(workload, workload.baseline_name, profile, workspace, limit_s) as session:
-        began = time.perf_counter()
         before = observe("before", settings.threads, engines)
         measured = session.measure(subjects, contest)
         timed = [subject for subject in subjects if subject.name in measured.names()]
@@ -135,14 +133,22 @@ def benchmark(
         further, refused = _measure_further(session, tonight, job, workspace.store)
         after = observe("after", settings.threads, engines)
         # Measure capacity last, so that its load does not affect the host state that is recorded after the timings.
-        capacity_began = time.perf_counter()
         if settings.capacity is not None:
             workspace.progress(0, 1, "capacity measurements")
         promising = [each.name for each in candidates if each.may_be_promoted or each.standing == "defender"]
-        capacities = measure_capacity(session, timed, eligible_subjects(measured, promising), workload)
-        capacity_s = time.perf_counter() - capacity_began
-        wall_s = time.perf_counter() - began
-    _keep(diagnosis.proofs, {name: fact for name, fact in facts.items() if name not in known}, workspace.store)
+        served, unserved = measure_capacity(session, timed, eligible_subjects(measured, promising), workload)
+    for name in facts.keys() & (diagnosis.proofs.keys() - known.keys()):
+        # A later run may be able to sample missing instructions.
+        if diagnosis.proofs[name].instructions is not None:
+            with suppress(StoreError):  # the next run can repeat the proof, but cannot recover lost timings
+                facts[name].keep(diagnosis.proofs[name], workspace.store)
+    first = measured.launches[0]
+    evidence = {
+        "capability": first.capability,
+        "supported_engines": first.engines,
+        "launch_affinity": first.affinity,
+        "involuntary_switches": sum(launch.involuntary_switches for launch in measured.launches),
+    }
     aa, cold_aa = measured.aa_ratio(), measured.with_caches("cold").aa_ratio()
     timings = list(timings_of(measured, settings.batch_size, "primary", diagnosis.memory))
     for setting, timed_further in further.items():
@@ -162,15 +168,12 @@ def benchmark(
         timings=tuple(timings),
         refused=measured.refused | refused,
         proofs=diagnosis.proofs,
-        capacities=capacities.served,
+        capacities=served,
         unknown={
-            name: diagnosis.unknown.get(name, {}) | capacities.unknown.get(name, {})
-            for name in diagnosis.unknown | capacities.unknown
+            name: diagnosis.unknown.get(name, {}) | unserved.get(name, {}) for name in diagnosis.unknown | unserved
         },
         evidence_before=before.model_dump_json(),
-        evidence_after=_with_launches(after, measured.launches, diagnosis.proof_wall_s).model_dump_json(),
-        wall_s=wall_s,
-        timed_s=measured.timed_s + sum(timed_further.timed_s for timed_further in further.values()) + capacity_s,
+        evidence_after=after.model_copy(update=evidence).model_dump_json(),
     )
 
 
@@ -237,28 +240,18 @@ def proof_facts(
     workload: Workload, candidates: Sequence[BenchmarkCandidate], timed: Collection[str]
 ) -> dict[str, Fact[Proof]]:
     """Return a `Fact` for each timed candidate's proof; empty if the gate decides by their time shares."""
-    if workload.gate.min_int8_time_share is not None:
-        return {}
-    return {one.name: _proof_fact(one, workload.benchmark.threads) for one in candidates if one.name in timed}
-
-
-def _proof_fact(candidate: BenchmarkCandidate, threads: int) -> Fact[Proof]:
-    opener, _, _ = RUNTIMES[candidate.candidate.runtime].opens.partition(":")
-    conditions = {
-        "code": code_digest("tasks.proof.child", opener),
-        "host": host_conditions("capstone"),
-        "golden": candidate.outputs.digest,  # contains the inputs
-        "threads": threads,
-    }
-    return Fact("proof", Proof, candidate.candidate, conditions)
-
-
-def _keep(proofs: Mapping[str, Proof], facts: Mapping[str, Fact[Proof]], store: ArtifactStore) -> None:
-    """Store only proofs that contain instructions, because a later run may be able to sample missing instructions."""
-    for name, fact in facts.items():
-        if name in proofs and proofs[name].instructions is not None:
-            with suppress(StoreError):  # the next run can repeat the proof, but cannot recover lost timings
-                fact.keep(proofs[name], store)
+    facts: dict[str, Fact[Proof]] = {}
+    for each in candidates if workload.gate.min_int8_time_share is None else ():
+        if each.name in timed:
+            opener, _, _ = RUNTIMES[each.candidate.runtime].opens.partition(":")
+            conditions = {
+                "code": code_digest("tasks.proof.child", opener),
+                "host": host_conditions("capstone"),
+                "golden": each.outputs.digest,  # contains the inputs
+                "threads": workload.benchmark.threads,
+            }
+            facts[each.name] = Fact("proof", Proof, each.candidate, conditions)
+    return facts
 
 
 def _measure_further(
@@ -278,20 +271,3 @@ def _measure_further(
             results[setting] = measured
             refused |= {f"{name} ({setting})": reason for name, reason in measured.refused.items()}
     return results, refused
-
-
-def _with_launches(evidence: Evidence, launches: Sequence[LaunchReport], proof_wall_s: float) -> Evidence:
-    return evidence.model_copy(
-        update={
-            "proof_wall_s": proof_wall_s,
-            "capability": launches[0].capability,
-            "supported_engines": launches[0].engines,
-            "launch_affinity": launches[0].affinity,
-            "involuntary_switches": sum(launch.involuntary_switches for launch in launches),
-            "voluntary_switches": sum(launch.voluntary_switches for launch in launches),
-            "start_s": tuple(launch.start_s for launch in launches),
-            "first_block_s": tuple(launch.first_block_s for launch in launches),
-            "end_s": tuple(launch.end_s for launch in launches),
-            "cold_wall_s": tuple(launch.cold_wall_s for launch in launches),
-        }
-    )

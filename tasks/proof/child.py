@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from storage.errors import UnavailableError
+from tasks.benchmark.launch import choose_processors
 from tasks.benchmark.messages import ChildSpec, Subject
-from tasks.benchmark.processors import choose_processors
 from tasks.extensions import RUNTIMES
 from tasks.machine import affinity, require_installed
 from tasks.outputs import distance, tensors_of, worst

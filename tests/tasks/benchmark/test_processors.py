@@ -8,15 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.benchmark import processors
-from tasks.benchmark.processors import (
-    MOST_BYTES,
-    Eviction,
-    choose_processors,
-    excess,
-    threads_used,
-)
+from tasks.benchmark import launch
+from tasks.benchmark.launch import choose_processors, excess, threads_used
 from tasks.benchmark.protocol import Session
+from tasks.benchmark.rounds import Eviction
 from tasks.machine import affinity
 from tests.tasks.benchmark.planted import LOADER, TINY, digest, plan
 
@@ -31,7 +26,7 @@ def test_processors_are_the_highest_numbered_and_no_more_than_asked_for() -> Non
 
 @pytest.mark.slow
 def test_cores_are_shared_only_where_there_are_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors, "_TOPOLOGY", tmp_path)
+    monkeypatch.setattr(launch, "_TOPOLOGY", tmp_path)
     for processor in range(4):
         folder = tmp_path / f"cpu{processor}" / "topology"
         folder.mkdir(parents=True)
@@ -69,48 +64,11 @@ def test_a_subject_that_uses_as_many_threads_as_are_allowed_is_timed(tmp_path: P
     assert 1.1 < max(report.threads_used for report in measured.of("greedy/eager")) < 2.2
 
 
-def reported(folder: Path, *levels: tuple[int, str, str]) -> None:
-    for index, (level, kind, size) in enumerate(levels):
-        place = folder / "cpu0" / "cache" / f"index{index}"
-        place.mkdir(parents=True)
-        for name, value in (("level", str(level)), ("type", kind), ("size", size)):
-            (place / name).write_text(f"{value}\n", encoding="ascii")
-
-
-@pytest.fixture
-def topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(processors, "_TOPOLOGY", tmp_path)
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("levels", "size"),
-    [
-        ([(1, "Data", "32K"), (1, "Instruction", "64K"), (2, "Unified", "9M")], 2 * ((32 << 10) + (9 << 20))),
-        ([(2, "Unified", "2M"), (3, "Unified", "480M")], MOST_BYTES),
-        ([], MOST_BYTES),
-    ],
-)
-@pytest.mark.slow
-def test_twice_what_caches_hold_is_walked_and_never_more_than_the_most(
-    topology: Path, levels: list[tuple[int, str, str]], size: int
-) -> None:
-    reported(topology, *levels)
-    assert Eviction((0,)).walked.nbytes == size
-
-
-def test_every_byte_is_read_and_written_each_time() -> None:
-    evict = Eviction((), 1 << 20)
+def test_every_byte_is_written_each_time_and_the_thread_is_on_its_processors_again_afterwards() -> None:
+    allowed = affinity()
+    evict = Eviction(allowed, 1 << 20)
     before = evict.walked.copy()
     evict()
     assert evict.walked.nbytes == 1 << 20
-    assert (evict.walked - before == 1).all()
-
-
-@pytest.mark.skipif(len(affinity()) < 2, reason="needs two processors")
-@pytest.mark.slow
-def test_the_thread_is_on_its_processors_again_afterwards() -> None:
-    allowed = affinity()
-    evict = Eviction(allowed, 1 << 20)
-    evict()
+    assert (evict.walked - before == len(allowed)).all()
     assert os.sched_getaffinity(0) == set(allowed)
