@@ -145,7 +145,7 @@ class Machine(Session):
         for subject in subjects:
             times = tuple(np.exp(self.night.logs[len(earlier), self.names.index(subject.name)]).tolist())
             reports[subject.name] = SubjectReport(
-                load_s=0, first_call_s=0, calls_per_block=1, round_s=times, single_s=(), cold_s=times, threads_used=1
+                load_s=0, first_call_s=0, calls_per_block=1, round_s=times, single_s=(), cold_s=times
             )
         return LaunchReport(
             subjects=reports, refused={}, affinity=(), capability="", engines=(), involuntary_switches=0, modules=()

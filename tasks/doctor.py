@@ -49,9 +49,9 @@ def _checked(name: str, good: bool, result: str, advice: str) -> Check:
 def examine(store: str, on_wait: Callable[[], None] = lambda: None) -> list[Check]:
     """Run every check, and hold the host's lock for about ten seconds; call `on_wait` if a benchmark holds the lock."""
     with host_lock(LOCK, on_wait=on_wait):
-        before = observe("before", 1, ())
+        before = observe(1)
         measured = _measure()
-        after = observe("after", 1, ())
+        after = observe(1)
     machine = before.machine
     size = f"{machine.processors} processors, {machine.memory_bytes / _GIB:.1f} GiB"
     torch = machine.libraries.get("torch", "not installed")

@@ -246,7 +246,6 @@ MEASUREMENTS = Table(
         *_ends("cold_aa", "of the 95% interval for cold_aa_ratio"),
         Column("cold_launch", pa.list_(pa.int32()), "launch number of each call with cold caches", "launches"),
         Column("cold_s", pa.list_(REAL), "duration of each call with cold caches", "seconds"),
-        Column("threads_used", REAL, "largest number of threads that the calls of a launch kept busy", "busy threads"),
         Column("int8_time_share", REAL, "fraction of the operators' time spent in int8 operators", "share"),
         Column(
             "float_operators", TEXT, "most expensive float operators, their fractions of the time, and reasons, as JSON"

@@ -110,8 +110,7 @@ def highest_rate(attempt: Callable[[float], Window], bound_s: float, ceiling: fl
     """Find the highest rate at which the latency's 99th percentile is at most `bound_s`, and its window, by bisection.
 
     A rate fails only if two tests fail, because other programs can make a test fail. Rates above `ceiling`, the highest
-    throughput, are not tried, because a short test at such a rate may pass by chance. Raise `MeasurementError` if no
-    rate passes, or at once if even the fastest answer in a test takes longer than `bound_s`.
+    throughput, are not tried, because a short test at such a rate may pass by chance.
     """
     passed, found, failed = 0.0, None, ceiling
     while failed > max(passed * _PRECISION, ceiling * _LOWEST):
@@ -143,10 +142,7 @@ def generator_limit(lag_s: Array, busy: float, bound_s: float) -> str:
 
 @dataclass(frozen=True)
 class Window:
-    """Timings of requests, in seconds, float64 [requests]; ``lag_s`` is the delay in sending a request.
-
-    ``busy`` is the generator's processor time divided by the elapsed time.
-    """
+    """Timings of requests, float64 [requests], their delays in sending, and the generator's busy share of the time."""
 
     calls_per_s: float
     latency_s: Array

@@ -59,7 +59,6 @@ def timings_of(
             latency_p50_s=p50_s,
             latency_p90_s=p90_s,
             latency_p99_s=p99_s,
-            threads_used=max(report.threads_used for report in reports),
             block_launch=_numbered(launches, rounds),
             block_round=tuple(range(1, rounds + 1)) * launches,
             block_s=tuple(blocks.ravel().tolist()),
@@ -148,10 +147,7 @@ def diagnose(
 def look(
     measure: Callable[[Sequence[Subject]], R], subjects: Sequence[Subject], limit: Limit
 ) -> tuple[list[R], dict[str, str]]:
-    """Measure all subjects in one process; if the process dies, measure each subject in a separate process.
-
-    Return the reports, and the reason for each missing report, keyed by subject.
-    """
+    """Measure all subjects in one process; if it dies, use a process each. Return reports, and reasons by subject."""
     if not subjects:
         return [], {}
     try:
@@ -159,7 +155,6 @@ def look(
     except MeasurementError as error:
         if len(subjects) == 1 or limit.left_s() == 0:
             return [], {subject.name: str(error) for subject in subjects}
-    # Use separate processes, so that a crash affects only one subject's report.
     reports: list[R] = []
     refused: dict[str, str] = {}
     for subject in subjects:

@@ -11,69 +11,38 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tasks.benchmark.messages import LaunchReport, LaunchSpec, Subject, SubjectReport
-from tasks.benchmark.rounds import (
-    Call,
-    Eviction,
-    Loaded,
-    time_block,
-    time_cold_rounds,
-    time_rounds,
-    time_singles,
-    warm_up_all,
-)
+from tasks.benchmark.rounds import Eviction, Loaded, time_cold_rounds, time_rounds, time_singles, warm_up_all
 from tasks.extensions import RUNTIMES
 from tasks.machine import affinity
 from tasks.outputs import tensors_of
 from tasks.tensor_files import Golden
 
 # Largest allowed relative Euclidean distance between outputs and golden outputs. On the same host, only rounding
-# differs between processes. For example, threads may divide the work differently, or an activation may round to an
-# adjacent int8 step. Rounding errors stay below 1e-4, whereas a float model and its int8 version differ by 1e-2 or
-# more.
+# differs: rounding errors stay below 1e-4, whereas a float model and its int8 version differ by 1e-2 or more.
 TOLERANCE = 1e-3
 _TOPOLOGY = Path("/sys/devices/system/cpu")
-
-# After a call, thread pools spin for a few milliseconds before sleeping.
-_PATIENCE_S = 0.02
-# A thread that runs for less than this fraction of the busiest thread's time is assumed only to dispatch work. On a
-# busy host, a dispatching thread may wait a long time for a processor, but waiting is not work.
-_LEAST_WORK = 0.1
-# A subject may exceed its thread limit by this factor, because runtimes also work between calls.
-_SURPLUS = 1.1
-
-
-@dataclass(frozen=True)
-class _Ready:
-    loaded: Loaded
-    load_s: float
-    first_call_s: float
 
 
 def run(spec_json: str) -> LaunchReport:
     """Execute a `LaunchSpec` in this process, before other code starts threads or sets the affinity."""
     spec = LaunchSpec.model_validate_json(spec_json)
-    if allowed := affinity():
-        with suppress(OSError):  # some sandboxes block ``sched_setaffinity``; the report contains the actual affinity
-            os.sched_setaffinity(0, choose_processors(spec.threads, allowed))
+    pin(spec.threads)
     pinned = affinity()
-    torch.set_num_threads(spec.threads)
     torch.set_num_interop_threads(spec.threads)
     with torch.inference_mode():
         ready, refused = _load_all(spec)
         # Without `gc.freeze`, garbage collection before a block would take time to visit every model, and would evict
         # data from caches.
         gc.freeze()
-        subjects = {name: subject.loaded for name, subject in ready.items()}
+        subjects = {name: loaded for name, (loaded, _, _) in ready.items()}
         calls = warm_up_all(spec, subjects)
         round_s = time_rounds(spec, subjects, calls)
         single_s = time_singles(spec, subjects)
@@ -82,24 +51,15 @@ def run(spec_json: str) -> LaunchReport:
         longer_s = len(ready) * (spec.profile.warm_up_s - spec.profile.rewarm_s)
         budget_s = spec.profile.cold_share * (time.monotonic() - spec.spawned_at - longer_s)
         cold_s = time_cold_rounds(spec, subjects, Eviction(pinned), budget_s)
-        used: dict[str, float] = {}
-        for name, subject in ready.items():
-            with subject.loaded.scope():  # to count threads, make half as many calls as in a block
-                used[name] = threads_used(subject.loaded.call, -(-calls[name] // 2))
-    for name, threads in used.items():
-        if problem := excess(threads, spec.threads):
-            refused[name] = problem
-            del ready[name]
     return LaunchReport(
         subjects={
             name: SubjectReport(
-                load_s=ready[name].load_s,
-                first_call_s=ready[name].first_call_s,
+                load_s=ready[name][1],
+                first_call_s=ready[name][2],
                 calls_per_block=calls[name],
                 round_s=tuple(round_s[name]),
                 single_s=tuple(single_s.get(name, ())),
                 cold_s=tuple(cold_s[name]),
-                threads_used=used[name],
             )
             for name in (subject.name for subject in spec.subjects)
             if name in ready
@@ -111,6 +71,13 @@ def run(spec_json: str) -> LaunchReport:
         involuntary_switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
         modules=tuple(sorted(name for name in sys.modules if name.startswith(("tasks.", "storage.")))),
     )
+
+
+def pin(threads: int) -> None:
+    """Let this process use only `threads` processors, and as many of torch's threads."""
+    with suppress(OSError):  # some sandboxes block ``sched_setaffinity``; the report contains the actual affinity
+        os.sched_setaffinity(0, choose_processors(threads, affinity()))
+    torch.set_num_threads(threads)
 
 
 def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
@@ -126,46 +93,6 @@ def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
     primary = list(cores.values())
     siblings_of_primary = sorted(set(allowed) - set(primary), reverse=True)
     return tuple(sorted((primary + siblings_of_primary)[:count]))
-
-
-def threads_used(call: Call, calls: int) -> float:
-    """Return the threads that `calls` calls keep busy: their running and waiting time divided by the elapsed time."""
-    time.sleep(_PATIENCE_S)
-    began = time.perf_counter()
-    # Read the threads' clocks within the measured interval, so that no thread's time exceeds the elapsed time.
-    before = _clocks()
-    time_block(call, calls)
-    after = _clocks()
-    elapsed_s = time.perf_counter() - began
-    used = [np.subtract(after[thread], before.get(thread, (0.0, 0.0))) for thread in after]
-    least_s = _LEAST_WORK * max(ran_s for ran_s, _ in used)
-    # If the virtual machine was paused, the kernel can overstate waits, so cap each thread's time at `elapsed_s`.
-    return float(sum(min(ran_s + waited_s, elapsed_s) for ran_s, waited_s in used if ran_s > least_s)) / elapsed_s
-
-
-def excess(used: float, threads: int) -> str:
-    """Describe the problem if `used` exceeds `threads`; otherwise, return ``""``."""
-    if used <= threads * _SURPLUS:
-        return ""
-    return (
-        f"the candidate used {used:.1f} threads, but the workload allows {threads}; the runtime must set the number "
-        "of threads when it opens the model"
-    )
-
-
-def _clocks() -> dict[int, tuple[float, float]]:
-    """Return each thread's running and waiting seconds."""
-    clocks: dict[int, tuple[float, float]] = {}
-    for folder in list(Path("/proc/self/task").iterdir()):
-        with suppress(OSError):  # the thread has ended
-            thread = int(folder.name)
-            # Use the clock from ``pthread_getcpuclockid``, which is exact; ``schedstat`` lags by up to a tick.
-            ran_s = time.clock_gettime((~thread << 3) | 6)
-            # Kernels without scheduler statistics lack the ``schedstat`` file, so only CPU time is counted.
-            waits = folder / "schedstat"
-            waited_s = int(waits.read_text(encoding="ascii").split()[1]) / 1e9 if waits.is_file() else 0.0
-            clocks[thread] = ran_s, waited_s
-    return clocks
 
 
 def load_candidate(subject: Subject) -> Loaded:
@@ -195,13 +122,16 @@ def disagreement(outputs: Sequence[Tensor], golden: Sequence[Tensor]) -> str:
     return ""
 
 
-def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
-    """Load and check the subjects in random order, so that memory addresses differ between launches."""
+def _load_all(spec: LaunchSpec) -> tuple[dict[str, tuple[Loaded, float, float]], dict[str, str]]:
+    """Load and check the subjects in random order, so that memory addresses differ between launches.
+
+    Return each subject with the seconds of loading and of the first call, and the reasons for refusals.
+    """
     # Import shared modules first, because otherwise the first candidate's load time would include the imports.
     for module in spec.modules:
         importlib.import_module(module)
     loader: Callable[[Subject], Loaded] = resolve_name(spec.loader)
-    ready: dict[str, _Ready] = {}
+    ready: dict[str, tuple[Loaded, float, float]] = {}
     refused: dict[str, str] = {}
     for subject in random.Random(spec.seed).sample(spec.subjects, len(spec.subjects)):
         try:
@@ -218,5 +148,5 @@ def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
         if problem:
             refused[subject.name] = problem
         else:
-            ready[subject.name] = _Ready(loaded, load_s, first_call_s)
+            ready[subject.name] = loaded, load_s, first_call_s
     return ready, refused

@@ -17,9 +17,7 @@ class Profile(Frozen):
     """Size of a benchmark; a launch is a new process, in which every round times one block of calls per candidate.
 
     Launches continue beyond ``launches`` until every speed rule is decided or ``budget_s`` would be exceeded.
-    Percentiles come from ``single_calls`` individually timed calls. ``cold_share`` limits the cold rounds to a fraction
-    of the time that the launch's earlier steps took. Settings that do not affect decisions are timed in
-    ``further_launches`` launches.
+    ``cold_share`` limits the cold rounds to a fraction of the time that the launch's earlier steps took.
     """
 
     name: str
@@ -78,10 +76,7 @@ class ChildSpec(Frozen):
 
 
 class LaunchSpec(ChildSpec):
-    """A request for a launch, which started at ``spawned_at`` on the monotonic clock.
-
-    In later launches, ``calls`` and ``cold_rounds`` are copied from the first launch's results.
-    """
+    """A request for a launch; later launches repeat the first launch's ``calls`` and ``cold_rounds``."""
 
     profile: Profile
     seed: int
@@ -99,7 +94,6 @@ class SubjectReport(Frozen):
     round_s: tuple[float, ...]
     single_s: tuple[float, ...]
     cold_s: tuple[float, ...]
-    threads_used: float
 
 
 class LaunchReport(Frozen):

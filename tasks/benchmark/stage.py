@@ -36,8 +36,7 @@ from tasks.workload.workload import Benchmark, SequenceBenchmark, Workload
 class BenchmarkCandidate(Frozen):
     """A candidate to time, and the golden outputs that the candidate must reproduce.
 
-    The speed of a ``settled`` candidate does not affect decisions; the speed of a ``challenger`` does. Challengers are
-    compared with the current bundle (``incumbent``), or with a candidate that is identical to it (``defender``).
+    The speed of a ``settled`` candidate does not affect decisions. A ``defender`` is identical to the current bundle.
     ``twin`` is the float candidate of a quantized candidate's runtime. ``could_serve`` marks a float candidate that
     could be deployed instead.
     """
@@ -112,18 +111,12 @@ def benchmark(
 
     `limit_s` limits the duration in seconds, excluding the wait for other benchmarks. In the result, ``refused``
     reports failures in further settings, and ``unknown`` reports failures of memory measurements or proofs.
-
-    Raises
-    ------
-    MeasurementError
-        The primary setting failed: the baseline is missing or was refused, a launch died, or `limit_s` was reached.
     """
     workload, settings = job.workload, job.workload.benchmark
     subjects = [candidate.subject(workspace) for candidate in candidates]
     contest = contest_of(workload, candidates)
-    engines = tuple(sorted({recipe.engine for recipe in workload.recipe}))
     with alone_on_host(workload, workload.baseline_name, profile, workspace, limit_s) as session:
-        before = observe("before", settings.threads, engines)
+        before = observe(settings.threads)
         measured = session.measure(subjects, contest)
         timed = [subject for subject in subjects if subject.name in measured.names()]
         tonight = [subject for subject in timed if not subject.name.endswith(INCUMBENT_SUFFIX)]
@@ -131,7 +124,7 @@ def benchmark(
         known = {name: proof for name, fact in facts.items() if (proof := fact.find(workspace.store))}
         diagnosis = diagnose(session, timed, measured.launches[0].modules, known)
         further, refused = _measure_further(session, tonight, job, workspace.store)
-        after = observe("after", settings.threads, engines)
+        after = observe(settings.threads)
         # Measure capacity last, so that its load does not affect the host state that is recorded after the timings.
         if settings.capacity is not None:
             workspace.progress(0, 1, "capacity measurements")

@@ -46,11 +46,10 @@ Outcome = Literal["published", "kept", "restored", "withdrawn"]
 
 
 class BundleRef(Frozen):
-    """A bundle; ``location`` is a folder below the store's root, and ``sha256sums`` is the digest of ``SHA256SUMS``.
+    """A bundle; ``sha256sums`` is the digest of ``SHA256SUMS``.
 
-    ``outcome`` is ``"published"`` for a new bundle, ``"kept"`` if it was already current, and ``"restored"`` if an
-    earlier bundle with the same content is current again. It is ``"withdrawn"`` if a user rolled back from the same
-    content; the bundle that the user chose stays current.
+    ``outcome`` is ``"kept"`` if the bundle was already current, ``"restored"`` if an earlier bundle with the same
+    content is current again, and ``"withdrawn"`` if a user rolled back from the same content.
     """
 
     workload: str
@@ -63,16 +62,8 @@ class BundleRef(Frozen):
 def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, replacing: str | None) -> BundleRef:
     """Publish the promoted candidate; return the bundle that is current afterwards.
 
-    A version's name consists of the night and twelve digits of the content's digest. Content that has been published
-    with the required signature is not packaged again. `replacing` is the version with which the candidate was compared,
-    or None.
-
-    Raises
-    ------
-    BundleError
-        The files of the candidate do not reproduce the golden outputs. No bundle is published.
-    ConflictError
-        Another bundle became current in the meantime, and stays current.
+    Content that has been published with the required signature is not packaged again. `replacing` is the version with
+    which the candidate was compared; if another bundle is current, it stays current (`ConflictError`).
     """
     workload, candidate, decision = provenance.job.workload, provenance.candidate, provenance.decision
     content = content_of(provenance.job, candidate)

@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,10 +16,10 @@ import torch
 from torch import Tensor
 
 from storage.errors import UnavailableError
-from tasks.benchmark.launch import choose_processors
+from tasks.benchmark.launch import pin
 from tasks.benchmark.messages import ChildSpec, Subject
 from tasks.extensions import RUNTIMES
-from tasks.machine import affinity, require_installed
+from tasks.machine import require_installed
 from tasks.outputs import distance, tensors_of, worst
 from tasks.proof.instructions import INT8, SATURATING, Disassembler, Family, Sampler
 from tasks.proofs import (
@@ -53,10 +51,7 @@ _FOLDED = re.compile(r"batch_?norm", re.IGNORECASE)
 def run(spec_json: str) -> ProofReport:
     """Make a proof for each subject of a `ChildSpec`, or report the error that prevented the proof."""
     spec = ChildSpec.model_validate_json(spec_json)
-    if allowed := affinity():
-        with suppress(OSError):  # some sandboxes block ``sched_setaffinity``
-            os.sched_setaffinity(0, choose_processors(spec.threads, allowed))
-    torch.set_num_threads(spec.threads)
+    pin(spec.threads)
     # Create the sampler before any runtime starts threads, because only later threads inherit the sampler's events.
     try:
         require_installed("Naming the instructions that ran", ["capstone"], "instructions")

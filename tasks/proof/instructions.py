@@ -12,7 +12,6 @@ import mmap
 import os
 import platform
 import struct
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -66,21 +65,13 @@ _PAGES = 256  # buffer size: a power of two, enough for ten seconds at 16 bytes 
 
 
 class Sampler:
-    """Sampler for the thread that creates it, and for all threads that this thread starts later.
-
-    Raises
-    ------
-    UnavailableError
-        The system is not Linux, the processor is not x86-64, or a process is not allowed to sample itself.
-    """
+    """Sampler for the thread that creates it, and for all threads that this thread starts later."""
 
     def __init__(self) -> None:
         self._buffers: list[tuple[int, mmap.mmap]] = []
-        # `Disassembler` decodes only x86-64, and would assign other processors' instructions to the wrong families.
-        if sys.platform != "linux" or platform.machine() != "x86_64":
+        if platform.machine() != "x86_64":
             raise UnavailableError(
-                "Instructions can be sampled only on Linux with an x86-64 processor, but this host runs "
-                f"{platform.system()} on {platform.machine()}."
+                f"Instructions can be sampled only on x86-64 processors, but this host runs on {platform.machine()}."
             )
         library = ctypes.CDLL(None, use_errno=True)
         flags = _DISABLED | _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HV | _FREQ
@@ -113,7 +104,7 @@ class Sampler:
 
 
 class Disassembler:
-    """Disassembler that reads x86-64 instructions from this process's memory and assigns them to families."""
+    """Disassembler that reads instructions from this process's memory and assigns them to families."""
 
     def __init__(self) -> None:
         from capstone import CS_ARCH_X86, CS_MODE_64, Cs

@@ -14,7 +14,7 @@ from tasks.machine import Evidence, Pressure, observe, this_machine
 
 @pytest.fixture(scope="module")
 def evidence() -> Evidence:
-    return observe("before", 1, ())
+    return observe(1)
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,10 @@ from tasks.machine import (
 
 
 def test_evidence_names_what_a_sceptic_asks_for() -> None:
-    evidence = observe("before", 2, ("x86",))
+    evidence = observe(2)
     assert evidence.machine.cpu
     assert evidence.machine.libraries["torch"]
     assert evidence.threads == 2
-    assert evidence.engines == ("x86",)
-    assert evidence.available_memory_bytes > 0
     assert len(evidence.load_average) == 3
     assert evidence.host == platform.node()
     assert Evidence.model_validate_json(evidence.model_dump_json()) == evidence
@@ -51,7 +49,6 @@ def test_an_upgrade_is_another_environment_on_the_same_machine() -> None:
     "change",
     [{"cpu": "Z80"}, {"isa": ()}, {"processors": 99}, {"memory_bytes": 2**40}, {"product": "another cloud's"}],
 )
-@pytest.mark.slow
 def test_other_hardware_is_another_machine_in_the_same_environment(change: dict[str, object]) -> None:
     other = this_machine().model_copy(update=change)
     assert other.digest != this_machine().digest

@@ -33,7 +33,7 @@ select
     speedup_high, best_float, over_best_float, over_best_float_low, over_best_float_high, runtime_gain, int8_gain,
     peak_rss_bytes, coverage, verdict, why as reason, stage, error, night, run_id, profile, fingerprint, artifact_digest,
     incumbent_stays,
-    caches, cold_latency_s, cold_baseline_latency_s, cold_speedup, cold_speedup_low, cold_speedup_high, threads_used,
+    caches, cold_latency_s, cold_baseline_latency_s, cold_speedup, cold_speedup_low, cold_speedup_high,
     capacity_scenario, capacity_rps, capacity_ratio, capacity_ratio_low, capacity_ratio_high, capacity_p50_s,
     capacity_p99_s, capacity_p999_s, capacity_split, capacity_limit, cost_per_million
 from outcomes_on(asked)

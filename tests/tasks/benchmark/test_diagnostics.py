@@ -60,7 +60,7 @@ def launch(block_s: dict[str, float]) -> LaunchReport:
     subjects = {
         name: SubjectReport(
             load_s=1, first_call_s=1, calls_per_block=1, round_s=(seconds,) * 3, single_s=(seconds,),
-            cold_s=(seconds,) * 3, threads_used=1,
+            cold_s=(seconds,) * 3,
         )
         for name, seconds in block_s.items()
     }  # fmt: skip
