@@ -148,7 +148,7 @@ class Machine(Session):
                 load_s=0, first_call_s=0, calls_per_block=1, round_s=times, single_s=(), cold_s=times
             )
         return LaunchReport(
-            subjects=reports, refused={}, affinity=(), capability="", engines=(), involuntary_switches=0, modules=()
+            subjects=reports, refused={}, affinity=(), capability="", involuntary_switches=0, modules=()
         )
 
 

@@ -68,11 +68,6 @@ def examine(store: str, on_wait: Callable[[], None] = lambda: None) -> list[Chec
     ]
 
 
-def trusted(checks: list[Check]) -> bool:
-    """Return whether the checks found no problem."""
-    return all(check.status != "problem" for check in checks)
-
-
 def check_int8(machine: Machine) -> Check:
     """Check whether the processor has int8 instructions."""
     result = f"instructions: {', '.join(machine.isa) or 'unknown'}"
@@ -185,10 +180,8 @@ def _measure() -> list[Check]:
         measured = Session(_FLOAT, _PROFILE, loader=f"{__name__}:{load.__name__}").measure(subjects)
     except MeasurementError as error:
         return [Check("A/A", "problem", str(error), "Reinstall torch, which does not run on this host.")]
-    launch = measured.launches[0]
-    engines = Check("int8 engines", "ok", f"{', '.join(launch.engines)}; torch dispatches to {launch.capability}")
     if _INT8 in measured.refused:
         kernels = Check("int8 kernels", "problem", measured.refused[_INT8], "This build of torch has no int8 kernels.")
     else:
         kernels = check_ratio(measured.ratio(_INT8))
-    return [engines, kernels, check_repeatable(measured.aa_ratio())]
+    return [kernels, check_repeatable(measured.aa_ratio())]

@@ -87,7 +87,6 @@ class Evidence(Frozen):
     steal_s: float | None
     pressure: dict[str, Pressure]
     capability: str = ""
-    supported_engines: tuple[str, ...] = ()
     launch_affinity: tuple[int, ...] = ()
     involuntary_switches: int | None = None
 

@@ -67,7 +67,6 @@ def run(spec_json: str) -> LaunchReport:
         refused=refused,
         affinity=pinned,
         capability=torch.backends.cpu.get_cpu_capability(),
-        engines=tuple(torch.backends.quantized.supported_engines),
         involuntary_switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
         modules=tuple(sorted(name for name in sys.modules if name.startswith(("tasks.", "storage.")))),
     )

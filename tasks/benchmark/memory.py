@@ -33,9 +33,15 @@ def run(spec_json: str) -> MemoryReport:
     gc.freeze()
     # Children can run in parallel, because each child counts only its own pages. Leave processors free for the proof.
     parallel = max(1, available_cores() - spec.threads)
-    results: dict[str, Memory | str] = {}
+    context, results = get_context("fork"), dict[str, Memory | str]()
     for first in range(0, len(spec.subjects), parallel):
-        started = {subject.name: _start(subject, spec) for subject in spec.subjects[first : first + parallel]}
+        started: dict[str, tuple[ForkProcess, Connection]] = {}
+        for subject in spec.subjects[first : first + parallel]:
+            reader, writer = context.Pipe(duplex=False)
+            child = context.Process(target=_measure, args=(subject, spec, writer))
+            child.start()
+            writer.close()
+            started[subject.name] = child, reader
         for name, (child, reader) in started.items():
             try:
                 results[name] = reader.recv()
@@ -47,15 +53,6 @@ def run(spec_json: str) -> MemoryReport:
         memory={name: memory for name, memory in results.items() if isinstance(memory, Memory)},
         refused={name: reason for name, reason in results.items() if isinstance(reason, str)},
     )
-
-
-def _start(subject: Subject, spec: ChildSpec) -> tuple[ForkProcess, Connection]:
-    context = get_context("fork")
-    reader, writer = context.Pipe(duplex=False)
-    child = context.Process(target=_measure, args=(subject, spec, writer))
-    child.start()
-    writer.close()
-    return child, reader
 
 
 def _measure(subject: Subject, spec: ChildSpec, writer: Connection) -> None:

@@ -106,7 +106,6 @@ class LaunchReport(Frozen):
     refused: dict[str, str]
     affinity: tuple[int, ...]
     capability: str
-    engines: tuple[str, ...]
     involuntary_switches: int
     modules: tuple[str, ...]
 

@@ -67,15 +67,13 @@ class BenchmarkCandidate(Frozen):
 
 @dataclass(frozen=True)
 class Setting:
-    """A thread count, a batch size, and a sequence length (None means the workload's sequence length)."""
+    """A batch size, and a sequence length (None means the workload's sequence length)."""
 
-    threads: int
     batch_size: int
     sequence_length: int | None = None
 
     def __str__(self) -> str:
-        steps = f", {self.sequence_length} steps" if self.sequence_length else ""
-        return f"batch {self.batch_size}{steps}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+        return f"batch {self.batch_size}" + (f", {self.sequence_length} steps" if self.sequence_length else "")
 
     def of(self, workload: Workload) -> Workload:
         """Return a copy of the workload with this setting's batch size and sequence length."""
@@ -138,7 +136,6 @@ def benchmark(
     first = measured.launches[0]
     evidence = {
         "capability": first.capability,
-        "supported_engines": first.engines,
         "launch_affinity": first.affinity,
         "involuntary_switches": sum(launch.involuntary_switches for launch in measured.launches),
     }
@@ -203,14 +200,12 @@ def fastest_float(
 
 
 def further_settings(benchmark: Benchmark) -> list[Setting]:
-    """Return every combination of batch size, sequence length and thread count, except the primary setting."""
-    primary = Setting(benchmark.threads, benchmark.batch_size)
+    """Return every combination of batch size and sequence length, except the primary setting."""
     batch_sizes = benchmark.batch_sizes or (benchmark.batch_size,)
-    thread_counts = benchmark.thread_counts or (benchmark.threads,)
     requested = benchmark.sequence_lengths if isinstance(benchmark, SequenceBenchmark) else ()
     lengths = [length if length != benchmark.sequence_length else None for length in requested] or [None]
-    settings = [Setting(*sizes) for sizes in product(thread_counts, batch_sizes, lengths)]
-    return [setting for setting in dict.fromkeys(settings) if setting != primary]
+    settings = [Setting(*sizes) for sizes in product(batch_sizes, lengths)]
+    return [setting for setting in dict.fromkeys(settings) if setting != Setting(benchmark.batch_size)]
 
 
 @contextmanager
@@ -219,9 +214,6 @@ def subjects_at(
 ) -> Iterator[list[Subject]]:
     """Yield the subjects with inputs of the setting's batch size and sequence length."""
     workload = setting.of(job.workload)
-    if workload == job.workload:
-        yield list(subjects)
-        return
     inputs = DOMAINS[workload.domain].example_inputs(workload, job.dataset, store, setting.batch_size)
     with TemporaryDirectory(prefix="nightquant-") as folder:
         path = Path(folder) / GOLDEN
@@ -256,7 +248,7 @@ def _measure_further(
     for setting in further_settings(job.workload.benchmark):
         try:
             with subjects_at(setting, subjects, job, store) as resized:
-                measured = replace(session, profile=profile, threads=setting.threads).measure(resized, with_copy=False)
+                measured = replace(session, profile=profile).measure(resized, with_copy=False)
         except (MeasurementError, InputError) as error:
             # If a further setting fails, keep the results so far, because only the primary setting affects decisions.
             refused[f"every candidate ({setting})"] = str(error)

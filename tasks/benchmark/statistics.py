@@ -17,10 +17,8 @@ from tasks.paired import student_quantile
 
 Array = NDArray[np.float64]
 
-# Minimum number of launches for an estimate of the correlation.
-LEAST = 5
-# Treat a sum of squared deviations up to this value as a rounding error.
-_ROUNDING = 1e-20
+LEAST = 5  # minimum number of launches for an estimate of the correlation
+_ROUNDING = 1e-20  # a sum of squared deviations up to this value is a rounding error
 _GRID = np.linspace(0, 0.95, 20)
 
 
@@ -99,19 +97,16 @@ def _expected(launches: int) -> Array:
     return np.array(means)
 
 
-# Numbers of launches after which a decision is allowed.
-LOOKS = (3, 5, 7, 10, 14, 20, 28, 40, 56)
-# Maximum fraction of benchmarks in which at least one candidate is wrongly accepted; the same limit applies to wrong
-# rejections. Larger shares of the error rate are assigned to later looks (1 : 2 : 3 ...), because a few launches seldom
-# decide a close case.
+LOOKS = (3, 5, 7, 10, 14, 20, 28, 40, 56)  # numbers of launches after which a decision is allowed
+# Maximum fraction of benchmarks in which at least one candidate is wrongly accepted, and likewise wrongly rejected.
+# Later looks have larger shares of the error (1 : 2 : 3 ...), because a few launches seldom decide a close case.
 ERROR = 0.01
 # A bias that a subject may have in all launches, and that additional launches do not reduce.
 STICKS = math.log(1.03)
 # Degrees of freedom that the other subjects contribute to the bounds on a subject's speed. With a larger value,
 # exceptionally noisy candidates would be wrongly promoted more often than `ERROR` allows (see benchmarks.decisions).
 PRIOR = 4.0
-# Variances of log ratios, as multiples of one subject's variance. The candidate adds 1 to the variance. The mean of the
-# baseline and its copy adds 1/2, and a single subject adds 1.
+# Variances of log ratios, as multiples of one subject's variance; the mean of the baseline and its copy adds 1/2.
 _AGAINST_TWO, _AGAINST_ONE = 1.5, 2.0
 
 

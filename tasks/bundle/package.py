@@ -26,7 +26,7 @@ from storage.recovery import by_run
 from storage.seal import MANIFEST, SIGNATURE, check_manifest, write_sums
 from storage.signing import Signer
 from tasks.bundle.manifest import Provenance, manifest_of
-from tasks.bundle.verify import checker_source, packages_of, verify
+from tasks.bundle.verify import checker_source, verify
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.machine import installed_version
@@ -130,15 +130,14 @@ def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspa
     names = store.copy(provenance.candidate.kind, provenance.candidate.digest, folder, without=DOCUMENT)
     files = sorted(names, key=lambda name: (name != RUNTIMES[runtime].main_file, name))
     store.copy(provenance.evaluation.outputs.kind, provenance.evaluation.outputs.digest, folder, only=GOLDEN)
-    checker = checker_source(runtime)
-    (folder / VERIFY).write_text(checker, encoding="utf-8")
+    (folder / VERIFY).write_text(checker_source(runtime), encoding="utf-8")
     domain = DOMAINS[provenance.job.workload.domain]
     resources = domain.write_resources(provenance.job, store, folder)
     manifest = manifest_of(provenance, version, files, folder / GOLDEN, resources)
     check_manifest(manifest)
     document = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n"
     (folder / MANIFEST).write_text(document, encoding="ascii")
-    card = _model_card(manifest, domain, RUNTIMES[runtime], checker, signed=signer is not None)
+    card = _model_card(manifest, domain, RUNTIMES[runtime], signed=signer is not None)
     (folder / CARD).write_text(card, encoding="utf-8")
     bom = sbom_of(provenance.job.workload.name, version, installed_packages())
     (folder / SBOM).write_text(bom, encoding="ascii")
@@ -156,7 +155,7 @@ def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspa
 
 
 def _model_card(
-    manifest: Mapping[str, object], domain: Domain[Workload, Kind], runtime: Runtime, checker: str, *, signed: bool
+    manifest: Mapping[str, object], domain: Domain[Workload, Kind], runtime: Runtime, *, signed: bool
 ) -> str:
     """Render the manifest as a Markdown page, without adding facts."""
     # nightquant never renders the card's Markdown as HTML, so values are not escaped. ``ChainableUndefined`` allows
@@ -167,14 +166,7 @@ def _model_card(
     environment.filters["number"] = _number
     template = environment.from_string(_CARD_TEMPLATE.read_text(encoding="utf-8"))
     usage = environment.from_string(domain.usage + runtime.usage).render(m=manifest)
-    return template.render(
-        m=manifest,
-        runtime=runtime,
-        usage=usage,
-        signed=signed,
-        verifies_with=packages_of(checker),
-        runs_with=packages_of(checker, usage),
-    )
+    return template.render(m=manifest, runtime=runtime, usage=usage, signed=signed)
 
 
 def _number(value: object, spec: str = ".4g", scale: float = 1.0, unit: str = "") -> str:

@@ -7,7 +7,6 @@ access nightquant's modules, secrets or environment variables.
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import subprocess
@@ -100,16 +99,6 @@ def checker_source(runtime: str) -> str:
         "    return open_model(files, manifest)\n\n\n"
         'if __name__ == "__main__":\n    sys.exit(main(sys.argv[1:], load))\n'
     )
-
-
-def packages_of(*programs: str) -> tuple[str, ...]:
-    """Return the packages that programs import, except the standard library; each has its distribution's name."""
-    found: dict[str, None] = {}
-    for node in (node for program in programs for node in ast.walk(ast.parse(program))):
-        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        found |= dict.fromkeys(name.partition(".")[0] for name in names)
-    return tuple(name for name in found if name not in sys.stdlib_module_names)
 
 
 def _signature(path: Path, key: EllipticCurvePublicKey | None, pointer: Pointer | None, sha256sums: str) -> Signature:

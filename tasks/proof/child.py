@@ -1,7 +1,4 @@
-"""Record the operators and instructions that candidates execute, and report operators that contradict the coverage.
-
-`tasks.benchmark.child` calls `run` in a child process.
-"""
+"""Record the operators and instructions that candidates execute, and report operators that contradict the coverage."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from torch import Tensor
 from storage.errors import UnavailableError
 from tasks.benchmark.launch import pin
 from tasks.benchmark.messages import ChildSpec, Subject
+from tasks.benchmark.rounds import time_block
 from tasks.extensions import RUNTIMES
 from tasks.machine import require_installed
 from tasks.outputs import distance, tensors_of, worst
@@ -76,8 +74,13 @@ def _prove(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
         opened = opener.open(files, threads)
         with opened.scope():
             call = partial(opened.call, *inputs)
-            calls = min(_MOST_CALLS, max(1, int(_PROFILED_S / _seconds(call))))
-            families = _sample(sampler, call) if sampler else None
+            call()  # the first call may include compilation
+            calls = min(_MOST_CALLS, max(1, int(_PROFILED_S / time_block(call, 1))))
+            families: dict[str, float] | None = None
+            if sampler:
+                counts = count_families(sampler, call)
+                least = _NOTICED * counts.total()
+                families = {name: count / counts.total() for name, count in counts.most_common() if count >= least}
         operators = opener.profile(files, opened, inputs, threads, calls)
         saturation = _saturation(opened, partial(opener.reference, files, threads), inputs, families or {})
     coverage = files.made().coverage
@@ -89,21 +92,6 @@ def _prove(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
         saturation=saturation,
         doubts=tuple(dict.fromkeys(doubts)),
     )
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    """Make two calls, and return the second call's duration in seconds. The first call may include compilation."""
-    call()
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
-
-
-def _sample(sampler: Sampler, call: Callable[[], object]) -> dict[str, float]:
-    """Return the fraction of time spent in each instruction family; omit negligible families."""
-    counts = count_families(sampler, call)
-    total = counts.total()
-    return {family: count / total for family, count in counts.most_common() if count >= _NOTICED * total}
 
 
 def count_families(sampler: Sampler, call: Callable[[], object]) -> Counter[Family]:

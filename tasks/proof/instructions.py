@@ -42,20 +42,17 @@ _MNEMONICS: dict[Family, tuple[str, ...]] = {
     "avx2-int16": ("vpmaddwd", "pmaddwd"),
     "float": ("vfmadd", "vfnmadd", "vfmsub", "vmulp", "mulp"),
 }
-# A loop that rounds floats to integers and packs the integers into bytes counts as quantizing. A loop that rounds but
-# does not pack may compute an exponential function instead.
+# A loop that rounds floats and packs them into bytes quantizes; without packing, it may compute an exponential.
 _ROUNDS = "vcvtps2dq"
 _PACKS = ("vpackuswb", "vpacksswb", "vpackssdw", "vpmovusdb", "vpmovsdb", "vpmovdb", "vpshufb")
-# Encodings that the disassembler does not support: AMX is VEX.128.0F38.W0, AVX-VNNI is VEX.0F38.W0, and VDPBF16PS is
-# EVEX.F3.0F38.W0.
+# Not supported by the disassembler: AMX (VEX.128.0F38.W0), AVX-VNNI (VEX.0F38.W0), and VDPBF16PS (EVEX.F3.0F38.W0).
 _AMX = {0x49: "tile", 0x4B: "tile", 0x5C: "tdpbf16", 0x5E: "tdpbusd"}
 _AVX_VNNI = range(0x50, 0x54)
 _LONGEST_INSTRUCTION = 15
 
 FREQUENCY_HZ = 5000
 _PERF_EVENT_OPEN = 298  # system call number on x86-64
-# Constants from ``<linux/perf_event.h>``: ``struct perf_event_attr``, the ring buffer's control page, and sample
-# records.
+# Constants from ``<linux/perf_event.h>``.
 _SOFTWARE, _CPU_CLOCK, _SAMPLE_IP, _RECORD_SAMPLE = 1, 0, 1, 9
 _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV, _FREQ = (1 << bit for bit in (0, 1, 5, 6, 10))
 _ENABLE, _DISABLE = 0x2400, 0x2401

@@ -8,7 +8,6 @@ import pytest
 
 from tasks import doctor
 from tasks.benchmark.statistics import Ratio
-from tasks.doctor import trusted
 from tasks.machine import Evidence, Pressure, observe, this_machine
 
 
@@ -49,7 +48,6 @@ def test_a_slow_kernel_old_processor_or_changing_frequency_is_noted_but_does_not
     ]
     assert [check.status for check in good] == ["ok"] * 4
     assert doctor.check_store(str(tmp_path / "a" / "b")).status in ("ok", "note")
-    assert trusted([*notes, *good])
 
 
 def test_other_work_is_noticed_by_load_or_by_pressure(evidence: Evidence) -> None:
@@ -77,7 +75,6 @@ def test_store_below_a_file_is_a_problem(tmp_path: Path) -> None:
     check = doctor.check_store(str(tmp_path / "file"))
     assert check.status == "problem"
     assert "--store" in check.advice
-    assert not trusted([check])
 
 
 def test_a_compiler_is_looked_for_where_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,4 +103,3 @@ def test_the_small_model_is_timed_float_and_int8(tmp_path: Path) -> None:
     checks = {check.name: check for check in doctor.examine(str(tmp_path))}
     assert "×" in checks["int8 kernels"].found
     assert "itself" in checks["A/A"].found
-    assert checks["int8 engines"].status == "ok"

@@ -6,18 +6,10 @@ import json
 import platform
 import subprocess
 import sys
-from importlib.metadata import version
 
 import pytest
 
-from tasks.machine import (
-    LIBRARIES,
-    Evidence,
-    fingerprint,
-    observe,
-    this_machine,
-    versions,
-)
+from tasks.machine import Evidence, fingerprint, observe, this_machine
 
 
 def test_evidence_names_what_a_sceptic_asks_for() -> None:
@@ -53,10 +45,3 @@ def test_other_hardware_is_another_machine_in_the_same_environment(change: dict[
     other = this_machine().model_copy(update=change)
     assert other.digest != this_machine().digest
     assert other.environment == this_machine().environment
-
-
-def test_versions_are_those_installed_or_say_that_there_is_none() -> None:
-    found = versions("numpy", "no-such-distribution-here")
-    assert list(found) == ["python", *LIBRARIES, "no-such-distribution-here"]
-    assert found["numpy"] == version("numpy")
-    assert found["no-such-distribution-here"] == "not installed"

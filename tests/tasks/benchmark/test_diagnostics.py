@@ -64,9 +64,7 @@ def launch(block_s: dict[str, float]) -> LaunchReport:
         )
         for name, seconds in block_s.items()
     }  # fmt: skip
-    return LaunchReport(
-        subjects=subjects, refused={}, affinity=(0,), capability="", engines=(), involuntary_switches=0, modules=()
-    )
+    return LaunchReport(subjects=subjects, refused={}, affinity=(0,), capability="", involuntary_switches=0, modules=())
 
 
 def test_a_candidates_baseline_latency_comes_from_the_launches_that_timed_the_candidate() -> None:
