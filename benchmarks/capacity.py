@@ -74,11 +74,11 @@ def show_candidates(name: str, workspace: Workspace, budget_s: float, bound_call
             changed = workload.model_copy(update={"benchmark": benchmark})
             served, unknown = measure_capacity(session, subjects, names, changed)
         print(f"\n{name}, {settings.scenario}" + (f", bound {bound:g} ms" if bound else ""))
-        print("| candidate | requests/s | ratio (95% interval) | p50 | p99 | p99.9 | limit |")
-        print("|---|---|---|---|---|---|---|")
+        print("| candidate | requests/s | ratio (95% interval) | p50 | p99 | limit |")
+        print("|---|---|---|---|---|---|")
         for candidate, item in served.items():
             ratio = f"{item.capacity_ratio:.3f} ({item.capacity_ratio_low:.3f} to {item.capacity_ratio_high:.3f})"
-            times = [item.capacity_p50_s, item.capacity_p99_s, item.capacity_p999_s]
+            times = [item.capacity_p50_s, item.capacity_p99_s]
             cells = " | ".join("–" if value is None else f"{1e3 * value:.3g} ms" for value in times)
             print(f"| {candidate} | {item.capacity_rps:.4g} | {ratio} | {cells} | {item.capacity_limit or '–'} |")
         for candidate, reasons in unknown.items():

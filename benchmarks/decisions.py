@@ -147,9 +147,7 @@ class Machine(Session):
             reports[subject.name] = SubjectReport(
                 load_s=0, first_call_s=0, calls_per_block=1, round_s=times, single_s=(), cold_s=times
             )
-        return LaunchReport(
-            subjects=reports, refused={}, affinity=(), capability="", involuntary_switches=0, modules=()
-        )
+        return LaunchReport(subjects=reports, refused={}, modules=())
 
 
 def compared(generator: np.random.Generator, conditions: Conditions, speeds: tuple[float, float], rounds: int) -> Row:

@@ -86,9 +86,6 @@ class Evidence(Frozen):
     load_average: tuple[float, float, float]
     steal_s: float | None
     pressure: dict[str, Pressure]
-    capability: str = ""
-    launch_affinity: tuple[int, ...] = ()
-    involuntary_switches: int | None = None
 
 
 @lru_cache(maxsize=1)

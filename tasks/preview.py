@@ -59,10 +59,9 @@ class _Problems:
 
 
 def preview(workload: Workload, workspace: Workspace) -> Preview:
-    """Prepare the data, build and call the model, and read the model's weights; candidates are tried out separately.
+    """Prepare the data, build and call the model, and read its weights, or use random weights instead of training.
 
-    If a run would train the weights, the preview uses seeded random weights. If a check finds a problem, all other
-    checks still run. The ``job`` of the result is None unless the model works.
+    If a check finds a problem, all other checks still run. The ``job`` of the result is None unless the model works.
     """
     problems = _Problems()
     with redirect_stdout(sys.stderr):  # text printed by the user's code must not mix with the command's output

@@ -165,7 +165,6 @@ class ServedCapacity(Frozen):
     capacity_ratio_high: float
     capacity_p50_s: float | None = None
     capacity_p99_s: float | None = None
-    capacity_p999_s: float | None = None
     capacity_split: str
     capacity_limit: str = ""
     cost_per_million: float | None = None

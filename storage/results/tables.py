@@ -128,9 +128,6 @@ _CAPACITY = (
     *_ends("capacity_ratio", "of the 95% interval for capacity_ratio"),
     Column("capacity_p50_s", REAL, "median latency at capacity_rps; NULL in the offline scenario", "seconds"),
     Column("capacity_p99_s", REAL, "99th-percentile latency at capacity_rps, over at least 1,000 requests", "seconds"),
-    Column(
-        "capacity_p999_s", REAL, "99.9th-percentile latency at capacity_rps, over at least 10,000 requests", "seconds"
-    ),
     Column("capacity_split", TEXT, "numbers of processes, threads per process and rows per call"),
     Column("capacity_limit", TEXT, "why the request generator limited capacity_rps; NULL if it was not the limit"),
     Column("cost_per_million", REAL, "cost of a million requests, in the currency of price_per_hour"),

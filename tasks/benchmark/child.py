@@ -1,7 +1,4 @@
-"""Run measurements in child processes: ``python -P -m tasks.benchmark.child MODULE SPEC OUT``.
-
-This module has few imports, so that the child starts to monitor its parent early.
-"""
+"""Run measurements in child processes; this module has few imports, so that they soon start to monitor the parent."""
 
 from __future__ import annotations
 

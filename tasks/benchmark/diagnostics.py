@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -11,7 +11,6 @@ import numpy as np
 
 from storage.errors import MeasurementError
 from storage.results import Setting
-from tasks.benchmark.child import Limit
 from tasks.benchmark.messages import COPY_SUFFIX, INCUMBENT_SUFFIX, Memory, MemoryReport, Subject
 from tasks.benchmark.protocol import Measured, Session
 from tasks.benchmark.statistics import Ratio, percentiles
@@ -52,8 +51,7 @@ def timings_of(
             launches=launches,
             blocks=blocks.size,
             calls_per_block=reports[0].calls_per_block,
-            # Exclude the first launch, whose load times include imports. The other launches import the modules before
-            # they load subjects.
+            # Exclude the first launch, whose load times include imports.
             load_s=float(np.median([report.load_s for report in reports[1:] or reports])),
             first_call_s=float(np.median([report.first_call_s for report in reports])),
             latency_p50_s=p50_s,
@@ -106,6 +104,7 @@ def _numbered(launches: int, rounds: int) -> tuple[int, ...]:
 
 R = TypeVar("R", MemoryReport, ProofReport)
 _SAMPLED = ("instructions", "saturation")
+_MEMORY, _PROOF = "tasks.benchmark.memory", "tasks.proof.child"
 
 
 @dataclass
@@ -128,8 +127,8 @@ def diagnose(
     """Measure memory and, in parallel, collect the proofs missing from `known`; neither result depends on wall time."""
     diagnosis, unknown = Diagnosis(proofs=dict(known)), [one for one in subjects if one.name not in known]
     with ThreadPoolExecutor(1) as pool:
-        measuring = pool.submit(look, lambda part: session.measure_memory(part, modules), subjects, session.limit)
-        proofs, unproven = look(lambda part: session.prove(part, modules), unknown, session.limit)
+        measuring = pool.submit(look, session, _MEMORY, MemoryReport, subjects, modules)
+        proofs, unproven = look(session, _PROOF, ProofReport, unknown, modules)
         memories, unmeasured = measuring.result()
     for memory in memories:
         diagnosis.memory |= memory.memory
@@ -145,20 +144,20 @@ def diagnose(
 
 
 def look(
-    measure: Callable[[Sequence[Subject]], R], subjects: Sequence[Subject], limit: Limit
+    session: Session, module: str, report: type[R], subjects: Sequence[Subject], modules: tuple[str, ...]
 ) -> tuple[list[R], dict[str, str]]:
     """Measure all subjects in one process; if it dies, use a process each. Return reports, and reasons by subject."""
     if not subjects:
         return [], {}
     try:
-        return [measure(subjects)], {}
+        return [session.examine(module, report, subjects, modules)], {}
     except MeasurementError as error:
-        if len(subjects) == 1 or limit.left_s() == 0:
+        if len(subjects) == 1 or session.limit.left_s() == 0:
             return [], {subject.name: str(error) for subject in subjects}
     reports: list[R] = []
     refused: dict[str, str] = {}
     for subject in subjects:
-        more_reports, more_refused = look(measure, [subject], limit)
+        more_reports, more_refused = look(session, module, report, [subject], modules)
         reports += more_reports
         refused |= more_refused
     return reports, refused

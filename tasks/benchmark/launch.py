@@ -6,7 +6,6 @@ import gc
 import importlib
 import os
 import random
-import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +34,6 @@ def run(spec_json: str) -> LaunchReport:
     """Execute a `LaunchSpec` in this process, before other code starts threads or sets the affinity."""
     spec = LaunchSpec.model_validate_json(spec_json)
     pin(spec.threads)
-    pinned = affinity()
     torch.set_num_interop_threads(spec.threads)
     with torch.inference_mode():
         ready, refused = _load_all(spec)
@@ -50,7 +48,7 @@ def run(spec_json: str) -> LaunchReport:
         # warm-up.
         longer_s = len(ready) * (spec.profile.warm_up_s - spec.profile.rewarm_s)
         budget_s = spec.profile.cold_share * (time.monotonic() - spec.spawned_at - longer_s)
-        cold_s = time_cold_rounds(spec, subjects, Eviction(pinned), budget_s)
+        cold_s = time_cold_rounds(spec, subjects, Eviction(affinity()), budget_s)
     return LaunchReport(
         subjects={
             name: SubjectReport(
@@ -65,25 +63,19 @@ def run(spec_json: str) -> LaunchReport:
             if name in ready
         },
         refused=refused,
-        affinity=pinned,
-        capability=torch.backends.cpu.get_cpu_capability(),
-        involuntary_switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
         modules=tuple(sorted(name for name in sys.modules if name.startswith(("tasks.", "storage.")))),
     )
 
 
 def pin(threads: int) -> None:
     """Let this process use only `threads` processors, and as many of torch's threads."""
-    with suppress(OSError):  # some sandboxes block ``sched_setaffinity``; the report contains the actual affinity
+    with suppress(OSError):  # some sandboxes block ``sched_setaffinity``
         os.sched_setaffinity(0, choose_processors(threads, affinity()))
     torch.set_num_threads(threads)
 
 
 def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
-    """Choose up to `count` processors, on as many different cores as possible.
-
-    High-numbered processors are preferred, because low-numbered processors serve interrupts.
-    """
+    """Choose processors on different cores if possible; low-numbered processors, which serve interrupts, come last."""
     cores: dict[str, int] = {}
     for processor in sorted(allowed, reverse=True):
         siblings = _TOPOLOGY / f"cpu{processor}" / "topology" / "thread_siblings_list"

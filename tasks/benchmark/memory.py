@@ -1,7 +1,4 @@
-"""Measure each subject's peak memory in a process that has not loaded any other model.
-
-The process imports the libraries and forks one child per subject, so that the child's growth comes from the model.
-"""
+"""Measure each subject's peak memory in a forked process, whose growth comes from the subject's model alone."""
 
 from __future__ import annotations
 

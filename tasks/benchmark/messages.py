@@ -37,19 +37,12 @@ class Profile(Frozen):
 
 PROFILES = {
     "quick": Profile(
-        name="quick",
-        launches=3,
-        rounds=4,
-        budget_s=60,
-        warm_up_s=0.3,
-        rewarm_s=0.1,
-        single_s=0.1,
-        cold_share=1 / 3,
+        name="quick", launches=3, rounds=4, budget_s=60, warm_up_s=0.3, rewarm_s=0.1, single_s=0.1, cold_share=1 / 3,
         further_launches=2,
     ),
     "standard": Profile(name="standard", launches=5, rounds=8, budget_s=300),
     "full": Profile(name="full", launches=10, rounds=10, budget_s=900, further_launches=10),
-}
+}  # fmt: skip
 
 
 class Subject(Frozen):
@@ -97,16 +90,10 @@ class SubjectReport(Frozen):
 
 
 class LaunchReport(Frozen):
-    """Results of one launch; ``refused`` maps each excluded subject to the reason for the exclusion.
-
-    ``modules`` lists the imported nightquant modules. ``capability`` is the instruction set to which torch dispatches.
-    """
+    """Results of one launch: the reasons for refusals by subject, and the imported nightquant modules."""
 
     subjects: dict[str, SubjectReport]
     refused: dict[str, str]
-    affinity: tuple[int, ...]
-    capability: str
-    involuntary_switches: int
     modules: tuple[str, ...]
 
 

@@ -11,19 +11,17 @@ import numpy as np
 
 from storage.errors import MeasurementError
 from storage.results import Caches
-from tasks.benchmark.child import Limit, run_child
+from tasks.benchmark.child import Limit, Report, run_child
 from tasks.benchmark.messages import (
     COPY_SUFFIX,
     ChildSpec,
     LaunchReport,
     LaunchSpec,
-    MemoryReport,
     Profile,
     Subject,
     SubjectReport,
 )
 from tasks.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
-from tasks.proofs import ProofReport
 
 LOCK = "benchmark"  # name of the host lock that allows one benchmark at a time
 _SEED = 29592
@@ -265,16 +263,12 @@ class Session:
             if done >= minimum and (is_late or (done in (*LOOKS, minimum) and contest.is_decided(measured))):
                 return measured
 
-    def measure_memory(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> MemoryReport:
-        """Measure each subject's memory."""
-        return run_child("tasks.benchmark.memory", self._spec(subjects, modules), MemoryReport, self.limit)
-
-    def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
-        """Determine the operators and instructions that each subject executes."""
-        return run_child("tasks.proof.child", self._spec(subjects, modules), ProofReport, self.limit)
-
-    def _spec(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ChildSpec:
-        return ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
+    def examine(
+        self, module: str, report: type[Report], subjects: Sequence[Subject], modules: tuple[str, ...]
+    ) -> Report:
+        """Return the report of a child process about the subjects' memory or proofs."""
+        spec = ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
+        return run_child(module, spec, report, self.limit)
 
     def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport]) -> LaunchReport:
         # Later launches reuse the first launch's call counts, so that a subject's blocks have the same number of calls.

@@ -75,12 +75,6 @@ class Setting:
     def __str__(self) -> str:
         return f"batch {self.batch_size}" + (f", {self.sequence_length} steps" if self.sequence_length else "")
 
-    def of(self, workload: Workload) -> Workload:
-        """Return a copy of the workload with this setting's batch size and sequence length."""
-        sizes = {"batch_size": self.batch_size}
-        sizes |= {"sequence_length": self.sequence_length} if self.sequence_length else {}
-        return workload.model_copy(update={"benchmark": workload.benchmark.model_copy(update=sizes)})
-
 
 @contextmanager
 def alone_on_host(
@@ -123,7 +117,7 @@ def benchmark(
         diagnosis = diagnose(session, timed, measured.launches[0].modules, known)
         further, refused = _measure_further(session, tonight, job, workspace.store)
         after = observe(settings.threads)
-        # Measure capacity last, so that its load does not affect the host state that is recorded after the timings.
+        # Measure capacity last, so that its load does not affect the recorded state of the host.
         if settings.capacity is not None:
             workspace.progress(0, 1, "capacity measurements")
         promising = [each.name for each in candidates if each.may_be_promoted or each.standing == "defender"]
@@ -133,12 +127,6 @@ def benchmark(
         if diagnosis.proofs[name].instructions is not None:
             with suppress(StoreError):  # the next run can repeat the proof, but cannot recover lost timings
                 facts[name].keep(diagnosis.proofs[name], workspace.store)
-    first = measured.launches[0]
-    evidence = {
-        "capability": first.capability,
-        "launch_affinity": first.affinity,
-        "involuntary_switches": sum(launch.involuntary_switches for launch in measured.launches),
-    }
     aa, cold_aa = measured.aa_ratio(), measured.with_caches("cold").aa_ratio()
     timings = list(timings_of(measured, settings.batch_size, "primary", diagnosis.memory))
     for setting, timed_further in further.items():
@@ -163,7 +151,7 @@ def benchmark(
             name: diagnosis.unknown.get(name, {}) | unserved.get(name, {}) for name in diagnosis.unknown | unserved
         },
         evidence_before=before.model_dump_json(),
-        evidence_after=after.model_copy(update=evidence).model_dump_json(),
+        evidence_after=after.model_dump_json(),
     )
 
 
@@ -213,7 +201,9 @@ def subjects_at(
     setting: Setting, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
 ) -> Iterator[list[Subject]]:
     """Yield the subjects with inputs of the setting's batch size and sequence length."""
-    workload = setting.of(job.workload)
+    benchmark = job.workload.benchmark
+    sizes = {"batch_size": setting.batch_size, "sequence_length": setting.sequence_length or benchmark.sequence_length}
+    workload = job.workload.model_copy(update={"benchmark": benchmark.model_copy(update=sizes)})
     inputs = DOMAINS[workload.domain].example_inputs(workload, job.dataset, store, setting.batch_size)
     with TemporaryDirectory(prefix="nightquant-") as folder:
         path = Path(folder) / GOLDEN
@@ -250,7 +240,6 @@ def _measure_further(
             with subjects_at(setting, subjects, job, store) as resized:
                 measured = replace(session, profile=profile).measure(resized, with_copy=False)
         except (MeasurementError, InputError) as error:
-            # If a further setting fails, keep the results so far, because only the primary setting affects decisions.
             refused[f"every candidate ({setting})"] = str(error)
         else:
             results[setting] = measured

@@ -36,8 +36,7 @@ class VerificationReport:
     """Result of a verification that ended at ``stage``; ``problem`` is ``""`` if the bundle is good.
 
     ``differences`` contains each output's largest absolute difference from the golden output. ``changed`` is the
-    fraction of golden rows with a different top-1 prediction (None if the model does not rank classes). ``expires_at``
-    is the time at which a signed ``current.json`` expires.
+    fraction of golden rows with a different top-1 prediction (None if the model does not rank classes).
     """
 
     path: Path

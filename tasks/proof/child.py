@@ -111,8 +111,7 @@ def _saturation(
     """Return the saturation error as a fraction of the output's range, or None if it is unknown."""
     if not SATURATING & families.keys():
         return 0.0 if INT8 & families.keys() else None
-    exact = reference()
-    if exact is None:
+    if (exact := reference()) is None:
         return None
     return worst(*map(distance, tensors_of(opened(*inputs)), tensors_of(exact(*inputs))))
 

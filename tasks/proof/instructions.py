@@ -107,7 +107,12 @@ class Disassembler:
         from capstone import CS_ARCH_X86, CS_MODE_64, Cs
 
         self._engine: Cs = Cs(CS_ARCH_X86, CS_MODE_64)
-        self._executable = list(_executable_ranges())
+        self._executable: list[tuple[int, int]] = []
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+            bounds, rights, *_ = line.split()
+            if "x" in rights and "r" in rights and not line.endswith("[vsyscall]"):
+                start, end = (int(bound, 16) for bound in bounds.split("-"))
+                self._executable.append((start, end))
 
     def families(self, counters: Iterable[int]) -> Counter[Family]:
         """Count the program counters that fall into each instruction family."""
@@ -169,14 +174,6 @@ def _operand_bytes(code: bytes) -> int:
     scaled = register == 4
     without_base = mode == 0 and (register == 5 or (scaled and code[1] & 7 == 5))
     return 1 + scaled + {0: 4 if without_base else 0, 1: 1, 2: 4}[mode]
-
-
-def _executable_ranges() -> Iterator[tuple[int, int]]:
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        bounds, rights, *_ = line.split()
-        if "x" in rights and "r" in rights and not line.endswith("[vsyscall]"):
-            start, end = (int(bound, 16) for bound in bounds.split("-"))
-            yield start, end
 
 
 def _counters(buffer: mmap.mmap) -> list[int]:

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tasks.benchmark.child import run_child
 from tasks.benchmark.diagnostics import Diagnosis, diagnose, timings_of
-from tasks.benchmark.messages import COPY_SUFFIX, ChildSpec, LaunchReport, Memory, Subject, SubjectReport
+from tasks.benchmark.messages import COPY_SUFFIX, LaunchReport, Memory, Subject, SubjectReport
 from tasks.benchmark.protocol import Contest, Measured, Session
-from tasks.proofs import Proof, ProofReport
+from tasks.proofs import Proof
 from tests.tasks.benchmark.planted import LOADER, TINY, plan
 
 MEMORY, PROOF = list(Memory.model_fields), list(Proof.model_fields)
 
 
-class _Planted(Session):
-    """A session whose proofs follow the subjects' plans."""
-
-    def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
-        spec = ChildSpec(subjects=tuple(subjects), loader=LOADER, threads=1)
-        return run_child("tests.tasks.benchmark.mortal", spec, ProofReport, self.limit)
+@pytest.fixture(autouse=True)
+def _planted_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.benchmark.diagnostics._PROOF", "tests.tasks.benchmark.mortal")
 
 
 def diagnosed(*subjects: Subject, modules: tuple[str, ...] = (), known: dict[str, Proof] | None = None) -> Diagnosis:
-    return diagnose(_Planted("float/eager", TINY, loader=LOADER), subjects, modules, known or {})
+    return diagnose(Session("float/eager", TINY, loader=LOADER), subjects, modules, known or {})
 
 
 @pytest.mark.slow
@@ -64,7 +59,7 @@ def launch(block_s: dict[str, float]) -> LaunchReport:
         )
         for name, seconds in block_s.items()
     }  # fmt: skip
-    return LaunchReport(subjects=subjects, refused={}, affinity=(0,), capability="", involuntary_switches=0, modules=())
+    return LaunchReport(subjects=subjects, refused={}, modules=())
 
 
 def test_a_candidates_baseline_latency_comes_from_the_launches_that_timed_the_candidate() -> None:
