@@ -18,8 +18,7 @@ from tasks.extensions import RUNTIMES
 from tasks.refs import Frozen
 from tasks.workload.workload import Workload
 
-# Libraries that affect a model's outputs and speed.
-LIBRARIES = ("torch", "torchvision", "numpy", "safetensors")
+LIBRARIES = ("torch", "torchvision", "numpy", "safetensors")  # they affect a model's outputs and speed
 _ISA = (
     "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni", "avx512_bf16",
     "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "sve",

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
+import resource
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from pkgutil import resolve_name
 from typing import TypeVar
 
 import numpy as np
+import psutil
 
 from storage.errors import MeasurementError
 from storage.results import Setting
-from tasks.benchmark.messages import COPY_SUFFIX, INCUMBENT_SUFFIX, Memory, MemoryReport, Subject
+from tasks.benchmark.child import describe_end
+from tasks.benchmark.messages import COPY_SUFFIX, INCUMBENT_SUFFIX, ChildSpec, Memory, MemoryReport, Subject
 from tasks.benchmark.protocol import Measured, Session
 from tasks.benchmark.statistics import Ratio, percentiles
+from tasks.machine import available_cores
 from tasks.proofs import Proof, ProofReport
 from tasks.results import Timing
 
@@ -36,6 +46,7 @@ def timings_of(
         plain, _, mark = name.partition("#")
         recipe, _, runtime = plain.partition("/")
         launches, rounds = blocks.shape
+        numbers = range(1, launches + 1)
         is_decided = setting == "primary" and name != measured.baseline
         yield Timing(
             recipe=recipe,
@@ -57,10 +68,10 @@ def timings_of(
             latency_p50_s=p50_s,
             latency_p90_s=p90_s,
             latency_p99_s=p99_s,
-            block_launch=_numbered(launches, rounds),
+            block_launch=tuple(np.repeat(numbers, rounds).tolist()),
             block_round=tuple(range(1, rounds + 1)) * launches,
             block_s=tuple(blocks.ravel().tolist()),
-            cold_launch=_numbered(launches, calls.shape[1]),
+            cold_launch=tuple(np.repeat(numbers, calls.shape[1]).tolist()),
             cold_s=tuple(calls.ravel().tolist()),
             **(memory[name].model_dump() if name in memory else {}),
             **_ratios(warm, name, "", is_decided=is_decided),
@@ -98,13 +109,9 @@ def _interval(column: str, ratio: Ratio) -> dict[str, float | str | None]:
     return {column: ratio.value, f"{column}_low": ratio.low, f"{column}_high": ratio.high}
 
 
-def _numbered(launches: int, rounds: int) -> tuple[int, ...]:
-    return tuple(launch for launch in range(1, launches + 1) for _ in range(rounds))
-
-
 R = TypeVar("R", MemoryReport, ProofReport)
 _SAMPLED = ("instructions", "saturation")
-_MEMORY, _PROOF = "tasks.benchmark.memory", "tasks.proof.child"
+_PROOF, _CALLS = "tasks.proof.child", 3
 
 
 @dataclass
@@ -127,7 +134,7 @@ def diagnose(
     """Measure memory and, in parallel, collect the proofs missing from `known`; neither result depends on wall time."""
     diagnosis, unknown = Diagnosis(proofs=dict(known)), [one for one in subjects if one.name not in known]
     with ThreadPoolExecutor(1) as pool:
-        measuring = pool.submit(look, session, _MEMORY, MemoryReport, subjects, modules)
+        measuring = pool.submit(look, session, __name__, MemoryReport, subjects, modules)
         proofs, unproven = look(session, _PROOF, ProofReport, unknown, modules)
         memories, unmeasured = measuring.result()
     for memory in memories:
@@ -161,3 +168,55 @@ def look(
         reports += more_reports
         refused |= more_refused
     return reports, refused
+
+
+def run(spec_json: str) -> MemoryReport:
+    """Measure the memory of each subject of a `ChildSpec` in a forked process, which holds no other model."""
+    import torch  # the process of the run imports this module without torch
+
+    spec = ChildSpec.model_validate_json(spec_json)
+    torch.set_num_threads(spec.threads)
+    for module in (*spec.modules, spec.loader.partition(":")[0]):
+        importlib.import_module(module)
+    # Without `gc.freeze`, garbage collection in a child would touch, and therefore copy, every object of this process.
+    gc.freeze()
+    # Children can run in parallel, because each child counts only its own pages. Leave processors free for the proof.
+    parallel = max(1, available_cores() - spec.threads)
+    context, results = get_context("fork"), dict[str, Memory | str]()
+    for first in range(0, len(spec.subjects), parallel):
+        started: dict[str, tuple[ForkProcess, Connection]] = {}
+        for subject in spec.subjects[first : first + parallel]:
+            reader, writer = context.Pipe(duplex=False)
+            child = context.Process(target=_measure, args=(subject, spec, writer))
+            child.start()
+            writer.close()
+            started[subject.name] = child, reader
+        for name, (child, reader) in started.items():
+            try:
+                results[name] = reader.recv()
+                child.join()
+            except (EOFError, OSError):  # the child died before its report was complete
+                child.join()
+                results[name] = f"The candidate's memory process {describe_end(child.exitcode or 0)}"
+    return MemoryReport(
+        memory={name: memory for name, memory in results.items() if isinstance(memory, Memory)},
+        refused={name: reason for name, reason in results.items() if isinstance(reason, str)},
+    )
+
+
+def _measure(subject: Subject, spec: ChildSpec, writer: Connection) -> None:
+    import torch
+
+    try:
+        before = psutil.Process().memory_info().rss
+        with torch.inference_mode():
+            loaded = resolve_name(spec.loader)(subject)
+            after = psutil.Process().memory_info().rss
+            with loaded.scope():
+                for _ in range(_CALLS):
+                    loaded.call()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        writer.send(Memory(rss_loaded_bytes=max(0, after - before), peak_rss_bytes=max(0, peak - before)))
+    except Exception as error:
+        writer.send(f"{type(error).__name__}: {error}")
+        raise

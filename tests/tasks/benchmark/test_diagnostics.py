@@ -47,7 +47,7 @@ def test_a_memory_process_that_dies_whole_costs_no_proof_and_a_known_proof_is_no
     assert found.proofs == known | {"int8/eager": Proof(int8_time_share=0.5)}
     for subject in subjects:
         why = found.unknown[subject.name]["peak_rss_bytes"]
-        assert why.startswith("The memory process was killed by SIGSEGV. ")
+        assert why.startswith("The diagnostics process was killed by SIGSEGV. ")
 
 
 def launch(block_s: dict[str, float]) -> LaunchReport:

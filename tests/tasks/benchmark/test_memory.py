@@ -26,7 +26,7 @@ def test_what_a_subject_holds_is_counted_and_a_subject_that_fails_costs_itself_a
         loader=LOADER,
         threads=1,
     )
-    report = run_child("tasks.benchmark.memory", spec, MemoryReport, Limit())
+    report = run_child("tasks.benchmark.diagnostics", spec, MemoryReport, Limit())
     assert set(report.memory) == {"small/eager", "large/eager"}
     small, large = (report.memory[name] for name in ("small/eager", "large/eager"))
     assert 190 * MIB < large.rss_loaded_bytes - small.rss_loaded_bytes < 210 * MIB
