@@ -19,8 +19,7 @@ import torch
 from storage.artifacts import ArtifactStore
 from storage.locks import host_lock
 from tasks.benchmark.capacity import measure_capacity
-from tasks.benchmark.capacity_child import generator_limit
-from tasks.benchmark.capacity_fleet import running_fleet
+from tasks.benchmark.capacity_child import generator_limit, running_fleet
 from tasks.benchmark.messages import PROFILES, Subject
 from tasks.benchmark.protocol import LOCK, Session
 from tasks.benchmark.rounds import Loaded
@@ -72,16 +71,17 @@ def show_candidates(name: str, workspace: Workspace, budget_s: float, bound_call
         settings = Capacity(latency_bound_ms=bound, budget_s=budget_s)
         benchmark = workload.benchmark.model_copy(update={"capacity": settings})
         with host_lock(LOCK):
-            found = measure_capacity(session, subjects, names, workload.model_copy(update={"benchmark": benchmark}))
+            changed = workload.model_copy(update={"benchmark": benchmark})
+            served, unknown = measure_capacity(session, subjects, names, changed)
         print(f"\n{name}, {settings.scenario}" + (f", bound {bound:g} ms" if bound else ""))
-        print("| candidate | requests/s | ratio (95% interval) | p50 | p99 | p99.9 | limit |")
-        print("|---|---|---|---|---|---|---|")
-        for candidate, item in found.served.items():
+        print("| candidate | requests/s | ratio (95% interval) | p50 | p99 | limit |")
+        print("|---|---|---|---|---|---|")
+        for candidate, item in served.items():
             ratio = f"{item.capacity_ratio:.3f} ({item.capacity_ratio_low:.3f} to {item.capacity_ratio_high:.3f})"
-            times = [item.capacity_p50_s, item.capacity_p99_s, item.capacity_p999_s]
+            times = [item.capacity_p50_s, item.capacity_p99_s]
             cells = " | ".join("–" if value is None else f"{1e3 * value:.3g} ms" for value in times)
             print(f"| {candidate} | {item.capacity_rps:.4g} | {ratio} | {cells} | {item.capacity_limit or '–'} |")
-        for candidate, reasons in found.unknown.items():
+        for candidate, reasons in unknown.items():
             print(f"{candidate}: {reasons['capacity_rps']}", flush=True)
 
 

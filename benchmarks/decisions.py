@@ -145,12 +145,9 @@ class Machine(Session):
         for subject in subjects:
             times = tuple(np.exp(self.night.logs[len(earlier), self.names.index(subject.name)]).tolist())
             reports[subject.name] = SubjectReport(
-                load_s=0, first_call_s=0, calls_per_block=1, round_s=times, single_s=(), cold_s=times, threads_used=1
+                load_s=0, first_call_s=0, calls_per_block=1, round_s=times, single_s=(), cold_s=times
             )
-        return LaunchReport(
-            subjects=reports, refused={}, start_s=0, first_block_s=0, end_s=0, cold_wall_s=0, timed_s=0, affinity=(),
-            capability="", engines=(), voluntary_switches=0, involuntary_switches=0, modules=(),
-        )  # fmt: skip
+        return LaunchReport(subjects=reports, refused={}, modules=())
 
 
 def compared(generator: np.random.Generator, conditions: Conditions, speeds: tuple[float, float], rounds: int) -> Row:

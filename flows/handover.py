@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from flows.execution.signals import attempt, reason
-from flows.request import SearchResult
 from storage.bundles import BundleStore
 from storage.errors import StoreError
 from storage.pointer import Pointer
 from storage.recovery import by_run
 from storage.results import Row
-from tasks.bundle.manifest import Provenance, Searched
+from tasks.bundle.manifest import Provenance
 from tasks.bundle.package import BundleRef, content_of, withdrawn_contents
 from tasks.gate import judge
 from tasks.judgement import Judgement
@@ -37,7 +36,6 @@ def hand_over(
     *,
     package: Callable[[Provenance, str | None], BundleRef],
     renew: Callable[[str, str], None],
-    search: SearchResult | None = None,
 ) -> Handover:
     """Judge a workload's candidates, and package the winner or re-sign the current bundle."""
     name = result.workload.name
@@ -49,10 +47,7 @@ def hand_over(
         done = Handover(judgement, (standing.version or "") if standing and standing.stays else "", problem)
     else:
         replacing = current.version if isinstance(current, Incumbent) else None
-        searched = _searched(search, judgement.promoted.candidate)
-        bundle = attempt(
-            f"packaging {name}", lambda: package(_provenance(result, judgement, rows, run, searched), replacing)
-        )
+        bundle = attempt(f"packaging {name}", lambda: package(_provenance(result, judgement, rows, run), replacing))
         if not isinstance(bundle, Exception):
             why = "somebody rolled back from this content during the night" if bundle.outcome == "withdrawn" else ""
             outcome = judgement.not_packaged(why, bundle.version) if why else judgement.packaged(bundle.version)
@@ -119,23 +114,7 @@ def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[str]:
     }
 
 
-def _searched(search: SearchResult | None, candidate: str) -> Searched | None:
-    """Describe the search that created the candidate's recipe; return None if no search created the recipe."""
-    if search is None or candidate not in {f"{recipe}/{runtime}" for recipe, runtime in search.comparisons()}:
-        return None
-    return Searched(
-        trials=len(search.measured()),
-        split=search.split,
-        bound=search.goal.max_quality_drop,
-        finalists=len(search.finalists),
-        spent_s=search.total_s,
-        quality_drop=search.goal.quality_unit,
-    )
-
-
-def _provenance(
-    result: WorkloadResult, judgement: Judgement, rows: Sequence[Row], run: RunInfo, searched: Searched | None
-) -> Provenance:
+def _provenance(result: WorkloadResult, judgement: Judgement, rows: Sequence[Row], run: RunInfo) -> Provenance:
     winner = judgement.promoted
     chosen = next(c for c in result.candidates if winner and f"{c.recipe}/{c.runtime}" == winner.candidate)
     if winner is None or result.job is None or chosen.built is None or chosen.evaluation is None:
@@ -151,5 +130,4 @@ def _provenance(
         measurements=list(rows),
         night=run.night,
         run_id=run.run_id,
-        searched=searched,
     )

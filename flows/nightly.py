@@ -247,7 +247,6 @@ def _hand_over_one(night: Night, result: WorkloadResult) -> None:
         BundleStore(night.store),
         package=lambda provenance, replacing: steps.package(provenance, night.store, replacing),
         renew=partial(_renew, night),
-        search=night.searches.get(name),
     )
     steps.record(night.info, {"promotions": night.decide(name, outcome)}, night.store, name)
 

@@ -49,9 +49,9 @@ def _checked(name: str, good: bool, result: str, advice: str) -> Check:
 def examine(store: str, on_wait: Callable[[], None] = lambda: None) -> list[Check]:
     """Run every check, and hold the host's lock for about ten seconds; call `on_wait` if a benchmark holds the lock."""
     with host_lock(LOCK, on_wait=on_wait):
-        before = observe("before", 1, ())
+        before = observe(1)
         measured = _measure()
-        after = observe("after", 1, ())
+        after = observe(1)
     machine = before.machine
     size = f"{machine.processors} processors, {machine.memory_bytes / _GIB:.1f} GiB"
     torch = machine.libraries.get("torch", "not installed")
@@ -66,11 +66,6 @@ def examine(store: str, on_wait: Callable[[], None] = lambda: None) -> list[Chec
         check_baselines(store),
         check_compiler(),
     ]
-
-
-def trusted(checks: list[Check]) -> bool:
-    """Return whether the checks found no problem."""
-    return all(check.status != "problem" for check in checks)
 
 
 def check_int8(machine: Machine) -> Check:
@@ -185,10 +180,8 @@ def _measure() -> list[Check]:
         measured = Session(_FLOAT, _PROFILE, loader=f"{__name__}:{load.__name__}").measure(subjects)
     except MeasurementError as error:
         return [Check("A/A", "problem", str(error), "Reinstall torch, which does not run on this host.")]
-    launch = measured.launches[0]
-    engines = Check("int8 engines", "ok", f"{', '.join(launch.engines)}; torch dispatches to {launch.capability}")
     if _INT8 in measured.refused:
         kernels = Check("int8 kernels", "problem", measured.refused[_INT8], "This build of torch has no int8 kernels.")
     else:
         kernels = check_ratio(measured.ratio(_INT8))
-    return [engines, kernels, check_repeatable(measured.aa_ratio())]
+    return [kernels, check_repeatable(measured.aa_ratio())]

@@ -1,8 +1,4 @@
-"""Registries of nightquant's extensions: quantization methods, runtimes and domains.
-
-Each entry names a class, which is imported on first use, so that validating a workload file does not import torch. A
-domain's entry names the workload class, which contains the import path of the domain.
-"""
+"""Registries of nightquant's extensions, whose classes are imported on first use, because most of them need torch."""
 
 from __future__ import annotations
 

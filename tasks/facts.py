@@ -1,7 +1,4 @@
-"""Facts about candidates (evaluations and proofs, but never measurements), which later runs look up in the store.
-
-A fact is valid only for the same code, inputs, hardware, libraries and instruction sets.
-"""
+"""Facts about candidates (evaluations and proofs, but never measurements), which later runs look up in the store."""
 
 from __future__ import annotations
 

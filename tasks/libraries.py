@@ -46,9 +46,7 @@ def in_one_line(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the module and line of the user's code that raised an error, such as `` in module 0 (Layer), net.py, line
-    7``.
-    """
+    """Return the module and line of the user's code, such as `` in module 0 (Layer), net.py, line 7``."""
     modules: list[Any] = []
     line, places = "", []
     cause: BaseException | None = error
@@ -100,7 +98,8 @@ def contained(*, passed_on: bool = False) -> Iterator[None]:
             with _printing_to(printed) as stderr, _warning_at(stderr), _no_logs(logging.CRITICAL):
                 yield
         except BaseException as error:
-            if text := _end_of(printed):
+            printed.seek(max(0, printed.seek(0, os.SEEK_END) - _NOTED_BYTES))
+            if text := printed.read().decode(errors="replace").strip():
                 error.add_note(f"Printed meanwhile:\n{text}")
             raise
         if passed_on:
@@ -158,12 +157,6 @@ def _flush() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     ctypes.CDLL(None).fflush(None)
-
-
-def _end_of(printed: IO[bytes]) -> str:
-    printed.seek(0, os.SEEK_END)
-    printed.seek(max(0, printed.tell() - _NOTED_BYTES))
-    return printed.read().decode(errors="replace").strip()
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
 
 import psutil
 
@@ -19,8 +18,7 @@ from tasks.extensions import RUNTIMES
 from tasks.refs import Frozen
 from tasks.workload.workload import Workload
 
-# Libraries that affect a model's outputs and speed.
-LIBRARIES = ("torch", "torchvision", "numpy", "safetensors")
+LIBRARIES = ("torch", "torchvision", "numpy", "safetensors")  # they affect a model's outputs and speed
 _ISA = (
     "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni", "avx512_bf16",
     "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "sve",
@@ -29,10 +27,7 @@ _VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
 
 
 class Machine(Frozen):
-    """The hardware, which never changes, and the environment, which changes only with upgrades.
-
-    ``product`` is the firmware's name for the host (for example, a cloud instance type), or ``""`` if unknown.
-    """
+    """The hardware and the environment; ``product`` is the firmware's name for the host, such as an instance type."""
 
     cpu: str
     architecture: str
@@ -81,40 +76,25 @@ class Pressure(Frozen):
 class Evidence(Frozen):
     """The host's state at ``at_s`` (Unix time); ``steal_s`` is the time that other guests have taken since boot."""
 
-    when: Literal["before", "after"]
     at_s: float
     host: str
     machine: Machine
     affinity: tuple[int, ...]
     threads: int
-    engines: tuple[str, ...]
     governor: str | None
-    frequency_mhz: float | None
     load_average: tuple[float, float, float]
-    available_memory_bytes: int
     steal_s: float | None
     pressure: dict[str, Pressure]
-    capability: str = ""
-    supported_engines: tuple[str, ...] = ()
-    launch_affinity: tuple[int, ...] = ()
-    involuntary_switches: int | None = None
-    voluntary_switches: int | None = None
-    start_s: tuple[float, ...] = ()
-    first_block_s: tuple[float, ...] = ()
-    end_s: tuple[float, ...] = ()
-    cold_wall_s: tuple[float, ...] = ()
-    proof_wall_s: float | None = None
 
 
 @lru_cache(maxsize=1)
 def this_machine() -> Machine:
     """Describe the machine that this process runs on."""
     libraries = dict.fromkeys([*LIBRARIES, *(name for runtime in RUNTIMES for name in RUNTIMES[runtime].distributions)])
-    # Read the first processor's fields from ``/proc/cpuinfo``, which exists only on Linux.
-    first = (_read("/proc/cpuinfo") or "").partition("\n\n")[0]
+    first = (_read("/proc/cpuinfo") or "").partition("\n\n")[0]  # the first processor's fields
     info = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
     flags = (info.get("flags") or info.get("Features") or "").split()
-    firmware = [_read(f"/sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")]
+    firmware = (_read(f"/sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name"))
     return Machine(
         cpu=info.get("model name") or platform.processor() or platform.machine(),
         architecture=platform.machine(),
@@ -125,8 +105,7 @@ def this_machine() -> Machine:
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         libraries={name: installed for name in libraries if (installed := installed_version(name))},
-        # Boards without DMI have a device tree, in which strings end with NUL.
-        product=" ".join(filter(None, firmware)) or (_read("/proc/device-tree/model") or "").rstrip("\0"),
+        product=" ".join(filter(None, firmware)),
     )
 
 
@@ -135,34 +114,29 @@ def fingerprint() -> str:
     return this_machine().fingerprint
 
 
-def observe(when: Literal["before", "after"], threads: int, engines: tuple[str, ...]) -> Evidence:
-    """Return the host's current state, together with the benchmark's `threads` and quantized `engines`."""
-    frequency = psutil.cpu_freq()
+def observe(threads: int) -> Evidence:
+    """Return the host's current state, together with the benchmark's `threads`."""
     return Evidence(
-        when=when,
         at_s=time.time(),
         host=platform.node(),
         machine=this_machine(),
         affinity=affinity(),
         threads=threads,
-        engines=engines,
         governor=_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        frequency_mhz=frequency.current if frequency else None,
         load_average=os.getloadavg(),
-        available_memory_bytes=psutil.virtual_memory().available,
         steal_s=getattr(psutil.cpu_times(), "steal", None),
         pressure={name: measured for name in ("cpu", "memory", "io") if (measured := _pressure(name))},
     )
 
 
 def affinity() -> tuple[int, ...]:
-    """Return the processors that this process may use, or ``()`` if the system does not report them."""
-    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+    """Return the processors that this process may use."""
+    return tuple(sorted(os.sched_getaffinity(0)))
 
 
 def available_cores() -> int:
     """Return the number of processors that this process may use."""
-    return len(affinity()) or os.cpu_count() or 1
+    return len(affinity())
 
 
 def versions(*further: str) -> dict[str, str]:

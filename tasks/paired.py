@@ -19,10 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 _CONFIDENCE = 0.95
 RIGHT, WRONG = 100.0, 0.0
 _BLOCKS = 10
-# Number of bisections. The initial interval has a width of at most 2, so more bisections would exceed double precision.
-_HALVINGS = 60
-# Draw at most this many random values at once, to limit memory use to tens of megabytes for any number of samples.
-_DRAWN_AT_ONCE = 1 << 20
+_HALVINGS = 60  # more bisections would exceed double precision
+_DRAWN_AT_ONCE = 1 << 20  # random values that are drawn at once, to limit memory use to tens of megabytes
 
 
 class PairedDifference(NamedTuple):

@@ -59,22 +59,28 @@ class _Problems:
 
 
 def preview(workload: Workload, workspace: Workspace) -> Preview:
-    """Prepare the data, build and call the model, and read the model's weights; candidates are tried out separately.
+    """Prepare the data, build and call the model, and read its weights, or use random weights instead of training.
 
-    If a run would train the weights, the preview uses seeded random weights. If a check finds a problem, all other
-    checks still run. The ``job`` of the result is None unless the model works.
+    If a check finds a problem, all other checks still run. The ``job`` of the result is None unless the model works.
     """
     problems = _Problems()
     with redirect_stdout(sys.stderr):  # text printed by the user's code must not mix with the command's output
         for runtime in dict.fromkeys(name for recipe in workload.recipe for name in recipe.runtimes):
             with problems.noted():
                 RUNTIMES[runtime].require_installed(runtime)
-        dataset, job = _prepare_job(workload, workspace, problems)
+        dataset: DatasetRef | None = None
+        job: Job[Workload] | None = None
+        trains = workload.checkpoint.kind == "train"
+        seeded = workload.model_copy(update={"checkpoint": SeededCheckpoint(kind="seeded")})
+        with problems.noted():
+            require_domain(workload)
+            dataset = DOMAINS[workload.domain].prepare(workload, workspace)
+            job = Job(workload, dataset, obtain(seeded if trains else workload, dataset, workspace))
         result = Preview(
             workload=workload.name,
             splits={} if dataset is None else dataset.splits,
             data_notes=() if dataset is None else dataset.notes,
-            checkpoint=TRAINS if workload.checkpoint.kind == "train" else workload.checkpoint.kind,
+            checkpoint=TRAINS if trains else workload.checkpoint.kind,
             notes=() if job is None else job.checkpoint.notes,
             methods={name: _misfit(name, workload) for name in METHODS},
             runtimes={name: _missing(name) for name in RUNTIMES},
@@ -117,22 +123,6 @@ def worst_layers(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tu
     ranking = sensitivity(job, recipe, workspace)
     count = min(_NAMED, len(ranking) - 1)  # at least one layer must stay quantized
     return (tuple(layer.module for layer in ranking[:count]), excluding(recipe, ranking, count)) if count > 0 else None
-
-
-def _prepare_job(
-    workload: Workload, workspace: Workspace, problems: _Problems
-) -> tuple[DatasetRef | None, Job[Workload] | None]:
-    """Return the data set and the job, with random weights instead of training; each is None on failure."""
-    untrained = workload
-    if workload.checkpoint.kind == "train":
-        untrained = workload.model_copy(update={"checkpoint": SeededCheckpoint(kind="seeded")})
-    dataset: DatasetRef | None = None
-    job: Job[Workload] | None = None
-    with problems.noted():
-        require_domain(workload)
-        dataset = DOMAINS[workload.domain].prepare(workload, workspace)
-        job = Job(workload, dataset, obtain(untrained, dataset, workspace))
-    return dataset, job
 
 
 def _call_model(job: Job[Workload], source: ModelSource, workspace: Workspace) -> dict[str, object]:

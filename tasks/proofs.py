@@ -46,12 +46,10 @@ class FloatOperator(Frozen):
 
 
 class Proof(Frozen):
-    """The operators and instructions that one candidate executed.
+    """The operators and instructions that one candidate executed; None means unknown, and ``doubts`` are warnings.
 
-    ``int8_time_share`` is the fraction of operator time spent in int8, or None if the runtime lacks a profiler.
-    ``instructions`` maps instruction families to fractions of the time, if the system allows sampling. ``saturation``
-    is the distance between outputs with and without saturation, as a fraction of the output's range, or None if it is
-    unknown. ``doubts`` lists warnings.
+    ``instructions`` maps instruction families to fractions of the time. ``saturation`` is the distance between outputs
+    with and without saturation, as a fraction of the output's range.
     """
 
     # Write NaN to JSON as ``NaN``, because ``null`` means that the number was not measured.
@@ -73,8 +71,7 @@ class ProofReport(Frozen):
 
 
 def typical(operators: Iterable[Operator]) -> list[Operator]:
-    """Merge operators that have the same name, type and arithmetic, and compute the median of their durations."""
-    # Use the median, because other programs can slow some calls down.
+    """Merge operators that have the same name, type and arithmetic; the median ignores calls that were disturbed."""
     seconds: dict[tuple[str, str, Arithmetic], list[float]] = {}
     for operator in operators:
         seconds.setdefault((operator.name, operator.type, operator.arithmetic), []).append(operator.seconds)

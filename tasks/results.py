@@ -91,9 +91,8 @@ class Timing(Frozen):
 
     Fields with the suffixes ``_low`` and ``_high`` are the ends of the 95% interval; the gate checks the ``_bound_``
     fields and ``over_incumbent``. Fields with the prefix ``cold_`` describe calls with cold caches. ``block_launch``,
-    ``block_round`` and ``block_s`` contain the raw samples, in the order of measurement. ``threads_used`` is the
-    largest number of threads that any launch kept busy. ``sequence_length`` is None if the setting uses the primary
-    sequence length.
+    ``block_round`` and ``block_s`` contain the raw samples, in the order of measurement. ``sequence_length``
+    is None if the setting uses the primary sequence length.
     """
 
     recipe: str
@@ -136,7 +135,6 @@ class Timing(Frozen):
     cold_over_incumbent: float | None = None
     cold_over_incumbent_low: float | None = None
     cold_over_incumbent_high: float | None = None
-    threads_used: float
     launches: int
     blocks: int
     calls_per_block: int
@@ -167,7 +165,6 @@ class ServedCapacity(Frozen):
     capacity_ratio_high: float
     capacity_p50_s: float | None = None
     capacity_p99_s: float | None = None
-    capacity_p999_s: float | None = None
     capacity_split: str
     capacity_limit: str = ""
     cost_per_million: float | None = None
@@ -198,8 +195,6 @@ class BenchmarkResult(Frozen):
     unknown: dict[str, dict[str, str]] = Field(default_factory=dict)
     evidence_before: str
     evidence_after: str
-    wall_s: float
-    timed_s: float
 
     @property
     def resolution(self) -> float:

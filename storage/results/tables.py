@@ -128,9 +128,6 @@ _CAPACITY = (
     *_ends("capacity_ratio", "of the 95% interval for capacity_ratio"),
     Column("capacity_p50_s", REAL, "median latency at capacity_rps; NULL in the offline scenario", "seconds"),
     Column("capacity_p99_s", REAL, "99th-percentile latency at capacity_rps, over at least 1,000 requests", "seconds"),
-    Column(
-        "capacity_p999_s", REAL, "99.9th-percentile latency at capacity_rps, over at least 10,000 requests", "seconds"
-    ),
     Column("capacity_split", TEXT, "numbers of processes, threads per process and rows per call"),
     Column("capacity_limit", TEXT, "why the request generator limited capacity_rps; NULL if it was not the limit"),
     Column("cost_per_million", REAL, "cost of a million requests, in the currency of price_per_hour"),
@@ -246,7 +243,6 @@ MEASUREMENTS = Table(
         *_ends("cold_aa", "of the 95% interval for cold_aa_ratio"),
         Column("cold_launch", pa.list_(pa.int32()), "launch number of each call with cold caches", "launches"),
         Column("cold_s", pa.list_(REAL), "duration of each call with cold caches", "seconds"),
-        Column("threads_used", REAL, "largest number of threads that the calls of a launch kept busy", "busy threads"),
         Column("int8_time_share", REAL, "fraction of the operators' time spent in int8 operators", "share"),
         Column(
             "float_operators", TEXT, "most expensive float operators, their fractions of the time, and reasons, as JSON"

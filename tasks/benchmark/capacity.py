@@ -3,63 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import geometric_mean
 
 import numpy as np
+from pydantic import Field
 
 from storage.errors import MeasurementError
-from tasks.benchmark.capacity_child import CapacityReport, CapacitySpec, Served
 from tasks.benchmark.child import run_child
-from tasks.benchmark.messages import Subject
+from tasks.benchmark.messages import ChildSpec, Subject
 from tasks.benchmark.protocol import Measured, Session
 from tasks.benchmark.statistics import Noise, Ratio, Sample
 from tasks.machine import available_cores
+from tasks.refs import Frozen
 from tasks.results import ServedCapacity
 from tasks.workload.workload import Workload
 
 
-@dataclass(frozen=True)
-class Capacities:
-    """Capacities, keyed by subject; ``unknown`` maps subjects and columns to the reasons for missing values."""
+class CapacitySpec(ChildSpec):
+    """Subjects, beginning with the baseline; ``bound_s`` limits the latency, and 0 stands for the offline scenario."""
 
-    served: dict[str, ServedCapacity] = field(default_factory=dict)
-    unknown: dict[str, dict[str, str]] = field(default_factory=dict)
+    processes: int
+    bound_s: float = 0.0
+    budget_s: float
+
+
+class Served(Frozen):
+    """Requests per second in each sitting, latency percentiles by column, and how the load generator limited them."""
+
+    rps: tuple[float, ...]
+    percentiles: dict[str, float] = Field(default={})
+    limit: str = ""
+
+
+class CapacityReport(Frozen):
+    """Results by subject; ``refused`` maps subjects to the reasons for refusal."""
+
+    subjects: dict[str, Served]
+    refused: dict[str, str]
 
 
 def measure_capacity(
     session: Session, subjects: Sequence[Subject], eligible: Sequence[str], workload: Workload
-) -> Capacities:
+) -> tuple[dict[str, ServedCapacity], dict[str, dict[str, str]]]:
     """Measure the capacity of the baseline and the `eligible` subjects; if time is short, leave out the last subjects.
 
-    If ``[benchmark.capacity]`` is missing, return an empty result. With the ``quick`` profile, measure only if
-    ``in_quick`` is true. If a quick run skips the measurement, give a reason only if the gate needs capacities.
+    Return capacities by subject, and reasons for missing values by subject and column. Both are empty without a
+    ``[benchmark.capacity]`` section, and in quick runs.
     """
     settings = workload.benchmark.capacity
-    is_left_out = settings is not None and session.profile.name == "quick" and not settings.in_quick
-    if settings is None or (is_left_out and not workload.gate.needs_capacity):
-        return Capacities()
+    if settings is None or session.profile.name == "quick":
+        return {}, {}
     names = list(dict.fromkeys([session.baseline, *eligible]))
     threads = min(settings.threads, available_cores())
-    processes = available_cores() // threads
+    spec = CapacitySpec(
+        subjects=tuple(subject for name in names for subject in subjects if subject.name == name),
+        loader=session.loader,
+        threads=threads,
+        processes=available_cores() // threads,
+        bound_s=(settings.latency_bound_ms or 0.0) / 1e3,
+        budget_s=settings.budget_s,
+    )
     try:
-        if is_left_out:
-            raise MeasurementError(
-                "Capacity was not measured, because quick runs skip this measurement by default.",
-                hint="To measure capacity in quick runs, set in_quick = true in [benchmark.capacity].",
-            )
-        spec = CapacitySpec(
-            subjects=tuple(subject for name in names for subject in subjects if subject.name == name),
-            loader=session.loader,
-            threads=threads,
-            processes=processes,
-            bound_s=(settings.latency_bound_ms or 0.0) / 1e3,
-            budget_s=settings.budget_s,
-        )
         report = run_child("tasks.benchmark.capacity_child", spec, CapacityReport, session.limit)
     except MeasurementError as error:
         report = CapacityReport(subjects={}, refused=dict.fromkeys(names, str(error)))
-    split = f"{processes} process{'es' if processes > 1 else ''} × {threads} thread{'s' if threads > 1 else ''}"
+    split = f"{spec.processes} process{'es' if spec.processes > 1 else ''} × {threads} thread{'s' * (threads > 1)}"
     ratios = ratios_of(report.subjects, session.baseline)
     capacities = {}
     for name, served in report.subjects.items():
@@ -76,7 +84,7 @@ def measure_capacity(
             **served.percentiles,
         )
     columns = ("capacity_rps", "capacity_ratio")
-    return Capacities(capacities, {name: dict.fromkeys(columns, reason) for name, reason in report.refused.items()})
+    return capacities, {name: dict.fromkeys(columns, reason) for name, reason in report.refused.items()}
 
 
 def ratios_of(served: Mapping[str, Served], baseline: str) -> dict[str, Ratio]:
@@ -88,11 +96,7 @@ def ratios_of(served: Mapping[str, Served], baseline: str) -> dict[str, Ratio]:
 
 
 def eligible_subjects(measured: Measured, promising: Sequence[str]) -> list[str]:
-    """Return the timed subjects whose capacity may affect decisions.
-
-    The current bundle comes first, followed by the candidates from fastest to slowest. Candidates that cannot reach
-    ``min_speedup`` are left out.
-    """
+    """Return the current bundle, and the candidates that can reach ``min_speedup``, from fastest to slowest."""
     contest = measured.contest
     deciding = measured.with_caches(contest.caches)
     names = [name for name in promising if name in deciding.names() and name != measured.baseline]

@@ -1,7 +1,4 @@
-"""Run measurements in child processes: ``python -P -m tasks.benchmark.child MODULE SPEC OUT``.
-
-This module has few imports, so that the child starts to monitor its parent early.
-"""
+"""Run measurements in child processes; this module has few imports, so that they soon start to monitor the parent."""
 
 from __future__ import annotations
 
@@ -52,13 +49,7 @@ class Limit:
 def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) -> Report:
     """Start a process that calls the ``run`` function in `module` with `spec` as JSON; return the report.
 
-    The parent sleeps in the kernel until the child ends. The child exits when its standard input closes, so it never
-    outlives the parent.
-
-    Raises
-    ------
-    MeasurementError
-        The child ended without a report, or reached `limit` and was stopped.
+    The child exits when its standard input closes, so it never outlives the parent.
     """
     with TemporaryDirectory(prefix="nightquant-") as name:
         folder = Path(name)
@@ -84,12 +75,9 @@ def _name(module: str) -> str:
 
 
 def main(module: str, spec: str, out: str) -> None:
-    """Run `module` on the `spec` file, write the report to the `out` file, and exit at once.
-
-    Garbage collection during imports and the interpreter's finalization would each take a second.
-    """
+    """Run `module` on the `spec` file, write the report to the `out` file, and exit at once."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    gc.disable()
+    gc.disable()  # garbage collection during imports, and the interpreter's finalization, would each take a second
     run: Callable[[str], Frozen] = import_module(module).run
     gc.freeze()  # later collections can skip imported objects
     gc.enable()
@@ -109,8 +97,7 @@ def _end_with_parent() -> None:
 
 
 def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
-    # ``-P`` keeps the working folder off the import path, because a ``tasks.py`` in that folder would shadow this
-    # package.
+    # ``-P`` keeps the working folder off the import path, because a ``tasks.py`` there would shadow this package.
     command = [sys.executable, "-P", "-m", __name__, module, str(folder / "spec.json"), str(folder / "out.json")]
     path = [str(Path(tasks.__path__[0]).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {

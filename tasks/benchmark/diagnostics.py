@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import gc
+import importlib
+import resource
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from pkgutil import resolve_name
 from typing import TypeVar
 
 import numpy as np
+import psutil
 
 from storage.errors import MeasurementError
 from storage.results import Setting
-from tasks.benchmark.child import Limit
-from tasks.benchmark.messages import COPY_SUFFIX, INCUMBENT_SUFFIX, Memory, MemoryReport, Subject
+from tasks.benchmark.child import describe_end
+from tasks.benchmark.messages import COPY_SUFFIX, INCUMBENT_SUFFIX, ChildSpec, Memory, MemoryReport, Subject
 from tasks.benchmark.protocol import Measured, Session
 from tasks.benchmark.statistics import Ratio, percentiles
+from tasks.machine import available_cores
 from tasks.proofs import Proof, ProofReport
 from tasks.results import Timing
 
@@ -38,6 +46,7 @@ def timings_of(
         plain, _, mark = name.partition("#")
         recipe, _, runtime = plain.partition("/")
         launches, rounds = blocks.shape
+        numbers = range(1, launches + 1)
         is_decided = setting == "primary" and name != measured.baseline
         yield Timing(
             recipe=recipe,
@@ -53,18 +62,16 @@ def timings_of(
             launches=launches,
             blocks=blocks.size,
             calls_per_block=reports[0].calls_per_block,
-            # Exclude the first launch, whose load times include imports. The other launches import the modules before
-            # they load subjects.
+            # Exclude the first launch, whose load times include imports.
             load_s=float(np.median([report.load_s for report in reports[1:] or reports])),
             first_call_s=float(np.median([report.first_call_s for report in reports])),
             latency_p50_s=p50_s,
             latency_p90_s=p90_s,
             latency_p99_s=p99_s,
-            threads_used=max(report.threads_used for report in reports),
-            block_launch=_numbered(launches, rounds),
+            block_launch=tuple(np.repeat(numbers, rounds).tolist()),
             block_round=tuple(range(1, rounds + 1)) * launches,
             block_s=tuple(blocks.ravel().tolist()),
-            cold_launch=_numbered(launches, calls.shape[1]),
+            cold_launch=tuple(np.repeat(numbers, calls.shape[1]).tolist()),
             cold_s=tuple(calls.ravel().tolist()),
             **(memory[name].model_dump() if name in memory else {}),
             **_ratios(warm, name, "", is_decided=is_decided),
@@ -102,12 +109,9 @@ def _interval(column: str, ratio: Ratio) -> dict[str, float | str | None]:
     return {column: ratio.value, f"{column}_low": ratio.low, f"{column}_high": ratio.high}
 
 
-def _numbered(launches: int, rounds: int) -> tuple[int, ...]:
-    return tuple(launch for launch in range(1, launches + 1) for _ in range(rounds))
-
-
 R = TypeVar("R", MemoryReport, ProofReport)
 _SAMPLED = ("instructions", "saturation")
+_PROOF, _CALLS = "tasks.proof.child", 3
 
 
 @dataclass
@@ -117,7 +121,6 @@ class Diagnosis:
     memory: dict[str, Memory] = field(default_factory=dict)
     proofs: dict[str, Proof] = field(default_factory=dict)
     unknown: dict[str, dict[str, str]] = field(default_factory=dict)
-    proof_wall_s: float = 0.0
 
     def lack(self, columns: Iterable[str], reasons: dict[str, str]) -> None:
         """Record, for each subject in `reasons`, the reason that the values in `columns` are missing."""
@@ -126,17 +129,13 @@ class Diagnosis:
 
 
 def diagnose(
-    session: Session, subjects: Sequence[Subject], modules: tuple[str, ...], known: Mapping[str, Proof] | None = None
+    session: Session, subjects: Sequence[Subject], modules: tuple[str, ...], known: Mapping[str, Proof]
 ) -> Diagnosis:
     """Measure memory and, in parallel, collect the proofs missing from `known`; neither result depends on wall time."""
-    diagnosis, began = Diagnosis(proofs=dict(known or {})), time.perf_counter()
-    unknown = [subject for subject in subjects if subject.name not in diagnosis.proofs]
+    diagnosis, unknown = Diagnosis(proofs=dict(known)), [one for one in subjects if one.name not in known]
     with ThreadPoolExecutor(1) as pool:
-        measuring = pool.submit(
-            look, lambda part: session.measure_memory(part, modules, alone=not unknown), subjects, session.limit
-        )
-        proofs, unproven = look(lambda part: session.prove(part, modules), unknown, session.limit)
-        diagnosis.proof_wall_s = time.perf_counter() - began
+        measuring = pool.submit(look, session, __name__, MemoryReport, subjects, modules)
+        proofs, unproven = look(session, _PROOF, ProofReport, unknown, modules)
         memories, unmeasured = measuring.result()
     for memory in memories:
         diagnosis.memory |= memory.memory
@@ -152,24 +151,72 @@ def diagnose(
 
 
 def look(
-    measure: Callable[[Sequence[Subject]], R], subjects: Sequence[Subject], limit: Limit
+    session: Session, module: str, report: type[R], subjects: Sequence[Subject], modules: tuple[str, ...]
 ) -> tuple[list[R], dict[str, str]]:
-    """Measure all subjects in one process; if the process dies, measure each subject in a separate process.
-
-    Return the reports, and the reason for each missing report, keyed by subject.
-    """
+    """Measure all subjects in one process; if it dies, use a process each. Return reports, and reasons by subject."""
     if not subjects:
         return [], {}
     try:
-        return [measure(subjects)], {}
+        return [session.examine(module, report, subjects, modules)], {}
     except MeasurementError as error:
-        if len(subjects) == 1 or limit.left_s() == 0:
+        if len(subjects) == 1 or session.limit.left_s() == 0:
             return [], {subject.name: str(error) for subject in subjects}
-    # Use separate processes, so that a crash affects only one subject's report.
     reports: list[R] = []
     refused: dict[str, str] = {}
     for subject in subjects:
-        more_reports, more_refused = look(measure, [subject], limit)
+        more_reports, more_refused = look(session, module, report, [subject], modules)
         reports += more_reports
         refused |= more_refused
     return reports, refused
+
+
+def run(spec_json: str) -> MemoryReport:
+    """Measure the memory of each subject of a `ChildSpec` in a forked process, which holds no other model."""
+    import torch  # the process of the run imports this module without torch
+
+    spec = ChildSpec.model_validate_json(spec_json)
+    torch.set_num_threads(spec.threads)
+    for module in (*spec.modules, spec.loader.partition(":")[0]):
+        importlib.import_module(module)
+    # Without `gc.freeze`, garbage collection in a child would touch, and therefore copy, every object of this process.
+    gc.freeze()
+    # Children can run in parallel, because each child counts only its own pages. Leave processors free for the proof.
+    parallel = max(1, available_cores() - spec.threads)
+    context, results = get_context("fork"), dict[str, Memory | str]()
+    for first in range(0, len(spec.subjects), parallel):
+        started: dict[str, tuple[ForkProcess, Connection]] = {}
+        for subject in spec.subjects[first : first + parallel]:
+            reader, writer = context.Pipe(duplex=False)
+            child = context.Process(target=_measure, args=(subject, spec, writer))
+            child.start()
+            writer.close()
+            started[subject.name] = child, reader
+        for name, (child, reader) in started.items():
+            try:
+                results[name] = reader.recv()
+                child.join()
+            except (EOFError, OSError):  # the child died before its report was complete
+                child.join()
+                results[name] = f"The candidate's memory process {describe_end(child.exitcode or 0)}"
+    return MemoryReport(
+        memory={name: memory for name, memory in results.items() if isinstance(memory, Memory)},
+        refused={name: reason for name, reason in results.items() if isinstance(reason, str)},
+    )
+
+
+def _measure(subject: Subject, spec: ChildSpec, writer: Connection) -> None:
+    import torch
+
+    try:
+        before = psutil.Process().memory_info().rss
+        with torch.inference_mode():
+            loaded = resolve_name(spec.loader)(subject)
+            after = psutil.Process().memory_info().rss
+            with loaded.scope():
+                for _ in range(_CALLS):
+                    loaded.call()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        writer.send(Memory(rss_loaded_bytes=max(0, after - before), peak_rss_bytes=max(0, peak - before)))
+    except Exception as error:
+        writer.send(f"{type(error).__name__}: {error}")
+        raise

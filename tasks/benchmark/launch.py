@@ -6,12 +6,10 @@ import gc
 import importlib
 import os
 import random
-import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -20,91 +18,72 @@ import torch
 from torch import Tensor
 
 from tasks.benchmark.messages import LaunchReport, LaunchSpec, Subject, SubjectReport
-from tasks.benchmark.processors import Eviction, choose_processors, excess, threads_used
-from tasks.benchmark.rounds import Loaded, time_cold_rounds, time_rounds, time_singles, warm_up_all
+from tasks.benchmark.rounds import Eviction, Loaded, time_cold_rounds, time_rounds, time_singles, warm_up_all
 from tasks.extensions import RUNTIMES
 from tasks.machine import affinity
 from tasks.outputs import tensors_of
 from tasks.tensor_files import Golden
 
 # Largest allowed relative Euclidean distance between outputs and golden outputs. On the same host, only rounding
-# differs between processes. For example, threads may divide the work differently, or an activation may round to an
-# adjacent int8 step. Rounding errors stay below 1e-4, whereas a float model and its int8 version differ by 1e-2 or
-# more.
+# differs: rounding errors stay below 1e-4, whereas a float model and its int8 version differ by 1e-2 or more.
 TOLERANCE = 1e-3
-
-
-@dataclass(frozen=True)
-class _Ready:
-    loaded: Loaded
-    load_s: float
-    first_call_s: float
+_TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 def run(spec_json: str) -> LaunchReport:
     """Execute a `LaunchSpec` in this process, before other code starts threads or sets the affinity."""
     spec = LaunchSpec.model_validate_json(spec_json)
-    if allowed := affinity():
-        with suppress(OSError):  # some sandboxes block ``sched_setaffinity``; the report contains the actual affinity
-            os.sched_setaffinity(0, choose_processors(spec.threads, allowed))
-    pinned = affinity()
-    torch.set_num_threads(spec.threads)
+    pin(spec.threads)
     torch.set_num_interop_threads(spec.threads)
     with torch.inference_mode():
         ready, refused = _load_all(spec)
         # Without `gc.freeze`, garbage collection before a block would take time to visit every model, and would evict
         # data from caches.
         gc.freeze()
-        start_s = time.monotonic() - spec.spawned_at
-        subjects = {name: subject.loaded for name, subject in ready.items()}
+        subjects = {name: loaded for name, (loaded, _, _) in ready.items()}
         calls = warm_up_all(spec, subjects)
-        first_block_s = time.monotonic() - spec.spawned_at
         round_s = time_rounds(spec, subjects, calls)
         single_s = time_singles(spec, subjects)
-        began = time.monotonic()
         # The budget for cold calls is a fraction of the launch's duration so far, excluding the first launch's longer
         # warm-up.
         longer_s = len(ready) * (spec.profile.warm_up_s - spec.profile.rewarm_s)
-        budget_s = spec.profile.cold_share * (began - spec.spawned_at - longer_s)
-        cold_s = time_cold_rounds(spec, subjects, Eviction(pinned), budget_s)
-        cold_wall_s = time.monotonic() - began
-        used: dict[str, float] = {}
-        for name, subject in ready.items():
-            with subject.loaded.scope():  # to count threads, make half as many calls as in a block
-                used[name] = threads_used(subject.loaded.call, -(-calls[name] // 2))
-    for name, threads in used.items():
-        if problem := excess(threads, spec.threads):
-            refused[name] = problem
-            del ready[name]
-    usage = resource.getrusage(resource.RUSAGE_SELF)
+        budget_s = spec.profile.cold_share * (time.monotonic() - spec.spawned_at - longer_s)
+        cold_s = time_cold_rounds(spec, subjects, Eviction(affinity()), budget_s)
     return LaunchReport(
         subjects={
             name: SubjectReport(
-                load_s=ready[name].load_s,
-                first_call_s=ready[name].first_call_s,
+                load_s=ready[name][1],
+                first_call_s=ready[name][2],
                 calls_per_block=calls[name],
                 round_s=tuple(round_s[name]),
                 single_s=tuple(single_s.get(name, ())),
                 cold_s=tuple(cold_s[name]),
-                threads_used=used[name],
             )
             for name in (subject.name for subject in spec.subjects)
             if name in ready
         },
         refused=refused,
-        start_s=start_s,
-        first_block_s=first_block_s,
-        end_s=time.monotonic() - spec.spawned_at,
-        cold_wall_s=cold_wall_s,
-        timed_s=sum(calls[name] * sum(times) for name, times in round_s.items())
-        + sum(map(sum, (*single_s.values(), *cold_s.values()))),
-        affinity=pinned,
-        capability=torch.backends.cpu.get_cpu_capability(),
-        engines=tuple(torch.backends.quantized.supported_engines),
-        voluntary_switches=usage.ru_nvcsw,
-        involuntary_switches=usage.ru_nivcsw,
         modules=tuple(sorted(name for name in sys.modules if name.startswith(("tasks.", "storage.")))),
     )
+
+
+def pin(threads: int) -> None:
+    """Let this process use only `threads` processors, and as many of torch's threads."""
+    with suppress(OSError):  # some sandboxes block ``sched_setaffinity``
+        os.sched_setaffinity(0, choose_processors(threads, affinity()))
+    torch.set_num_threads(threads)
+
+
+def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
+    """Choose processors on different cores if possible; low-numbered processors, which serve interrupts, come last."""
+    cores: dict[str, int] = {}
+    for processor in sorted(allowed, reverse=True):
+        siblings = _TOPOLOGY / f"cpu{processor}" / "topology" / "thread_siblings_list"
+        core = siblings.read_text(encoding="ascii").strip() if siblings.is_file() else str(processor)
+        cores.setdefault(core, processor)
+    primary = list(cores.values())
+    siblings_of_primary = sorted(set(allowed) - set(primary), reverse=True)
+    return tuple(sorted((primary + siblings_of_primary)[:count]))
 
 
 def load_candidate(subject: Subject) -> Loaded:
@@ -134,13 +113,16 @@ def disagreement(outputs: Sequence[Tensor], golden: Sequence[Tensor]) -> str:
     return ""
 
 
-def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
-    """Load and check the subjects in random order, so that memory addresses differ between launches."""
+def _load_all(spec: LaunchSpec) -> tuple[dict[str, tuple[Loaded, float, float]], dict[str, str]]:
+    """Load and check the subjects in random order, so that memory addresses differ between launches.
+
+    Return each subject with the seconds of loading and of the first call, and the reasons for refusals.
+    """
     # Import shared modules first, because otherwise the first candidate's load time would include the imports.
     for module in spec.modules:
         importlib.import_module(module)
     loader: Callable[[Subject], Loaded] = resolve_name(spec.loader)
-    ready: dict[str, _Ready] = {}
+    ready: dict[str, tuple[Loaded, float, float]] = {}
     refused: dict[str, str] = {}
     for subject in random.Random(spec.seed).sample(spec.subjects, len(spec.subjects)):
         try:
@@ -157,5 +139,5 @@ def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
         if problem:
             refused[subject.name] = problem
         else:
-            ready[subject.name] = _Ready(loaded, load_s, first_call_s)
+            ready[subject.name] = loaded, load_s, first_call_s
     return ready, refused

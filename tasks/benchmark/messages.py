@@ -17,9 +17,7 @@ class Profile(Frozen):
     """Size of a benchmark; a launch is a new process, in which every round times one block of calls per candidate.
 
     Launches continue beyond ``launches`` until every speed rule is decided or ``budget_s`` would be exceeded.
-    Percentiles come from ``single_calls`` individually timed calls. ``cold_share`` limits the cold rounds to a fraction
-    of the time that the launch's earlier steps took. Settings that do not affect decisions are timed in
-    ``further_launches`` launches.
+    ``cold_share`` limits the cold rounds to a fraction of the time that the launch's earlier steps took.
     """
 
     name: str
@@ -39,19 +37,12 @@ class Profile(Frozen):
 
 PROFILES = {
     "quick": Profile(
-        name="quick",
-        launches=3,
-        rounds=4,
-        budget_s=60,
-        warm_up_s=0.3,
-        rewarm_s=0.1,
-        single_s=0.1,
-        cold_share=1 / 3,
+        name="quick", launches=3, rounds=4, budget_s=60, warm_up_s=0.3, rewarm_s=0.1, single_s=0.1, cold_share=1 / 3,
         further_launches=2,
     ),
     "standard": Profile(name="standard", launches=5, rounds=8, budget_s=300),
     "full": Profile(name="full", launches=10, rounds=10, budget_s=900, further_launches=10),
-}
+}  # fmt: skip
 
 
 class Subject(Frozen):
@@ -77,17 +68,8 @@ class ChildSpec(Frozen):
     modules: tuple[str, ...] = ()
 
 
-class MemorySpec(ChildSpec):
-    """Request for memory measurements, which run in parallel and leave ``reserved`` processors free."""
-
-    reserved: int = 0
-
-
 class LaunchSpec(ChildSpec):
-    """A request for a launch, which started at ``spawned_at`` on the monotonic clock.
-
-    In later launches, ``calls`` and ``cold_rounds`` are copied from the first launch's results.
-    """
+    """A request for a launch; later launches repeat the first launch's ``calls`` and ``cold_rounds``."""
 
     profile: Profile
     seed: int
@@ -105,28 +87,13 @@ class SubjectReport(Frozen):
     round_s: tuple[float, ...]
     single_s: tuple[float, ...]
     cold_s: tuple[float, ...]
-    threads_used: float
 
 
 class LaunchReport(Frozen):
-    """Results of one launch; ``refused`` maps each excluded subject to the reason for the exclusion.
-
-    Times are in seconds since the process started. ``modules`` lists the imported nightquant modules. ``capability`` is
-    the instruction set to which torch dispatches.
-    """
+    """Results of one launch: the reasons for refusals by subject, and the imported nightquant modules."""
 
     subjects: dict[str, SubjectReport]
     refused: dict[str, str]
-    start_s: float
-    first_block_s: float
-    end_s: float
-    cold_wall_s: float
-    timed_s: float
-    affinity: tuple[int, ...]
-    capability: str
-    engines: tuple[str, ...]
-    voluntary_switches: int
-    involuntary_switches: int
     modules: tuple[str, ...]
 
 

@@ -11,20 +11,17 @@ import numpy as np
 
 from storage.errors import MeasurementError
 from storage.results import Caches
-from tasks.benchmark.child import Limit, run_child
+from tasks.benchmark.child import Limit, Report, run_child
 from tasks.benchmark.messages import (
     COPY_SUFFIX,
     ChildSpec,
     LaunchReport,
     LaunchSpec,
-    MemoryReport,
-    MemorySpec,
     Profile,
     Subject,
     SubjectReport,
 )
 from tasks.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
-from tasks.proofs import ProofReport
 
 LOCK = "benchmark"  # name of the host lock that allows one benchmark at a time
 _SEED = 29592
@@ -36,15 +33,11 @@ _OUT_OF_REACH = 1.2
 
 @dataclass(frozen=True)
 class Contest:
-    """Subjects whose speed affects decisions; ``caches`` determines whether warm or cold calls count.
+    """Subjects whose speed affects decisions: ``contenders`` that may be promoted, and the deployed ``incumbent``.
 
-    The ``contenders`` may be promoted if they are at least ``min_speedup`` times as fast as the baseline. Every launch
-    times the contenders and the deployed subject (``incumbent``). With ``fastest_wins``, a contender can stay undecided
-    if a faster contender is fast enough.
-
-    ``twins`` maps each quantized subject to the float subject of the same runtime. A contender with a twin must be
-    ``min_over_best_float`` times as fast as each of ``floats``, which could be deployed instead. Twins, and floats that
-    could be the fastest, are timed in the same launches.
+    With ``fastest_wins``, a contender can stay undecided if a faster contender is fast enough. ``twins`` maps each
+    quantized subject to the float subject of the same runtime. A contender with a twin must be ``min_over_best_float``
+    times as fast as each of ``floats``, which could be deployed instead.
     """
 
     contenders: frozenset[str] = frozenset()
@@ -106,7 +99,7 @@ class Measured:
         return replace(self, caches=caches)
 
     def names(self) -> list[str]:
-        """Return the names of the timed subjects, including the baseline's copy."""
+        """Return the timed subjects, including the baseline's copy."""
         return [name for name in self.launches[0].subjects if name not in self.refused]
 
     def of(self, name: str) -> list[SubjectReport]:
@@ -144,18 +137,15 @@ class Measured:
 
     def floats(self) -> list[str]:
         """Return the float subjects that could be deployed and were timed in every launch, in order."""
-        return [name for name in self.names() if name in self.contest.floats and self._is_complete(name)]
+        complete = [name for name in self.names() if len(self.of(name)) == len(self.launches)]
+        return [name for name in complete if name in self.contest.floats]
 
     def best_float(self) -> str:
         """Return the fastest subject of `floats`, or ``""`` if there is none."""
         return max(self.floats(), key=lambda name: self._reference(name).mean, default="")
 
     def gains(self, name: str) -> tuple[Ratio, Ratio] | None:
-        """Return the two factors of a subject's speed-up: what its runtime gains, and what its quantization gains.
-
-        They are the baseline's latency divided by the twin's, and the twin's latency divided by the subject's. For a
-        float subject, the second factor is 1. The result is None if the twin was not timed.
-        """
+        """Return what a subject's runtime gains, and what its quantization gains; None if the twin was not timed."""
         twin = self.contest.twins.get(name, name)
         if twin not in self.names():
             return None
@@ -182,8 +172,7 @@ class Measured:
     def over_best_float_bounds(self, name: str) -> Ratio | None:
         """Return `over_best_float` of a quantized subject with the gate's bounds, or None if no rule needs them.
 
-        A subject must beat every float, so each float has its own bounds. The lower bounds need no correction for the
-        number of floats, and the upper bounds are corrected for it.
+        A subject must beat every float, so only the upper bounds need a correction for the number of floats.
         """
         samples = self._over_floats(name)
         if self.contest.min_over_best_float is None or name not in self.contest.twins or not samples:
@@ -198,20 +187,12 @@ class Measured:
         return self.ratio(self._copy)
 
     @property
-    def timed_s(self) -> float:
-        """Total duration, in seconds, of timed blocks and calls."""
-        return sum(launch.timed_s for launch in self.launches)
-
-    @property
     def _copy(self) -> str:
         return self.baseline + COPY_SUFFIX
 
     @cached_property
     def _noise(self) -> Noise:
         return Noise.pooled(self._sample(name) for name in self.names() if name != self.baseline)
-
-    def _is_complete(self, name: str) -> bool:
-        return len(self.of(name)) == len(self.launches)
 
     def _over_floats(self, name: str) -> dict[str, Sample]:
         # A float that left the launches before this subject was clearly slower than another float.
@@ -249,12 +230,6 @@ class Session:
 
         Without a `contest`, every launch times every subject. With a contest, only the first two launches time subjects
         that do not affect decisions, and launches continue until the contest is decided or the profile's time runs out.
-        `LOOKS` lists the numbers of launches after which a contest can be decided.
-
-        Raises
-        ------
-        MeasurementError
-            A launch died or exceeded the time limit, or the baseline is missing or was refused.
         """
         copy = self.baseline + COPY_SUFFIX
         copies = [subject.model_copy(update={"name": copy}) for subject in subjects if subject.name == self.baseline]
@@ -284,32 +259,19 @@ class Session:
                 needed = {self.baseline, copy, *contest.needed(measured)}
                 remaining = [subject for subject in remaining if subject.name in needed]
             self.on_launch(done, max(done, minimum))
-            if done < minimum:
-                continue
-            spent_s = time.monotonic() - began
-            if done in (*LOOKS, minimum) and contest.is_decided(measured):
-                return measured
-            if done == LOOKS[-1] or spent_s * (done + 1) / done > self.profile.budget_s:
+            is_late = (time.monotonic() - began) * (done + 1) / done > self.profile.budget_s or done == LOOKS[-1]
+            if done >= minimum and (is_late or (done in (*LOOKS, minimum) and contest.is_decided(measured))):
                 return measured
 
-    def measure_memory(
-        self, subjects: Sequence[Subject], modules: tuple[str, ...], *, alone: bool = False
-    ) -> MemoryReport:
-        """Measure each subject's memory; unless `alone`, leave a processor per benchmark thread free for the proof."""
-        reserved = 0 if alone else self.threads
-        spec = MemorySpec(**dict(self._spec(subjects, modules)), reserved=reserved)
-        return run_child("tasks.benchmark.memory", spec, MemoryReport, self.limit)
-
-    def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
-        """Determine the operators and instructions that each subject executes."""
-        return run_child("tasks.proof.child", self._spec(subjects, modules), ProofReport, self.limit)
-
-    def _spec(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ChildSpec:
-        return ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
+    def examine(
+        self, module: str, report: type[Report], subjects: Sequence[Subject], modules: tuple[str, ...]
+    ) -> Report:
+        """Return the report of a child process about the subjects' memory or proofs."""
+        spec = ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
+        return run_child(module, spec, report, self.limit)
 
     def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport]) -> LaunchReport:
-        # Later launches reuse the first launch's call counts, so that all blocks of a subject have the same number of
-        # calls.
+        # Later launches reuse the first launch's call counts, so that a subject's blocks have the same number of calls.
         first = earlier[0].subjects if earlier else {}
         spec = LaunchSpec(
             subjects=tuple(subjects),

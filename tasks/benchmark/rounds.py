@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gc
 import math
+import mmap
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tasks.benchmark.messages import COPY_SUFFIX, LaunchSpec
 
@@ -22,6 +26,10 @@ Call = Callable[[], object]
 # Plan slightly longer blocks than required, because the calls timed for the plan may have been unusually slow.
 _MARGIN = 1.1
 _MAX_CALLS = 10_000_000
+
+# The eviction buffer. A virtual machine sees the host's entire last-level cache, but can use only part of the cache. Of
+# the processors other than the last, only the private caches are filled.
+_WALKED_BYTES, _PRIVATE_BYTES = 128 << 20, 8 << 20
 
 
 @dataclass(frozen=True)
@@ -37,36 +45,17 @@ class Loaded:
 def no_garbage_collection() -> Iterator[None]:
     """Collect garbage, then turn the garbage collector off for the block."""
     gc.collect()
-    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        gc.enable()
 
 
 def time_block(call: Call, calls: int) -> float:
     """Time `calls` calls with the garbage collector off; return their total duration in seconds."""
     with no_garbage_collection():
         return _elapsed(call, calls)
-
-
-def time_cold_call(call: Call, evict: Callable[[], None]) -> float:
-    """Call `evict`, run the timing code once to bring it into the caches, and return the duration of one call."""
-    evict()
-    _elapsed(lambda: None, 1)
-    return _elapsed(call, 1)
-
-
-def time_single_calls(call: Call, most: int, budget_s: float) -> list[float]:
-    """Time up to `most` single calls, but at least one, within `budget_s` seconds; return the durations in seconds."""
-    samples: list[float] = []
-    with no_garbage_collection():
-        end = time.perf_counter() + budget_s
-        while not samples or (len(samples) < most and time.perf_counter() < end):
-            samples.append(_elapsed(call, 1))
-    return samples
 
 
 def warm_up(call: Call, least_calls: int, least_s: float) -> float:
@@ -88,11 +77,7 @@ def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: floa
 
 
 def calls_for_block(call: Call, least_s: float, guess_s: float) -> int:
-    """Time increasingly long blocks; return the number of calls for a block of at least `least_s` seconds.
-
-    Like ``torch.utils.benchmark.Timer.blocked_autorange``, but each size is computed from the previous block's
-    duration, and the first size from `guess_s`, an estimate of the seconds per call.
-    """
+    """Time increasingly long blocks, beginning with calls of `guess_s`; return the calls of a block of `least_s`."""
     calls = _calls_lasting(least_s, guess_s)
     while (elapsed := time_block(call, calls)) < least_s and calls < _MAX_CALLS:
         calls = max(calls + 1, min(calls * 10, _calls_lasting(least_s, elapsed / calls)))
@@ -111,10 +96,7 @@ def _elapsed(call: Call, calls: int) -> float:
 
 
 def balanced_rounds(names: Sequence[str], rounds: int, seed: int) -> list[tuple[str, ...]]:
-    """Order the subjects of each round at random; every second round reverses the previous round's order.
-
-    In a pair of rounds, all subjects have the same mean position, so a linear drift does not favour any subject.
-    """
+    """Order each round at random; every second round reverses the order, so a linear drift favours no subject."""
     generator = random.Random(seed)
     order: list[tuple[str, ...]] = []
     for index in range(rounds):
@@ -147,12 +129,16 @@ def time_rounds(spec: LaunchSpec, subjects: Mapping[str, Loaded], calls: dict[st
 
 def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, list[float]]:
     """Time single calls of every subject except the baseline's copy; return the durations in seconds, by subject."""
-    profile, single_s = spec.profile, {}
-    most = -(-profile.single_calls // profile.launches)
+    single_s: dict[str, list[float]] = {}
+    most = -(-spec.profile.single_calls // spec.profile.launches)
     for name, loaded in subjects.items():
-        if not name.endswith(COPY_SUFFIX):
-            with loaded.scope():
-                single_s[name] = time_single_calls(loaded.call, most, profile.single_s)
+        if name.endswith(COPY_SUFFIX):
+            continue
+        samples = single_s[name] = list[float]()
+        with loaded.scope(), no_garbage_collection():
+            end = time.perf_counter() + spec.profile.single_s
+            while not samples or (len(samples) < most and time.perf_counter() < end):
+                samples.append(_elapsed(loaded.call, 1))
     return single_s
 
 
@@ -171,5 +157,31 @@ def time_cold_rounds(
             for name in names:
                 loaded = subjects[name]
                 with loaded.scope():
-                    cold_s[name].append(time_cold_call(loaded.call, evict))
+                    evict()
+                    _elapsed(lambda: None, 1)  # brings the timing code into the caches
+                    cold_s[name].append(_elapsed(loaded.call, 1))
     return cold_s
+
+
+class Eviction:
+    """Buffer (``walked``, int64) that evicts other data from the `processors`' caches."""
+
+    def __init__(self, processors: Sequence[int], size: int = _WALKED_BYTES) -> None:
+        self._processors = tuple(processors)
+        # Use small pages, so that writing to the buffer evicts TLB entries. The first write allocates all pages.
+        memory = mmap.mmap(-1, size)
+        with suppress(OSError):  # the kernel does not support huge pages
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+        self.walked = np.frombuffer(memory, dtype=np.int64)
+        self()
+
+    def __call__(self) -> None:
+        """Write the entire buffer on the last processor; on the other processors, fill only the private caches."""
+        for processor in self._processors[:-1]:
+            os.sched_setaffinity(0, {processor})
+            self.walked[: _PRIVATE_BYTES // 8] += 1
+        if len(self._processors) > 1:
+            os.sched_setaffinity(0, self._processors[-1:])
+        self.walked += 1
+        if len(self._processors) > 1:
+            os.sched_setaffinity(0, self._processors)

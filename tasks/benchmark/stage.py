@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -18,13 +17,13 @@ from storage.locks import host_lock
 from tasks.benchmark.capacity import eligible_subjects, measure_capacity
 from tasks.benchmark.child import Limit
 from tasks.benchmark.diagnostics import diagnose, timings_of
-from tasks.benchmark.messages import INCUMBENT_SUFFIX, LaunchReport, Profile, Subject
+from tasks.benchmark.messages import INCUMBENT_SUFFIX, Profile, Subject
 from tasks.benchmark.protocol import LOCK, Contest, Measured, Session
 from tasks.benchmark.statistics import verdict_of
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.facts import Fact, host_conditions
 from tasks.job import Job, Workspace
-from tasks.machine import Evidence, fingerprint, observe
+from tasks.machine import fingerprint, observe
 from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.results import BenchmarkResult
@@ -37,8 +36,7 @@ from tasks.workload.workload import Benchmark, SequenceBenchmark, Workload
 class BenchmarkCandidate(Frozen):
     """A candidate to time, and the golden outputs that the candidate must reproduce.
 
-    The speed of a ``settled`` candidate does not affect decisions; the speed of a ``challenger`` does. Challengers are
-    compared with the current bundle (``incumbent``), or with a candidate that is identical to it (``defender``).
+    The speed of a ``settled`` candidate does not affect decisions. A ``defender`` is identical to the current bundle.
     ``twin`` is the float candidate of a quantized candidate's runtime. ``could_serve`` marks a float candidate that
     could be deployed instead.
     """
@@ -69,21 +67,13 @@ class BenchmarkCandidate(Frozen):
 
 @dataclass(frozen=True)
 class Setting:
-    """A thread count, a batch size, and a sequence length (None means the workload's sequence length)."""
+    """A batch size, and a sequence length (None means the workload's sequence length)."""
 
-    threads: int
     batch_size: int
     sequence_length: int | None = None
 
     def __str__(self) -> str:
-        steps = f", {self.sequence_length} steps" if self.sequence_length else ""
-        return f"batch {self.batch_size}{steps}, {self.threads} thread{'s' if self.threads > 1 else ''}"
-
-    def of(self, workload: Workload) -> Workload:
-        """Return a copy of the workload with this setting's batch size and sequence length."""
-        sizes = {"batch_size": self.batch_size}
-        sizes |= {"sequence_length": self.sequence_length} if self.sequence_length else {}
-        return workload.model_copy(update={"benchmark": workload.benchmark.model_copy(update=sizes)})
+        return f"batch {self.batch_size}" + (f", {self.sequence_length} steps" if self.sequence_length else "")
 
 
 @contextmanager
@@ -113,19 +103,12 @@ def benchmark(
 
     `limit_s` limits the duration in seconds, excluding the wait for other benchmarks. In the result, ``refused``
     reports failures in further settings, and ``unknown`` reports failures of memory measurements or proofs.
-
-    Raises
-    ------
-    MeasurementError
-        The primary setting failed: the baseline is missing or was refused, a launch died, or `limit_s` was reached.
     """
     workload, settings = job.workload, job.workload.benchmark
     subjects = [candidate.subject(workspace) for candidate in candidates]
     contest = contest_of(workload, candidates)
-    engines = tuple(sorted({recipe.engine for recipe in workload.recipe}))
     with alone_on_host(workload, workload.baseline_name, profile, workspace, limit_s) as session:
-        began = time.perf_counter()
-        before = observe("before", settings.threads, engines)
+        before = observe(settings.threads)
         measured = session.measure(subjects, contest)
         timed = [subject for subject in subjects if subject.name in measured.names()]
         tonight = [subject for subject in timed if not subject.name.endswith(INCUMBENT_SUFFIX)]
@@ -133,16 +116,17 @@ def benchmark(
         known = {name: proof for name, fact in facts.items() if (proof := fact.find(workspace.store))}
         diagnosis = diagnose(session, timed, measured.launches[0].modules, known)
         further, refused = _measure_further(session, tonight, job, workspace.store)
-        after = observe("after", settings.threads, engines)
-        # Measure capacity last, so that its load does not affect the host state that is recorded after the timings.
-        capacity_began = time.perf_counter()
+        after = observe(settings.threads)
+        # Measure capacity last, so that its load does not affect the recorded state of the host.
         if settings.capacity is not None:
             workspace.progress(0, 1, "capacity measurements")
         promising = [each.name for each in candidates if each.may_be_promoted or each.standing == "defender"]
-        capacities = measure_capacity(session, timed, eligible_subjects(measured, promising), workload)
-        capacity_s = time.perf_counter() - capacity_began
-        wall_s = time.perf_counter() - began
-    _keep(diagnosis.proofs, {name: fact for name, fact in facts.items() if name not in known}, workspace.store)
+        served, unserved = measure_capacity(session, timed, eligible_subjects(measured, promising), workload)
+    for name in facts.keys() & (diagnosis.proofs.keys() - known.keys()):
+        # A later run may be able to sample missing instructions.
+        if diagnosis.proofs[name].instructions is not None:
+            with suppress(StoreError):  # the next run can repeat the proof, but cannot recover lost timings
+                facts[name].keep(diagnosis.proofs[name], workspace.store)
     aa, cold_aa = measured.aa_ratio(), measured.with_caches("cold").aa_ratio()
     timings = list(timings_of(measured, settings.batch_size, "primary", diagnosis.memory))
     for setting, timed_further in further.items():
@@ -162,15 +146,12 @@ def benchmark(
         timings=tuple(timings),
         refused=measured.refused | refused,
         proofs=diagnosis.proofs,
-        capacities=capacities.served,
+        capacities=served,
         unknown={
-            name: diagnosis.unknown.get(name, {}) | capacities.unknown.get(name, {})
-            for name in diagnosis.unknown | capacities.unknown
+            name: diagnosis.unknown.get(name, {}) | unserved.get(name, {}) for name in diagnosis.unknown | unserved
         },
         evidence_before=before.model_dump_json(),
-        evidence_after=_with_launches(after, measured.launches, diagnosis.proof_wall_s).model_dump_json(),
-        wall_s=wall_s,
-        timed_s=measured.timed_s + sum(timed_further.timed_s for timed_further in further.values()) + capacity_s,
+        evidence_after=after.model_dump_json(),
     )
 
 
@@ -207,14 +188,12 @@ def fastest_float(
 
 
 def further_settings(benchmark: Benchmark) -> list[Setting]:
-    """Return every combination of batch size, sequence length and thread count, except the primary setting."""
-    primary = Setting(benchmark.threads, benchmark.batch_size)
+    """Return every combination of batch size and sequence length, except the primary setting."""
     batch_sizes = benchmark.batch_sizes or (benchmark.batch_size,)
-    thread_counts = benchmark.thread_counts or (benchmark.threads,)
     requested = benchmark.sequence_lengths if isinstance(benchmark, SequenceBenchmark) else ()
     lengths = [length if length != benchmark.sequence_length else None for length in requested] or [None]
-    settings = [Setting(*sizes) for sizes in product(thread_counts, batch_sizes, lengths)]
-    return [setting for setting in dict.fromkeys(settings) if setting != primary]
+    settings = [Setting(*sizes) for sizes in product(batch_sizes, lengths)]
+    return [setting for setting in dict.fromkeys(settings) if setting != Setting(benchmark.batch_size)]
 
 
 @contextmanager
@@ -222,10 +201,9 @@ def subjects_at(
     setting: Setting, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
 ) -> Iterator[list[Subject]]:
     """Yield the subjects with inputs of the setting's batch size and sequence length."""
-    workload = setting.of(job.workload)
-    if workload == job.workload:
-        yield list(subjects)
-        return
+    benchmark = job.workload.benchmark
+    sizes = {"batch_size": setting.batch_size, "sequence_length": setting.sequence_length or benchmark.sequence_length}
+    workload = job.workload.model_copy(update={"benchmark": benchmark.model_copy(update=sizes)})
     inputs = DOMAINS[workload.domain].example_inputs(workload, job.dataset, store, setting.batch_size)
     with TemporaryDirectory(prefix="nightquant-") as folder:
         path = Path(folder) / GOLDEN
@@ -237,28 +215,18 @@ def proof_facts(
     workload: Workload, candidates: Sequence[BenchmarkCandidate], timed: Collection[str]
 ) -> dict[str, Fact[Proof]]:
     """Return a `Fact` for each timed candidate's proof; empty if the gate decides by their time shares."""
-    if workload.gate.min_int8_time_share is not None:
-        return {}
-    return {one.name: _proof_fact(one, workload.benchmark.threads) for one in candidates if one.name in timed}
-
-
-def _proof_fact(candidate: BenchmarkCandidate, threads: int) -> Fact[Proof]:
-    opener, _, _ = RUNTIMES[candidate.candidate.runtime].opens.partition(":")
-    conditions = {
-        "code": code_digest("tasks.proof.child", opener),
-        "host": host_conditions("capstone"),
-        "golden": candidate.outputs.digest,  # contains the inputs
-        "threads": threads,
-    }
-    return Fact("proof", Proof, candidate.candidate, conditions)
-
-
-def _keep(proofs: Mapping[str, Proof], facts: Mapping[str, Fact[Proof]], store: ArtifactStore) -> None:
-    """Store only proofs that contain instructions, because a later run may be able to sample missing instructions."""
-    for name, fact in facts.items():
-        if name in proofs and proofs[name].instructions is not None:
-            with suppress(StoreError):  # the next run can repeat the proof, but cannot recover lost timings
-                fact.keep(proofs[name], store)
+    facts: dict[str, Fact[Proof]] = {}
+    for each in candidates if workload.gate.min_int8_time_share is None else ():
+        if each.name in timed:
+            opener, _, _ = RUNTIMES[each.candidate.runtime].opens.partition(":")
+            conditions = {
+                "code": code_digest("tasks.proof.child", opener),
+                "host": host_conditions("capstone"),
+                "golden": each.outputs.digest,  # contains the inputs
+                "threads": workload.benchmark.threads,
+            }
+            facts[each.name] = Fact("proof", Proof, each.candidate, conditions)
+    return facts
 
 
 def _measure_further(
@@ -270,28 +238,10 @@ def _measure_further(
     for setting in further_settings(job.workload.benchmark):
         try:
             with subjects_at(setting, subjects, job, store) as resized:
-                measured = replace(session, profile=profile, threads=setting.threads).measure(resized, with_copy=False)
+                measured = replace(session, profile=profile).measure(resized, with_copy=False)
         except (MeasurementError, InputError) as error:
-            # If a further setting fails, keep the results so far, because only the primary setting affects decisions.
             refused[f"every candidate ({setting})"] = str(error)
         else:
             results[setting] = measured
             refused |= {f"{name} ({setting})": reason for name, reason in measured.refused.items()}
     return results, refused
-
-
-def _with_launches(evidence: Evidence, launches: Sequence[LaunchReport], proof_wall_s: float) -> Evidence:
-    return evidence.model_copy(
-        update={
-            "proof_wall_s": proof_wall_s,
-            "capability": launches[0].capability,
-            "supported_engines": launches[0].engines,
-            "launch_affinity": launches[0].affinity,
-            "involuntary_switches": sum(launch.involuntary_switches for launch in launches),
-            "voluntary_switches": sum(launch.voluntary_switches for launch in launches),
-            "start_s": tuple(launch.start_s for launch in launches),
-            "first_block_s": tuple(launch.first_block_s for launch in launches),
-            "end_s": tuple(launch.end_s for launch in launches),
-            "cold_wall_s": tuple(launch.cold_wall_s for launch in launches),
-        }
-    )

@@ -15,21 +15,16 @@ from numpy.typing import NDArray
 from storage.results import WIDEST
 from tasks.paired import student_quantile
 
-Floats = NDArray[np.float64]
+Array = NDArray[np.float64]
 
-# Minimum number of launches for an estimate of the correlation.
-LEAST = 5
-# Treat a sum of squared deviations up to this value as a rounding error.
-_ROUNDING = 1e-20
+LEAST = 5  # minimum number of launches for an estimate of the correlation
+_ROUNDING = 1e-20  # a sum of squared deviations up to this value is a rounding error
 _GRID = np.linspace(0, 0.95, 20)
 
 
 @dataclass(frozen=True)
 class Correction:
-    """Correction to a mean's variance for correlation between launches.
-
-    ``inflation`` is the mean's variance divided by the expected value of s² / n, which has ``freedom`` degrees.
-    """
+    """A mean's variance divided by the expected value of s² / n, which has ``freedom`` degrees of freedom."""
 
     inflation: float
     freedom: float
@@ -52,7 +47,7 @@ def correction_of(launches: int, correlation: float) -> Correction:
     return Correction(inflation, trace**2 / float((centred * centred.T).sum()))
 
 
-def autocorrelation(series: Sequence[Floats]) -> float:
+def autocorrelation(series: Sequence[Array]) -> float:
     """Estimate the correlation between successive launches, pooled over all series, each float64 [launches].
 
     The autocorrelation of a short series is underestimated, because the series' mean is subtracted. See Marriott and
@@ -73,14 +68,14 @@ def autocorrelation(series: Sequence[Floats]) -> float:
     return float(np.interp(seen, _expected(launches), _GRID))
 
 
-def _correlations(launches: int, correlation: float) -> Floats:
+def _correlations(launches: int, correlation: float) -> Array:
     index = np.arange(launches)
-    matrix: Floats = correlation ** np.abs(index[:, None] - index)
+    matrix: Array = correlation ** np.abs(index[:, None] - index)
     return matrix
 
 
 @lru_cache
-def _expected(launches: int) -> Floats:
+def _expected(launches: int) -> Array:
     """Compute, for each correlation in the grid, the mean autocorrelation of a series with `launches` values.
 
     See Sawa, "The exact moments of the least squares estimator for the autoregressive model", Journal of Econometrics
@@ -102,21 +97,16 @@ def _expected(launches: int) -> Floats:
     return np.array(means)
 
 
-Array = NDArray[np.float64]
-
-# Numbers of launches after which a decision is allowed.
-LOOKS = (3, 5, 7, 10, 14, 20, 28, 40, 56)
-# Maximum fraction of benchmarks in which at least one candidate is wrongly accepted; the same limit applies to wrong
-# rejections. Larger shares of the error rate are assigned to later looks (1 : 2 : 3 ...), because a few launches seldom
-# decide a close case.
+LOOKS = (3, 5, 7, 10, 14, 20, 28, 40, 56)  # numbers of launches after which a decision is allowed
+# Maximum fraction of benchmarks in which at least one candidate is wrongly accepted, and likewise wrongly rejected.
+# Later looks have larger shares of the error (1 : 2 : 3 ...), because a few launches seldom decide a close case.
 ERROR = 0.01
 # A bias that a subject may have in all launches, and that additional launches do not reduce.
 STICKS = math.log(1.03)
 # Degrees of freedom that the other subjects contribute to the bounds on a subject's speed. With a larger value,
 # exceptionally noisy candidates would be wrongly promoted more often than `ERROR` allows (see benchmarks.decisions).
 PRIOR = 4.0
-# Variances of log ratios, as multiples of one subject's variance. The candidate adds 1 to the variance. The mean of the
-# baseline and its copy adds 1/2, and a single subject adds 1.
+# Variances of log ratios, as multiples of one subject's variance; the mean of the baseline and its copy adds 1/2.
 _AGAINST_TWO, _AGAINST_ONE = 1.5, 2.0
 
 
@@ -137,10 +127,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Sample:
-    """One log ratio per launch, float64 [launches].
-
-    ``variance`` is the variance of a log ratio, as a multiple of one subject's variance.
-    """
+    """One log ratio per launch, float64 [launches], with a variance as a multiple of one subject's variance."""
 
     logs: Array
     variance: float
@@ -162,10 +149,7 @@ class Sample:
         return float(self.logs.mean())
 
     def over(self, other: Sample) -> Sample:
-        """Return the log ratios of this sample's subject and another subject, from the launches that timed both.
-
-        Both samples have the same reference, whose noise cancels.
-        """
+        """Return the log ratios of two subjects with the same reference, from the launches that timed both."""
         both = min(len(self.logs), len(other.logs))
         return Sample(self.logs[:both] - other.logs[:both], _AGAINST_ONE)
 
@@ -177,11 +161,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Noise:
-    """Launch-to-launch variation of a benchmark's log times.
-
-    ``variance`` is one subject's variance, averaged over the samples, with ``freedom`` degrees of freedom.
-    ``autocorrelation`` is the correlation between successive launches, common to all samples.
-    """
+    """Launch-to-launch variation of a benchmark's log times: one subject's variance, averaged over the samples."""
 
     variance: float
     freedom: int

@@ -91,11 +91,7 @@ def top_predictions(shape: list[int], dtype: str, values: bytes) -> list[int]:
 
 
 def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, float], list[bool]]:
-    """Run the model on every golden case.
-
-    Return each output's largest difference from the golden output, and whether each row's top-1 prediction is the
-    golden one (empty if the model does not rank classes).
-    """
+    """Run the model on every golden case; return largest differences, and whether top-1 predictions are the same."""
     manifest, golden = json.loads(files["manifest.json"]), read_tensors(files["golden.safetensors"])
     call, expected = load_model(files, manifest), manifest["model"]["outputs"]
     worst, same = {entry["name"]: 0.0 for entry in expected}, []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from storage.errors import shown
-from storage.results import QualityUnit, Row
+from storage.results import Row
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job
 from tasks.judgement import GateDecision
@@ -31,20 +31,8 @@ Json = dict[str, object]
 
 
 @dataclass(frozen=True)
-class Searched:
-    """The search that found the recipe; ``bound`` limits the quality loss on ``split``."""
-
-    trials: int
-    split: str
-    bound: float
-    finalists: int
-    spent_s: float
-    quality_drop: QualityUnit = "absolute"
-
-
-@dataclass(frozen=True)
 class Provenance:
-    """Data for packaging a bundle; ``searched`` is None if the workload file contains the promoted recipe."""
+    """Data for packaging a bundle."""
 
     job: Job[Workload]
     candidate: CandidateRef
@@ -53,7 +41,6 @@ class Provenance:
     measurements: Sequence[Row]
     night: date
     run_id: str
-    searched: Searched | None = None
 
 
 def manifest_of(
@@ -98,10 +85,8 @@ def manifest_of(
             "chooses": DOMAINS[workload.domain].chooses(workload),
         },
         "resources": dict(resources),
-        "measured_runtime": provenance.candidate.runtime,
         "measurements": list(_measurements(provenance)),
         "gate": provenance.decision.model_dump(mode="json", include={"decision", "objective", "reason", "rules"}),
-        **({"search": asdict(provenance.searched)} if provenance.searched else {}),
         "versions": versions("nightquant", *runtime.distributions),
         "licence": workload.licence,
         "not_reproducible": [{"file": name, "why": why} for name, why in runtime.not_reproducible.items()],

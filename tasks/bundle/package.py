@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from uuid import NAMESPACE_URL, uuid5
 
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.license import DisjunctiveLicense, License, LicenseExpression
+from cyclonedx.output.json import JsonV1Dot6
 from jinja2 import ChainableUndefined, Environment
+from packageurl import PackageURL
 
 from storage.bundles import BundleStore
-from storage.digest import digest_of, file_digest
+from storage.digest import digest_of
 from storage.errors import BundleError
-from storage.humanize import minutes, plural
 from storage.pointer import Pointer
 from storage.recovery import by_run
-from storage.seal import MANIFEST, SIGNATURE, SUMS, check_manifest, write_sums
+from storage.seal import MANIFEST, SIGNATURE, check_manifest, write_sums
 from storage.signing import Signer
 from tasks.bundle.manifest import Provenance, manifest_of
-from tasks.bundle.origin import PROVENANCE, SBOM, installed_packages, provenance_of, sbom_of
-from tasks.bundle.verify import checker_source, packages_of, verify
+from tasks.bundle.verify import checker_source, verify
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job, Workspace
+from tasks.machine import installed_version
 from tasks.refs import CandidateRef, Frozen
 from tasks.runtimes.base import DOCUMENT, Runtime
 from tasks.tensor_files import GOLDEN
@@ -32,18 +39,17 @@ from tasks.workload.workload import Workload
 if TYPE_CHECKING:
     from tasks.domains.base import Domain
 
-CARD, VERIFY = "MODEL_CARD.md", "verify.py"
+CARD, VERIFY, SBOM = "MODEL_CARD.md", "verify.py", "sbom.cdx.json"
 _CARD_TEMPLATE = Path(__file__).with_name("card.md.j2")
 
 Outcome = Literal["published", "kept", "restored", "withdrawn"]
 
 
 class BundleRef(Frozen):
-    """A bundle; ``location`` is a folder below the store's root, and ``sha256sums`` is the digest of ``SHA256SUMS``.
+    """A bundle; ``sha256sums`` is the digest of ``SHA256SUMS``.
 
-    ``outcome`` is ``"published"`` for a new bundle, ``"kept"`` if it was already current, and ``"restored"`` if an
-    earlier bundle with the same content is current again. It is ``"withdrawn"`` if a user rolled back from the same
-    content; the bundle that the user chose stays current.
+    ``outcome`` is ``"kept"`` if the bundle was already current, ``"restored"`` if an earlier bundle with the same
+    content is current again, and ``"withdrawn"`` if a user rolled back from the same content.
     """
 
     workload: str
@@ -56,16 +62,8 @@ class BundleRef(Frozen):
 def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, replacing: str | None) -> BundleRef:
     """Publish the promoted candidate; return the bundle that is current afterwards.
 
-    A version's name consists of the night and twelve digits of the content's digest. Content that has been published
-    with the required signature is not packaged again. `replacing` is the version with which the candidate was compared,
-    or None.
-
-    Raises
-    ------
-    BundleError
-        The files of the candidate do not reproduce the golden outputs. No bundle is published.
-    ConflictError
-        Another bundle became current in the meantime, and stays current.
+    Content that has been published with the required signature is not packaged again. `replacing` is the version with
+    which the candidate was compared; if another bundle is current, it stays current (`ConflictError`).
     """
     workload, candidate, decision = provenance.job.workload, provenance.candidate, provenance.decision
     content = content_of(provenance.job, candidate)
@@ -137,14 +135,12 @@ def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspa
     resources = domain.write_resources(provenance.job, store, folder)
     manifest = manifest_of(provenance, version, files, folder / GOLDEN, resources)
     check_manifest(manifest)
-    _write_json(folder / MANIFEST, manifest)
+    document = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    (folder / MANIFEST).write_text(document, encoding="ascii")
     card = _model_card(manifest, domain, RUNTIMES[runtime], signed=signer is not None)
     (folder / CARD).write_text(card, encoding="utf-8")
-    workload = provenance.job.workload.name
-    bom = sbom_of(workload, version, installed_packages(), platform.python_version())
+    bom = sbom_of(provenance.job.workload.name, version, installed_packages())
     (folder / SBOM).write_text(bom, encoding="ascii")
-    digests = {path.name: file_digest(path) for path in folder.iterdir() if path.name != SUMS}
-    _write_json(folder / PROVENANCE, provenance_of(provenance, digests, store))
     write_sums(folder)
     if signer is not None:
         (folder / SIGNATURE).write_bytes(signer.sign_bundle(folder))
@@ -158,10 +154,6 @@ def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspa
         )
 
 
-def _write_json(path: Path, document: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="ascii")
-
-
 def _model_card(
     manifest: Mapping[str, object], domain: Domain[Workload, Kind], runtime: Runtime, *, signed: bool
 ) -> str:
@@ -171,19 +163,60 @@ def _model_card(
     environment = Environment(
         autoescape=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=ChainableUndefined
     )
-    environment.filters |= {"number": _number, "minutes": minutes, "plural": plural}
+    environment.filters["number"] = _number
     template = environment.from_string(_CARD_TEMPLATE.read_text(encoding="utf-8"))
     usage = environment.from_string(domain.usage + runtime.usage).render(m=manifest)
-    checker = checker_source(str(manifest["measured_runtime"]))
-    return template.render(
-        m=manifest,
-        runtime=runtime,
-        usage=usage,
-        signed=signed,
-        verifies_with=packages_of(checker),
-        runs_with=packages_of(checker, usage),
-    )
+    return template.render(m=manifest, runtime=runtime, usage=usage, signed=signed)
 
 
 def _number(value: object, spec: str = ".4g", scale: float = 1.0, unit: str = "") -> str:
     return f"{value / scale:{spec}}{unit}" if isinstance(value, int | float) else "–"
+
+
+def sbom_of(name: str, version: str, packages: Sequence[Component]) -> str:
+    """Return a bundle's bill of materials as CycloneDX 1.6 JSON (cyclonedx.org/docs/1.6/json)."""
+    builder = installed_version("nightquant") or "unknown"
+    bundle = Component(name=name, version=version, type=ComponentType.MACHINE_LEARNING_MODEL, bom_ref="bundle")
+    python = Component(name="python", version=platform.python_version(), type=ComponentType.PLATFORM, bom_ref="python")
+    bom = Bom(components=[python, *packages], serial_number=uuid5(NAMESPACE_URL, f"{name}/{version}"))
+    bom.metadata.component = bundle
+    bom.metadata.timestamp = None  # type: ignore[assignment]  # identical inputs must give identical bytes
+    bom.metadata.tools.components.add(
+        Component(name="nightquant", version=builder, type=ComponentType.APPLICATION, bom_ref="builder")
+    )
+    bom.register_dependency(bundle, bom.components)
+    return JsonV1Dot6(bom).output_as_string(indent=1) + "\n"
+
+
+def installed_packages(path: Sequence[str] | None = None) -> tuple[Component, ...]:
+    """Return importable distributions, sorted by name; if several have the same name, return only the first."""
+    packages: dict[str, Component] = {}
+    for installed in distributions() if path is None else distributions(path=list(path)):
+        # An interrupted installation leaves a distribution without metadata.
+        if installed.read_text("METADATA") is None and installed.read_text("PKG-INFO") is None:
+            continue
+        name = re.sub(r"[-_.]+", "-", _first(installed, "Name")).lower()
+        if name and name not in packages:
+            purl, licence = PackageURL("pypi", name=name, version=installed.version), _licence(installed)
+            packages[name] = Component(
+                name=name,
+                version=installed.version,
+                bom_ref=str(purl),
+                purl=purl,
+                licenses=[licence] if licence else (),
+            )
+    return tuple(packages[name] for name in sorted(packages))
+
+
+def _licence(distribution: Distribution) -> License | None:
+    """Return the SPDX expression; else the classifiers' licences; else the first line of the licence's text."""
+    if expression := _first(distribution, "License-Expression"):
+        return LicenseExpression(expression)
+    classifiers = [line for line in distribution.metadata.get_all("Classifier") or () if line.startswith("License ::")]
+    first = _first(distribution, "License").strip().partition("\n")[0][:100]
+    named = ", ".join(line.rpartition(" :: ")[2] for line in classifiers) or first
+    return DisjunctiveLicense(name=named) if named else None
+
+
+def _first(distribution: Distribution, field: str) -> str:
+    return str(next(iter(distribution.metadata.get_all(field) or ()), ""))

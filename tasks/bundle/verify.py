@@ -7,7 +7,6 @@ access nightquant's modules, secrets or environment variables.
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import subprocess
@@ -28,10 +27,7 @@ from storage.signing import signed_sums
 from tasks.extensions import RUNTIMES
 
 _CHECKER = Path(__file__).with_name("checker.py")
-
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY")
-
-
 Signature = Literal["valid", "not checked", "none"]
 
 
@@ -40,8 +36,7 @@ class VerificationReport:
     """Result of a verification that ended at ``stage``; ``problem`` is ``""`` if the bundle is good.
 
     ``differences`` contains each output's largest absolute difference from the golden output. ``changed`` is the
-    fraction of golden rows with a different top-1 prediction (None if the model does not rank classes). ``expires_at``
-    is the time at which a signed ``current.json`` expires.
+    fraction of golden rows with a different top-1 prediction (None if the model does not rank classes).
     """
 
     path: Path
@@ -68,19 +63,10 @@ def verify(
     pointer: Pointer | None = None,
     timeout_s: float = 600.0,
 ) -> VerificationReport:
-    """Verify the bundle in a folder.
+    """Verify the bundle in a folder, and its signature if a `key` is given; load the model for at most `timeout_s`.
 
-    If neither `key` nor `pointer` is given, a bundle is checked only against its own ``SHA256SUMS``. Only a signature
+    With a `pointer`, whose signature was checked before, the pointer must name the bundle. Otherwise, only a signature
     reveals that an attacker has rewritten both a file and ``SHA256SUMS``.
-
-    Parameters
-    ----------
-    key
-        Public key that must verify the bundle's signature.
-    pointer
-        Pointer whose signature was checked, used instead of the bundle's signature; it must name the bundle in `path`.
-    timeout_s
-        Maximum number of seconds for loading and running the model.
     """
     report = VerificationReport(path, "files")
     try:
@@ -96,13 +82,7 @@ def verify(
 
 
 def checker_source(runtime: str) -> str:
-    """Return the source of ``verify.py``, which verifies a runtime's bundles without nightquant.
-
-    Raises
-    ------
-    BundleError
-        The runtime does not exist in this version of nightquant, or its files cannot be deployed.
-    """
+    """Return the source of ``verify.py``, which verifies a runtime's bundles without nightquant."""
     checker = RUNTIMES[runtime].checker if runtime in RUNTIMES else ""
     if not checker:
         raise BundleError(
@@ -120,19 +100,7 @@ def checker_source(runtime: str) -> str:
     )
 
 
-def packages_of(*programs: str) -> tuple[str, ...]:
-    """Return the packages that programs import, except the standard library; each has its distribution's name."""
-    found: dict[str, None] = {}
-    for node in (node for program in programs for node in ast.walk(ast.parse(program))):
-        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        found |= dict.fromkeys(name.partition(".")[0] for name in names)
-    return tuple(name for name in found if name not in sys.stdlib_module_names)
-
-
-def _signature(
-    path: Path, key: EllipticCurvePublicKey | None, pointer: Pointer | None, sha256sums: str
-) -> Literal["valid", "not checked", "none"]:
+def _signature(path: Path, key: EllipticCurvePublicKey | None, pointer: Pointer | None, sha256sums: str) -> Signature:
     if pointer is not None:
         if pointer.sha256sums != sha256sums:
             raise BundleError(
@@ -151,13 +119,7 @@ def _signature(
 
 
 def _run_model(path: Path, report: VerificationReport, runtime: str, timeout_s: float) -> VerificationReport:
-    """Run a bundle's model on the golden inputs in a clean process, and add the result to the report.
-
-    Raises
-    ------
-    BundleError
-        The process died or took too long.
-    """
+    """Run a bundle's model on the golden inputs in a clean process, and add the result to the report."""
     # Run nightquant's copy of ``verify.py``, never the bundle's copy.
     command = [sys.executable, "-I", "-W", "ignore", "-c", checker_source(runtime), str(path.absolute()), "--json"]
     command.append(f"--sums={report.sha256sums}")  # the folder may have been replaced since `check_sums` ran

@@ -1,16 +1,11 @@
-"""Record the operators and instructions that candidates execute, and report operators that contradict the coverage.
-
-`tasks.benchmark.child` calls `run` in a child process.
-"""
+"""Record the operators and instructions that candidates execute, and report operators that contradict the coverage."""
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,10 +13,11 @@ import torch
 from torch import Tensor
 
 from storage.errors import UnavailableError
+from tasks.benchmark.launch import pin
 from tasks.benchmark.messages import ChildSpec, Subject
-from tasks.benchmark.processors import choose_processors
+from tasks.benchmark.rounds import time_block
 from tasks.extensions import RUNTIMES
-from tasks.machine import affinity, require_installed
+from tasks.machine import require_installed
 from tasks.outputs import distance, tensors_of, worst
 from tasks.proof.instructions import INT8, SATURATING, Disassembler, Family, Sampler
 from tasks.proofs import (
@@ -53,10 +49,7 @@ _FOLDED = re.compile(r"batch_?norm", re.IGNORECASE)
 def run(spec_json: str) -> ProofReport:
     """Make a proof for each subject of a `ChildSpec`, or report the error that prevented the proof."""
     spec = ChildSpec.model_validate_json(spec_json)
-    if allowed := affinity():
-        with suppress(OSError):  # some sandboxes block ``sched_setaffinity``
-            os.sched_setaffinity(0, choose_processors(spec.threads, allowed))
-    torch.set_num_threads(spec.threads)
+    pin(spec.threads)
     # Create the sampler before any runtime starts threads, because only later threads inherit the sampler's events.
     try:
         require_installed("Naming the instructions that ran", ["capstone"], "instructions")
@@ -81,8 +74,13 @@ def _prove(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
         opened = opener.open(files, threads)
         with opened.scope():
             call = partial(opened.call, *inputs)
-            calls = min(_MOST_CALLS, max(1, int(_PROFILED_S / _seconds(call))))
-            families = _sample(sampler, call) if sampler else None
+            call()  # the first call may include compilation
+            calls = min(_MOST_CALLS, max(1, int(_PROFILED_S / time_block(call, 1))))
+            families: dict[str, float] | None = None
+            if sampler:
+                counts = count_families(sampler, call)
+                least = _NOTICED * counts.total()
+                families = {name: count / counts.total() for name, count in counts.most_common() if count >= least}
         operators = opener.profile(files, opened, inputs, threads, calls)
         saturation = _saturation(opened, partial(opener.reference, files, threads), inputs, families or {})
     coverage = files.made().coverage
@@ -94,21 +92,6 @@ def _prove(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
         saturation=saturation,
         doubts=tuple(dict.fromkeys(doubts)),
     )
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    """Make two calls, and return the second call's duration in seconds. The first call may include compilation."""
-    call()
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
-
-
-def _sample(sampler: Sampler, call: Callable[[], object]) -> dict[str, float]:
-    """Return the fraction of time spent in each instruction family; omit negligible families."""
-    counts = count_families(sampler, call)
-    total = counts.total()
-    return {family: count / total for family, count in counts.most_common() if count >= _NOTICED * total}
 
 
 def count_families(sampler: Sampler, call: Callable[[], object]) -> Counter[Family]:
@@ -128,8 +111,7 @@ def _saturation(
     """Return the saturation error as a fraction of the output's range, or None if it is unknown."""
     if not SATURATING & families.keys():
         return 0.0 if INT8 & families.keys() else None
-    exact = reference()
-    if exact is None:
+    if (exact := reference()) is None:
         return None
     return worst(*map(distance, tensors_of(opened(*inputs)), tensors_of(exact(*inputs))))
 

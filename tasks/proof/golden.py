@@ -22,10 +22,7 @@ _STEPS = 3
 
 @dataclass(frozen=True)
 class Batching:
-    """Effect of batching on the outputs for the same rows, as a fraction of the output's range.
-
-    ``changed`` is the fraction of rows with a different top-1 prediction, or None if the model does not rank classes.
-    """
+    """Effect of batching on the same rows' outputs, as a fraction of their range, and on their top-1 predictions."""
 
     difference: float
     changed: float | None
@@ -57,10 +54,11 @@ def batching(singles: Sequence[Golden], together: Sequence[Tensor], *, chooses: 
     difference, changed = 0.0, None
     for index, joint in enumerate(together):
         separate = [single.outputs[index] for single in singles]
-        axis = _joined_axis(separate[0], joint)
-        if axis is None:  # an output without a batch axis describes the entire batch
+        shape = separate[0].shape if separate[0].dim() == joint.dim() else joint.shape
+        longer = [axis for axis, length in enumerate(joint.shape) if shape[axis] != length]
+        if len(longer) != 1:  # an output without a batch axis describes the entire batch
             continue
-        rows = torch.cat(separate, axis)
+        rows = torch.cat(separate, longer[0])
         difference = worst(difference, distance(rows, joint))
         if index == 0 and chooses:
             changed = float((rows.argmax(-1) != joint.argmax(-1)).double().mean())
@@ -90,9 +88,3 @@ def _rows(batch: Mapping[str, Tensor], rows: Mapping[str, int], start: int, coun
 
 def _case(inputs: dict[str, Tensor], call: Call) -> Golden:
     return Golden(inputs, tensors_of(call(*inputs.values())))
-
-
-def _joined_axis(row: Tensor, joint: Tensor) -> int | None:
-    """Return the axis along which rows are joined, or None if the rows are not joined."""
-    longer = [axis for axis in range(row.dim()) if row.dim() == joint.dim() and row.shape[axis] != joint.shape[axis]]
-    return longer[0] if len(longer) == 1 else None

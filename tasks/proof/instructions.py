@@ -12,7 +12,6 @@ import mmap
 import os
 import platform
 import struct
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -43,20 +42,17 @@ _MNEMONICS: dict[Family, tuple[str, ...]] = {
     "avx2-int16": ("vpmaddwd", "pmaddwd"),
     "float": ("vfmadd", "vfnmadd", "vfmsub", "vmulp", "mulp"),
 }
-# A loop that rounds floats to integers and packs the integers into bytes counts as quantizing. A loop that rounds but
-# does not pack may compute an exponential function instead.
+# A loop that rounds floats and packs them into bytes quantizes; without packing, it may compute an exponential.
 _ROUNDS = "vcvtps2dq"
 _PACKS = ("vpackuswb", "vpacksswb", "vpackssdw", "vpmovusdb", "vpmovsdb", "vpmovdb", "vpshufb")
-# Encodings that the disassembler does not support: AMX is VEX.128.0F38.W0, AVX-VNNI is VEX.0F38.W0, and VDPBF16PS is
-# EVEX.F3.0F38.W0.
+# Not supported by the disassembler: AMX (VEX.128.0F38.W0), AVX-VNNI (VEX.0F38.W0), and VDPBF16PS (EVEX.F3.0F38.W0).
 _AMX = {0x49: "tile", 0x4B: "tile", 0x5C: "tdpbf16", 0x5E: "tdpbusd"}
 _AVX_VNNI = range(0x50, 0x54)
 _LONGEST_INSTRUCTION = 15
 
 FREQUENCY_HZ = 5000
 _PERF_EVENT_OPEN = 298  # system call number on x86-64
-# Constants from ``<linux/perf_event.h>``: ``struct perf_event_attr``, the ring buffer's control page, and sample
-# records.
+# Constants from ``<linux/perf_event.h>``.
 _SOFTWARE, _CPU_CLOCK, _SAMPLE_IP, _RECORD_SAMPLE = 1, 0, 1, 9
 _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV, _FREQ = (1 << bit for bit in (0, 1, 5, 6, 10))
 _ENABLE, _DISABLE = 0x2400, 0x2401
@@ -66,21 +62,13 @@ _PAGES = 256  # buffer size: a power of two, enough for ten seconds at 16 bytes 
 
 
 class Sampler:
-    """Sampler for the thread that creates it, and for all threads that this thread starts later.
-
-    Raises
-    ------
-    UnavailableError
-        The system is not Linux, the processor is not x86-64, or a process is not allowed to sample itself.
-    """
+    """Sampler for the thread that creates it, and for all threads that this thread starts later."""
 
     def __init__(self) -> None:
         self._buffers: list[tuple[int, mmap.mmap]] = []
-        # `Disassembler` decodes only x86-64, and would assign other processors' instructions to the wrong families.
-        if sys.platform != "linux" or platform.machine() != "x86_64":
+        if platform.machine() != "x86_64":
             raise UnavailableError(
-                "Instructions can be sampled only on Linux with an x86-64 processor, but this host runs "
-                f"{platform.system()} on {platform.machine()}."
+                f"Instructions can be sampled only on x86-64 processors, but this host runs on {platform.machine()}."
             )
         library = ctypes.CDLL(None, use_errno=True)
         flags = _DISABLED | _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HV | _FREQ
@@ -113,13 +101,18 @@ class Sampler:
 
 
 class Disassembler:
-    """Disassembler that reads x86-64 instructions from this process's memory and assigns them to families."""
+    """Disassembler that reads instructions from this process's memory and assigns them to families."""
 
     def __init__(self) -> None:
         from capstone import CS_ARCH_X86, CS_MODE_64, Cs
 
         self._engine: Cs = Cs(CS_ARCH_X86, CS_MODE_64)
-        self._executable = list(_executable_ranges())
+        self._executable: list[tuple[int, int]] = []
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+            bounds, rights, *_ = line.split()
+            if "x" in rights and "r" in rights and not line.endswith("[vsyscall]"):
+                start, end = (int(bound, 16) for bound in bounds.split("-"))
+                self._executable.append((start, end))
 
     def families(self, counters: Iterable[int]) -> Counter[Family]:
         """Count the program counters that fall into each instruction family."""
@@ -181,14 +174,6 @@ def _operand_bytes(code: bytes) -> int:
     scaled = register == 4
     without_base = mode == 0 and (register == 5 or (scaled and code[1] & 7 == 5))
     return 1 + scaled + {0: 4 if without_base else 0, 1: 1, 2: 4}[mode]
-
-
-def _executable_ranges() -> Iterator[tuple[int, int]]:
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        bounds, rights, *_ = line.split()
-        if "x" in rights and "r" in rights and not line.endswith("[vsyscall]"):
-            start, end = (int(bound, 16) for bound in bounds.split("-"))
-            yield start, end
 
 
 def _counters(buffer: mmap.mmap) -> list[int]:

@@ -22,8 +22,6 @@ class Capacity(Section):
     """Time budget for the measurement, in seconds, shared by all candidates of the workload."""
     price_per_hour: PositiveFloat | None = None
     """Price of the host per hour, in any currency; used to calculate the cost per million requests."""
-    in_quick: bool = False
-    """Whether runs with the `quick` profile also measure capacity."""
 
     @property
     def scenario(self) -> Scenario:

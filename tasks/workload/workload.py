@@ -48,8 +48,6 @@ class Benchmark(Section):
     """Number of steps per timed call, for models whose inputs have steps."""
     batch_sizes: tuple[PositiveInt, ...] = ()
     """Additional batch sizes to time; the gate ignores these timings."""
-    thread_counts: tuple[PositiveInt, ...] = ()
-    """Additional thread counts to time; the gate ignores these timings."""
     caches: Caches = "warm"
     """Timed calls that the gate uses.
 

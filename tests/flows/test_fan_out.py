@@ -29,7 +29,7 @@ from tests.tasks.test_gate import workload
 BENCHMARK = BenchmarkResult(
     workload="demo", baseline="float/eager", profile="quick", verdict="valid", aa_ratio=1, aa_low=1, aa_high=1,
     cold_aa_ratio=1, cold_aa_low=1, cold_aa_high=1,
-    fingerprint="f" * 64, timings=(), evidence_before="{}", evidence_after="{}", wall_s=1, timed_s=1,
+    fingerprint="f" * 64, timings=(), evidence_before="{}", evidence_after="{}",
 )  # fmt: skip
 
 

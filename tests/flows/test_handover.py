@@ -12,20 +12,16 @@ from typing import Any
 import pytest
 
 from flows.handover import Handover, hand_over
-from flows.request import SearchResult
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
-from storage.results import TrialOrigin
 from storage.seal import SIGNATURE
 from storage.signing import Signer
-from tasks.bundle.manifest import Provenance, Searched
+from tasks.bundle.manifest import Provenance
 from tasks.bundle.package import BundleRef, package
 from tasks.job import Job, Workspace
 from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
 from tasks.results import CandidateResult, Evaluation, Failure, Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
-from tasks.search.trial import Trial
-from tasks.workload.search import Goal
 from tests.storage.bundle_files import fill, signer_of
 from tests.tasks.test_gate import row, workload
 
@@ -62,7 +58,6 @@ class Site:
     signer: Signer | None = None
     nights: int = 0
     packaged: list[str] = field(default_factory=list)
-    searched: list[Searched | None] = field(default_factory=list)
 
     @property
     def bundles(self) -> BundleStore:
@@ -81,7 +76,6 @@ class Site:
         rows: list[dict[str, Any]],
         incumbent: Incumbent | UnknownIncumbent | None,
         instead: Callable[[], BundleRef] | None = None,
-        search: SearchResult | None = None,
     ) -> Handover:
         """Hand over after a night with these measurements; `instead` takes the place of packaging."""
         self.nights += 1
@@ -99,7 +93,6 @@ class Site:
 
         def make(made: Provenance, replacing: str | None) -> BundleRef:
             self.packaged.append(made.candidate.name)
-            self.searched.append(made.searched)
             if instead is not None:
                 return instead()
             workspace = Workspace(ArtifactStore(self.root))
@@ -107,7 +100,7 @@ class Site:
                 pass  # the candidate has no files that a bundle could lack
             return package(made, workspace, self.bundles, replacing)
 
-        return hand_over(result, rows, run, self.bundles, package=make, renew=self.bundles.renew, search=search)
+        return hand_over(result, rows, run, self.bundles, package=make, renew=self.bundles.renew)
 
 
 @pytest.fixture
@@ -277,26 +270,3 @@ def test_content_that_the_key_did_not_sign_is_packaged_again_and_recorded_as_rep
     assert outcome.judgement is not None
     assert outcome.judgement.incumbent is not None
     assert "packaged again" in outcome.judgement.incumbent.reason
-
-
-@pytest.mark.parametrize(
-    ("origin", "searched"),
-    [("space", Searched(trials=1, split="valid", bound=0.5, finalists=1, spent_s=90.0)), ("written", None)],
-)
-def test_a_bundle_says_which_search_made_its_recipe(site: Site, origin: TrialOrigin, searched: Searched | None) -> None:
-    chosen = Trial(number=1, recipe=workload().recipe_named("int8"), runtime="torchscript", origin=origin, size_bytes=1)
-    broken = chosen.model_copy(update={"number": 2, "size_bytes": None})
-    search = SearchResult(
-        workload="demo",
-        goal=Goal("fastest", 0.5, "absolute"),
-        split="valid",
-        fingerprint="f" * 64,
-        trials=(chosen, broken),
-        finalists=(chosen,),
-        budget_s=100.0,
-        spent_s=0.0,
-        total_s=90.0,
-        ended="no other trial can win",
-    )
-    site.night(FIRST, None, search=search)
-    assert site.searched == [searched]

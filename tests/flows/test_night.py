@@ -89,13 +89,12 @@ def test_a_problem_is_said_once_and_costs_the_exit_code(begin):
 def test_host_and_processor_of_a_run_are_those_of_the_host_that_benchmarked(begin):
     night = begin()
     assert [night.run_row("failed", "")[name] for name in ("host", "cpu", "fingerprint")] == [None] * 3
-    seen = observe("before", 1, ())
+    seen = observe(1)
     elsewhere = seen.model_copy(update={"host": "far", "machine": seen.machine.model_copy(update={"cpu": "Z80"})})
     benchmark = BenchmarkResult(
         workload="word-lm", baseline="float/eager", profile="quick", verdict="valid", aa_ratio=1, aa_low=1, aa_high=1,
     cold_aa_ratio=1, cold_aa_low=1, cold_aa_high=1,
-        fingerprint="f" * 64, timings=(), evidence_before=elsewhere.model_dump_json(), evidence_after="", wall_s=1,
-        timed_s=1,
+        fingerprint="f" * 64, timings=(), evidence_before=elsewhere.model_dump_json(), evidence_after="",
     )  # fmt: skip
     night.results.append(WorkloadResult(workload=night.workloads[0], candidates=(), benchmark=benchmark))
     row = night.run_row("completed", "")

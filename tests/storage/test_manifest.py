@@ -37,7 +37,6 @@ GOOD: dict[str, Any] = {
     },
     "golden": {"file": "golden.safetensors", "tolerance_share": 0.0001, "cases": 10, "chooses": False},
     "resources": {"vocabulary": "vocabulary.txt"},
-    "measured_runtime": "eager",
     "measurements": [{"recipe": "dynamic", "runtime": "eager", "setting": "primary", "status": "ok"}],
     "gate": {"decision": "promote", "objective": "fastest", "reason": "fastest", "rules": []},
     "versions": {"python": "3.11", "torch": "2.10", "nightquant": "0.1.0"},
@@ -65,7 +64,7 @@ def test_a_complete_manifest_is_valid() -> None:
     [
         several_files,
         lambda document: document["model"].update(runtime="aot-inductor"),
-        lambda document: document.update(measured_runtime="openvino", engine=None),
+        lambda document: document.update(engine=None),
         lambda document: document.update(engine="xnnpack"),
         lambda document: document["workload"].update(domain="text-encoder"),
         lambda document: document["recipe"].update(method="pt2e"),

@@ -8,27 +8,12 @@ import pytest
 
 from tasks import doctor
 from tasks.benchmark.statistics import Ratio
-from tasks.doctor import trusted
 from tasks.machine import Evidence, Pressure, observe, this_machine
 
 
 @pytest.fixture(scope="module")
 def evidence() -> Evidence:
-    return observe("before", 1, ())
-
-
-@pytest.mark.parametrize(
-    ("aa", "status"),
-    [
-        (Ratio(1.0, 0.99, 1.01), "ok"),
-        (Ratio(1.02, 1.01, 1.03), "note"),
-        (Ratio(1.0, 0.94, 1.01), "note"),
-        (Ratio(1.0, 0.99, 1.06), "note"),
-    ],
-)
-@pytest.mark.slow
-def test_verdict_decides_whether_timings_repeat(aa: Ratio, status: str) -> None:
-    assert doctor.check_repeatable(aa).status == status
+    return observe(1)
 
 
 def test_a_slow_kernel_old_processor_or_changing_frequency_is_noted_but_does_not_spoil_trust(
@@ -38,18 +23,19 @@ def test_a_slow_kernel_old_processor_or_changing_frequency_is_noted_but_does_not
     notes = [
         doctor.check_int8(old),
         doctor.check_ratio(slow),
+        doctor.check_repeatable(Ratio(1.0, 0.94, 1.01)),
         doctor.check_governor(evidence.model_copy(update={"governor": "powersave"})),
     ]
-    assert [check.status for check in notes] == ["note"] * 3
+    assert [check.status for check in notes] == ["note"] * 4
     good = [
         doctor.check_int8(old.model_copy(update={"isa": ("avx512_vnni",)})),
         doctor.check_ratio(Ratio(3.0, 2.5, 3.5)),
+        doctor.check_repeatable(Ratio(1.0, 0.99, 1.01)),
         doctor.check_governor(evidence.model_copy(update={"governor": None})),
         doctor.check_store("s3://bucket/place"),
     ]
-    assert [check.status for check in good] == ["ok"] * 4
+    assert [check.status for check in good] == ["ok"] * 5
     assert doctor.check_store(str(tmp_path / "a" / "b")).status in ("ok", "note")
-    assert trusted([*notes, *good])
 
 
 def test_other_work_is_noticed_by_load_or_by_pressure(evidence: Evidence) -> None:
@@ -77,7 +63,6 @@ def test_store_below_a_file_is_a_problem(tmp_path: Path) -> None:
     check = doctor.check_store(str(tmp_path / "file"))
     assert check.status == "problem"
     assert "--store" in check.advice
-    assert not trusted([check])
 
 
 def test_a_compiler_is_looked_for_where_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,4 +91,3 @@ def test_the_small_model_is_timed_float_and_int8(tmp_path: Path) -> None:
     checks = {check.name: check for check in doctor.examine(str(tmp_path))}
     assert "×" in checks["int8 kernels"].found
     assert "itself" in checks["A/A"].found
-    assert checks["int8 engines"].status == "ok"

@@ -6,27 +6,17 @@ import json
 import platform
 import subprocess
 import sys
-from importlib.metadata import version
 
 import pytest
 
-from tasks.machine import (
-    LIBRARIES,
-    Evidence,
-    fingerprint,
-    observe,
-    this_machine,
-    versions,
-)
+from tasks.machine import Evidence, fingerprint, observe, this_machine
 
 
 def test_evidence_names_what_a_sceptic_asks_for() -> None:
-    evidence = observe("before", 2, ("x86",))
+    evidence = observe(2)
     assert evidence.machine.cpu
     assert evidence.machine.libraries["torch"]
     assert evidence.threads == 2
-    assert evidence.engines == ("x86",)
-    assert evidence.available_memory_bytes > 0
     assert len(evidence.load_average) == 3
     assert evidence.host == platform.node()
     assert Evidence.model_validate_json(evidence.model_dump_json()) == evidence
@@ -51,15 +41,7 @@ def test_an_upgrade_is_another_environment_on_the_same_machine() -> None:
     "change",
     [{"cpu": "Z80"}, {"isa": ()}, {"processors": 99}, {"memory_bytes": 2**40}, {"product": "another cloud's"}],
 )
-@pytest.mark.slow
 def test_other_hardware_is_another_machine_in_the_same_environment(change: dict[str, object]) -> None:
     other = this_machine().model_copy(update=change)
     assert other.digest != this_machine().digest
     assert other.environment == this_machine().environment
-
-
-def test_versions_are_those_installed_or_say_that_there_is_none() -> None:
-    found = versions("numpy", "no-such-distribution-here")
-    assert list(found) == ["python", *LIBRARIES, "no-such-distribution-here"]
-    assert found["numpy"] == version("numpy")
-    assert found["no-such-distribution-here"] == "not installed"

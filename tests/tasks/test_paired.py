@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tracemalloc
 from statistics import NormalDist
 
 import numpy as np
@@ -162,14 +161,6 @@ def test_the_interval_surrounds_the_mean_and_turns_around_with_the_roles(pair):
     assert bootstrap_difference(after, before, resamples=400).mean == pytest.approx(-forward.mean)
 
 
-def test_the_interval_is_the_same_each_time_and_differs_with_the_seed():
-    rng = np.random.default_rng(1)
-    before, after = rng.normal(size=(2, 100))
-
-    assert bootstrap_difference(before, after) == bootstrap_difference(before, after)
-    assert bootstrap_difference(before, after, seed=1) != bootstrap_difference(before, after)
-
-
 @pytest.mark.parametrize("samples", [10, 60])
 def test_a_planted_difference_is_covered_about_as_often_as_promised(samples):
     rng = np.random.default_rng(5)
@@ -182,20 +173,6 @@ def test_a_planted_difference_is_covered_about_as_often_as_promised(samples):
         covered += low <= planted <= high
 
     assert 0.91 <= covered / trials <= 0.985
-
-
-@pytest.mark.slow
-def test_many_different_samples_are_resampled_in_bounded_memory():
-    differences = np.random.default_rng(3).normal(size=40_000)
-    tracemalloc.start()
-    try:
-        _, low, high = bootstrap_difference(np.zeros(40_000), differences, resamples=200)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
-    assert peak < 200 * 40_000 * 8 / 2
-    assert high - low == pytest.approx(2 * 1.96 * differences.std() / 200, rel=0.3)
 
 
 # Quantiles of Student's t at 97.5% from its printed tables, by degrees of freedom.

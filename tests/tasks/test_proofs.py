@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +20,6 @@ def operator(arithmetic: str, seconds: float, kind: str = "Gemm", name: str = ""
 
 
 @given(st.lists(operators))
-@pytest.mark.slow
 def test_the_share_is_a_share_and_the_most_expensive_come_first(found: list[Operator]) -> None:
     assert 0 <= int8_share(found) <= 1
     shares = [each.share for each in most_expensive_floats(found)]
@@ -35,7 +33,6 @@ def test_one_interrupted_call_does_not_count() -> None:
     assert typical([*calls, operator("float", 1.0)]) == [operator("int8", 1.0), operator("float", 1.0)]
 
 
-@pytest.mark.slow
 def test_an_operator_in_float_has_its_modules_reason() -> None:
     coverage = [
         ModuleCoverage(module="layer", type="Linear", parameters=1, quantized=True),

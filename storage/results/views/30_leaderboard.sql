@@ -19,7 +19,6 @@
 -- column capacity_ratio: candidate capacity / baseline capacity, rounded to three significant digits; above 1 if the candidate serves more requests per second
 -- column capacity_p50_ms: median latency at capacity_rps, in milliseconds; NULL in the offline scenario
 -- column capacity_p99_ms: 99th percentile of the latency at capacity_rps, in milliseconds
--- column capacity_p999_ms: 99.9th percentile of the latency at capacity_rps, in milliseconds
 -- column cost_per_million: cost of a million requests, in the currency of price_per_hour in the workload file
 -- column why: first line of the gate's reason or of the error; the outcomes view contains the full text
 create macro leaderboard_on(asked) as table
@@ -33,9 +32,9 @@ select
     speedup_high, best_float, over_best_float, over_best_float_low, over_best_float_high, runtime_gain, int8_gain,
     peak_rss_bytes, coverage, verdict, why as reason, stage, error, night, run_id, profile, fingerprint, artifact_digest,
     incumbent_stays,
-    caches, cold_latency_s, cold_baseline_latency_s, cold_speedup, cold_speedup_low, cold_speedup_high, threads_used,
+    caches, cold_latency_s, cold_baseline_latency_s, cold_speedup, cold_speedup_low, cold_speedup_high,
     capacity_scenario, capacity_rps, capacity_ratio, capacity_ratio_low, capacity_ratio_high, capacity_p50_s,
-    capacity_p99_s, capacity_p999_s, capacity_split, capacity_limit, cost_per_million
+    capacity_p99_s, capacity_split, capacity_limit, cost_per_million
 from outcomes_on(asked)
 where setting = 'primary'
 order by workload, rank;
@@ -67,7 +66,6 @@ select
     internal.to_three_digits(capacity_ratio) as capacity_ratio,
     internal.to_three_digits(capacity_p50_s * 1e3) as capacity_p50_ms,
     internal.to_three_digits(capacity_p99_s * 1e3) as capacity_p99_ms,
-    internal.to_three_digits(capacity_p999_s * 1e3) as capacity_p999_ms,
     internal.to_three_digits(cost_per_million) as cost_per_million,
     regexp_replace(split_part(why, chr(10), 1), '^(stays: |passes all [0-9]+ rules; )', '') as why
 from outcomes

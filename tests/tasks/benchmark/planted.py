@@ -1,20 +1,17 @@
 """Loaders of planted subjects for benchmark children: how much work a subject does stands in its file ``plan.json``.
 
 ``work`` is the number of matrix products in a call, ``wrong`` makes the output differ from the golden one, ``fails`` is
-an exception's message, ``dies`` a signal, ``waits`` a FIFO, ``mebibytes`` the memory that it holds. With ``threads``, a
-call computes digests on each of so many threads at once. With ``simulated``, a call takes no real time: the clock that
-blocks are timed with is put forward, by 10 to 30% more or less than the work asks for, or than ``cold_work`` does where
-the caches have just been emptied.
+an exception's message, ``dies`` a signal, ``waits`` a FIFO, ``mebibytes`` the memory that it holds. With
+``simulated``, a call takes no real time: the clock that blocks are timed with is put forward, by 10 to 30% more or less
+than the work asks for, or than ``cold_work`` does where the caches have just been emptied.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,6 @@ from tasks.benchmark import launch, rounds
 from tasks.benchmark.messages import Profile, Subject
 from tasks.benchmark.rounds import Loaded
 
-_BYTES = bytes(1 << 20)
 LOADER = "tests.tasks.benchmark.planted:load"
 TINY = Profile(
     name="tiny", launches=2, rounds=6, budget_s=0, block_s=0.01, warm_up_s=0.02, single_calls=30, single_s=0.02,
@@ -98,18 +94,4 @@ def load(subject: Subject) -> Loaded:
         return result
 
     call.held = held  # type: ignore[attr-defined]
-    if threads := details.get("threads"):
-        pool = ThreadPoolExecutor(threads)
-
-        def call_on_each() -> torch.Tensor:
-            list(pool.map(lambda _: digest(work), range(threads)))
-            return matrix
-
-        return Loaded(call_on_each, (golden,))
     return Loaded(call, (golden,))
-
-
-def digest(count: int) -> None:
-    """Work that is one thread's, without the interpreter's lock and without a pool of torch's."""
-    for _ in range(count):
-        hashlib.sha256(_BYTES)

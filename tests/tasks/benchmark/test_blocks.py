@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from tasks.benchmark import rounds
-from tasks.benchmark.rounds import calls_for_block, time_block, time_single_calls, warm_up_and_plan
+from tasks.benchmark.rounds import calls_for_block, time_block, warm_up_and_plan
 
 
 class Clock:
@@ -39,7 +39,6 @@ class Counter:
         self.clock.now += self.seconds
 
 
-@pytest.mark.slow
 def test_block_makes_exactly_its_calls_without_collecting_garbage(clock: Clock) -> None:
     counter = Counter(clock, 0.25)
     assert time_block(counter, 17) == 17 * 0.25
@@ -49,27 +48,18 @@ def test_block_makes_exactly_its_calls_without_collecting_garbage(clock: Clock) 
 
 
 @pytest.mark.parametrize("guess_s", [10.0, 0.005, 0.001])
-@pytest.mark.slow
 def test_fast_calls_are_repeated_until_the_block_is_long_enough(guess_s: float, clock: Clock) -> None:
     # 20 calls would do, and a tenth more is made.
     assert calls_for_block(Counter(clock, 0.001), 0.02, guess_s) in (22, 23)
 
 
-@pytest.mark.slow
 def test_what_takes_no_time_at_all_is_not_called_for_ever(clock: Clock) -> None:
     assert calls_for_block(Counter(clock, 1e-9), 0.001, 1.0) <= 1_100_001
 
 
 @pytest.mark.parametrize(("least_calls", "least_s"), [(25, 0.0), (1, 0.2)])
-@pytest.mark.slow
 def test_planning_is_part_of_the_warm_up(least_calls: int, least_s: float, clock: Clock) -> None:
     counter = Counter(clock, 0.001)
     assert warm_up_and_plan(counter, least_calls, least_s, 0.02) in (22, 23)
     assert counter.calls >= least_calls
     assert least_s <= clock.now <= least_s + 0.1
-
-
-@pytest.mark.slow
-def test_single_calls_end_with_their_number_or_their_time(clock: Clock) -> None:
-    assert time_single_calls(Counter(clock, 0.5), 50, 60.0) == [0.5] * 50
-    assert len(time_single_calls(Counter(clock, 0.5), 1000, 0.0)) == 1

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from storage.errors import MeasurementError
 from storage.locks import host_lock
-from tasks.benchmark.capacity import ratios_of
-from tasks.benchmark.capacity_child import CapacityReport, CapacitySpec, Served, generator_limit, highest_rate
-from tasks.benchmark.capacity_fleet import Fleet, Window
+from tasks.benchmark.capacity import CapacityReport, CapacitySpec, Served, ratios_of
+from tasks.benchmark.capacity_child import Fleet, Window, generator_limit, highest_rate
 from tasks.benchmark.child import Limit, run_child
 from tasks.benchmark.messages import Subject
 from tasks.benchmark.protocol import LOCK
@@ -125,7 +124,7 @@ def test_planted_speeds_are_found_and_a_candidate_that_fails_costs_itself_alone(
             plan(tmp_path, "wrong/eager", work=1, wrong=True),
             plan(tmp_path, "broken/eager", fails="no such operator"),
             plan(tmp_path, "deadly/eager", dies=int(signal.SIGKILL)),
-            budget_s=30.0,
+            budget_s=10.0,
         )
     )
     assert set(report.subjects) == {"float/eager", "fast/eager"}
@@ -145,22 +144,19 @@ def test_with_too_little_time_the_last_subjects_are_left_out_with_the_reason(tmp
 
 
 @pytest.mark.slow
-def test_without_the_baseline_no_candidate_has_a_capacity(tmp_path: Path) -> None:
-    report = measure(spec(plan(tmp_path, "float/eager", fails="no such file"), plan(tmp_path, "fast/eager", work=3)))
-    assert report.subjects == {}
-    assert set(report.refused) == {"float/eager", "fast/eager"}
-    assert "no such file" in report.refused["fast/eager"]
+def test_a_generous_bound_gives_a_rate_with_percentiles(tmp_path: Path) -> None:
+    # A worker that misses a bound of minutes would be a defect, whatever else the host does.
+    served = measure(spec(plan(tmp_path, "float/eager", work=90), bound_s=300.0)).subjects["float/eager"]
+    assert min(served.rps) > 0
+    assert served.percentiles.keys() >= {"capacity_p50_s"}
 
 
 @pytest.mark.slow
-def test_a_bound_that_no_call_meets_is_the_reason_and_a_generous_one_gives_a_rate(tmp_path: Path) -> None:
-    # A worker that misses a bound of minutes would be a defect, whatever else the host does.
-    subject = plan(tmp_path, "float/eager", work=90)
-    served = measure(spec(subject, bound_s=300.0)).subjects["float/eager"]
-    assert min(served.rps) > 0
-    assert served.percentiles.keys() >= {"capacity_p50_s"}
-    report = measure(spec(subject, bound_s=1e-7))
-    assert "No request rate meets latency_bound_ms = 0.0001" in report.refused["float/eager"]
+def test_without_the_baseline_no_candidate_has_a_capacity(tmp_path: Path) -> None:
+    report = measure(spec(plan(tmp_path, "float/eager", fails="no such file"), plan(tmp_path, "fast/eager", work=3)))
+    assert report.subjects == {}
+    assert "no such file" in report.refused["float/eager"]
+    assert report.refused["fast/eager"].startswith("the baseline's capacity is unknown: ")
 
 
 @pytest.mark.slow

@@ -3,68 +3,51 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tasks.benchmark.child import Limit, run_child
 from tasks.benchmark.diagnostics import Diagnosis, diagnose, timings_of
-from tasks.benchmark.messages import COPY_SUFFIX, ChildSpec, LaunchReport, Memory, Subject, SubjectReport
+from tasks.benchmark.messages import COPY_SUFFIX, LaunchReport, Memory, Subject, SubjectReport
 from tasks.benchmark.protocol import Contest, Measured, Session
-from tasks.proofs import Proof, ProofReport
+from tasks.proofs import Proof
 from tests.tasks.benchmark.planted import LOADER, TINY, plan
 
 MEMORY, PROOF = list(Memory.model_fields), list(Proof.model_fields)
 
 
-class _Planted(Session):
-    """A session whose proofs follow the subjects' plans."""
-
-    def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
-        spec = ChildSpec(subjects=tuple(subjects), loader=LOADER, threads=1)
-        return run_child("tests.tasks.benchmark.mortal", spec, ProofReport, self.limit)
+@pytest.fixture(autouse=True)
+def _planted_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.benchmark.diagnostics._PROOF", "tests.tasks.benchmark.mortal")
 
 
-def diagnosed(*subjects: Subject, modules: tuple[str, ...] = (), limit: Limit | None = None) -> Diagnosis:
-    return diagnose(_Planted("float/eager", TINY, loader=LOADER, limit=limit or Limit()), subjects, modules)
+def diagnosed(*subjects: Subject, modules: tuple[str, ...] = (), known: dict[str, Proof] | None = None) -> Diagnosis:
+    return diagnose(Session("float/eager", TINY, loader=LOADER), subjects, modules, known or {})
 
 
-@pytest.mark.parametrize("how", [signal.SIGSEGV])
 @pytest.mark.slow
-def test_a_candidate_that_kills_its_processes_costs_only_itself(tmp_path: Path, how: signal.Signals) -> None:
+def test_a_candidate_that_kills_its_processes_costs_only_itself(tmp_path: Path) -> None:
     subjects = [plan(tmp_path, name, work=1) for name in ("float/eager", "good/eager")]
-    found = diagnosed(subjects[0], plan(tmp_path, "bad/eager", work=1, dies=int(how)), subjects[1])
+    found = diagnosed(subjects[0], plan(tmp_path, "bad/eager", work=1, dies=int(signal.SIGSEGV)), subjects[1])
     assert set(found.memory) == set(found.proofs) == {"float/eager", "good/eager"}
     lacking = found.unknown["bad/eager"]
     assert set(lacking) == {*MEMORY, *PROOF}
-    assert lacking["peak_rss_bytes"].startswith(f"The candidate's memory process was killed by {how.name}. ")
+    assert lacking["peak_rss_bytes"].startswith("The candidate's memory process was killed by SIGSEGV. ")
     # tests.tasks.benchmark.mortal stands for tasks.proof.child, whose name test_child.py tests.
-    assert lacking["int8_time_share"].startswith(f"The mortal process was killed by {how.name}. ")
-    advice = "ran out of memory: " if how == signal.SIGKILL else "update the runtime's package"
-    assert all(advice in why for why in lacking.values())
+    assert lacking["int8_time_share"].startswith("The mortal process was killed by SIGSEGV. ")
+    assert all("update the runtime's package" in why for why in lacking.values())
 
 
 @pytest.mark.slow
-def test_a_memory_process_that_dies_whole_costs_no_proof(tmp_path: Path) -> None:
+def test_a_memory_process_that_dies_whole_costs_no_proof_and_a_known_proof_is_not_made_again(tmp_path: Path) -> None:
     subjects = [plan(tmp_path, name, work=1) for name in ("float/eager", "int8/eager")]
-    found = diagnosed(*subjects, modules=("tests.tasks.benchmark.mortal_import",))
+    known = {"float/eager": Proof(int8_time_share=0.125)}
+    found = diagnosed(*subjects, modules=("tests.tasks.benchmark.mortal_import",), known=known)
     assert found.memory == {}
-    assert set(found.proofs) == {"float/eager", "int8/eager"}
+    assert found.proofs == known | {"int8/eager": Proof(int8_time_share=0.5)}
     for subject in subjects:
         why = found.unknown[subject.name]["peak_rss_bytes"]
-        assert why.startswith("The memory process was killed by SIGSEGV. ")
-
-
-@pytest.mark.slow
-def test_a_known_proof_is_not_made_again(tmp_path: Path) -> None:
-    known = {"float/eager": Proof(int8_time_share=0.125, instructions={})}
-    subjects = [plan(tmp_path, name, work=1) for name in ("float/eager", "int8/eager")]
-    session = _Planted("float/eager", TINY, loader=LOADER)
-    found = diagnose(session, subjects, (), known)
-    assert found.proofs["float/eager"] == known["float/eager"]
-    assert set(found.proofs) == set(found.memory) == {"float/eager", "int8/eager"}
-    assert set(found.unknown) == {"int8/eager"}
+        assert why.startswith("The diagnostics process was killed by SIGSEGV. ")
 
 
 def launch(block_s: dict[str, float]) -> LaunchReport:
@@ -72,14 +55,11 @@ def launch(block_s: dict[str, float]) -> LaunchReport:
     subjects = {
         name: SubjectReport(
             load_s=1, first_call_s=1, calls_per_block=1, round_s=(seconds,) * 3, single_s=(seconds,),
-            cold_s=(seconds,) * 3, threads_used=1,
+            cold_s=(seconds,) * 3,
         )
         for name, seconds in block_s.items()
     }  # fmt: skip
-    return LaunchReport(
-        subjects=subjects, refused={}, start_s=1, first_block_s=1, end_s=1, cold_wall_s=1, timed_s=1, affinity=(0,),
-        capability="", engines=(), voluntary_switches=0, involuntary_switches=0, modules=(),
-    )  # fmt: skip
+    return LaunchReport(subjects=subjects, refused={}, modules=())
 
 
 def test_a_candidates_baseline_latency_comes_from_the_launches_that_timed_the_candidate() -> None:

@@ -1,26 +1,16 @@
-"""A launch runs on the quietest processors, and whoever uses more threads than it may is refused."""
+"""A launch runs on the quietest processors, whose caches are emptied before cold calls."""
 
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tasks.benchmark import processors
-from tasks.benchmark.processors import (
-    MOST_BYTES,
-    Eviction,
-    choose_processors,
-    excess,
-    threads_used,
-)
-from tasks.benchmark.protocol import Session
+from tasks.benchmark import launch
+from tasks.benchmark.launch import choose_processors
+from tasks.benchmark.rounds import Eviction
 from tasks.machine import affinity
-from tests.tasks.benchmark.planted import LOADER, TINY, digest, plan
-
-BASELINE = "float/eager"
 
 
 def test_processors_are_the_highest_numbered_and_no_more_than_asked_for() -> None:
@@ -29,9 +19,8 @@ def test_processors_are_the_highest_numbered_and_no_more_than_asked_for() -> Non
     assert choose_processors(5, [1000, 1001]) == (1000, 1001)
 
 
-@pytest.mark.slow
 def test_cores_are_shared_only_where_there_are_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors, "_TOPOLOGY", tmp_path)
+    monkeypatch.setattr(launch, "_TOPOLOGY", tmp_path)
     for processor in range(4):
         folder = tmp_path / f"cpu{processor}" / "topology"
         folder.mkdir(parents=True)
@@ -40,77 +29,11 @@ def test_cores_are_shared_only_where_there_are_too_few(tmp_path: Path, monkeypat
     assert choose_processors(3, range(4)) == (1, 2, 3)
 
 
-@pytest.mark.slow
-def test_threads_that_wait_for_a_processor_count_like_those_that_run() -> None:
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(allowed)})
-    try:
-        with ThreadPoolExecutor(3) as pool:
-            used = threads_used(lambda: list(pool.map(lambda _: digest(2_000), range(3))), 1)
-    finally:
-        os.sched_setaffinity(0, allowed)
-    assert excess(used, 1)  # which seconds of one processor alone could never show
-
-
-@pytest.mark.slow
-def test_a_subject_that_uses_two_threads_where_one_is_allowed_is_refused(tmp_path: Path) -> None:
-    subjects = [plan(tmp_path, BASELINE, work=20), plan(tmp_path, "greedy/eager", work=10, threads=2)]
-    measured = Session(BASELINE, TINY, loader=LOADER).measure(subjects)
-    assert measured.names() == [BASELINE, f"{BASELINE}#copy"]
-    assert "threads, but the workload allows 1" in measured.refused["greedy/eager"]
-
-
-@pytest.mark.slow
-def test_a_subject_that_uses_as_many_threads_as_are_allowed_is_timed(tmp_path: Path) -> None:
-    # Enough work that the thread which hands it out, and may wait for a processor, hardly counts.
-    subjects = [plan(tmp_path, BASELINE, work=20), plan(tmp_path, "greedy/eager", work=100, threads=2)]
-    measured = Session(BASELINE, TINY, threads=2, loader=LOADER).measure(subjects)
-    assert measured.refused == {}
-    assert 1.1 < max(report.threads_used for report in measured.of("greedy/eager")) < 2.2
-
-
-def reported(folder: Path, *levels: tuple[int, str, str]) -> None:
-    for index, (level, kind, size) in enumerate(levels):
-        place = folder / "cpu0" / "cache" / f"index{index}"
-        place.mkdir(parents=True)
-        for name, value in (("level", str(level)), ("type", kind), ("size", size)):
-            (place / name).write_text(f"{value}\n", encoding="ascii")
-
-
-@pytest.fixture
-def topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(processors, "_TOPOLOGY", tmp_path)
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("levels", "size"),
-    [
-        ([(1, "Data", "32K"), (1, "Instruction", "64K"), (2, "Unified", "9M")], 2 * ((32 << 10) + (9 << 20))),
-        ([(2, "Unified", "2M"), (3, "Unified", "480M")], MOST_BYTES),
-        ([], MOST_BYTES),
-    ],
-)
-@pytest.mark.slow
-def test_twice_what_caches_hold_is_walked_and_never_more_than_the_most(
-    topology: Path, levels: list[tuple[int, str, str]], size: int
-) -> None:
-    reported(topology, *levels)
-    assert Eviction((0,)).walked.nbytes == size
-
-
-def test_every_byte_is_read_and_written_each_time() -> None:
-    evict = Eviction((), 1 << 20)
+def test_every_byte_is_written_each_time_and_the_thread_is_on_its_processors_again_afterwards() -> None:
+    allowed = affinity()
+    evict = Eviction(allowed, 1 << 20)
     before = evict.walked.copy()
     evict()
     assert evict.walked.nbytes == 1 << 20
-    assert (evict.walked - before == 1).all()
-
-
-@pytest.mark.skipif(len(affinity()) < 2, reason="needs two processors")
-@pytest.mark.slow
-def test_the_thread_is_on_its_processors_again_afterwards() -> None:
-    allowed = affinity()
-    evict = Eviction(allowed, 1 << 20)
-    evict()
+    assert (evict.walked - before == len(allowed)).all()
     assert os.sched_getaffinity(0) == set(allowed)

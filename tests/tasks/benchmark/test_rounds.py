@@ -25,11 +25,6 @@ def test_pairs_of_rounds_are_mirror_images(names: list[str], pairs: int, seed: i
         assert sum(positions) / len(positions) == (len(flat) - 1) / 2
 
 
-@given(NAMES, st.integers())
-def test_equal_seeds_give_equal_orders(names: list[str], seed: int) -> None:
-    assert balanced_rounds(names, 6, seed) == balanced_rounds(names, 6, seed)
-
-
 def spec(cold_rounds: int | None, most: int = 6) -> LaunchSpec:
     profile = Profile(name="any", launches=1, rounds=2, budget_s=0, cold_rounds=most)
     return LaunchSpec(

@@ -119,13 +119,6 @@ def test_noise_that_hits_both_alike_cancels(baseline: Array) -> None:
     assert [ratio.low, ratio.value, ratio.high] == pytest.approx([2, 2, 2])
 
 
-def test_a_drift_that_is_linear_over_mirrored_rounds_cancels() -> None:
-    # A B B A: the machine slows down by 1% with every block.
-    slow = 1.01 ** np.arange(4)
-    baseline, candidate = np.array([[slow[0], slow[3]]]), np.array([[slow[1], slow[2]]])
-    assert Sample.against_one(candidate, baseline).mean == pytest.approx(0, abs=1e-12)
-
-
 def test_one_disturbed_pair_of_rounds_does_not_move_a_launch() -> None:
     logs = np.zeros((2, 6))
     logs[1, 2] = 9.0
@@ -229,17 +222,6 @@ def test_three_launches_of_a_noisy_candidate_seldom_promote_it() -> None:
     assert false / nights <= 0.005
 
 
-def test_three_launches_of_steady_candidates_suffice_for_what_is_twice_as_fast() -> None:
-    generator = np.random.default_rng(0)
-    promoted = 0
-    for _ in range(200):
-        *candidates, copy = night(generator, 1.0, 3)
-        steady = [Sample(each.logs * 0.3 + np.log(2), each.variance) for each in candidates]
-        noise = Noise.pooled([*steady, Sample(copy.logs * 0.3, 2.0)])
-        promoted += all(noise.bounds(sample, copy, 8).low >= 1.05 for sample in steady)
-    assert promoted >= 190
-
-
 # The shares of the error are 1/45, 2/45 and so on; between two looks that of the later one counts.
 @pytest.mark.parametrize(
     ("launches", "share"),
@@ -284,9 +266,7 @@ def test_percentiles_appear_only_from_enough_calls_on(calls: int, known: tuple[i
 @pytest.mark.parametrize(
     ("aa", "verdict"),
     [
-        (Ratio(1.0, 0.97, 1.03), "valid"),
         (Ratio(1.02, 1.0, 1.04), "valid"),
-        (Ratio(0.98, 0.96, 1.0), "valid"),
         (Ratio(1.0, 0.95, 1.05), "valid"),
         (Ratio(1.02, 1.01, 1.04), "inconclusive"),
         (Ratio(0.98, 0.96, 0.99), "inconclusive"),

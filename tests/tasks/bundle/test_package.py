@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import BundleError, ConflictError, StoreError
 from storage.seal import SIGNATURE, check_manifest
-from tasks.bundle.manifest import Searched
 from tasks.bundle.verify import verify
 from tasks.data.sections import TextCorpus
 from tasks.workload import Workload
@@ -35,7 +34,6 @@ def test_a_bundle_holds_what_a_deploy_team_needs(published: Path, made: Made):
         "golden.safetensors",
         "MODEL_CARD.md",
         "verify.py",
-        "provenance.intoto.json",
         "sbom.cdx.json",
         "SHA256SUMS",
     }
@@ -162,33 +160,6 @@ def test_the_card_says_how_to_run_the_model_and_its_code_works(published: Path):
         [sys.executable, "-c", prefix + code[1] + suffix], cwd=published, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("searched", "sentences"),
-    [
-        (
-            Searched(34, "valid", 0.5, 3, 723.0),
-            [
-                "A search over 34 trials made this recipe in 12 min 3 s.",
-                "The search measured quality on the `valid` split.",
-                "A trial passed if its quality (`difference_percent`) dropped by at most 0.5.",
-                "The gate then judged 3 finalists on the `test` split, which the search did not use.",
-                "The interval of the quality allows for the number of finalists.",
-            ],
-        ),
-        (Searched(2, "train", 0.01, 1, 9.0, "relative"), ["at most 1% of the baseline's.", "judged 1 finalist on"]),
-    ],
-    ids=["absolute", "relative"],
-)
-def test_the_card_of_a_recipe_from_a_search_says_how_it_was_found(
-    made: Made, tmp_path: Path, searched: Searched, sentences: list[str]
-):
-    folder = tmp_path / made.package(BundleStore(tmp_path), searched=searched).location
-    card = " ".join((folder / "MODEL_CARD.md").read_text(encoding="utf-8").split())
-    assert [sentence for sentence in sentences if sentence not in card] == []
-    assert ("number of finalists" in card) == (searched.finalists > 1)
-    assert json.loads((folder / "manifest.json").read_bytes())["search"] == asdict(searched)
 
 
 def test_a_bundle_names_its_sources_without_passwords_and_signed_queries(made: Made, tmp_path: Path):

@@ -46,15 +46,6 @@ def test_a_shared_range_shows_and_rounding_does_not(job: Job[Workload], store: A
     assert float_rows.difference < 1e-5 < int8_rows.difference
 
 
-@pytest.mark.slow
-def test_a_file_of_cases_is_read_by_its_first(job: Job[Workload], store: ArtifactStore, tmp_path) -> None:
-    golden, _ = cases(job, "float", store)
-    (tmp_path / "golden.safetensors").write_bytes(golden.to_bytes())
-    first = Golden.read(tmp_path / "golden.safetensors")
-    assert list(first.inputs) == ["tokens", "h", "c"]
-    assert torch.equal(first.outputs[0], golden.outputs[0])
-
-
 def rows(*values: list[float]) -> list[Golden]:
     return [Golden({}, (torch.tensor([each]),)) for each in values]
 
@@ -71,14 +62,6 @@ def test_differences_are_shares_of_the_range_and_choices_are_counted() -> None:
 
 def test_an_output_about_the_whole_batch_says_nothing_of_rows() -> None:
     assert batching(rows([1.0], [2.0]), (torch.tensor([[3.0]]),), chooses=False).difference == 0.0
-
-
-@pytest.mark.slow
-def test_a_batch_that_decides_each_row_may_be_further_off_than_its_range() -> None:
-    # A softmax over the batch: one row alone gives 1, eight together give an eighth each, but for little.
-    together = torch.softmax(torch.linspace(0, 0.5, 8), 0)[:, None]
-    found = batching(rows(*[[1.0]] * 8), (together,), chooses=False)
-    assert found.difference > 10
 
 
 @pytest.mark.parametrize("place", [0, 1])
