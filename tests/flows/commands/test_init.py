@@ -155,19 +155,16 @@ def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(folder
         if not key.endswith("num_batches_tracked")
     }
     torch.save({"state_dict": state}, folder / "old.pth")
-    done = init("--model", "resnet18", "--checkpoint", "old.pth", "--data", "photos", "--format", "json")
+    done = init("--model", "resnet18", "--checkpoint", "old.pth", "--data", "photos")
     document = written(done, folder / "resnet18.toml")
     assert document["model"] == {"kind": "torchvision", "name": "resnet18", "num_classes": 3}
     assert document["checkpoint"] == {"kind": "uri", "uri": "old.pth"}
     classes = ["birds", "cats", "dogs"]
     keys = {"image_size": 40, "calibration": 10, "classes": classes}
     assert document["data"] == {"kind": "image-folder", "uri": "photos", **keys}
-    assert json.loads(done.stdout)["chosen"]["data.image_size"] == "40 of 40 images are 40 x 40"
-    assert json.loads(done.stdout)["inputs"] == "images float32 [1, 3, 40, 40]"
-    assert json.loads(done.stdout)["notes"] == [
-        'used the weights under "state_dict"',
-        "converted float16 values to float32",
-    ]
+    assert "Chose data.image_size = 40: 40 of 40 images are 40 x 40." in done.output
+    assert "images float32 [1, 3, 40, 40]" in done.output
+    assert 'used the weights under "state_dict"; converted float16 values to float32' in done.output
     refused = init("--model", "resnet81", "--checkpoint", "old.pth", "--data", "photos")
     assert 'init does not support the model "resnet81" (did you mean "resnet18"?)' in str(refused.exception)
 

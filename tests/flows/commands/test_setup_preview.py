@@ -57,8 +57,6 @@ def test_a_loss_is_a_line_that_says_how_much_where_and_what_to_do() -> None:
         'a, b. Keep them float: exclude = ["head", "a", "b"], which leaves a loss of 2.0%; exclude more layers by the '
         "ranking of `nightquant sensitivity`."
     )
-    refused = loss.model_copy(update=located | remedy | {"refused": "it is too large"}).describe()
-    assert refused.endswith(": a, b. Keeping them float would leave a loss of 2.0%, but it is too large.")
 
 
 def test_a_loss_of_more_than_the_float_models_quality_is_described_by_both_qualities() -> None:

@@ -39,23 +39,6 @@ def test_a_story_tells_bundle_reason_rules_nights_and_recipe(two_nights: Path, n
     ]
 
 
-@pytest.mark.slow
-def test_both_speeds_are_told_and_the_one_that_decides_with_its_interval(
-    tmp_path: Path, nightquant: NightQuant
-) -> None:
-    cold = {"cold_speedup": 7.1, "cold_speedup_low": 6.5, "cold_speedup_high": 7.8}
-    day, run = NIGHTS[1], RUNS[1]
-    for caches, speeds in (("warm", ["2.00×", "±1%", "7.10×"]), ("cold", ["2.00×", "7.10×", "±10%"])):
-        store = tmp_path / caches
-        write(store, 0)
-        write(store, 1, measurements=[baseline(run, day), measurement(run, day, caches=caches, **cold)])
-        shown = nightquant("show", "word-lm", "--store", store)[1]
-        rows = [line.split() for line in shown.splitlines() if line.startswith("  2026") and "×" in line]
-        assert rows[0][1:4] == speeds
-        assert rows[1][1:4] == ["2.00×", "±1%", "–"]
-        assert max(map(len, shown.splitlines())) <= 80
-
-
 def test_a_float_baseline_is_told_with_its_warnings(tmp_path: Path, nightquant: NightQuant) -> None:
     doubted = {"int8_time_share": 0.0, "doubts": '["83% of the time is a::slow: compare"]'}
     write(tmp_path, 1, measurements=[baseline(RUNS[1], NIGHTS[1], **doubted), measurement(RUNS[1], NIGHTS[1])])
