@@ -13,22 +13,14 @@ import click
 from pydantic import JsonValue
 
 from flows.commands import FILE, print_tracebacks, store_flag, store_option, toml
-from flows.commands.setup import print_preview
-from flows.draft import (
-    SECTIONS,
-    Asked,
-    sections,
-    whole,
-    with_strict_gate,
-    without_obstacles,
-)
+from flows.commands.setup import print_preview, warnings_about
+from flows.draft import SECTIONS, Asked, sections, whole, with_strict_gate, without_obstacles
 from flows.trial import Run, built, compared, running
 from storage.digest import JsonObject
 from storage.errors import ConfigurationError
 from tasks.results import CandidatePreview, Preview
 from tasks.stages import propose
 from tasks.workload import Workload, validated
-from tasks.workload.base import REFERENCE
 
 _LONGEST_VALUE = 300  # number of characters of a chosen value that are printed
 
@@ -44,12 +36,6 @@ def _arguments(context: click.Context, parameter: click.Parameter, value: tuple[
         except ValueError:
             found[name] = text
     return found
-
-
-def _reference(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if value and not re.match(REFERENCE, value):
-        raise click.BadParameter(f"{value!r} is not module:callable or module:Class.method")
-    return value
 
 
 @click.command()
@@ -73,12 +59,9 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
     "--collate",
     default="",
     metavar="MODULE:CALLABLE",
-    callback=_reference,
     help="Collate samples into batches with this callable.",
 )
-@click.option(
-    "--train", default="", metavar="MODULE:CALLABLE", callback=_reference, help="Train the model with this callable."
-)
+@click.option("--train", default="", metavar="MODULE:CALLABLE", help="Train the model with this callable.")
 @click.option(
     "--train-argument", "train_arguments", multiple=True, metavar="NAME=VALUE", callback=_arguments,
     help="Pass this argument to the training callable; repeatable.",
@@ -217,12 +200,4 @@ def _section(name: str, keys: Mapping[str, object], reasons: Mapping[str, str]) 
 def _remarks(tried: CandidatePreview) -> Iterator[str]:
     if tried.obstacle:
         yield f"Left out, {tried.candidate}: {tried.obstacle.partition(chr(10))[0]}"
-    if tried.loss is not None:
-        yield f"{tried.candidate} {tried.loss.describe()}"
-    if tried.undecided:
-        yield f"{tried.candidate}: {tried.undecided}"
-    if tried.uncompared:
-        yield f"{tried.candidate} was not compared with the float model: {tried.uncompared}"
-    left = [f"{module.module or 'the model'} ({module.type})" for module in tried.coverage if not module.quantized]
-    if left and len(left) < len(tried.coverage):
-        yield f"Stays float with {tried.candidate.partition('/')[2]}: {', '.join(left[:5])}{', …' if left[5:] else ''}"
+    yield from warnings_about(tried)

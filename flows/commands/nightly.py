@@ -26,7 +26,7 @@ from flows.commands import (
     store_option,
     workload_option,
 )
-from flows.console import new_console, night_lines, outcomes_of_run, shown_path
+from flows.console import new_console, night_lines, shown_path
 from flows.execution.server import ServerGoneError, prefect_api, require_api, server_gone
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from flows.reporter import reporter_for
@@ -105,8 +105,8 @@ def _run(request: NightlyRequest, settings: Settings, *, as_json: bool) -> int:
 
 
 def _show(console: Console, summary: NightSummary) -> None:
-    outcomes = outcomes_of_run(summary.store, summary.run_id)
     with open_catalog(summary.store) as connection:
+        outcomes = rows_of(connection, "from outcomes_of([$run]) order by workload, rank", run=summary.run_id)
         query = "from nights_on($night) where run_id = $run"
         nights = rows_of(connection, query, night=summary.night, run=summary.run_id)
     for line in night_lines(outcomes, nights):

@@ -57,7 +57,8 @@ def install() -> None:
     """
     with _automations() as automations:
         automations.install()
-        _show(automations.standings())
+        for name, text in automations.standings().items():
+            click.echo(f"{name:14}{text}")
 
 
 @command.command()
@@ -71,16 +72,12 @@ def check(context: click.Context) -> None:
     """
     with _automations() as automations:
         standings = automations.standings()
-    _show(standings)
+    for name, text in standings.items():
+        click.echo(f"{name:14}{text}")
     good = set(standings.values()) == {"installed"}
     if not good:
         click.echo("Some alerts will not be sent. Run: nightquant operations install", err=True)
     context.exit(0 if good else 1)
-
-
-def _show(standings: Mapping[str, str]) -> None:
-    for name, text in standings.items():
-        click.echo(f"{name:14}{text}")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from flows.commands import format_option, print_json, print_result, print_tracebacks, store_option, workload_option
+from flows.commands import format_option, print_json, print_tracebacks, store_option, workload_option
 from flows.console import new_table
 from flows.request import NightlyRequest
 from flows.settings import Settings, load_settings, source_of
@@ -122,15 +122,19 @@ def preview_lines(result: Preview) -> Iterator[Text]:
             yield from (Text(f"      stays float: {line}") for line in in_words(candidate.coverage))
         for note in candidate.built.notes if candidate.built else ():
             yield Text(f"      {note}")
-        if candidate.loss is not None:
-            yield Text(f"  ! {candidate.candidate} {candidate.loss.describe()}", style="yellow")
-        if candidate.undecided:
-            yield Text(f"  ! {candidate.candidate}: {candidate.undecided}", style="yellow")
-        if candidate.uncompared:
-            why = f"was not compared with the float model: {candidate.uncompared}"
-            yield Text(f"  ! {candidate.candidate} {why}", style="yellow")
+        yield from (Text(f"  ! {warning}", style="yellow") for warning in warnings_about(candidate))
     for problem in result.problems:
         yield Text(f"  ✗ {problem}", style="red")
+
+
+def warnings_about(candidate: CandidatePreview) -> Iterator[str]:
+    """Describe a candidate's loss on a sample, and why the loss or the gate's decision is unknown."""
+    if candidate.loss is not None:
+        yield f"{candidate.candidate} {candidate.loss.describe()}"
+    if candidate.undecided:
+        yield f"{candidate.candidate}: {candidate.undecided}"
+    if candidate.uncompared:
+        yield f"{candidate.candidate} was not compared with the float model: {candidate.uncompared}"
 
 
 def _fitting(reasons: Mapping[str, str]) -> str:
@@ -207,10 +211,9 @@ def store() -> None:
 
 
 @store.command()
-@format_option("text", "json")
 @store_option
 @click.pass_context
-def check(context: click.Context, format: str, store: str) -> None:
+def check(context: click.Context, store: str) -> None:
     """Check every results file and artifact, and list each problem with its remedy.
 
     The exit code is 1 if the check finds a problem.
@@ -227,10 +230,10 @@ def check(context: click.Context, format: str, store: str) -> None:
             hint="Give the path or URL of the store with --store.",
         )
     checked = check_store(root)
-    lines = [f"{problem.where} {problem.what}.\n    {problem.remedy}" for problem in checked.problems]
+    for problem in checked.problems:
+        click.echo(f"{problem.where} {problem.what}.\n    {problem.remedy}")
     found = plural(len(checked.problems), "problem") if checked.problems else "no problems"
-    lines.append(f"{checked.results_files} results files and {checked.artifacts} artifacts in {store}: {found}.")
-    print_result(format, checked, lines)
+    click.echo(f"{checked.results_files} results files and {checked.artifacts} artifacts in {store}: {found}.")
     context.exit(1 if checked.problems else 0)
 
 

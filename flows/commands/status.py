@@ -24,7 +24,6 @@ from storage.results import Row, number
 from storage.results.catalog import CATALOG
 from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
-from tasks.gate import hands_over
 
 if TYPE_CHECKING:
     from storage.results.regressions import Regression
@@ -54,11 +53,6 @@ from failures
 where run_id = $run and setting <> 'incumbent'
 group by all
 order by workload, candidates
-"""
-
-_RIVALS = """
-from outcomes where setting = 'primary' and decision in ('promote', 'hold')
-order by workload, goodness desc nulls last, recipe, runtime
 """
 
 _WARNED = "from nights where run_id = $run and warning is not null order by workload"
@@ -199,7 +193,7 @@ def _concerns(concerns: tuple[Concern, ...]) -> Iterator[tuple[str, Text]]:
     if not concerns:
         yield "", Text("nothing", style="green")
     for concern in concerns[:_SHOWN_CONCERNS]:
-        yield "!", Text(cut(concern.text, _CONCERN_LENGTH), style="" if concern.kind == "held" else "yellow")
+        yield "!", Text(cut(concern.text, _CONCERN_LENGTH), style="yellow")
     if (more := len(concerns) - _SHOWN_CONCERNS) > 0:
         yield "", Text(f"and {more} more: nightquant status --format json")
 
@@ -223,7 +217,6 @@ def overview(place: str, now: dt.datetime) -> Overview:
                 last_run = {**runs[0], "alarms": len(regressions)}
                 concerns += _troubles(connection, last_run, now)
             concerns += [Concern("regression", item.describe(), 'query "FROM regressions"') for item in regressions]
-            concerns += _held_winners(rows_of(connection, _RIVALS))
     return Overview(root.url, last_run, current, tuple(concerns))
 
 
@@ -285,12 +278,3 @@ def _troubles(connection: duckdb.DuckDBPyConnection, last: Row, now: dt.datetime
         yield Concern("incumbent", text, f"show {row['workload']}")
     if last["status"] != "completed" and not failures:
         yield Concern("failure", f"the last run was {last['status']}: {last['message']}", "nightly")
-
-
-def _held_winners(decisions: Sequence[Row]) -> Iterator[Concern]:
-    """Yield a warning for each workload whose best candidate has the decision ``hold``."""
-    best = {row["workload"]: row for row in reversed(decisions) if hands_over(str(row["runtime"]))}
-    for workload, row in sorted(best.items(), key=lambda item: str(item[0])):
-        if row["decision"] == "hold" and number(row, "goodness") is not None:
-            text = f"{workload}: {row['candidate']} would win but is held: {row['why']}"
-            yield Concern("held", text, f"show {workload}")

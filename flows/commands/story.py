@@ -139,11 +139,10 @@ def _bundle(current: Current | None) -> Iterator[object]:
         yield Text("  none: no candidate has been promoted yet")
         return
     switch = current.switch
-    action = {"promote": "promoted", "promote-by-hand": "promoted by hand", "rollback": "rolled back to"}[switch.action]
     table = plain_table("", "")
     table.row("  candidate", f"{current.candidate}, {size(current.size_bytes)}")
     table.row("  version", current.version)
-    table.row("  since", f"{moment(switch.at)}, {action} by {switch.by}")
+    table.row("  since", f"{moment(switch.at)}, {switch.action} by {switch.by}")
     table.row("  why", switch.reason)
     for rule in current.rules:
         table.row("  rule", _rule(rule))
@@ -194,14 +193,12 @@ def _layers(content: Story, store: str) -> Iterator[object]:
 
 
 def _executed(executed: Sequence[Row]) -> Iterator[object]:
-    """Show each candidate's int8 instructions and share of operator time spent in int8, followed by all warnings."""
-    table = plain_table("  candidate", "int8", "by", right=("int8",))
+    """Show the share of operator time spent in int8 and the instructions of each candidate, then all warnings."""
+    table = plain_table("  candidate", "int8", "instructions", right=("int8",))
     warnings: list[str] = []
     for row in executed:
         if share := number(row, "int8_time_share"):
-            kinds = [kind.split()[0] for kind in str(row["instructions"] or "").split(", ") if kind]
-            by = ", ".join(kind for kind in kinds if kind not in ("other", "float")) or MISSING
-            table.row(f"  {_candidate(row)}", f"{share:.0%}", by)
+            table.row(f"  {_candidate(row)}", f"{share:.0%}", row["instructions"] or MISSING)
         warnings += [f"  {_candidate(row)}: {warning}" for warning in str(row["doubts"]).splitlines()]
         if why := _unknown_reason(row):
             warnings.append(f"  {_candidate(row)}: unknown: {why}")

@@ -24,7 +24,6 @@ CALLS: dict[str, tuple[list[str], int]] = {
     "query": (["from leaderboard"], 0),
     "handoff list": ([], 0),
     "handoff verify": (["{bundle}"], 1),  # its model is a text
-    "store check": ([], 0),
 }
 # Those that compute for longer: their own modules hold them to the same.
 ELSEWHERE = {"nightly", "search", "doctor"}
