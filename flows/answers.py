@@ -47,10 +47,8 @@ class Answers:
         self._settings, self._store, self._deadline = settings, store, deadline
         recipe, runtime = job.workload.baseline()
         self._reference = job.workload.recipe_named(recipe), runtime
-        # `_built` (built candidates) and `_subjects` (candidates that can be timed) are keyed by candidate name.
-        # `_qualities` contains the baseline's evaluations, keyed by sample size.
-        self._subjects: dict[str, BenchmarkCandidate] = {}
-        self._qualities: dict[int, Evaluation] = {}
+        self._subjects: dict[str, BenchmarkCandidate] = {}  # candidates that can be timed, keyed by name
+        self._qualities: dict[int, Evaluation] = {}  # evaluations of the baseline, keyed by sample size
         self._lock = threading.Lock()  # held while one of the calling threads evaluates the baseline
         built = settle(steps.build.submit(job, *self._reference, store), "build")
         self.baseline = required(built, "the baseline could not be built")
@@ -78,9 +76,7 @@ class Answers:
     def _build(self, candidates: Sequence[tuple[Recipe, str]]) -> list[CandidateRef | Failure]:
         """Build candidates; reuse artifacts that an earlier process built."""
         new = [one for one in candidates if _name(one) not in self._built]
-        futures = [
-            steps.build.submit(self._job, recipe, runtime, self._store, self._deadline) for recipe, runtime in new
-        ]
+        futures = [steps.build.submit(self._job, *one, self._store, self._deadline) for one in new]
         built = self._settled(futures, "build")
         refs = dict(zip(map(_name, new), built, strict=True))
         self._built |= {name: ref for name, ref in refs.items() if not isinstance(ref, Failure)}

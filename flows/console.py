@@ -102,12 +102,6 @@ def new_console(*, stderr: bool = False) -> Console:
     return console if console.is_terminal else Console(width=WIDTH, stderr=stderr)
 
 
-def outcomes_of_run(store: str, run_id: str) -> list[Row]:
-    """Return a run's rows in the ``outcomes`` view, with the best candidate of each workload first."""
-    with open_catalog(store) as connection:
-        return rows_of(connection, "from outcomes_of([$run]) order by workload, rank", run=run_id)
-
-
 def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[RenderableType]:
     """Describe each workload in a run: the baseline, the candidates (one line each), and the outcome."""
     night_of = {str(row["workload"]): row for row in nights}

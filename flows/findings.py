@@ -6,19 +6,13 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    FlowFilter,
-    FlowFilterName,
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
-from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
+from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
@@ -66,9 +60,8 @@ def end_dead_runs(held: HeldStore, flow_run_id: str) -> None:
             except ObjectNotFound:
                 continue
             except (httpx.HTTPError, PrefectException) as error:
-                logging.getLogger(__name__).warning(
-                    "the dead %s could not be set to Crashed: %s", dead.describe(), error
-                )
+                log = logging.getLogger(__name__)
+                log.warning("the dead %s could not be set to Crashed: %s", dead.describe(), error)
                 continue
             held.forget(dead)
 
@@ -78,8 +71,8 @@ def end_unreported_runs(store: str, flow_run_id: str) -> None:
 
     The caller has locked the store, so no other run on this store is running. `flow_run_id` is the caller.
     """
-    named = FlowFilter(name=FlowFilterName(any_=["nightly-quantization"]))
-    running = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING])))
+    named = FlowFilter.model_validate({"name": {"any_": ["nightly-quantization"]}})
+    running = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING"]}}})
     with get_client(sync_client=True) as client:
         found = {str(run.id) for run in client.read_flow_runs(flow_filter=named, flow_run_filter=running)}
         if not (found := found - {flow_run_id}):
@@ -93,33 +86,26 @@ def end_unreported_runs(store: str, flow_run_id: str) -> None:
 
 def look_back(store: str, night: date, workloads: Collection[str], *, is_everything: bool) -> Findings:
     """Compare a night's workloads with earlier nights, and look for missing workloads and nights."""
-    findings = Findings()
+    troubles: dict[str, str] = {}
 
-    def look(what: str, do: Callable[[], Findings | None]) -> None:
-        nonlocal findings
+    def look(what: str, do: Callable[[], Any]) -> Any:
         outcome = attempt(what, do)
         if isinstance(outcome, Exception):
-            findings = replace(findings, troubles=findings.troubles | {what: reason(outcome)})
-        elif outcome is not None:
-            findings = outcome
+            troubles[what] = reason(outcome)
+            return None
+        return outcome
 
-    def look_at_all() -> None:
+    def look_at_all() -> tuple[NightComparison | None, tuple[str, ...] | None]:
         with open_fresh(store) as results:
-            look(
-                "comparing with earlier nights",
-                lambda: replace(findings, comparison=_compared(results, night, workloads)),
-            )
-            look(
-                "looking for what is missing",
-                lambda: replace(findings, absences=tuple(_absences(results, night, is_everything))),
-            )
+            comparison = look("comparing with earlier nights", lambda: _compared(results, night, workloads))
+            absences = look("looking for what is missing", lambda: tuple(_absences(results, night, is_everything)))
+        return comparison, absences
 
-    look("reading the results", look_at_all)
-    return findings
+    comparison, absences = look("reading the results", look_at_all) or (None, None)
+    return Findings(comparison or NightComparison(()), absences or (), troubles)
 
 
 def _compared(results: DuckDBPyConnection, night: date, workloads: Collection[str]) -> NightComparison:
-    """Compare a night with earlier nights."""
     comparison = compare_night(results, night).of(workloads)
     made = rows_of(results, "select distinct workload, recipe, runtime from trials where origin <> 'written'")
     replaceable = {(row["workload"], row["recipe"], row["runtime"]) for row in made}

@@ -1,53 +1,55 @@
-"""Try out a workload before its first run: check the parts, build the candidates, and measure the float model."""
+"""Try out a workload before its first run: check the parts, build the candidates, and compare them on a sample."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, TypeVarTuple
 
 from rich.console import Console
 
-from flows.execution.workers import STARTED, Workers
+from flows.execution.workers import STARTED, LostError, Workers
 from flows.reporter import reporter_for
-from flows.settings import load_settings, source_of
+from flows.settings import load_settings
 from storage.errors import NightquantError, StoreError, UnavailableError
+from storage.results import Row
 from tasks.extensions import METHODS
 from tasks.job import Job, Workspace
 from tasks.libraries import LibraryError
 from tasks.machine import available_cores
 from tasks.refs import CandidateRef
 from tasks.results import (
+    NOTICED_LOSS,
     CandidatePreview,
+    Comparison,
     Evaluation,
     Preview,
+    QualityLoss,
     Reference,
 )
-from tasks.stages import build, evaluate, pace, preview, try_candidate
+from tasks.stages import build, compare, evaluate, pace, preview, try_candidate, worst_layers
 from tasks.workload import Workload
+from tasks.workload.gate import RULES, Gate
 from tasks.workload.recipe import Recipe
+from tasks.workload.rows_needed import rows_to_decide
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 _LIMIT_S = 900.0  # for data, model and weights, and for the build of one candidate
-EVALUATION_S = 60.0  # longest expected duration of one evaluation on a sample
+_EVALUATION_S = 60.0  # longest expected duration of one evaluation on a sample
 _SAMPLES = (64, 256, 1024)  # 64 if more would take too long; 1024 if a loss on fewer samples may be due to chance
-CALIBRATION = 64
+_CALIBRATION = 64
 _FLOAT = Recipe.model_validate({"name": "float", "method": "none", "runtimes": ["eager"]})
 _PENDING = "the trial ended first"
+_CONVERTED = "converted"  # kind of the artifact that torch's runtimes share
 
 
 class Run(Protocol):
     """Callable that runs a stage for at most `limit_s` seconds; `label` names the stage in messages."""
 
-    def __call__(
-        self,
-        stage: Callable[[Workspace, *Ts], R],
-        label: str,
-        *args: *Ts,
-        limit_s: float | None = None,
-    ) -> R:
+    def __call__(self, stage: Callable[[Workspace, *Ts], R], label: str, *args: *Ts, limit_s: float | None = None) -> R:
         """Return the stage's result; raise `LostError` if the stage was stopped or its process died."""
 
 
@@ -55,7 +57,7 @@ class Run(Protocol):
 def running(store: str) -> Iterator[Run]:
     """Provide a callable that runs stages in one worker process, and shows each stage on standard error."""
     settings = load_settings()
-    default_s = _LIMIT_S if source_of("stage_timeout_s") == "default" else settings.stage_timeout_s
+    default_s = settings.stage_timeout_s if "stage_timeout_s" in settings.model_fields_set else _LIMIT_S
     with ExitStack() as stack:
         reporter = stack.enter_context(reporter_for(Console(stderr=True)))
 
@@ -65,12 +67,7 @@ def running(store: str) -> Iterator[Run]:
 
         workers = stack.enter_context(Workers(1, available_cores(), settings.cache, listener=receive))
 
-        def run(
-            stage: Callable[[Workspace, *Ts], R],
-            label: str,
-            *args: *Ts,
-            limit_s: float | None = None,
-        ) -> R:
+        def run(stage: Callable[[Workspace, *Ts], R], label: str, *args: *Ts, limit_s: float | None = None) -> R:
             reporter.started(label)
             began, failure = time.monotonic(), "it was stopped"
             try:
@@ -92,7 +89,7 @@ def built(workload: Workload, run: Run) -> Preview:
     if (job := found.job) is None:
         return found
     candidates, tracebacks, failed = [], list(found.tracebacks), dict[str, list[str]]()
-    samples = CALIBRATION if _has_weights(job) else 1
+    samples = _CALIBRATION if _has_weights(job) else 1
     for recipe, runtime in [(each, runtime) for each in workload.recipe for runtime in each.runtimes]:
         name = f"{recipe.name}/{runtime}"
         try:
@@ -123,15 +120,15 @@ def _with_reference(found: Preview, job: Job[Workload], run: Run) -> Preview:
     label = f"{found.workload} · the float model"
     try:
         candidate = run(build, f"{label}: build", job, _FLOAT, "eager")
-        row_s = run(pace, f"{label}: pace", job, candidate, limit_s=EVALUATION_S)
-        if not (counts := counts_for(job, row_s)):
+        row_s = run(pace, f"{label}: pace", job, candidate, limit_s=_EVALUATION_S)
+        if not (counts := _counts_for(job, row_s)):
             why = f"quality was not compared on a sample: the float model takes {row_s:.2g} s per row"
             return found.model_copy(update={"notes": (*found.notes, why)})
-        reference = Reference(candidate=candidate, row_s=row_s, evaluation=evaluated(counts[0], job, candidate, run))
+        reference = Reference(candidate=candidate, row_s=row_s, evaluation=_evaluated(counts[0], job, candidate, run))
         # On a few samples, a good model can be as bad as a constant answer by chance.
         most = reference.evaluation
         if not most.beats_constant and len(counts) > 1:
-            most = evaluated(counts[-1], job, candidate, run)
+            most = _evaluated(counts[-1], job, candidate, run)
     except NightquantError as error:  # for example, the sample lacks a class that ``auroc`` needs
         why = f"quality was not compared on a sample: {error.message.rstrip('.')}"
         return found.model_copy(update={"notes": (*found.notes, why)})
@@ -156,18 +153,144 @@ def _is_comparable(workload: Workload, row: CandidatePreview) -> bool:
     return row.built is not None and METHODS[recipe.method].quantizes and recipe.sketch().method == recipe.method
 
 
-def counts_for(job: Job[Workload], row_s: float) -> tuple[int, ...]:
-    """Return the numbers of samples to evaluate in turn, of which all take at most `EVALUATION_S` seconds."""
+def _counts_for(job: Job[Workload], row_s: float) -> tuple[int, ...]:
+    """Return the numbers of samples to evaluate in turn, of which all take at most `_EVALUATION_S` seconds."""
     available = job.dataset.splits["test"]
     fitting = dict.fromkeys(
-        min(count, available) for count in _SAMPLES if min(count, available) * row_s <= EVALUATION_S
+        min(count, available) for count in _SAMPLES if min(count, available) * row_s <= _EVALUATION_S
     )
     return tuple(fitting)[1:] or tuple(fitting)
 
 
-def evaluated(count: int, job: Job[Workload], candidate: CandidateRef, run: Run) -> Evaluation:
+def _evaluated(count: int, job: Job[Workload], candidate: CandidateRef, run: Run) -> Evaluation:
     """Evaluate a candidate on a sample of the test split."""
     sample = Job(job.workload, job.dataset.model_copy(update={"at_most": count}), job.checkpoint)
     label = f"{job.workload.name} · {candidate.name}: quality on {count:,} samples"
     # The pace was measured in single calls, so allow for a difference.
-    return run(evaluate, label, sample, candidate, limit_s=3 * EVALUATION_S)
+    return run(evaluate, label, sample, candidate, limit_s=3 * _EVALUATION_S)
+
+
+def compared(workload: Workload, found: Preview, run: Run) -> Iterator[Preview]:
+    """Compare each comparable candidate with the float model; yield the preview after each comparison.
+
+    `workload` may have another gate than the trial's.
+    """
+    if found.job is None or found.reference is None:
+        return
+    job, reference = Job(workload, found.job.dataset, found.job.checkpoint), found.reference
+    comparing = _Comparing(job, reference, run, {reference.evaluation.samples: reference.evaluation})
+    candidates, problems = list(found.candidates), list(found.problems)
+    for index, row in enumerate(found.candidates):
+        if not row.uncompared or row.built is None:
+            continue
+        candidates[index] = comparing.compare(row, row.built)
+        if candidates[index].obstacle:
+            problems.append(f"{row.candidate}: {candidates[index].obstacle}")
+        yield found.model_copy(update={"candidates": tuple(candidates), "problems": tuple(problems)})
+
+
+@dataclass
+class _Comparing:
+    """Comparisons of candidates with the reference, on samples that both evaluate in the time allowed."""
+
+    job: Job[Workload]
+    reference: Reference
+    run: Run
+    _float: dict[int, Evaluation]  # evaluations of the float model, keyed by number of samples
+    _worst: dict[str, tuple[tuple[str, ...], Recipe] | None] = field(default_factory=dict)
+
+    def compare(self, row: CandidatePreview, candidate: CandidateRef) -> CandidatePreview:
+        """Return the candidate's preview with the comparison and any loss, or the reason why neither is known."""
+        label = f"{self.job.workload.name} · {candidate.name}"
+        try:
+            row_s = self.run(pace, f"{label}: pace", self.job, candidate, limit_s=_EVALUATION_S)
+            if not (counts := _counts_for(self.job, max(row_s, self.reference.row_s))):
+                return row.model_copy(update={"uncompared": f"it takes {row_s:.2g} s per row"})
+            for count in counts:
+                before, after = self._reference(count), _evaluated(count, self.job, candidate, self.run)
+                (comparison,) = self.run(compare, f"{label}: comparison", before, [after])
+                note = undecided(comparison, before, self.job.workload.gate, self.job.dataset.splits["test"])
+                known = {"samples": before.samples, "comparison": comparison, "undecided": note}
+                row = row.model_copy(update=known | {"uncompared": ""})
+                share, least = _loss(comparison, self.reference)
+                if share <= NOTICED_LOSS or least > 0:
+                    break
+        except StoreError:  # not the candidate's fault
+            raise
+        except LostError as error:
+            return row.model_copy(update={"uncompared": error.message.rstrip(".")})
+        except NightquantError as error:
+            return CandidatePreview(candidate=row.candidate, obstacle=str(error))
+        if share <= NOTICED_LOSS or least <= 0:
+            return row
+        loss = QualityLoss(
+            metric=before.quality_metric,
+            higher_is_better=before.higher_is_better,
+            before=before.quality,
+            after=after.quality,
+            share=share,
+            samples=before.samples,
+        )
+        return row.model_copy(update={"loss": self._located(loss, candidate, before, label)})
+
+    def _located(self, loss: QualityLoss, candidate: CandidateRef, before: Evaluation, label: str) -> QualityLoss:
+        """Add the layers that lose most, and the quality without them; leave out steps that fail."""
+        if (worst := self._layers(candidate)) is None:
+            return loss
+        layers, reduced = worst
+        ranks_for = "" if _CONVERTED in candidate.shared else candidate.runtime
+        loss = loss.model_copy(update={"layers": layers, "ranks_for": ranks_for, "exclude": reduced.exclude})
+        label = f"{label} without {', '.join(layers)}"
+        with suppress(NightquantError):
+            rebuilt = self.run(build, f"{label}: build", self.job, reduced, candidate.runtime)
+            after = _evaluated(loss.samples, self.job, rebuilt, self.run)
+            (comparison,) = self.run(compare, f"{label}: comparison", before, [after])
+            share = _loss(comparison, self.reference)[0]
+            return loss.model_copy(update={"left": after.quality, "share_left": share})
+        return loss
+
+    def _layers(self, candidate: CandidateRef) -> tuple[tuple[str, ...], Recipe] | None:
+        """Rank a recipe's layers by noise once for all runtimes; return None if torch cannot convert the model."""
+        workload, name = self.job.workload, candidate.recipe
+        if name not in self._worst:
+            self._worst[name] = None
+            with suppress(NightquantError):
+                recipe = workload.recipe_named(name).sketch(_CALIBRATION)
+                self._worst[name] = self.run(worst_layers, f"{workload.name} · {name}: layers", self.job, recipe)
+        return self._worst[name]
+
+    def _reference(self, count: int) -> Evaluation:
+        if count not in self._float:
+            self._float[count] = _evaluated(count, self.job, self.reference.candidate, self.run)
+        return self._float[count]
+
+
+def undecided(comparison: Comparison, before: Evaluation, gate: Gate, available: int) -> str:
+    """Return a note if a test split of `available` samples is too small to decide the gate's rule on quality."""
+    rule = RULES["max_quality_drop"]
+    row: Row = comparison.model_dump() | {
+        "quality_metric": before.quality_metric,
+        "higher_is_better": before.higher_is_better,
+        "baseline_quality": before.quality,
+        "evaluation_samples": before.samples,
+    }
+    if (bound := rule.bound(gate)) is None:
+        return ""
+    drop = rule.see(gate, row)
+    low, high = drop.ends
+    if drop.value is None or low is None or high is None or rule.check(gate, row, bound).outcome != "held":
+        return ""
+    needed = rows_to_decide(drop.value, low, high, bound, before.samples)
+    if needed is not None and needed <= available:
+        return ""
+    many = f"about {needed:,} test samples" if needed else "more test samples than anyone has"
+    return f"{many} would decide whether the loss is within max_quality_drop = {bound:g}; there are {available:,}"
+
+
+def _loss(comparison: Comparison, reference: Reference) -> tuple[float, float]:
+    """Return a loss and the lower end of its 95% interval, as fractions of `Reference.unit`; 0 if it is unknown."""
+    low, high = comparison.quality_difference_low, comparison.quality_difference_high
+    if low is None or high is None or not reference.unit:
+        return 0.0, 0.0
+    sign, better = (-1, high) if reference.evaluation.higher_is_better else (1, low)
+    return sign * comparison.quality_difference / reference.unit, sign * better / reference.unit

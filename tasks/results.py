@@ -283,7 +283,7 @@ class QualityLoss(Frozen):
 
     ``layers`` have the lowest signal-to-noise ratios. If ``ranks_for`` names a runtime, the runtime uses its own
     quantizer, but the layers were ranked in torch's conversion. With ``exclude``, the quality is ``left`` and the loss
-    ``share_left``; ``refused`` is the reason that the gate refuses the candidate with ``exclude``.
+    ``share_left``.
     """
 
     metric: str
@@ -297,7 +297,6 @@ class QualityLoss(Frozen):
     exclude: tuple[str, ...] = ()
     left: float | None = None
     share_left: float | None = None
-    refused: str = ""
 
     def describe(self) -> str:
         """Describe the loss, the layers that cause the loss, and the remedy."""
@@ -316,8 +315,6 @@ class QualityLoss(Frozen):
         if self.left is None or self.share_left is None:
             return f"{text}."
         left = f"a loss of {max(0.0, self.share_left):.1%}" if in_percent else f"{self.metric} at {self.left:.3g}"
-        if self.refused:
-            return f"{text}. Keeping them float would leave {left}, but {self.refused}."
         if self.share_left > UNHELPFUL * self.share:
             return f"{text}. Keeping them float would still leave {left}; `nightquant sensitivity` ranks all layers."
         text += f". Keep them float: exclude = {json.dumps(self.exclude)}, which leaves {left}"

@@ -6,27 +6,18 @@ import datetime as dt
 import json
 import os
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
+from collections.abc import Callable, Iterable
 from getpass import getuser
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 import click
-from pydantic import BaseModel
-from rich.console import Console
+from pydantic import TypeAdapter
 
-from flows.reporter import reporter_for
 from flows.settings import load_settings
 from storage.results import PROFILES
 from storage.root import set_cache_folder
 
-if TYPE_CHECKING:
-    from tasks.job import Progress
-
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 FILE = click.Path(path_type=Path, dir_okay=False)
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -48,12 +39,6 @@ def _night(context: click.Context, parameter: click.Parameter, value: str | None
         ) from error
 
 
-def _reason(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if not value.strip():
-        raise click.BadParameter('the reason is empty; give a reason, for instance --reason "worse on our traffic"')
-    return value
-
-
 def _by(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
     if value:
         return value
@@ -61,14 +46,6 @@ def _by(context: click.Context, parameter: click.Parameter, value: str | None) -
         return getuser()
     except (KeyError, OSError):  # a user id does not always have a user name, for example in a container
         return f"uid {os.getuid()}"
-
-
-def _age(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.timedelta | None:
-    if value is None:
-        return None
-    if not (match := re.fullmatch(r"([1-9]\d{0,5})([smhd])", value)):
-        raise click.BadParameter(f"{value!r} is not a duration; write a duration such as 30s, 90m, 26h or 2d")
-    return dt.timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 # The command receives ``--store`` as ``store: str``; if the option is absent, the settings supply the store.
@@ -93,13 +70,14 @@ by_option = click.option(
 )
 
 
-def workloads_option(help: str, metavar: str = "NAME|FILE.toml") -> Callable[[Function], Function]:  # noqa: A002
-    """Add ``--workload``, which the command receives as ``workload: tuple[str, ...]``."""
-    return click.option("--workload", "-w", multiple=True, metavar=metavar, help=help)
-
-
-# If the option is absent, the command receives an empty tuple, which means every built-in workload.
-workload_option = workloads_option("Use this workload, given by name or as a TOML file; repeatable.")
+# The command receives ``workload: tuple[str, ...]``; an empty tuple means every built-in workload.
+workload_option = click.option(
+    "--workload",
+    "-w",
+    multiple=True,
+    metavar="NAME|FILE.toml",
+    help="Use this workload, given by name or as a TOML file; repeatable.",
+)
 # The command receives ``workload: str``.
 one_workload_option = click.option(
     "--workload",
@@ -108,16 +86,8 @@ one_workload_option = click.option(
     metavar="NAME|FILE.toml",
     help="Use this workload, given by name or as a TOML file.",
 )
-
-
-def recipes_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
-    """Add ``--recipe``, which the command receives as ``recipe: tuple[str, ...]``; an empty tuple means all recipes."""
-    return click.option("--recipe", "-r", multiple=True, metavar="NAME", help=help)
-
-
-recipe_option = recipes_option("Use only this recipe; repeatable.")
-# The command receives ``recipe: str``; ``""`` means the first suitable recipe.
-one_recipe_option = click.option("--recipe", "-r", default="", metavar="NAME", help="Use this recipe.")
+# The command receives ``recipe: tuple[str, ...]``; an empty tuple means all recipes.
+recipe_option = click.option("--recipe", "-r", multiple=True, metavar="NAME", help="Use only this recipe; repeatable.")
 
 
 def night_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
@@ -127,12 +97,7 @@ def night_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - c
 
 def reason_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
     """Add the required option ``--reason``, which the command receives as ``reason: str``."""
-    return click.option("--reason", required=True, callback=_reason, help=help)
-
-
-def age_option(name: str, *, help: str, default: str | None = None) -> Callable[[Function], Function]:  # noqa: A002
-    """Add an option such as ``--max-age 26h``; its value is a `datetime.timedelta`, or None if the option is absent."""
-    return click.option(name, metavar="AGE", callback=_age, default=default, show_default=True, help=help)
+    return click.option("--reason", required=True, help=help)
 
 
 def format_option(*formats: str) -> Callable[[Function], Function]:
@@ -148,19 +113,7 @@ def format_option(*formats: str) -> Callable[[Function], Function]:
 
 def print_json(document: object) -> None:
     """Print a document as JSON; the document may contain Pydantic models, data classes, dates and paths."""
-    click.echo(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False, default=_as_json))
-
-
-def _as_json(value: object) -> object:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, dt.date):  # includes datetime
-        return value.isoformat()
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON; convert the value to text")
+    click.echo(TypeAdapter(Any).dump_json(document, indent=1))
 
 
 def toml(value: object) -> str:
@@ -195,13 +148,3 @@ def print_tracebacks(tracebacks: Iterable[str]) -> None:
     if context is not None and context.find_root().obj is True:
         for text in dict.fromkeys(tracebacks):
             click.echo(text, err=True)
-
-
-@contextmanager
-def progress_of(label: str) -> Iterator[Progress]:
-    """Show a command's progress on standard error."""
-    with reporter_for(Console(stderr=True)) as reporter:
-        began = time.monotonic()
-        reporter.started(label)
-        yield lambda done, total, unit="": reporter.progressed(label, done, total, unit)
-        reporter.finished(label, time.monotonic() - began)

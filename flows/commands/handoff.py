@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +23,7 @@ from storage.bundles import BundleStore
 from storage.copies import export_bundle
 from storage.errors import BundleError, StoreError
 from storage.pointer import CURRENT, Pointer, read_current
-from storage.seal import MANIFEST, SUMS, check_sums, read_file
+from storage.seal import SUMS, check_sums, read_file
 from storage.signing import read_public_key
 from tasks.bundle.verify import VerificationReport
 from tasks.bundle.verify import verify as verify_bundle
@@ -73,12 +72,9 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
 @workload_argument
 @click.argument("version", required=False)
 @click.option("--history", is_flag=True, help="Show the workload's promotions and rollbacks as JSON.")
-@format_option("text", "json")
 @store_option
-def show(workload: str, version: str | None, history: bool, format: str, store: str) -> None:
+def show(workload: str, version: str | None, history: bool, store: str) -> None:
     """Show the model card of WORKLOAD's current bundle, or of the bundle VERSION.
-
-    The JSON output also contains the manifest and the history.
 
     \b
     Example:
@@ -87,18 +83,12 @@ def show(workload: str, version: str | None, history: bool, format: str, store: 
     """
     bundles = BundleStore(store)
     chosen = bundles.require(workload, version)
-    pointer = bundles.pointer(workload)
-    switches = {} if pointer is None else pointer.model_dump(mode="json", exclude_none=True)
     if history:
-        print_json(switches)
+        pointer = bundles.pointer(workload)
+        print_json({} if pointer is None else pointer.model_dump(mode="json", exclude_none=True))
         return
     folder = bundles.local_folder(workload, chosen)
-    sums = check_sums(folder)
-    card, document = (read_file(folder, name, sums).decode() for name in ("MODEL_CARD.md", MANIFEST))
-    if format == "json":
-        print_json({"version": chosen, "card": card, "manifest": json.loads(document), "current": switches})
-        return
-    click.echo(card)
+    click.echo(read_file(folder, "MODEL_CARD.md", check_sums(folder)))
 
 
 @command.command()
@@ -106,9 +96,8 @@ def show(workload: str, version: str | None, history: bool, format: str, store: 
 @click.argument("version")
 @reason_option("Record this reason in the history.")
 @by_option
-@format_option("text", "json")
 @store_option
-def promote(workload: str, version: str, reason: str, by: str, format: str, store: str) -> None:
+def promote(workload: str, version: str, reason: str, by: str, store: str) -> None:
     """Make VERSION the current bundle of WORKLOAD, even if VERSION was withdrawn.
 
     The replaced bundle is not withdrawn. A later run replaces VERSION only if another candidate is clearly better,
@@ -120,7 +109,7 @@ def promote(workload: str, version: str, reason: str, by: str, format: str, stor
     """
     bundles = BundleStore(store, load_settings().signer())
     before = bundles.pointer(workload)
-    _show_switch(before, bundles.promote_by_hand(workload, version, by=by, reason=reason), format)
+    _show_switch(before, bundles.promote_by_hand(workload, version, by=by, reason=reason))
 
 
 @command.command()
@@ -129,11 +118,8 @@ def promote(workload: str, version: str, reason: str, by: str, format: str, stor
 @click.option("--from", "replacing", metavar="VERSION", help="Withdraw this bundle, but only if it is current.")
 @reason_option("Record this reason in the history.")
 @by_option
-@format_option("text", "json")
 @store_option
-def rollback(
-    workload: str, version: str | None, replacing: str | None, reason: str, by: str, format: str, store: str
-) -> None:
+def rollback(workload: str, version: str | None, replacing: str | None, reason: str, by: str, store: str) -> None:
     """Make an earlier bundle of WORKLOAD current again.
 
     The command withdraws the replaced bundle, and later runs do not promote a withdrawn bundle. To make a withdrawn
@@ -147,16 +133,16 @@ def rollback(
     """
     bundles = BundleStore(store, load_settings().signer())
     before = bundles.pointer(workload)
-    _show_switch(before, bundles.roll_back(workload, version, by=by, reason=reason, replacing=replacing), format)
+    _show_switch(before, bundles.roll_back(workload, version, by=by, reason=reason, replacing=replacing))
 
 
-def _show_switch(before: Pointer | None, pointer: Pointer, format: str) -> None:
+def _show_switch(before: Pointer | None, pointer: Pointer) -> None:
     if before is not None and pointer.history == before.history:
         change = "nothing was changed" if pointer == before else "only its signature was renewed"
         click.echo(f"The bundle {pointer.version} is already current; {change}.", err=True)
-    lines = [f"{pointer.workload}: the current version is {pointer.version}."]
-    lines += [f"Withdrawn: {', '.join(pointer.withdrawn)}."] if pointer.withdrawn else []
-    print_result(format, pointer.model_dump(mode="json", exclude_none=True), lines)
+    click.echo(f"{pointer.workload}: the current version is {pointer.version}.")
+    if pointer.withdrawn:
+        click.echo(f"Withdrawn: {', '.join(pointer.withdrawn)}.")
 
 
 @command.command()
@@ -169,9 +155,8 @@ def _show_switch(before: Pointer | None, pointer: Pointer, format: str) -> None:
     help="Write the zip file to this path (default: WORKLOAD-VERSION.zip).",
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-@format_option("text", "json")
 @store_option
-def export(workload: str, version: str | None, output: Path | None, force: bool, format: str, store: str) -> None:
+def export(workload: str, version: str | None, output: Path | None, force: bool, store: str) -> None:
     """Write WORKLOAD's current bundle, or the bundle VERSION, to a zip file.
 
     \b
@@ -183,7 +168,7 @@ def export(workload: str, version: str | None, output: Path | None, force: bool,
     name = f"{workload}-{chosen}"
     target = output or Path(f"{name}.zip")
     export_bundle(bundles.local_folder(workload, chosen), target, name=name, overwrite=force)
-    print_result(format, {"workload": workload, "version": chosen, "file": target}, [str(target)])
+    click.echo(target)
 
 
 @command.command()
@@ -249,9 +234,8 @@ def _lines(report: VerificationReport) -> Iterator[str]:
 @command.command()
 @workload_argument
 @click.argument("version", required=False)
-@format_option("text", "json")
 @store_option
-def sign(workload: str, version: str | None, format: str, store: str) -> None:
+def sign(workload: str, version: str | None, store: str) -> None:
     """Sign WORKLOAD's current bundle, or the bundle VERSION, with the key in NIGHTQUANT_SIGNING_KEY.
 
     The command verifies the bundle and signs it. If the bundle is current, the command also signs current.json. Use
@@ -272,7 +256,5 @@ def sign(workload: str, version: str | None, format: str, store: str) -> None:
             hint="Restore the bundle from a backup, or promote another bundle.",
         )
     signed = bundles.sign(workload, chosen, report.sha256sums)
-    state = {"workload": workload, "version": chosen, "sha256sums": report.sha256sums, "is_current": signed is not None}
     current = "" if signed is None else ", which is current"
-    line = f"{workload}: signed {chosen}{current}; SHA256SUMS has the digest {report.sha256sums}."
-    print_result(format, state, [line])
+    click.echo(f"{workload}: signed {chosen}{current}; SHA256SUMS has the digest {report.sha256sums}.")

@@ -12,24 +12,15 @@ from typing import Any
 import click
 from pydantic import JsonValue
 
-from flows.commands import FILE, format_option, print_json, print_tracebacks, store_flag, store_option, toml
-from flows.commands.setup import print_preview
-from flows.draft import (
-    SECTIONS,
-    Asked,
-    sections,
-    whole,
-    with_strict_gate,
-    without_obstacles,
-)
-from flows.sampled import compared
-from flows.trial import Run, built, running
+from flows.commands import FILE, print_tracebacks, store_flag, store_option, toml
+from flows.commands.setup import print_preview, warnings_about
+from flows.draft import SECTIONS, Asked, sections, whole, with_strict_gate, without_obstacles
+from flows.trial import Run, built, compared, running
 from storage.digest import JsonObject
 from storage.errors import ConfigurationError
 from tasks.results import CandidatePreview, Preview
 from tasks.stages import propose
 from tasks.workload import Workload, validated
-from tasks.workload.base import REFERENCE
 
 _LONGEST_VALUE = 300  # number of characters of a chosen value that are printed
 
@@ -45,12 +36,6 @@ def _arguments(context: click.Context, parameter: click.Parameter, value: tuple[
         except ValueError:
             found[name] = text
     return found
-
-
-def _reference(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if value and not re.match(REFERENCE, value):
-        raise click.BadParameter(f"{value!r} is not module:callable or module:Class.method")
-    return value
 
 
 @click.command()
@@ -74,12 +59,9 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
     "--collate",
     default="",
     metavar="MODULE:CALLABLE",
-    callback=_reference,
     help="Collate samples into batches with this callable.",
 )
-@click.option(
-    "--train", default="", metavar="MODULE:CALLABLE", callback=_reference, help="Train the model with this callable."
-)
+@click.option("--train", default="", metavar="MODULE:CALLABLE", help="Train the model with this callable.")
 @click.option(
     "--train-argument", "train_arguments", multiple=True, metavar="NAME=VALUE", callback=_arguments,
     help="Pass this argument to the training callable; repeatable.",
@@ -102,9 +84,8 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 @click.option(
     "-o", "--output", type=FILE, help="Write the workload to this file (default: a file named after the model)."
 )
-@format_option("text", "json")
 @store_option
-def command(model: str, output: Path | None, format: str, store: str, **options: Any) -> int:
+def command(model: str, output: Path | None, store: str, **options: Any) -> int:
     """Run a model on its data, and write a workload file for the model.
 
     The command looks for modules in the workload file's folder, then in the current folder. The workload file omits
@@ -133,10 +114,10 @@ def command(model: str, output: Path | None, format: str, store: str, **options:
             f"{path} cannot be written, because the folder {folder} does not exist.", hint="Create the folder first."
         )
     with running(store) as run:
-        return _write(path, Asked(model=model, folder=folder, **options), run, format, store)
+        return _write(path, Asked(model=model, folder=folder, **options), run, store)
 
 
-def _write(path: Path, asked: Asked, run: Run, format: str, store: str) -> int:
+def _write(path: Path, asked: Asked, run: Run, store: str) -> int:
     """Write a workload file after a trial of the model; if the model does not work, print the problems instead."""
     document = whole(re.sub(r"[^a-z0-9.-]+", "-", path.stem.lower()), sections(asked))
     proposal = run(propose, f"{path}: running the model", validated(path, document))
@@ -163,16 +144,11 @@ def _write(path: Path, asked: Asked, run: Run, format: str, store: str) -> int:
             new.write_text(render(document, validated(path, document), found, reasons), encoding="utf-8")
             new.replace(path)
     finally:
-        _report(path, document, found, reasons, format, store)
+        _report(path, document, found, reasons, store)
     return 0
 
 
-def _report(
-    path: Path, document: JsonObject, found: Preview, reasons: Mapping[str, str], format: str, store: str
-) -> None:
-    if format == "json":
-        print_json({"file": path, "chosen": reasons, **found.model_dump(mode="json")})
-        return
+def _report(path: Path, document: JsonObject, found: Preview, reasons: Mapping[str, str], store: str) -> None:
     print_preview(found.model_copy(update={"problems": ()}))
     for place, reason in reasons.items():
         section, _, key = place.partition(".")
@@ -224,12 +200,4 @@ def _section(name: str, keys: Mapping[str, object], reasons: Mapping[str, str]) 
 def _remarks(tried: CandidatePreview) -> Iterator[str]:
     if tried.obstacle:
         yield f"Left out, {tried.candidate}: {tried.obstacle.partition(chr(10))[0]}"
-    if tried.loss is not None:
-        yield f"{tried.candidate} {tried.loss.describe()}"
-    if tried.undecided:
-        yield f"{tried.candidate}: {tried.undecided}"
-    if tried.uncompared:
-        yield f"{tried.candidate} was not compared with the float model: {tried.uncompared}"
-    left = [f"{module.module or 'the model'} ({module.type})" for module in tried.coverage if not module.quantized]
-    if left and len(left) < len(tried.coverage):
-        yield f"Stays float with {tried.candidate.partition('/')[2]}: {', '.join(left[:5])}{', …' if left[5:] else ''}"
+    yield from warnings_about(tried)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from collections.abc import Callable
 from datetime import date
-from typing import TypeVar
+from functools import partial
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import httpx
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
@@ -20,18 +26,25 @@ from flows.commands import (
     store_option,
     workload_option,
 )
-from flows.commands.flow_runs import exit_code_of, outcome_of
-from flows.console import new_console, night_lines, outcomes_of_run, shown_path
-from flows.execution.server import require_api
+from flows.console import new_console, night_lines, shown_path
+from flows.execution.server import ServerGoneError, prefect_api, require_api, server_gone
+from flows.execution.signals import Terminated, unwinding_on_sigterm
+from flows.reporter import reporter_for
 from flows.request import NightlyRequest, NightSummary
-from flows.settings import Settings, load_settings
+from flows.settings import Settings, children_inherit, load_settings
 from storage.results.query import open_catalog, rows_of
 from storage.root import check_writable
+from tasks.refs import Frozen
 
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
+T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., object])
+_SERVER = "Prefect's server"
 
 
-def run_options(command: Command) -> Command:
+def _run_options(command: Command) -> Command:
     """Add the options for the contents of runs."""
     for option in (profile_option, store_option, recipe_option, workload_option):
         command = option(command)
@@ -39,7 +52,7 @@ def run_options(command: Command) -> Command:
 
 
 @click.command()
-@run_options
+@_run_options
 @click.option("--workers", type=click.IntRange(min=1), help="Run up to this many stages at once.")
 @night_option("Record the run under this date (default: today).")
 @format_option("text", "json")
@@ -92,8 +105,8 @@ def _run(request: NightlyRequest, settings: Settings, *, as_json: bool) -> int:
 
 
 def _show(console: Console, summary: NightSummary) -> None:
-    outcomes = outcomes_of_run(summary.store, summary.run_id)
     with open_catalog(summary.store) as connection:
+        outcomes = rows_of(connection, "from outcomes_of([$run]) order by workload, rank", run=summary.run_id)
         query = "from nights_on($night) where run_id = $run"
         nights = rows_of(connection, query, night=summary.night, run=summary.run_id)
     for line in night_lines(outcomes, nights):
@@ -112,16 +125,11 @@ def _show(console: Console, summary: NightSummary) -> None:
 
 
 @click.command()
-@run_options
+@_run_options
 @click.option("--cron", default="0 2 * * *", show_default=True, help="Start runs on this cron schedule.")
 @click.option("--timezone", default="Etc/UTC", show_default=True, help="Interpret --cron in this time zone.")
 def serve(
-    workload: tuple[str, ...],
-    recipe: tuple[str, ...],
-    store: str,
-    profile: str | None,
-    cron: str,
-    timezone: str,
+    workload: tuple[str, ...], recipe: tuple[str, ...], store: str, profile: str | None, cron: str, timezone: str
 ) -> None:
     """Serve the nightly-quantization/served deployment from this process until you stop the command.
 
@@ -139,3 +147,58 @@ def serve(
     from flows.nightly import serve as serve_flow  # imports Prefect
 
     serve_flow(request, cron, timezone)
+
+
+def exit_code_of(run: Callable[[], int], *, debug: bool) -> int:
+    """Call `run` and return its exit code; if a signal arrives or Prefect's server stops, print a one-line message."""
+    if debug:
+        os.environ |= {"PREFECT_LOGGING_LEVEL": "DEBUG", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "DEBUG"}
+    try:
+        # Remove the signing key from the environment, because Prefect's server and the workers do not need it.
+        with unwinding_on_sigterm(), children_inherit(NIGHTQUANT_SIGNING_KEY=None):
+            return run()
+    except ServerGoneError as error:
+        if debug:
+            raise
+        click.echo(f"nightquant: {error}", err=True)
+        sys.stdout.flush()
+        # On a normal exit, Prefect's client would try for minutes to send its events to the stopped server.
+        os._exit(error.exit_code)
+    except (Terminated, KeyboardInterrupt) as stop:
+        return stopped_by(signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
+
+
+def stopped_by(number: signal.Signals) -> int:
+    """Print that a signal stopped the command, and return the exit code."""
+    click.echo(
+        f"nightquant: Stopped by {number.name}. To continue, run the command again; finished artifacts are reused.",
+        err=True,
+    )
+    return 128 + number
+
+
+def outcome_of(expected: type[T], flow: str, request: Frozen, settings: Settings, console: Console) -> T:
+    """Run a flow (``module:name``), and return the flow's result."""
+    with reporter_for(console) as reporter:
+        reporter.started(_SERVER)
+        with prefect_api(
+            settings.server_startup_timeout_s, reporter.noted, meanwhile=partial(resolve_name, flow)
+        ) as server_s:
+            reporter.finished(_SERVER, server_s)
+            # Import the flow only after the server's URL is set, because Prefect reads its settings on import.
+            run_flow: Callable[..., State[Any]] = resolve_name("flows.execution.context:run_flow")
+            try:
+                state = run_flow(resolve_name(flow), request, settings, reporter)
+                outcome = state.result(raise_on_failure=False)
+            except httpx.TransportError as error:
+                raise server_gone(error) from error
+    if isinstance(outcome, httpx.TransportError):
+        raise server_gone(outcome) from outcome
+    if isinstance(outcome, BaseException):
+        raise outcome
+    if not isinstance(outcome, expected):
+        raise click.ClickException(
+            f"The flow run ended in the unexpected state {state.name}: {state.message}. "
+            "To see Prefect's log, repeat the command with --debug."
+        )
+    return outcome

@@ -15,7 +15,6 @@ from prefect.events.actions import ActionTypes, CallWebhook, SendNotification
 from prefect.events.schemas.automations import Automation, AutomationCore, EventTrigger, Posture
 from prefect.exceptions import ObjectNotFound
 
-from flows.commands import format_option, print_result
 from flows.execution.server import require_api
 from flows.settings import Settings, load_settings
 from storage.errors import ConfigurationError
@@ -49,8 +48,7 @@ def command() -> None:
 
 
 @command.command()
-@format_option("text", "json")
-def install(format: str) -> None:
+def install() -> None:
     """Install or update the automations, and enable disabled automations.
 
     \b
@@ -59,13 +57,13 @@ def install(format: str) -> None:
     """
     with _automations() as automations:
         automations.install()
-        _show(automations.standings(), format)
+        for name, text in automations.standings().items():
+            click.echo(f"{name:14}{text}")
 
 
 @command.command()
-@format_option("text", "json")
 @click.pass_context
-def check(context: click.Context, format: str) -> None:
+def check(context: click.Context) -> None:
     """Show each automation as installed, missing, disabled or outdated; exit with code 1 unless all are installed.
 
     \b
@@ -74,15 +72,12 @@ def check(context: click.Context, format: str) -> None:
     """
     with _automations() as automations:
         standings = automations.standings()
-    _show(standings, format)
+    for name, text in standings.items():
+        click.echo(f"{name:14}{text}")
     good = set(standings.values()) == {"installed"}
     if not good:
         click.echo("Some alerts will not be sent. Run: nightquant operations install", err=True)
     context.exit(0 if good else 1)
-
-
-def _show(standings: Mapping[str, str], format: str) -> None:
-    print_result(format, {"automations": standings}, (f"{name:14}{text}" for name, text in standings.items()))
 
 
 @contextmanager

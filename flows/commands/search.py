@@ -1,27 +1,40 @@
-"""``nightquant search``: search for one workload's best recipes, and print the recipes and all trials."""
+"""``nightquant search``, ``sensitivity`` and ``generate``: work with the recipes of one workload."""
 
 from __future__ import annotations
 
 import re
 import signal
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from flows.commands import format_option, one_workload_option, store_option, toml
-from flows.commands.flow_runs import exit_code_of, outcome_of, stopped_by
-from flows.console import WIDTH, new_console, plain_table, ratio_within, shortened, wrapped
-from flows.request import SearchRequest, SearchResult
+from flows.commands.nightly import exit_code_of, outcome_of, stopped_by
+from flows.console import WIDTH, new_console, new_table, plain_table, ratio_within, shortened, wrapped
+from flows.reporter import reporter_for
+from flows.request import NightlyRequest, SearchRequest, SearchResult
 from flows.settings import Settings, load_settings
+from storage.artifacts import ArtifactStore
+from storage.errors import ConfigurationError
 from storage.humanize import size
 from storage.root import check_writable
+from tasks.extensions import METHODS
+from tasks.job import Workspace
 from tasks.search.space import adopt
 from tasks.search.trial import Trial
+from tasks.stages import obtain, prepare
 from tasks.workload import Workload
 from tasks.workload.recipe import Recipe
+
+if TYPE_CHECKING:
+    from tasks.sensitivity import KeepEffect
 
 _NAMES = 3  # maximum number of trials to name per reason
 
@@ -37,7 +50,7 @@ _NAMES = 3  # maximum number of trials to name per reason
 )
 @format_option("text", "json")
 @click.pass_obj
-def command(debug: bool, workload: str, store: str, budget: float | None, format: str) -> int:
+def search(debug: bool, workload: str, store: str, budget: float | None, format: str) -> int:
     """Search for one workload's best recipes within a time budget, and keep all results in the store.
 
     Press Control-C to stop and see the best recipes so far. To continue a stopped search with the rest of its budget,
@@ -102,9 +115,8 @@ def _reasons(trials: Sequence[Trial]) -> Iterator[Text]:
     explained = [trial for trial in trials if trial.reason and (trial.outcome == "dropped" or not trial.drop)]
     for _, group in groupby(sorted(explained, key=kind), key=kind):
         alike = list(group)
-        names = ", ".join(trial.name for trial in alike[:_NAMES]) + (
-            f" and {len(alike) - _NAMES} more" if len(alike) > _NAMES else ""
-        )
+        names = ", ".join(trial.name for trial in alike[:_NAMES])
+        names += f" and {len(alike) - _NAMES} more" if len(alike) > _NAMES else ""
         example = "" if len({trial.reason for trial in alike}) == 1 else "for example, "
         yield from wrapped("–", f"{names}: {example}{alike[0].reason}")
 
@@ -134,3 +146,116 @@ def _recipe_lines(recipe: Recipe) -> Iterator[str]:
     yield "[[recipe]]"
     for key, value in (keys | recipe.model_dump(mode="json", exclude_defaults=True)).items():
         yield f"{key} = {toml(value)}"
+
+
+@click.command()
+@one_workload_option
+@click.option("--recipe", "-r", default="", metavar="NAME", help="Use this recipe.")
+@click.option("--words", default=1000, show_default=True, metavar="N", help="Sample this many words.")
+@click.option("--temperature", default=1.0, show_default=True, metavar="T", help="Sample at this temperature.")
+@click.option("--seed", default=0, show_default=True, metavar="N", help="Sample the words with this random seed.")
+@store_option
+def generate(workload: str, recipe: str, words: int, temperature: float, seed: int, store: str) -> None:
+    """Sample text from a word language model; if the model is not in the store, train and quantize it first.
+
+    \b
+    Example:
+      nightquant generate --workload word-lm --words 200 --temperature 0.8
+      nightquant generate --workload word-lm --recipe dynamic-int8
+    """
+    from tasks.generate import generate as sample  # imports torch
+
+    chosen = _workload(workload)
+    floats_first = sorted(chosen.recipe, key=lambda item: item.method != "none")
+    item = _recipe(chosen, recipe, floats_first)
+    with _workspace(store, f"{chosen.name} · {item.name}: preparing") as workspace:
+        text = sample(chosen, item, workspace, words=words, temperature=temperature, seed=seed)
+    for piece in text:
+        click.echo(piece, nl=False)
+    click.echo()
+
+
+@click.command()
+@one_workload_option
+@click.option("--recipe", "-r", default="", metavar="NAME", help="Use this recipe.")
+@click.option(
+    "--keep",
+    default="0,1,2,4",
+    show_default=True,
+    metavar="K,…",
+    help="Evaluate the model with the K noisiest layers kept in float, for each K in this list; an empty list "
+    '("") shows only the ranking.',
+)
+@store_option
+def sensitivity(workload: str, recipe: str, keep: str, store: str) -> None:
+    """Rank the quantized layers by the noise that each layer adds to its output; build missing artifacts first.
+
+    \b
+    Example:
+      nightquant sensitivity --workload resnet18
+      nightquant sensitivity --workload resnet18 --recipe static-int8 --keep 0,1,2
+    """
+    from tasks.sensitivity import keep_effects  # imports torch
+    from tasks.sensitivity import sensitivity as rank
+
+    chosen = _workload(workload)
+    able = [item for item in chosen.recipe if METHODS[item.method].quantizes]
+    quantizing = _recipe(chosen, recipe, able, "quantizing recipe")
+    try:
+        counts = tuple(sorted({int(part) for part in keep.split(",") if part.strip()}))
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{keep!r} is not a list of whole numbers; write a list such as 0,1,2", param_hint="--keep"
+        ) from error
+    label = f"{chosen.name} · {quantizing.name}"
+    with _workspace(store, f"{label}: sensitivity") as workspace:
+        job = obtain(workspace, chosen, prepare(workspace, chosen))
+        ranking = rank(job, quantizing, workspace)
+        effects = keep_effects(job, quantizing, ranking, counts, workspace)
+    title = f"{label}: noise added by each quantized layer, worst first"
+    table = new_table(title, "rank", "module", "type", "SQNR (dB)", right=("rank", "SQNR (dB)"))
+    for layer in ranking:
+        table.row(layer.rank, layer.module, layer.type, f"{layer.sqnr_db:.1f}")
+    Console().print(table)
+    if effects:
+        Console().print(_effects(effects))
+
+
+def _effects(effects: Sequence[KeepEffect]) -> Table:
+    metric, quality = effects[0].quality_metric, effects[0].float_quality
+    numbers = ("kept", metric, "vs. float", "size (MB)")
+    title = f"Worst layers kept in float ({metric} of the float model: {quality:.4g})"
+    table = new_table(title, "kept", "modules", *numbers[1:], right=numbers)
+    for effect in effects:
+        change = f"{effect.quality - effect.float_quality:+.3g}"
+        size = f"{effect.size_bytes / 1e6:.2f}"
+        table.row(effect.kept, ", ".join(effect.modules) or "-", f"{effect.quality:.4g}", change, size)
+    return table
+
+
+def _workload(name: str) -> Workload:
+    (workload,) = NightlyRequest(workloads=(name,)).load_workloads()
+    return workload
+
+
+def _recipe(workload: Workload, name: str, recipes: Sequence[Recipe], what: str = "recipe") -> Recipe:
+    """Return the named recipe, or the first recipe if `name` is empty."""
+    by_name = {recipe.name: recipe for recipe in recipes}
+    name = name or next(iter(by_name), "")
+    if name not in by_name:
+        raise ConfigurationError(
+            f'Workload "{workload.name}" has no {what} "{name}".', hint=f"Use one of these: {', '.join(by_name)}."
+        )
+    return by_name[name]
+
+
+@contextmanager
+def _workspace(store: str, label: str) -> Iterator[Workspace]:
+    """Provide a workspace that shows its progress on standard error."""
+    with reporter_for(Console(stderr=True)) as reporter:
+        began = time.monotonic()
+        reporter.started(label)
+        yield Workspace(
+            ArtifactStore(store), lambda done, total, unit="": reporter.progressed(label, done, total, unit)
+        )
+        reporter.finished(label, time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""``nightquant workloads``, ``config`` and ``doctor``: show or check the workloads, the settings and the host."""
+"""``nightquant workloads``, ``config``, ``doctor`` and ``store``: check the workloads, settings, host and store."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from rich.text import Text
 from flows.commands import format_option, print_json, print_tracebacks, store_option, workload_option
 from flows.console import new_table
 from flows.request import NightlyRequest
-from flows.sampled import compared
 from flows.settings import Settings, load_settings, source_of
-from flows.trial import built, running
-from storage.errors import NightquantError
+from flows.trial import built, compared, running
+from storage.check import check as check_store
+from storage.errors import NightquantError, StoreError
+from storage.gc import collect
 from storage.humanize import plural
+from storage.results.compact import compact as compact_store
+from storage.root import StoreRoot
 from tasks.libraries import LibraryError
 from tasks.refs import in_words
 from tasks.results import CandidatePreview, Preview
@@ -119,15 +122,19 @@ def preview_lines(result: Preview) -> Iterator[Text]:
             yield from (Text(f"      stays float: {line}") for line in in_words(candidate.coverage))
         for note in candidate.built.notes if candidate.built else ():
             yield Text(f"      {note}")
-        if candidate.loss is not None:
-            yield Text(f"  ! {candidate.candidate} {candidate.loss.describe()}", style="yellow")
-        if candidate.undecided:
-            yield Text(f"  ! {candidate.candidate}: {candidate.undecided}", style="yellow")
-        if candidate.uncompared:
-            why = f"was not compared with the float model: {candidate.uncompared}"
-            yield Text(f"  ! {candidate.candidate} {why}", style="yellow")
+        yield from (Text(f"  ! {warning}", style="yellow") for warning in warnings_about(candidate))
     for problem in result.problems:
         yield Text(f"  ✗ {problem}", style="red")
+
+
+def warnings_about(candidate: CandidatePreview) -> Iterator[str]:
+    """Describe a candidate's loss on a sample, and why the loss or the gate's decision is unknown."""
+    if candidate.loss is not None:
+        yield f"{candidate.candidate} {candidate.loss.describe()}"
+    if candidate.undecided:
+        yield f"{candidate.candidate}: {candidate.undecided}"
+    if candidate.uncompared:
+        yield f"{candidate.candidate} was not compared with the float model: {candidate.uncompared}"
 
 
 def _fitting(reasons: Mapping[str, str]) -> str:
@@ -145,8 +152,7 @@ def _candidate(candidate: CandidatePreview) -> str:
 
 
 @click.command()
-@format_option("table", "json")
-def config(format: str) -> None:
+def config() -> None:
     """Show every setting with its value and its source, but hide secrets.
 
     \b
@@ -155,9 +161,6 @@ def config(format: str) -> None:
       NIGHTQUANT_STORE=/srv/nightquant nightquant config
     """
     values = load_settings().model_dump(mode="json")
-    if format == "json":
-        print_json(values)
-        return
     title = "Settings (flag beats NIGHTQUANT_… variable beats nightquant.toml)"
     table = new_table(title, "setting", "value", "from", "meaning")
     for name, field in Settings.model_fields.items():
@@ -193,3 +196,97 @@ def doctor(context: click.Context, store: str, format: str) -> None:
         Console().print(table)
         click.echo("No problems found." if good else "Follow the advice on each problem.")
     context.exit(0 if good else 1)
+
+
+@click.group()
+def store() -> None:
+    """Check, compact or clean the store.
+
+    \b
+    Examples:
+      nightquant store check
+      nightquant store compact
+      nightquant store gc --keep-nights 30 --dry-run
+    """
+
+
+@store.command()
+@store_option
+@click.pass_context
+def check(context: click.Context, store: str) -> None:
+    """Check every results file and artifact, and list each problem with its remedy.
+
+    The exit code is 1 if the check finds a problem.
+
+    \b
+    Example:
+      nightquant store check --store s3://bucket/nightquant
+    """
+    root = StoreRoot.of(store)
+    # A mistyped location would pass the check.
+    if not any(root.list(folder) for folder in ("results", "artifacts", "handoff")):
+        raise StoreError(
+            f"There is no store at {root.url}: the location does not contain results, artifacts or bundles.",
+            hint="Give the path or URL of the store with --store.",
+        )
+    checked = check_store(root)
+    for problem in checked.problems:
+        click.echo(f"{problem.where} {problem.what}.\n    {problem.remedy}")
+    found = plural(len(checked.problems), "problem") if checked.problems else "no problems"
+    click.echo(f"{checked.results_files} results files and {checked.artifacts} artifacts in {store}: {found}.")
+    context.exit(1 if checked.problems else 0)
+
+
+@store.command()
+@store_option
+def compact(store: str) -> None:
+    """Merge each finished month's results files and rebuild the catalog, without stopping readers or writers.
+
+    A compaction also deletes the small files of months that were compacted at least twelve hours earlier.
+
+    \b
+    Example:
+      nightquant store compact
+    """
+    result = compact_store(store)
+    for month in result.written:
+        click.echo(f"compacted {month}")
+    for month in result.retired:
+        click.echo(f"deleted the small files of {month}")
+    counts = f"{plural(len(result.written), 'month')} written, {len(result.retired)} swapped in"
+    click.echo(f"{counts}, {result.files_removed} small files deleted.")
+
+
+@store.command()
+@click.option(
+    "--keep-nights",
+    type=click.IntRange(1),
+    default=30,
+    show_default=True,
+    metavar="N",
+    help="Keep the artifacts of the latest N nights.",
+)
+@click.option("--dry-run", is_flag=True, help="List the files that would be removed, but do not remove them.")
+@store_option
+def gc(keep_nights: int, dry_run: bool, store: str) -> None:
+    """Remove artifacts that are not used by any bundle or by the latest N nights.
+
+    If the store is on an object store, the command also cleans this host's cache. Run the command on each host.
+
+    If a run is active, the command removes nothing and exits with code 4. --dry-run works even during a run.
+
+    \b
+    Example:
+      nightquant store gc --keep-nights 30 --dry-run
+    """
+    result = collect(store, keep_nights, dry_run=dry_run)
+    removed = f"{'would be ' * dry_run}removed"
+    for entry in result.removed:
+        click.echo(f"{entry.kind} {entry.digest[:12]} ({entry.size / 1e6:.1f} MB)")
+    click.echo(
+        f"{len(result.removed)} artifacts and {len(result.leftovers)} left-over files {removed} "
+        f"({result.bytes_freed / 1e6:.1f} MB); {result.kept} artifacts kept."
+    )
+    if StoreRoot.of(store).local is None:
+        size = sum(entry.size for entry in result.cached)
+        click.echo(f"In this host's cache: {plural(len(result.cached), 'file')} {removed} ({size / 1e6:.1f} MB).")

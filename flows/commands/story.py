@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from flows.commands import format_option, print_json, store_flag, store_option, workload_argument
+from flows.commands.status import has_results
 from flows.console import became, faster, marked_lines, metric_of, plain_table, signed
-from flows.overview import has_results
 from storage.bundles import BundleStore
 from storage.errors import ConfigurationError
 from storage.humanize import MISSING, moment, ratio, size
@@ -29,23 +29,18 @@ _SHOWN_LAYERS = 5
 # night's row describes the candidate with the best decision and rank. The row of a bundle that stayed current contains
 # measurements of the bundle's own files or of an identical candidate.
 _HISTORY = """
-select workload, night, rows.run_id, recipe, runtime, rows.candidate, status, speedup, speedup_low, speedup_high,
-    caches, cold_speedup, cold_speedup_low, cold_speedup_high,
-    deciding_speedup, deciding_speedup_low, deciding_speedup_high, size_bytes, size_ratio,
-    quality_metric, quality_difference, quality_difference_low, quality_difference_high,
+select rows.* exclude (became), came.version as bundle_version,
     came.outcome = 'kept' and (setting = 'incumbent' or rows.candidate = came.candidate) as incumbent_stays,
-    case when incumbent_stays then 'promote' else decision end as decision,
-    case when incumbent_stays then 'stays' else became end as became,
-    came.version as bundle_version,
+    case when incumbent_stays then 'stays' else rows.became end as became,
     case when incumbent_stays then came.why else rows.why end as reason
 from (select * exclude (incumbent_stays) from outcomes_on(null::date, nights := $nights)) as rows
 join nights_on(null::date, nights := $nights) as came using (workload, night)
 where workload = $workload and (rows.decision is not null or incumbent_stays)
 qualify row_number() over (
-    partition by workload, night
+    partition by night
     order by incumbent_stays desc, list_position(['promote', 'pass', 'hold'], rows.decision) nulls last, setting, rank
 ) = 1
-order by workload, night desc
+order by night desc
 """
 
 _LAYERS = """
@@ -80,13 +75,12 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Current:
-    """A workload's current bundle, its latest switch, and the gate's decision and rules from the manifest."""
+    """A workload's current bundle, its latest switch, and the outcomes of the gate's rules."""
 
     version: str
     candidate: str
     size_bytes: int | None
     switch: Switch
-    decision: Row
     rules: tuple[Row, ...]
     recipe: Row
 
@@ -145,14 +139,11 @@ def _bundle(current: Current | None) -> Iterator[object]:
         yield Text("  none: no candidate has been promoted yet")
         return
     switch = current.switch
-    action = {"promote": "promoted", "promote-by-hand": "promoted by hand", "rollback": "rolled back to"}[switch.action]
     table = plain_table("", "")
     table.row("  candidate", f"{current.candidate}, {size(current.size_bytes)}")
     table.row("  version", current.version)
-    table.row("  since", f"{moment(switch.at)}, {action} by {switch.by}")
+    table.row("  since", f"{moment(switch.at)}, {switch.action} by {switch.by}")
     table.row("  why", switch.reason)
-    if switch.reason != current.decision["reason"]:
-        table.row("  its night", current.decision["reason"])
     for rule in current.rules:
         table.row("  rule", _rule(rule))
     yield table
@@ -173,14 +164,12 @@ def _nights(nights: Sequence[Row]) -> Iterator[object]:
     # Show each candidate's name as a heading, because the name is too wide for the table.
     for name, rows in groupby(nights, key=_candidate):
         yield Text(f"  {name}")
-        group = list(rows)
-        # Omit the column if no night in the group has timings with cold caches.
-        speeds = ("faster", "cold") if any(number(row, "cold_speedup") for row in group) else ("faster",)
-        numbers = (*speeds, "quality", "smaller")
+        numbers = ("faster", "quality", "smaller")
         table = plain_table("  night", *numbers, "decision", "bundle", right=numbers)
-        for row in group:
-            rest = (signed(number(row, "quality_difference")), ratio(number(row, "size_ratio")), became(row))
-            table.row(f"  {row['night']}", *_speeds(row)[: len(speeds)], *rest, row["bundle_version"] or MISSING)
+        for row in rows:
+            change, smaller = signed(number(row, "quality_difference")), ratio(number(row, "size_ratio"))
+            version = row["bundle_version"] or MISSING
+            table.row(f"  {row['night']}", faster(row), change, smaller, became(row), version)
         yield table
     newest = nights[0] if nights else {}
     if newest.get("reason"):
@@ -204,14 +193,12 @@ def _layers(content: Story, store: str) -> Iterator[object]:
 
 
 def _executed(executed: Sequence[Row]) -> Iterator[object]:
-    """Show each candidate's int8 instructions and share of operator time spent in int8, followed by all warnings."""
-    table = plain_table("  candidate", "int8", "by", right=("int8",))
+    """Show the share of operator time spent in int8 and the instructions of each candidate, then all warnings."""
+    table = plain_table("  candidate", "int8", "instructions", right=("int8",))
     warnings: list[str] = []
     for row in executed:
         if share := number(row, "int8_time_share"):
-            kinds = [kind.split()[0] for kind in str(row["instructions"] or "").split(", ") if kind]
-            by = ", ".join(kind for kind in kinds if kind not in ("other", "float")) or MISSING
-            table.row(f"  {_candidate(row)}", f"{share:.0%}", by)
+            table.row(f"  {_candidate(row)}", f"{share:.0%}", row["instructions"] or MISSING)
         warnings += [f"  {_candidate(row)}: {warning}" for warning in str(row["doubts"]).splitlines()]
         if why := _unknown_reason(row):
             warnings.append(f"  {_candidate(row)}: unknown: {why}")
@@ -236,13 +223,6 @@ def _recipe(recipe: Row) -> Iterator[object]:
 
 def _candidate(row: Row) -> str:
     return f"{row['recipe']}/{row['runtime']}"
-
-
-def _speeds(row: Row) -> tuple[str, str]:
-    """Format the speed-ups with warm and cold caches; add the interval only to the speed-up that the gate uses."""
-    if row["caches"] == "cold":
-        return ratio(number(row, "speedup")), faster(row)
-    return faster(row), ratio(number(row, "cold_speedup"))
 
 
 def story(place: str, workload: str, nights: int) -> Story:
@@ -270,8 +250,7 @@ def _current(bundles: BundleStore, workload: str) -> Current | None:
         return None
     folder = bundles.local_folder(workload, pointer.version)
     manifest = read_manifest(folder, check_sums(folder))
-    gate, recipe, runtime = dict(manifest["gate"]), manifest["recipe"], manifest["model"]["runtime"]
-    rules = tuple(gate.pop("rules"))
+    recipe, runtime = manifest["recipe"], manifest["model"]["runtime"]
     digest = manifest["sources"]["quantized"]
     sizes = [row.get("size_bytes") for row in manifest["measurements"] if row.get("artifact_digest") == digest]
     return Current(
@@ -279,7 +258,6 @@ def _current(bundles: BundleStore, workload: str) -> Current | None:
         candidate=f"{recipe['name']}/{runtime}",
         size_bytes=next(iter(sizes), None),
         switch=pointer.history[-1],
-        decision=gate,
-        rules=rules,
+        rules=tuple(manifest["gate"]["rules"]),
         recipe=recipe,
     )

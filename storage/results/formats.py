@@ -103,13 +103,6 @@ def _encoded(lines: Iterable[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _markdown(rows: pa.Table) -> bytes:
-    text = grid(rows)
-    rule = ["---:" if number else "---" for number in text.numeric]
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in text.cells]
-    return _encoded(f"| {' | '.join(row)} |" for row in [text.names, rule, *cells])
-
-
 def _csv(rows: pa.Table) -> bytes:
     names, values = _values(rows)
     buffer = io.StringIO()
@@ -136,7 +129,6 @@ FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
     "table": _table,
     "csv": _csv,
     "json": _json,
-    "markdown": _markdown,
     "parquet": _parquet,
 }
 

@@ -6,12 +6,6 @@ import pytest
 from flows.cli import main
 
 
-def _run(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "flows", *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=120
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("modules", ["flows.nightly, flows.search_recipes", "flows.commands.setup"])
 def test_a_run_and_the_commands_that_only_read_start_without_torch(modules):
@@ -22,7 +16,8 @@ def test_a_run_and_the_commands_that_only_read_start_without_torch(modules):
 
 @pytest.mark.slow
 def test_an_unknown_workload_is_one_message_and_exit_code_2(tmp_path):
-    done = _run("nightly", "--workload", "nope", "--store", str(tmp_path / "store"), cwd=tmp_path)
+    command = [sys.executable, "-m", "flows", "nightly", "--workload", "nope", "--store", "store"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 2
     assert done.stderr.startswith('nightquant: Unknown workload "nope".')
     assert "Traceback" not in done.stderr
@@ -38,10 +33,9 @@ def test_a_wrong_date_says_what_is_expected(capsys):
 
 
 @pytest.mark.slow
-def test_a_store_that_cannot_be_written_is_refused_before_anything_runs(tmp_path):
-    blocker = tmp_path / "file"
-    blocker.write_text("in the way")
-    done = _run("nightly", "--store", str(blocker / "store"), cwd=tmp_path)
-    assert done.returncode == 2
-    assert "Cannot write to the store" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_store_that_cannot_be_written_is_refused_before_anything_runs(tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SystemExit) as ended:
+        main(["nightly", "--store", str(tmp_path / "file" / "store")])
+    assert ended.value.code == 2
+    assert "Cannot write to the store" in capsys.readouterr().err

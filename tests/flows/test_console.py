@@ -46,16 +46,6 @@ def printed(rows: list[dict[str, Any]], **night: Any) -> list[str]:
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-@pytest.mark.slow
-def test_what_was_skipped_is_said_once_with_its_reason() -> None:
-    missing = {"became": "skipped", "why": "build: The runtime needs a package.", "deciding_speedup": None}
-    lines = printed([BASELINE, row("int8", **missing), row("half", **missing)])
-    assert [line for line in lines if "skipped" in line] == [
-        "– half/torchscript, int8/torchscript skipped: build: The runtime needs a"
-    ]
-    assert not [line for line in lines if "int8/torchscript  " in line]
-
-
 def test_the_winner_is_marked_the_numbers_are_aligned_and_the_reason_follows() -> None:
     slower = row(
         "float16", "hold", "min_speedup requires 1.5, but the measured value is uncertain", **faster(1.2, 1.1, 1.3)
@@ -88,22 +78,22 @@ def test_without_a_winner_the_nearest_and_its_reason_are_shown() -> None:
     assert "→ the current bundle stays; the closest candidate is" in printed(rows, outcome="kept")[-3]
 
 
-def test_a_failure_is_said_once_however_many_candidates_it_cost_with_its_first_line() -> None:
+@pytest.mark.parametrize("outcome", ["failed", "skipped"])
+def test_a_failure_is_said_once_however_many_candidates_it_cost_with_its_first_line(outcome: str) -> None:
     why = "checkpoint: cannot read [/data/x]: bad value\nand twenty lines more"
-    lines = printed([row(recipe, "failed", why) for recipe in ("float", "int8", "half")])
+    lines = printed([row(recipe, outcome, why) for recipe in ("float", "int8", "half")])
     text = " ".join(line.removeprefix("✗").strip() for line in lines)
     assert text.count("cannot read [/data/x]: bad value") == 1
     assert "twenty" not in text
-    assert "float/torchscript, half/torchscript, int8/torchscript failed: checkpoint:" in text
+    assert f"float/torchscript, half/torchscript, int8/torchscript {outcome}: checkpoint:" in text
     assert 'nightquant query "from failures"' in text
 
 
-@pytest.mark.parametrize("recipe", [LONG, "a"])
-def test_nothing_is_wider_than_80_columns_and_no_name_loses_its_end(recipe: str) -> None:
+def test_nothing_is_wider_than_80_columns_and_no_name_loses_its_end() -> None:
     reason = "max_quality_drop allows 0.5, but the measured value is uncertain (interval: 0.2 to 0.7); " * 3
-    lines = printed([row(recipe, "hold", reason, quality_difference=-123.456), BASELINE])
+    lines = printed([row(LONG, "hold", reason, quality_difference=-123.456), BASELINE])
     assert max(map(len, lines)) <= 80
-    assert sum(line.count(recipe[-8:] + "/torchscript") for line in lines) >= 1
+    assert sum(line.count(LONG[-8:] + "/torchscript") for line in lines) >= 1
 
 
 def test_a_night_that_is_decided_with_cold_caches_says_so() -> None:

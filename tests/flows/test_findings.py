@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from flows.findings import look_back, reported
-from storage.results.catalog import CATALOG, refresh
 from storage.results.writer import ResultsStore
-from tests.storage.results.rows import measurement, trial, write_night
+from tests.storage.results.rows import baseline, measurement, trial, write_night
 
 DAY = date(2026, 3, 1)
 
@@ -21,18 +20,7 @@ def absences(root: Path, night: date, *, is_everything: bool = True) -> tuple[st
 
 def record(root: Path, night: date, workloads: list[str]) -> None:
     run_id = f"r{night:%Y%m%d}"
-    now = datetime(night.year, night.month, night.day, 3, tzinfo=UTC)
-    results = ResultsStore(root)
-    common = {"run_id": run_id, "night": night, "profile": "quick"}
-    rows = [
-        common
-        | {"workload": name, "recipe": "int8", "runtime": "eager", "setting": "primary", "threads": 1}
-        | {"batch_size": 1, "status": "ok", "measured_at": now}
-        for name in workloads
-    ]
-    results.append("measurements", rows, run_id, now)
-    run = common | {"started_at": now, "finished_at": now, "status": "completed", "workloads": len(workloads)}
-    results.append("runs", [run | {"candidates_ok": 1, "candidates_failed": 0}], run_id, now)
+    write_night(root, night, [baseline(run_id, night, workload=name) for name in workloads], run_id)
 
 
 def test_missed_nights_and_workloads_that_are_gone_are_told(tmp_path: Path):
@@ -50,8 +38,6 @@ def test_missed_nights_and_workloads_that_are_gone_are_told(tmp_path: Path):
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """Four nights, the last of which lacks a candidate that was there before."""
-    from tests.storage.results.rows import baseline
-
     for day in range(3):
         write_night(tmp_path, DAY + timedelta(day))
     write_night(tmp_path, DAY + timedelta(3), [baseline("last", DAY + timedelta(3))], "last")
@@ -63,15 +49,6 @@ LAST = DAY + timedelta(3)
 
 def found(store: Path) -> list[str]:
     return [each.kind for each in look_back(str(store), LAST, {"word-lm"}, is_everything=True).comparison.findings]
-
-
-@pytest.mark.slow
-def test_what_was_recorded_counts_whatever_the_catalog_holds(store: Path) -> None:
-    assert found(store) == ["vanished"]
-    refresh(store)
-    (store / CATALOG).write_bytes(b"no catalog")
-    assert found(store) == ["vanished"]
-    assert (store / CATALOG).read_bytes() == b"no catalog"
 
 
 def test_a_run_of_some_recipes_reports_none_that_vanished(store: Path) -> None:

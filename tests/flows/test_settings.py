@@ -63,22 +63,15 @@ def test_another_task_runner_is_named_by_its_import_path():
             make_task_runner(load_settings(task_runner=wrong))
 
 
-@pytest.mark.slow
-def test_a_wrong_value_names_the_setting(monkeypatch):
+def test_wrong_values_and_unknown_keys_are_named(monkeypatch, tmp_path):
     monkeypatch.setenv("NIGHTQUANT_WORKERS", "none")
-    with pytest.raises(ConfigurationError, match="workers"):
-        load_settings()
-
-
-def test_an_unknown_key_of_the_file_is_refused(tmp_path):
     (tmp_path / "nightquant.toml").write_text('stoer = "typo"\n')
-    with pytest.raises(ConfigurationError, match="stoer"):
+    with pytest.raises(ConfigurationError, match=r"(?s)workers.*stoer|stoer.*workers"):
         load_settings()
 
 
 def test_secrets_are_not_shown(monkeypatch):
     monkeypatch.setenv("NIGHTQUANT_WEBHOOK_URL", "very-secret")
     settings = load_settings()
-    assert "very-secret" not in repr(settings)
-    assert "very-secret" not in settings.model_dump_json()
+    assert "very-secret" not in repr(settings) + settings.model_dump_json()
     assert settings.webhook_url.get_secret_value() == "very-secret"

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
-from flows.sampled import compared
-from flows.trial import Run, built
+from flows.trial import Run, built, compared
 from storage.artifacts import ArtifactStore
 from tasks.job import Workspace
 from tasks.results import Preview

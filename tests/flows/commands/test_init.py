@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import tomllib
 from collections.abc import Mapping
 from contextlib import nullcontext, redirect_stdout, suppress
@@ -26,10 +25,9 @@ from flows.commands import toml
 from flows.commands.init import command
 from flows.commands.setup import workloads
 from flows.draft import Asked, sections
-from storage.errors import ConfigurationError, StoreError
+from storage.errors import ConfigurationError
 from tasks.stages import evaluate
 from tasks.workload import read_workload
-from tests.documentation.pages import ROOT
 from tests.flows.trials import Before, runner
 from tests.tasks.domains.text_encoder.encoders import write_directory, write_table
 from tests.tasks.outliers import write_networks
@@ -155,19 +153,16 @@ def test_an_old_checkpoint_of_torchvisions_is_loaded(folder: Path) -> None:
         if not key.endswith("num_batches_tracked")
     }
     torch.save({"state_dict": state}, folder / "old.pth")
-    done = init("--model", "resnet18", "--checkpoint", "old.pth", "--data", "photos", "--format", "json")
+    done = init("--model", "resnet18", "--checkpoint", "old.pth", "--data", "photos")
     document = written(done, folder / "resnet18.toml")
     assert document["model"] == {"kind": "torchvision", "name": "resnet18"}
     assert document["checkpoint"] == {"kind": "uri", "uri": "old.pth"}
     classes = ["birds", "cats", "dogs"]
     keys = {"image_size": 40, "calibration": 10, "classes": classes}
     assert document["data"] == {"kind": "image-folder", "uri": "photos", **keys}
-    assert json.loads(done.stdout)["chosen"]["data.image_size"] == "40 of 40 images are 40 x 40"
-    assert json.loads(done.stdout)["inputs"] == "images float32 [1, 3, 40, 40]"
-    assert json.loads(done.stdout)["notes"] == [
-        'used the weights under "state_dict"',
-        "converted float16 values to float32",
-    ]
+    assert "Chose data.image_size = 40: 40 of 40 images are 40 x 40." in done.output
+    assert "images float32 [1, 3, 40, 40]" in done.output
+    assert 'used the weights under "state_dict"; converted float16 values to float32' in done.output
     refused = init("--model", "resnet81", "--checkpoint", "old.pth", "--data", "photos")
     assert 'init does not support the model "resnet81" (did you mean "resnet18"?)' in str(refused.exception)
 
@@ -203,20 +198,19 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch, before: Before | None = 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, StoreError])
 def test_an_interruption_leaves_the_file_with_the_estimates_so_far(
-    stop: type[BaseException], folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_networks(folder)
 
     def before(stage: object, label: str, args: tuple[Any, ...]) -> None:
         if stage is evaluate and args[1].name == "static-int8/torchscript":
-            raise stop("no more")
+            raise KeyboardInterrupt
 
     here(folder, monkeypatch, before)
     options = ("--model", "arrival_net:Net", "--data", "arrival_net:read", "--checkpoint", "planted.pth")
     out, code = StringIO(), None
-    with redirect_stdout(out), suppress(click.Abort, StoreError):
+    with redirect_stdout(out), suppress(click.Abort):
         code = command.main([*options, "-o", "net.toml", "--store", "store"], standalone_mode=False)
     assert code is None
     text = (folder / "net.toml").read_text(encoding="utf-8")
@@ -286,23 +280,6 @@ def test_data_that_init_does_not_know_are_refused_with_what_it_knows(folder: Pat
     done = init("--model", "tagging_model:Tagger", "--data", "nothing.txt")
     assert isinstance(done.exception, ConfigurationError)
     assert "module:callable, a .csv, .jsonl or .parquet file, or a folder" in str(done.exception)
-
-
-@pytest.mark.slow
-def test_the_examples_of_the_documentation_get_the_sections_that_they_have(folder: Path) -> None:
-    shutil.copy(ROOT / "docs" / "examples" / "power.py", folder)
-    rows = [{"wind": wind, "age": age, "power": power} for wind, age, power in ((3.5, 1, 0.1), (9.5, 2, 0.8)) * 30]
-    (folder / "power.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    options = ("--argument", "features=2", "--train", "power:train", "--data", "power.jsonl", "--target", "power")
-    document = written(init("--model", "power:build", *options), folder / "power.toml")
-    assert document["checkpoint"] == {"kind": "train", "train": "power:train"}
-    assert document["data"] == {
-        "kind": "jsonl",
-        "uri": "power.jsonl",
-        "features": ["wind", "age"],
-        "target": "power",
-    }
-    assert document["model"] == {"kind": "factory", "factory": "power:build", "arguments": {"features": 2}}
 
 
 @given(

@@ -36,20 +36,11 @@ SQL = "select recipe, night, speedup from trend order by recipe"
 
 
 @pytest.mark.slow
-def test_csv_json_and_markdown(store: Path) -> None:
-    assert (
-        ask(store, SQL, "--format", "csv").output
-        == "recipe,night,speedup\ndynamic,2026-03-01,2.0\nfloat,2026-03-01,1.0\n"
-    )
-    assert json.loads(ask(store, SQL, "--format", "json").output)[1] == {
-        "recipe": "float",
-        "night": "2026-03-01",
-        "speedup": 1.0,
-    }
-    assert ask(store, SQL, "--format", "markdown").output.splitlines()[:2] == [
-        "| recipe | night | speedup |",
-        "| --- | --- | ---: |",
-    ]
+def test_csv_and_json(store: Path) -> None:
+    csv = "recipe,night,speedup\ndynamic,2026-03-01,2.0\nfloat,2026-03-01,1.0\n"
+    assert ask(store, SQL, "--format", "csv").output == csv
+    second = {"recipe": "float", "night": "2026-03-01", "speedup": 1.0}
+    assert json.loads(ask(store, SQL, "--format", "json").output)[1] == second
 
 
 @pytest.mark.slow

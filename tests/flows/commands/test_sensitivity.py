@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flows.commands.models import sensitivity as command
+from flows.commands.search import sensitivity as command
 from storage.errors import ConfigurationError
 
 WORKLOAD = """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from flows.commands.store import command
+from flows.commands.setup import store as command
 from storage.errors import StoreError
 from storage.results.catalog import refresh
 from tests.storage.results.rows import write_night

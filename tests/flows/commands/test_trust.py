@@ -19,8 +19,7 @@ from flows.commands.handoff import command
 from storage.bundles import BundleStore
 from storage.errors import ConfigurationError
 from storage.pointer import read_current
-from storage.seal import SIGNATURE
-from tests.storage.bundle_files import key_file, promote, publish, signer_of
+from tests.storage.bundle_files import key_file, signer_of
 from tests.tasks.bundle.conftest import make
 
 pytestmark = pytest.mark.slow
@@ -32,17 +31,18 @@ def handoff(*arguments: str | Path) -> Result:
 
 @dataclass(frozen=True)
 class Mirror:
-    """What a mirror may serve of the workload ``tiny``: all of it was signed at some time, or is another's."""
+    """What a mirror may serve of the workload ``tiny``: the folders of two nights, both signed."""
 
-    first: Path  # the handed-over folder on the first night
-    second: Path  # and on the second
+    first: Path
+    second: Path
 
-    def verify(self, served: Path, *more: str | Path) -> dict[str, object]:
-        key = key_file().with_suffix(".pub")
-        done = handoff("verify", served, "-w", "tiny", "--public-key", key, "--format", "json", *more)
-        found: dict[str, object] = json.loads(done.output)
-        assert done.exit_code == (0 if found["ok"] else 1)
-        return found
+
+def verified(served: Path, *more: str | Path) -> dict[str, object]:
+    key = key_file().with_suffix(".pub")
+    done = handoff("verify", served, "-w", "tiny", "--public-key", key, "--format", "json", *more)
+    found: dict[str, object] = json.loads(done.output)
+    assert done.exit_code == (0 if found["ok"] else 1)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -68,15 +68,15 @@ def served(mirror: Mirror, tmp_path: Path) -> Callable[[Path], Path]:
 
 def test_what_was_true_yesterday_is_refused_once_today_was_seen(mirror: Mirror, tmp_path: Path):
     state = ("--state", tmp_path / "seen.json")
-    yesterday = mirror.verify(mirror.first, *state)
+    yesterday = verified(mirror.first, *state)
     # Today's was exported, and comes with a copy of the pointer.
     shown = handoff("show", "tiny", "--history", "--store", mirror.first.parent / "store").output
     (tmp_path / "current.json").write_text(shown)
     exported = Path(shutil.copytree(mirror.second / json.loads(shown)["version"], tmp_path / "exported"))
-    today = mirror.verify(exported, *state)
+    today = verified(exported, *state)
     assert (yesterday["ok"], today["ok"], today["signature"]) == (True, True, "valid")
     assert yesterday["version"] != today["version"]
-    put_back = mirror.verify(mirror.first, *state)
+    put_back = verified(mirror.first, *state)
     assert (put_back["stage"], "old copy" in str(put_back["problem"])) == ("pointer", True)
 
 
@@ -91,12 +91,6 @@ def test_the_model_cards_command_checks_the_signature(served: Callable[[Path], P
     assert subprocess.run(command, cwd=bundle, capture_output=True, check=False).returncode == 1
 
 
-def test_a_mirror_that_stands_still_is_found_out(mirror: Mirror, tmp_path: Path):
-    publish(BundleStore(tmp_path, signer_of(days=1e-9)), 1, "tiny")
-    frozen = mirror.verify(tmp_path / "handoff/tiny")
-    assert (frozen["stage"], "of tiny expired at" in str(frozen["problem"])) == ("pointer", True)
-
-
 def test_parts_of_different_bundles_are_no_bundle(mirror: Mirror, served: Callable[[Path], Path]):
     mixed = served(mirror.second)
     older, newer = (
@@ -105,12 +99,10 @@ def test_parts_of_different_bundles_are_no_bundle(mirror: Mirror, served: Callab
     )
     shutil.rmtree(mixed / newer)
     (mixed / older).rename(mixed / newer)
-    found = mirror.verify(mixed)
+    found = verified(mixed)
     assert (found["stage"], "which the signed current.json names" in str(found["problem"])) == ("signature", True)
     (mixed / newer / "model.ts").write_bytes((mirror.second / newer / "model.ts").read_bytes())
-    assert mirror.verify(mixed)["stage"] == "files"
-    shutil.rmtree(mixed / newer)
-    assert mirror.verify(mixed)["stage"] == "files"
+    assert verified(mixed)["stage"] == "files"
 
 
 @pytest.mark.parametrize(
@@ -127,21 +119,11 @@ def test_wrong_requests(arguments: tuple[str, ...], why: str, tmp_path: Path):
     assert done.exit_code == 2 or isinstance(done.exception, ConfigurationError)
 
 
-def test_a_person_vouches_for_a_store_from_before_the_key(
-    mirror: Mirror, served: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    folder = served(mirror.first).rename(tmp_path / "tiny")
-    (bundle,) = folder.glob("2026-*")
-    (bundle / SIGNATURE).unlink()
-    (folder / "current.json").unlink()
-    (tmp_path / "store" / "handoff").mkdir(parents=True)
-    folder.rename(tmp_path / "store" / "handoff" / "tiny")
-    promote(BundleStore(tmp_path / "store"), bundle.name, "tiny")
-    where = ("--store", str(tmp_path / "store"))
+def test_a_person_signs_the_current_bundle(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    where = ("--store", str(shutil.copytree(mirror.first.parent / "store", tmp_path / "store")))
     monkeypatch.delenv("NIGHTQUANT_SIGNING_KEY", raising=False)
     assert isinstance(handoff("sign", "tiny", *where).exception, ConfigurationError)
     monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", str(key_file()))
     signed = handoff("sign", "tiny", *where)
     assert "which is current; SHA256SUMS has the digest" in signed.output, signed.exception
-    pointer = tmp_path / "store/handoff/tiny/current.json"
-    assert read_current(pointer, "tiny", signer_of().key.public_key()).version == bundle.name
+    read_current(tmp_path / "store/handoff/tiny/current.json", "tiny", signer_of().key.public_key())

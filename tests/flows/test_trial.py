@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from flows.execution.workers import LostError
-from flows.sampled import compared, undecided
-from flows.trial import built
+from flows.trial import built, compared, undecided
 from storage.artifacts import ArtifactStore, artifacts_in
 from storage.root import StoreRoot
 from tasks.job import Workspace
@@ -74,7 +73,6 @@ def test_a_candidate_that_outliers_spoil_is_named_with_the_layer_behind_them(fol
         assert len(loss.layers) == 3
         assert loss.share_left is not None
         assert loss.share_left < 0.01
-        assert not loss.refused
     assert [found[name].loss.ranks_for for name in FOUND] == ["", "onnxruntime"]  # type: ignore[union-attr]
 
 
@@ -116,7 +114,7 @@ def test_a_float_model_no_better_than_a_constant_answer_is_reported_unless_its_w
 def tried(weights: Path) -> tuple[Workload, Preview]:
     """A trial before its comparisons."""
     planted = {"kind": "uri", "uri": str(weights / "planted.pth")}
-    asked = workload(weights, checkpoint=planted, gate={"min_size_ratio": 3.0, "max_quality_drop": 0.5})
+    asked = workload(weights, checkpoint=planted, gate={"max_quality_drop": 0.5})
     return asked, built(asked, runner(weights / "store"))
 
 
@@ -139,8 +137,7 @@ def test_a_candidate_that_is_too_slow_is_not_evaluated_and_one_that_is_slow_sees
     assert slow.samples == 64
     assert slow.comparison is not None
     assert slower.comparison is None
-    assert slower.uncompared.startswith("it takes 5 s per row, ")
-    assert slower.uncompared.endswith(" times as long as the float model")
+    assert slower.uncompared == "it takes 5 s per row"
 
 
 @pytest.mark.slow
@@ -153,18 +150,6 @@ def test_a_candidate_that_dies_costs_its_own_comparison_only(tried: tuple[Worklo
     assert found[FOUND[0]].uncompared.endswith("quality on 256 samples: the stage was stopped after 180 s")
     assert found[FOUND[0]].obstacle == ""
     assert found[FOUND[1]].loss is not None
-
-
-@pytest.mark.slow
-def test_layers_are_not_recommended_for_float_if_the_gate_would_refuse_the_size(
-    tried: tuple[Workload, Preview], weights: Path
-) -> None:
-    loss = ended(tried, weights, None)[FOUND[0]].loss
-    assert loss is not None
-    assert loss.share_left == pytest.approx(0, abs=0.01)
-    assert "the gate's min_size_ratio is 3" in loss.refused
-    assert "exclude =" not in loss.describe()
-    assert f"Keeping them float would leave a loss of 0.0%, but {loss.refused}." in loss.describe()
 
 
 @pytest.mark.parametrize(
