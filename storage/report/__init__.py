@@ -14,8 +14,17 @@ import jinja2
 
 from storage import humanize
 from storage.errors import ConfigurationError
-from storage.report.night import bounds_of, candidates_of, conditions_of, history_of, marks_of, outcomes_of, shown_of
-from storage.report.search import LOOKS, Search, searches_of
+from storage.report.night import (
+    Search,
+    bounds_of,
+    candidates_of,
+    conditions_of,
+    history_of,
+    marks_of,
+    outcomes_of,
+    searches_of,
+    shown_of,
+)  # fmt: skip
 from storage.results import Row
 from storage.results.query import open_catalog, rows_of
 from storage.results.regressions import Regression, compare_night
@@ -103,11 +112,9 @@ def _section(
     own = (str(row["name"]) for row in rows if row["setting"] == "incumbent" and outcome["outcome"] == "kept")
     current = next(own, str(outcome["candidate"] or ""))
     shown, bounds = shown_of(history, names), bounds_of(rows)
-    plots = dict.fromkeys(("quality", "history", "search"), "")
-    search = Search(trials, str(rows[0]["quality_metric"] or "quality"))
+    plots = {"quality": "", "history": ""}
     if _can_draw():
         plots = resolve_name("storage.report.plots:plots_of")(name, rows, marks, bounds, current, history, shown)
-        plots["search"] = resolve_name("storage.report.plots:search_plot")(f"{name}: the search", search)
     return {
         "name": name,
         "outcome": outcome,
@@ -118,8 +125,7 @@ def _section(
         "history": history,
         "shown": shown,
         "plots": plots,
-        "search": search,
-        "looks": LOOKS,  # plot marks for the search's trials, keyed by outcome
+        "search": Search(trials, str(rows[0]["quality_metric"] or "quality")),
     }
 
 
