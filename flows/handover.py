@@ -10,8 +10,7 @@ from flows.execution.signals import attempt, reason
 from flows.request import SearchResult
 from storage.bundles import BundleStore
 from storage.errors import StoreError
-from storage.pointer import Pointer
-from storage.recovery import by_run
+from storage.pointer import Pointer, by_run
 from storage.results import Row
 from tasks.bundle.manifest import Provenance, Searched
 from tasks.bundle.package import BundleRef, content_of, withdrawn_contents

@@ -37,6 +37,11 @@ _PAUSE_S = 0.1
 _Decided = TypeVar("_Decided", bound="Pointer | None")
 
 
+def by_run(run_id: str) -> str:
+    """Return the ``by`` value that identifies a run in a pointer's history."""
+    return f"run {run_id}"
+
+
 class Switch(BaseModel):
     """A change of the current bundle: the new version, and the change's time, author and reason."""
 

@@ -14,8 +14,7 @@ from storage.bundles import BundleStore
 from storage.digest import digest_of, file_digest
 from storage.errors import BundleError
 from storage.humanize import minutes, plural
-from storage.pointer import Pointer
-from storage.recovery import by_run
+from storage.pointer import Pointer, by_run
 from storage.seal import MANIFEST, SIGNATURE, SUMS, check_manifest, write_sums
 from storage.signing import Signer
 from tasks.bundle.manifest import Provenance, manifest_of

@@ -13,7 +13,7 @@ from torchvision.datasets import VisionDataset
 
 from storage.digest import digest_of
 from storage.errors import ConfigurationError, InputError, did_you_mean
-from storage.remote import Broken, with_retries
+from storage.transfer import downloading
 from storage.transient import is_transient
 from tasks.data.picture_sets import Notes, Part, Quotas, prepare_pictures, training_quotas
 from tasks.data.pictures import Preprocessing, Split, UnreadableError
@@ -84,8 +84,9 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None
 
 def _make(kind: type[VisionDataset], data: TorchvisionDataset, **arguments: object) -> VisionDataset:
     try:
-        return with_retries(lambda: kind(**arguments))
-    except (Broken, RuntimeError, OSError) as error:
+        with downloading():
+            return kind(**arguments)
+    except (RuntimeError, OSError) as error:
         raise InputError(
             f'torchvision\'s data set "{data.name}" cannot be read from {data.root}: {error}.',
             hint="Put the data set's files into data.root, or set data.download = true and connect to a network.",

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchvision.models import WeightsEnum, get_weight
 
 from storage.errors import ConfigurationError, InputError
-from storage.remote import with_retries
+from storage.transfer import downloading
 from storage.transient import is_transient
 from tasks.data.pictures import Preprocessing
 from tasks.data.sections import Pictures
@@ -63,9 +63,8 @@ def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
     """Load published weights from torch.hub's folder, or download missing weights; omit the auxiliary heads."""
     try:
         # The file name contains the first digits of the file's SHA-256, which torch.hub checks after a download.
-        state = with_retries(
-            lambda: weights.get_state_dict(progress=False, check_hash=True, weights_only=True, map_location="cpu")
-        )
+        with downloading():
+            state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True, map_location="cpu")
     except Exception as error:  # torch's unpickler can raise any exception for a truncated file
         raise InputError(
             f"The weights {weights} could not be loaded from {weights.url}: {error}.",
