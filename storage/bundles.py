@@ -15,8 +15,7 @@ from storage import copies
 from storage.errors import BundleError, ConfigurationError, ConflictError
 from storage.pointer import VERSION, WORKLOAD, Action, Pointer, Pointers, Switch, location_of
 from storage.root import StoreRoot
-from storage.seal import SIGNATURE, SUMS, check_sums, parse_sums
-from storage.signing import Signer, signed_sums
+from storage.seal import SIGNATURE, SUMS, Signer, check_sums, parse_sums, signed_sums
 
 
 @dataclass(frozen=True)

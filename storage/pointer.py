@@ -22,7 +22,7 @@ from storage.errors import BundleError, ConfigurationError, ConflictError, Store
 from storage.local_root import LocalRoot
 from storage.locks import file_lock
 from storage.root import StoreRoot, check_writable
-from storage.signing import Signer, is_signed
+from storage.seal import Signer, is_signed
 
 Action = Literal["promote", "promote-by-hand", "rollback"]
 WORKLOAD = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")

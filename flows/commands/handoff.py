@@ -24,8 +24,7 @@ from storage.bundles import BundleStore
 from storage.copies import export_bundle
 from storage.errors import BundleError, StoreError
 from storage.pointer import CURRENT, Pointer, read_current
-from storage.seal import MANIFEST, SUMS, check_sums, read_file
-from storage.signing import read_public_key
+from storage.seal import MANIFEST, SUMS, check_sums, read_public_key
 from tasks.bundle.verify import VerificationReport
 from tasks.bundle.verify import verify as verify_bundle
 
@@ -93,8 +92,8 @@ def show(workload: str, version: str | None, history: bool, format: str, store: 
         print_json(switches)
         return
     folder = bundles.local_folder(workload, chosen)
-    sums = check_sums(folder)
-    card, document = (read_file(folder, name, sums).decode() for name in ("MODEL_CARD.md", MANIFEST))
+    check_sums(folder)
+    card, document = ((folder / name).read_text("utf-8") for name in ("MODEL_CARD.md", MANIFEST))
     if format == "json":
         print_json({"version": chosen, "card": card, "manifest": json.loads(document), "current": switches})
         return

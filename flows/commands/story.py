@@ -269,7 +269,8 @@ def _current(bundles: BundleStore, workload: str) -> Current | None:
     if pointer is None:
         return None
     folder = bundles.local_folder(workload, pointer.version)
-    manifest = read_manifest(folder, check_sums(folder))
+    check_sums(folder)
+    manifest = read_manifest(folder)
     gate, recipe, runtime = dict(manifest["gate"]), manifest["recipe"], manifest["model"]["runtime"]
     rules = tuple(gate.pop("rules"))
     digest = manifest["sources"]["quantized"]

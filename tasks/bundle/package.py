@@ -15,8 +15,7 @@ from storage.digest import digest_of, file_digest
 from storage.errors import BundleError
 from storage.humanize import minutes, plural
 from storage.pointer import Pointer, by_run
-from storage.seal import MANIFEST, SIGNATURE, SUMS, check_manifest, write_sums
-from storage.signing import Signer
+from storage.seal import MANIFEST, SIGNATURE, SUMS, Signer, check_manifest, write_sums
 from tasks.bundle.manifest import Provenance, manifest_of
 from tasks.bundle.origin import PROVENANCE, SBOM, installed_packages, provenance_of, sbom_of
 from tasks.bundle.verify import checker_source, packages_of, verify

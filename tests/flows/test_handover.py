@@ -17,8 +17,7 @@ from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
 from storage.results import TrialOrigin
-from storage.seal import SIGNATURE
-from storage.signing import Signer
+from storage.seal import SIGNATURE, Signer
 from tasks.bundle.manifest import Provenance, Searched
 from tasks.bundle.package import BundleRef, package
 from tasks.job import Job, Workspace

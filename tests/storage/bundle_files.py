@@ -14,8 +14,7 @@ from storage.bundles import BundleStore
 from storage.local_root import LocalRoot
 from storage.pointer import Pointer
 from storage.root import StoreRoot
-from storage.seal import SIGNATURE, write_sums
-from storage.signing import Signer
+from storage.seal import SIGNATURE, Signer, write_sums
 
 _KEYS = TemporaryDirectory(prefix="nightquant-keys-")
 
