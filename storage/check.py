@@ -102,8 +102,7 @@ def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
     sums: dict[str, str] = {}
     for location, files in folders.items():
         if f"{location}/{SUMS}" not in {entry.name for entry in files}:
-            # An upload to an object store writes ``SHA256SUMS`` last. Therefore, a recent folder without ``SHA256SUMS``
-            # may be an upload in progress.
+            # An upload to an object store writes ``SHA256SUMS`` last, so a recent folder may be an upload in progress.
             if root.local is not None or max(entry.modified for entry in files) < time.time() - _ABANDONED_S:
                 yield Problem(location, f"has no {SUMS}, so it is not a bundle", "Remove the folder.")
             continue

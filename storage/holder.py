@@ -1,7 +1,7 @@
 """Allow only one run at a time to use a store, and find and record runs that died.
 
 The kernel's lock decides which run may use a store, because the kernel releases the lock when its holder dies. The
-record next to the lock only names the holder. A holder that ends normally removes its own entry.
+record next to the lock only names the holder, and a holder that ends normally removes its own entry.
 
 On an object store, which many hosts may use, the holder also needs a lease. See Gray and Cheriton, "Leases: an
 efficient fault-tolerant mechanism for distributed file cache consistency", SOSP 1989. A running holder renews the lease

@@ -14,9 +14,8 @@ from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[impor
 from s3fs import S3FileSystem
 from s3fs.core import S3_RETRYABLE_ERRORS  # some of these errors derive from neither `OSError` nor botocore's errors
 
-from storage.errors import ConfigurationError, StoreError
+from storage.errors import ConfigurationError, StoreError, answer_of, is_transient
 from storage.root import Entry, Stamped, StoreRoot, unconditional
-from storage.transient import answer_of, is_transient
 
 _PIECE = 8 << 20
 

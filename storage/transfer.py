@@ -15,9 +15,8 @@ from urllib.parse import unquote, urlsplit
 import fsspec
 
 from storage.digest import file_digest
-from storage.errors import ConfigurationError, InputError, StoreError, first_line, shown
+from storage.errors import ConfigurationError, InputError, StoreError, first_line, is_transient, shown
 from storage.locks import passing_lock
-from storage.transient import is_transient
 
 _PIECE = 1 << 20
 _TIMEOUT_S = 30.0

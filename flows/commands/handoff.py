@@ -21,10 +21,9 @@ from flows.commands import (
 )
 from flows.settings import load_settings
 from storage.bundles import BundleStore
-from storage.copies import export_bundle
 from storage.errors import BundleError, StoreError
-from storage.pointer import CURRENT, Pointer, read_current
-from storage.seal import MANIFEST, SUMS, check_sums, read_public_key
+from storage.pointer import CURRENT, Pointer, location_of, read_current
+from storage.seal import MANIFEST, SUMS, check_sums, export_bundle, read_public_key
 from tasks.bundle.verify import VerificationReport
 from tasks.bundle.verify import verify as verify_bundle
 
@@ -59,7 +58,7 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
             "workload": entry.workload,
             "version": entry.version,
             "state": "current" if entry.is_current else "withdrawn" if entry.is_withdrawn else "",
-            "location": bundles.root.uri(entry.location),
+            "location": bundles.root.uri(location_of(entry.workload, entry.version)),
         }
         for entry in bundles.entries(workload)
     ]

@@ -12,9 +12,8 @@ from PIL import Image
 from torchvision.datasets import VisionDataset
 
 from storage.digest import digest_of
-from storage.errors import ConfigurationError, InputError, did_you_mean
+from storage.errors import ConfigurationError, InputError, did_you_mean, is_transient
 from storage.transfer import downloading
-from storage.transient import is_transient
 from tasks.data.picture_sets import Notes, Part, Quotas, prepare_pictures, training_quotas
 from tasks.data.pictures import Preprocessing, Split, UnreadableError
 from tasks.data.sections import TorchvisionDataset

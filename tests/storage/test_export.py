@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.copies import export_bundle
 from storage.errors import BundleError, ConfigurationError
-from storage.seal import SIGNATURE, check_sums
+from storage.seal import SIGNATURE, check_sums, export_bundle
 from tests.storage.bundle_files import fill
 
 

@@ -12,9 +12,8 @@ import fsspec
 import pytest
 
 from storage import transfer
-from storage.errors import ConfigurationError, InputError
+from storage.errors import ConfigurationError, InputError, is_transient
 from storage.transfer import downloading, fetch
-from storage.transient import is_transient
 from tests.storage.http_server import Site, serving
 
 CONTENT = bytes(range(256)) * 4000

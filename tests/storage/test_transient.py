@@ -15,8 +15,15 @@ import cloudpickle
 import httpx
 import pytest
 
-from storage.errors import InputError, NightquantError, QuantizationError, StoreError, unwritable
-from storage.transient import backoff_s, is_transient
+from storage.errors import (
+    InputError,
+    NightquantError,
+    QuantizationError,
+    StoreError,
+    backoff_s,
+    is_transient,
+    unwritable,
+)
 from tests.storage.http_server import Site, serving
 
 

@@ -8,9 +8,8 @@ import torchvision
 from torch import Tensor, nn
 from torchvision.models import WeightsEnum, get_weight
 
-from storage.errors import ConfigurationError, InputError
+from storage.errors import ConfigurationError, InputError, is_transient
 from storage.transfer import downloading
-from storage.transient import is_transient
 from tasks.data.pictures import Preprocessing
 from tasks.data.sections import Pictures
 from tasks.domains.image_classification import ClassifierSpec, ImageWorkload
