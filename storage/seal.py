@@ -73,7 +73,7 @@ def check_sums(folder: Path) -> str:
 
 
 def parse_sums(folder: object, content: bytes) -> dict[str, str]:
-    """Return the digests in `content`, the ``SHA256SUMS`` of the bundle in `folder`, keyed by file name."""
+    """Return the digests in the ``SHA256SUMS`` of the bundle in `folder`, keyed by file name."""
     matches = [_LINE.fullmatch(line) for line in content.decode("latin-1").splitlines(keepends=True)]
     if not matches or not all(matches):
         raise BundleError(

@@ -44,8 +44,7 @@ def fetch(
 ) -> Iterator[Source]:
     """Yield a `Source` for a file; remove the downloaded file if the block ends without an error.
 
-    The URI is a plain path or a URL that fsspec supports; an ``http://`` URL must refer to this host. A remote file
-    requires a SHA-256, and is downloaded to `folder`. Only one process at a time can download and use a remote file.
+    A remote file requires a SHA-256, and is downloaded to `folder`. Only one process at a time can use a remote file.
     """
     local = local_path(uri)
     if local is not None:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import resolve_name
 
 import duckdb
 import jinja2
@@ -24,7 +23,7 @@ from storage.report.night import (
     outcomes_of,
     searches_of,
     shown_of,
-)  # fmt: skip
+)
 from storage.results import Row
 from storage.results.query import open_catalog, rows_of
 from storage.results.regressions import Regression, compare_night
@@ -112,9 +111,14 @@ def _section(
     own = (str(row["name"]) for row in rows if row["setting"] == "incumbent" and outcome["outcome"] == "kept")
     current = next(own, str(outcome["candidate"] or ""))
     shown, bounds = shown_of(history, names), bounds_of(rows)
-    plots = {"quality": "", "history": ""}
+    pictures = {"quality": "", "history": ""}
     if _can_draw():
-        plots = resolve_name("storage.report.plots:plots_of")(name, rows, marks, bounds, current, history, shown)
+        from storage.report import plots  # matplotlib is optional
+
+        pictures = {
+            "quality": plots.quality_plot(f"{name}: speed-up against quality", rows, marks, bounds, current),
+            "history": plots.history_plot(f"{name}: speed-up over the nights", history, shown, marks),
+        }
     return {
         "name": name,
         "outcome": outcome,
@@ -124,7 +128,7 @@ def _section(
         "bounds": bounds,
         "history": history,
         "shown": shown,
-        "plots": plots,
+        "plots": pictures,
         "search": Search(trials, str(rows[0]["quality_metric"] or "quality")),
     }
 

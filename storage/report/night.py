@@ -186,7 +186,7 @@ _CAUSES = {
 
 @dataclass(frozen=True)
 class Event:
-    """A night's events as text; ``promoted`` lists candidates' names, and ``accepted`` lists acknowledged findings."""
+    """A night's events as text; ``accepted`` lists acknowledged findings."""
 
     night: dt.date
     changes: tuple[str, ...] = ()

@@ -75,29 +75,12 @@ _TICKS = 3.5
 Ends = tuple[float, float, float]  # a value and the ends of its interval
 
 
-def plots_of(
-    name: str,
-    rows: Sequence[Row],
-    marks: Mapping[str, Mark],
-    bounds: Mapping[str, float],
-    current: str,
-    history: History,
-    shown: Sequence[str],
-) -> dict[str, str]:
-    """Return a workload's plots as SVG, or ``""`` for a plot without data; `current` names the current bundle's row."""
-    return {
-        "quality": quality_plot(f"{name}: speed-up against quality", rows, marks, bounds, current),
-        "history": history_plot(f"{name}: speed-up over the nights", history, shown, marks),
-    }
-
-
 def quality_plot(
     title: str, rows: Sequence[Row], marks: Mapping[str, Mark], bounds: Mapping[str, float], current: str
 ) -> str:
     """Plot speed-up against quality difference with 95% intervals; return ``""`` if no candidate has both numbers.
 
-    For every metric, better candidates are farther up and to the right. `bounds` maps the gate's rules to numbers; only
-    bounds near the candidates are drawn. A ring marks the current bundle, whose row is named `current`.
+    For every metric, better candidates are farther up and to the right. A ring marks the row that is named `current`.
     """
     drawn = [row for row in rows if None not in (row["deciding_speedup"], row["quality_difference"])]
     if not drawn:

@@ -64,9 +64,7 @@ def test_a_complete_manifest_is_valid() -> None:
     "change",
     [
         several_files,
-        lambda document: document["model"].update(runtime="aot-inductor"),
         lambda document: document.update(measured_runtime="openvino", engine=None),
-        lambda document: document.update(engine="xnnpack"),
         lambda document: document["workload"].update(domain="text-encoder"),
         lambda document: document["recipe"].update(method="pt2e"),
         lambda document: document["resources"].update(tokenizer="tokenizer.json"),

@@ -19,23 +19,22 @@ from storage.errors import BundleError, ConflictError, StoreError
 from storage.pointer import Pointer
 from storage.root import StoreRoot, check_writable
 from storage.seal import check_sums
-from tests.storage.bundle_files import Elsewhere, publish, signer_of, version
+from tests.storage.bundle_files import publish, signer_of, version
 
 WORKLOAD = "word-lm"
 KEY, OTHER = signer_of(), signer_of("others")
 CURRENT = f"handoff/{WORKLOAD}/current.json"
 s3 = pytest.param("s3", marks=pytest.mark.server)
-remote_only = pytest.mark.parametrize("place", ["elsewhere", s3], indirect=True)
+s3_only = pytest.mark.parametrize("place", [s3], indirect=True)
 
 
 @pytest.fixture(params=["local", s3])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreRoot | str:
-    fixtures = {"elsewhere": "elsewhere_root", "s3": "s3_store"}
-    return str(tmp_path / "store") if request.param == "local" else request.getfixturevalue(fixtures[request.param])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "store") if request.param == "local" else request.getfixturevalue("s3_store")
 
 
 @pytest.fixture
-def bundles(place: StoreRoot | str) -> BundleStore:
+def bundles(place: str) -> BundleStore:
     """Two bundles, the second of them current."""
     found = BundleStore(place)
     for number in (1, 2):
@@ -44,14 +43,13 @@ def bundles(place: StoreRoot | str) -> BundleStore:
 
 
 @pytest.fixture
-def elsewhere(place: StoreRoot | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., BundleStore]:
+def elsewhere(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., BundleStore]:
     """Open the same store as another host does: with a cache, and so with locks, of its own."""
 
     def opened(*arguments: Any) -> BundleStore:
         with monkeypatch.context() as patched:
             patched.setenv("NIGHTQUANT_CACHE", str(tmp_path / "another host"))
-            again = Elsewhere(place.kept.local) if isinstance(place, Elsewhere) else place
-            found = BundleStore(again, *arguments)
+            found = BundleStore(place, *arguments)
             folder = found.root.lock_folder()
         monkeypatch.setattr(found.root, "lock_folder", lambda: folder)
         return found
@@ -81,10 +79,8 @@ def before_the_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[BundleStore, 
     """Let something happen between the request that reads a remote store's pointer and the one that replaces it."""
 
     def interleave(bundles: BundleStore, other: Callable[[], object]) -> None:
-        where: tuple[Any, str] = (bundles.root, "swap")
-        if not isinstance(bundles.root, Elsewhere):
-            where = (bundles.root._files, "pipe_file")  # type: ignore[attr-defined]
-        write, others = getattr(*where), iter([other])
+        files, others = bundles.root._files, iter([other])  # type: ignore[attr-defined]
+        write = files.pipe_file
 
         def written(path: str, *arguments: Any, **options: Any) -> Any:
             if path.endswith(CURRENT):
@@ -92,7 +88,7 @@ def before_the_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[BundleStore, 
                     first_time()
             return write(path, *arguments, **options)
 
-        monkeypatch.setattr(*where, written)
+        monkeypatch.setattr(files, "pipe_file", written)
 
     return interleave
 
@@ -158,10 +154,10 @@ def test_a_night_replaces_only_what_it_compared_its_choice_with(bundles: BundleS
     assert bundles.pointer(WORKLOAD) is None
 
 
-@remote_only
+@s3_only
 @pytest.mark.parametrize("other", ["roll back", "switch", "renewal"])
 def test_of_two_hosts_that_switch_at_once_the_second_changes_nothing(
-    other: str, place: StoreRoot | str, elsewhere: Callable[..., BundleStore], before_the_write: Callable[..., None]
+    other: str, place: str, elsewhere: Callable[..., BundleStore], before_the_write: Callable[..., None]
 ) -> None:
     bundles = BundleStore(place, KEY)
     for number in (1, 2):
@@ -185,7 +181,7 @@ def test_of_two_hosts_that_switch_at_once_the_second_changes_nothing(
 
 
 @pytest.mark.slow
-def test_a_night_renews_only_the_bundle_that_it_judged(place: StoreRoot | str) -> None:
+def test_a_night_renews_only_the_bundle_that_it_judged(place: str) -> None:
     bundles = BundleStore(place, KEY)
     for number in (1, 2):
         publish(bundles, number)
@@ -198,9 +194,9 @@ def test_a_night_renews_only_the_bundle_that_it_judged(place: StoreRoot | str) -
     assert bundles.pointer(WORKLOAD) != before
 
 
-@pytest.mark.parametrize("place", ["elsewhere"], indirect=True)
+@s3_only
 def test_a_person_but_no_night_goes_on_from_what_others_signed(
-    place: StoreRoot, elsewhere: Callable[..., BundleStore]
+    place: str, elsewhere: Callable[..., BundleStore]
 ) -> None:
     bundles, other = BundleStore(place, KEY), elsewhere(OTHER)
     for number in (1, 2):
