@@ -172,13 +172,8 @@ def kill_processes(processes: list[psutil.Process]) -> None:
 
 def require_whole(store: Path, before: Files, *, killed: bool) -> Files:
     """Give each file of each finished artifact; `RuntimeError` where one has changed or the store is not whole."""
-    # A night that is killed between a file of results and the catalog leaves the catalog of the one before it. A night
-    # that is killed between a switch and its row leaves the row to the next one.
-    problems = [
-        each
-        for each in check(store).problems
-        if not (killed and (each.where == CATALOG or "promotions has no row" in each.what))
-    ]
+    # A night that is killed between a file of results and the catalog leaves the catalog of the one before it.
+    problems = [each for each in check(store).problems if not (killed and each.where == CATALOG)]
     files = (path for path in (store / "artifacts").glob("*/[0-9a-f][0-9a-f]/*/**/*") if path.is_file())
     after = {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
     if problems or not before.items() <= after.items():

@@ -9,8 +9,7 @@ from functools import partial
 from flows.execution.signals import attempt, reason
 from storage.bundles import BundleStore
 from storage.errors import StoreError
-from storage.pointer import Pointer
-from storage.recovery import by_run
+from storage.pointer import Pointer, by_run
 from storage.results import Row
 from tasks.bundle.manifest import Provenance
 from tasks.bundle.package import BundleRef, content_of, withdrawn_contents

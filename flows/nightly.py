@@ -33,8 +33,7 @@ from flows.search import Search
 from flows.settings import load_settings
 from storage.bundles import BundleStore
 from storage.errors import ConfigurationError, NightRunningError, StoreError
-from storage.holder import HeldStore, Holder, hold
-from storage.recovery import record_dead_run, record_switch, unrecorded_switches
+from storage.holder import Holder, hold, record_dead_run
 from storage.results.baselines import Baseline, last_baselines
 from storage.results.catalog import refresh
 from storage.results.compact import compact
@@ -75,7 +74,8 @@ def nightly_quantization(
     night = Night.begin(request, settings, str(this_flow_run.id or ""), this_flow_run.run_count)
     try:
         with hold(night.store, Holder(night.info.run_id, night.flow_run_id)) as held:
-            _record_dead_runs(night, held)
+            for dead in held.dead:
+                night.attempt(f"recording the end of run {dead.run_id}", partial(record_dead_run, night.store, dead))
             end_dead_runs(held, night.flow_run_id)
             night.attempt(
                 "looking for runs that could not report their end",
@@ -111,16 +111,6 @@ def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
     # Unlike ``flow.serve``, which pickles the flow's function without the types of its parameters, import the flow in
     # each run's process.
     serve_in_order(deployment)
-
-
-def _record_dead_runs(night: Night, held: HeldStore) -> None:
-    """Record the missing bundle switches and the ends of earlier runs that died."""
-    for missing in night.attempt("looking for unrecorded switches", lambda: unrecorded_switches(night.store)) or ():
-        failed = attempt(f"recording that {missing.describe()}", partial(record_switch, night.store, missing))
-        result = "this run recorded that" if failed is None else f"that could not be recorded: {reason(failed)}"
-        night.remarks.append(f"{missing.describe()} and died; {result}")
-    for dead in held.dead:
-        night.attempt(f"recording the end of run {dead.run_id}", partial(record_dead_run, night.store, dead))
 
 
 def _carry_out(night: Night, reporter: Reporter) -> State[NightSummary]:
@@ -286,7 +276,6 @@ def _save_finished(night: Night, stop: BaseException, execution: Execution) -> N
         recordings: list[Callable[[], object]] = [
             *(partial(record, night.measured(workload.name), part=workload.name) for workload in night.workloads),
             *(partial(record, {"promotions": rows}, part=name) for name, rows in night.promotions.items()),
-            partial(_record_own_switches, night),
             partial(record, run),
             partial(refresh, night.store),
         ]
@@ -295,13 +284,6 @@ def _save_finished(night: Night, stop: BaseException, execution: Execution) -> N
         if not isinstance(stop, StoreError):
             for error in dict.fromkeys(reason(outcome) for outcome in outcomes if isinstance(outcome, Exception)):
                 execution.reporter.noted(f"Some of the run's results could not be recorded: {error}")
-
-
-def _record_own_switches(night: Night) -> None:
-    """Record the switches that this run made but did not record before it was stopped."""
-    for switch in unrecorded_switches(night.store):
-        if switch.run_id == night.info.run_id:
-            record_switch(night.store, switch)
 
 
 @flow(name="compact-results", description="Merge the small result files of finished months into one file per table.")

@@ -15,7 +15,7 @@ from storage.errors import ConfigurationError
 from storage.results import Profile
 
 if TYPE_CHECKING:
-    from storage.signing import Signer
+    from storage.seal import Signer
 
 
 class Settings(BaseSettings):
@@ -72,7 +72,7 @@ class Settings(BaseSettings):
 
     def signer(self) -> Signer | None:
         """Return the signer, or None if no key is set; raise `ConfigurationError` if the key is not a P-256 key."""
-        signer: Signer | None = resolve_name("storage.signing:Signer").of(self.signing_key, self.signature_days)
+        signer: Signer | None = resolve_name("storage.seal:Signer").of(self.signing_key, self.signature_days)
         return signer
 
     @classmethod

@@ -19,12 +19,11 @@ from flows.execution.context import current_execution, note
 from flows.execution.task_runners import require_fingerprint
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
-from storage.errors import MeasurementError, NightquantError
+from storage.errors import MeasurementError, NightquantError, is_transient
 from storage.report import write_report
 from storage.results import Row
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
-from storage.transient import is_transient
 from tasks import stages
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.bundle.manifest import Provenance

@@ -1,8 +1,4 @@
-"""The content-addressed artifact store: ``<root>/artifacts/<kind>/<digest[:2]>/<digest>/``.
-
-An artifact is an immutable folder that is published atomically. The file ``artifact.json`` lists all other files in the
-folder.
-"""
+"""The store of artifacts: immutable folders ``<root>/artifacts/<kind>/<digest[:2]>/<digest>/`` with a manifest."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ from pydantic import (
 from storage.digest import digest_of, file_digest
 from storage.errors import StoreError, unwritable, writing
 from storage.local_root import LocalRoot
-from storage.root import Entry, StoreRoot, cache_folder, why_unsafe
+from storage.root import Entry, StoreRoot, cache_folder, is_inside
 
 MANIFEST = "artifact.json"
 _KIND = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -42,8 +38,8 @@ _Sha256 = Annotated[str, StringConstraints(pattern=rf"^{_DIGEST.pattern}$")]
 
 
 def _check_relative(name: str) -> str:
-    if problem := why_unsafe(name):
-        raise ValueError(f"the name {name[:80]!r} is not allowed, because {problem}")
+    if not is_inside(name):
+        raise ValueError(f"the name {name[:80]!r} is not allowed")
     return name
 
 
@@ -87,10 +83,7 @@ class Artifact:
 
 
 class ArtifactStore:
-    """The artifacts in the store `place`; artifacts from an object store are copied to the local `root` folder.
-
-    Methods raise `StoreError` if the store cannot be read or written, or if an artifact is damaged.
-    """
+    """The artifacts in the store `place`; artifacts from an object store are copied to the local `root` folder."""
 
     def __init__(self, place: StoreRoot | Path | str) -> None:
         self._store = StoreRoot.of(place)
@@ -99,10 +92,7 @@ class ArtifactStore:
         self._copies = LocalRoot(self.root)
 
     def find(self, kind: str, digest: str) -> Path | None:
-        """Check and return an artifact's folder, or return None if the artifact does not exist.
-
-        The files of an object store are downloaded on first use.
-        """
+        """Fetch, check and return an artifact's folder, or return None if the artifact does not exist."""
         location = _location(kind, digest)
         if not self._store.exists(f"{location}/{MANIFEST}"):
             return None
@@ -117,7 +107,7 @@ class ArtifactStore:
         if folder is None:
             raise StoreError(
                 f"The store {self.place} has no {kind} artifact {digest[:12]}.",
-                hint="The artifact was removed after the build. Run nightquant nightly to build the artifact again.",
+                hint="Run nightquant nightly to build the artifact again.",
             )
         return folder
 
@@ -223,8 +213,7 @@ class ArtifactStore:
     def _damaged(self, location: str, problem: str) -> StoreError:
         return StoreError(
             f"The artifact {self._store.uri(location)} is damaged: {problem}.",
-            hint="Remove the artifact's folder, then run nightquant nightly to build the artifact again. To find other "
-            "damage, run: nightquant store check",
+            hint="Remove the artifact's folder, then run nightquant nightly to build the artifact again.",
         )
 
 

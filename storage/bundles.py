@@ -5,18 +5,20 @@ A bundle is published atomically. ``current.json`` is replaced atomically, after
 
 from __future__ import annotations
 
+import hashlib
+import shutil
+import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from storage import copies
-from storage.errors import BundleError, ConfigurationError, ConflictError
+from storage.errors import BundleError, ConfigurationError, ConflictError, writing
+from storage.local_root import LocalRoot
 from storage.pointer import VERSION, WORKLOAD, Action, Pointer, Pointers, Switch, location_of
-from storage.root import StoreRoot
-from storage.seal import SIGNATURE, SUMS, check_sums, parse_sums
-from storage.signing import Signer, signed_sums
+from storage.root import StoreRoot, cache_folder
+from storage.seal import SIGNATURE, SUMS, Signer, check_name, check_sums, parse_sums, signed_sums
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,6 @@ class BundleEntry:
     version: str
     is_current: bool
     is_withdrawn: bool
-
-    @property
-    def location(self) -> str:
-        """The bundle's folder, relative to the store's root."""
-        return f"handoff/{self.workload}/{self.version}"
 
 
 class BundleStore:
@@ -88,13 +85,31 @@ class BundleStore:
             )
         return version
 
-    def draft(self) -> AbstractContextManager[Path]:
+    @contextmanager
+    def draft(self) -> Iterator[Path]:
         """Yield an empty folder for a new bundle; after the block, remove the folder unless it was published."""
-        return copies.draft(self.root)
+        # Publishing a draft of a local store is only a rename.
+        drafts = self.root.local / "handoff" / ".tmp" if self.root.local else cache_folder(self.root.url) / "drafts"
+        folder = drafts / uuid.uuid4().hex
+        with writing(self.root.url, drafts):
+            try:
+                folder.mkdir(parents=True)
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
 
-    def opened(self, location: str) -> AbstractContextManager[Path]:
+    @contextmanager
+    def opened(self, location: str) -> Iterator[Path]:
         """Yield a bundle's folder without checking the files; for an object store, yield a temporary copy."""
-        return copies.downloaded(self.root, location)
+        if self.root.local is not None:
+            yield self.root.local / location
+            return
+        with self.draft() as copy:
+            for entry in self.root.list(location):
+                name = entry.name.removeprefix(f"{location}/")
+                check_name(self.root.uri(location), name)
+                self.root.download(entry.name, copy / name)
+            yield copy
 
     def publish(self, draft: Path, workload: str, version: str) -> bool:
         """Publish a sealed draft as a bundle; if the version already exists, publish nothing and return False."""
@@ -105,28 +120,14 @@ class BundleStore:
         return self.root.publish(draft, location, SUMS)
 
     def promote(self, workload: str, version: str, *, by: str, reason: str, replacing: str | None) -> Pointer:
-        """Switch to the bundle that a run chose.
+        """Switch from `replacing` to the bundle that a run chose, or raise `ConflictError` if another is current.
 
         If the bundle is already current or has been withdrawn, renew only the pointer's signature.
-
-        Parameters
-        ----------
-        replacing
-            Version that was current when the run made its choice; None if no bundle was current.
-
-        Raises
-        ------
-        ConflictError
-            Neither `replacing` nor `version` is current.
         """
         return self._switch("promote", workload, version, by=by, reason=reason, replacing=replacing)
 
     def renew(self, workload: str, version: str | None = None) -> None:
-        """Renew the signature on the pointer to the current bundle; an expired signature cannot be renewed.
-
-        Raise `ConflictError` if a bundle other than `version` has become current. If `version` is None, any bundle may
-        be current.
-        """
+        """Renew the signature on the pointer to the current bundle, which must be `version` unless it is None."""
         if self.signer is None:
             return
 
@@ -139,10 +140,7 @@ class BundleStore:
         self.pointers.change(workload, decide)
 
     def sign(self, workload: str, version: str, sha256sums: str) -> Pointer | None:
-        """Sign a bundle, even if it is already signed; if the bundle is current, also sign the pointer.
-
-        `sha256sums` is the digest of the file list that a person reviewed. Return None if the bundle is not current.
-        """
+        """Sign a bundle whose file list a person reviewed; if the bundle is current, also sign the pointer."""
         signer, location = self.pointers.require_signer(), location_of(workload, version)
         with self.opened(location) as folder:
             signature = signer.sign_bundle(folder)
@@ -160,10 +158,7 @@ class BundleStore:
         return self.pointers.change(workload, decide)
 
     def promote_by_hand(self, workload: str, version: str, *, by: str, reason: str) -> Pointer:
-        """Switch to `version`, even if it is withdrawn.
-
-        Raise `ConflictError` if another bundle becomes current first.
-        """
+        """Switch to `version`, even if it is withdrawn."""
         pointer = self.pointer(workload)
         self.require(workload, version)
         replacing = pointer.version if pointer else None
@@ -172,31 +167,29 @@ class BundleStore:
     def roll_back(
         self, workload: str, version: str | None = None, *, by: str, reason: str, replacing: str | None = None
     ) -> Pointer:
-        """Switch to an earlier bundle, by default the previous bundle, and withdraw the current bundle.
-
-        Parameters
-        ----------
-        replacing
-            Version to withdraw; by default, the current version.
-
-        Raises
-        ------
-        ConflictError
-            A bundle other than `replacing` is current.
-        """
+        """Switch to `version`, by default the previous one, and withdraw `replacing`, by default the current one."""
         if replacing is None and (pointer := self.pointer(workload)):
             replacing = pointer.version
         self.require(workload, version)
         return self._switch("rollback", workload, version, by=by, reason=reason, replacing=replacing)
 
     def local_folder(self, workload: str, version: str) -> Path:
-        """Return the bundle's folder on this host; for an object store, return a complete copy that never changes."""
+        """Return the bundle's folder on this host; for an object store, return a complete copy that never changes.
+
+        The bundle's content determines the folder of the copy, because other processes may be reading an older copy.
+        """
         location = location_of(workload, self.require(workload, version))
         if self.root.local is not None:
             return self.root.local / location
-        with self.opened(location) as copy:
+        cache = cache_folder(self.root.url)
+        with self.opened(location) as copy, writing(self.root.url, cache), self.root.lock("copies"):
             self._check(location, copy)
-            return copies.keep_copy(self.root, copy, f"{workload}/{version}")
+            content = _content_name(copy)
+            folder = cache / "bundles" / content / workload / version
+            if folder.exists() and not _is_good_copy(folder, content):
+                folder.rename(copy.with_name(uuid.uuid4().hex))  # `store gc` removes the damaged copy
+            LocalRoot(cache).publish(copy, folder.relative_to(cache).as_posix(), SUMS)
+        return folder
 
     def digests(self, workload: str, version: str) -> dict[str, str]:
         """Return the SHA-256 of each of a bundle's files, keyed by name, as the bundle's file list states them."""
@@ -272,6 +265,20 @@ class BundleStore:
                 yield parts[1], parts[2]
 
 
+def _content_name(folder: Path) -> str:
+    """Return a name for a bundle's content: a digest of ``SHA256SUMS`` and the signature."""
+    files = (folder / name for name in (SUMS, SIGNATURE))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.is_file())).hexdigest()[:16]
+
+
+def _is_good_copy(folder: Path, content: str) -> bool:
+    try:
+        check_sums(folder)
+    except BundleError:
+        return False
+    return _content_name(folder) == content
+
+
 def _changed(uri: str) -> BundleError:
     return BundleError(
         f"The bundle {uri} has changed since it was checked.",
@@ -280,7 +287,7 @@ def _changed(uri: str) -> BundleError:
 
 
 def _conflict(workload: str, pointer: Pointer | None, seen: str | None) -> ConflictError:
-    """Return the error for a change that was requested while `seen` was current (None if no bundle was current)."""
+    """Return the error for a change that was requested while `seen` was current."""
     if pointer is None:
         now = f'The workload "{workload}" has no current bundle now'
     else:

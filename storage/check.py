@@ -12,9 +12,8 @@ from storage.artifacts import MANIFEST, Artifact, artifact_digest, artifacts_in
 from storage.bundles import BundleStore
 from storage.errors import BundleError, ConfigurationError, StoreError
 from storage.gc import leftovers
-from storage.recovery import unrecorded_switches
 from storage.results.layout import folder, read_rows
-from storage.results.tables import MEASUREMENTS, PROMOTIONS, TABLES
+from storage.results.tables import TABLES
 from storage.root import Entry, StoreRoot
 from storage.seal import SUMS, check_sums
 
@@ -43,32 +42,16 @@ def check(root: StoreRoot | Path | str) -> Checked:
     """Read and check every results file, artifact and bundle of a store."""
     root = StoreRoot.of(root)
     artifacts = artifacts_in(root)
-    problems: list[Problem] = []
-    results_files = 0
-    broken_tables: set[str] = set()
-    for table in TABLES.values():
-        entries = root.list(folder(table))
-        results_files += len(entries)
-        if broken := [problem for entry in entries for problem in _check_results_file(root, entry)]:
-            broken_tables.add(table.name)
-        problems += broken
+    entries = [entry for table in TABLES.values() for entry in root.list(folder(table))]
+    problems = [problem for entry in entries for problem in _check_results_file(root, entry)]
     for artifact in artifacts:
         problems += _check_artifact(root, artifact)
     problems += _check_bundles(root)
-    if broken_tables.isdisjoint({MEASUREMENTS.name, PROMOTIONS.name}):
-        problems += [
-            Problem(
-                f"handoff/{switch.workload}/current.json",
-                f"says that {switch.describe()}, but promotions has no row for it",
-                "If that run has ended, run nightquant nightly, which records the row.",
-            )
-            for switch in unrecorded_switches(root)
-        ]
     problems += [
         Problem(entry.name, "is left over from a killed writer", "Run: nightquant store gc")
         for entry in leftovers(root, time.time() - _ABANDONED_S)
     ]
-    return Checked(results_files, len(artifacts), tuple(problems))
+    return Checked(len(entries), len(artifacts), tuple(problems))
 
 
 def _check_results_file(root: StoreRoot, entry: Entry) -> Iterator[Problem]:
@@ -119,8 +102,7 @@ def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
     sums: dict[str, str] = {}
     for location, files in folders.items():
         if f"{location}/{SUMS}" not in {entry.name for entry in files}:
-            # An upload to an object store writes ``SHA256SUMS`` last. Therefore, a recent folder without ``SHA256SUMS``
-            # may be an upload in progress.
+            # An upload to an object store writes ``SHA256SUMS`` last, so a recent folder may be an upload in progress.
             if root.local is not None or max(entry.modified for entry in files) < time.time() - _ABANDONED_S:
                 yield Problem(location, f"has no {SUMS}, so it is not a bundle", "Remove the folder.")
             continue

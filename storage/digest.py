@@ -31,13 +31,7 @@ def file_digest(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:  # any JSON value
-    """Read an untrusted JSON file.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, is larger than 64 MiB, or is not JSON.
-    """
+    """Read an untrusted JSON file of at most 64 MiB."""
     try:
         if path.stat().st_size > _LARGEST_JSON:
             raise InputError(

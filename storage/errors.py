@@ -1,20 +1,19 @@
-"""Errors that users can cause; the command line omits the traceback and exits with the error's ``exit_code``.
-
-Messages may quote untrusted text, so credentials are removed, control characters are escaped and long lines are
-truncated.
-"""
+"""Errors that users can cause, which the command line shows without a traceback, and which failures are transient."""
 
 from __future__ import annotations
 
+import errno
+import random
 import re
+import socket
+import ssl
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
+from http.client import IncompleteRead
 from pathlib import Path
 from typing import ClassVar
-
-from storage.transient import is_transient
 
 _LONGEST_LINE, _LONGEST = 2000, 20_000
 _SCHEME = r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)"
@@ -22,12 +21,34 @@ _SCHEME = r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)"
 _CREDENTIALS = re.compile(_SCHEME + r"[^\s/?#]*@")
 _QUERY = re.compile(_SCHEME + r"(?P<rest>[^\s?#'\"<>]*)[?#][^\s'\"<>]*")
 
+_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+# S3 reports these transient errors with status 400 or 409, although these statuses usually indicate permanent errors.
+_CODES = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
+# Python maps these error numbers to neither `ConnectionError` nor `TimeoutError`.
+_ERRNOS = (
+    errno.EBUSY, errno.ESTALE, errno.ENOTCONN, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+)  # fmt: skip
+_PERMANENT = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+# Error types by name, because the libraries that define them may not be installed.
+_NAMES = frozenset(
+    {
+        "aiohttp.client_exceptions.ClientConnectionError",
+        "aiohttp.client_exceptions.ClientPayloadError",
+        "botocore.exceptions.HTTPClientError",
+        "botocore.parsers.ResponseParserError",
+        "ftplib.error_temp",
+        "httpx.TransportError",
+        "requests.exceptions.ChunkedEncodingError",
+        "requests.exceptions.ConnectionError",
+        "urllib3.exceptions.ProtocolError",
+    }
+)
+_LONGEST_WAIT_S = 60.0
+
 
 def shown(uri: str) -> str:
-    """Remove the user name, the password and the query from a URI or from chained URIs; leave plain paths unchanged.
-
-    The query is removed because it may contain a signature.
-    """
+    """Remove the user name, the password and the query, which may contain a signature, from a URI or chained URIs."""
     without = _CREDENTIALS.sub(r"\g<scheme>", uri)
     return "::".join(_QUERY.sub(r"\g<scheme>\g<rest>", part) for part in without.split("::"))
 
@@ -54,10 +75,7 @@ def _cut(text: str, longest: int) -> str:
 
 
 class NightquantError(Exception):
-    """An expected failure, shown to the user without a traceback; `hint` says what to do.
-
-    `transient` means that a network or a server failed temporarily; the run then retries the stage.
-    """
+    """An expected failure; `hint` says what to do, and a run retries the stage if it is `transient`."""
 
     exit_code: ClassVar[int] = 2
 
@@ -129,7 +147,7 @@ def first_line(error: BaseException) -> str:
 
 
 def unwritable(place: object, error: OSError) -> StoreError:
-    """Return the error for a store that is not writable; the message includes the operating system's reason."""
+    """Return the error for a store that is not writable."""
     return StoreError(
         f"Cannot write to the store {place}: {error.strerror or error}.",
         hint="Free some disk space, fix the permissions, or choose another store with --store. The next run continues "
@@ -148,3 +166,60 @@ def writing(place: object, folder: Path) -> Iterator[None]:
         if place_of_error.is_relative_to(folder) or folder.is_relative_to(place_of_error):
             raise unwritable(place, error) from error
         raise
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether a network or a server failed, so that the same call may succeed later; False if unknown.
+
+    The outermost error that can be classified determines the result. A rejected certificate is never transient.
+    """
+    chain = list(_chain(error))
+    if any(isinstance(link, ssl.SSLCertVerificationError) for link in chain):
+        return False
+    return next((verdict for link in chain if (verdict := _verdict(link)) is not None), False)
+
+
+def backoff_s(attempt: int, first_s: float) -> float:
+    """Return a random wait in seconds after the failed attempt, counted from 0; waits grow up to a minute."""
+    return min(_LONGEST_WAIT_S, first_s * 2.0**attempt) * random.uniform(0.5, 1.0)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        reason = getattr(link, "reason", None)  # urllib's URLError stores its cause in ``reason``
+        # Follow suppressed contexts too, because httpcore raises errors ``from None``.
+        link = reason if isinstance(reason, BaseException) else link.__cause__ or link.__context__
+
+
+def _verdict(error: BaseException) -> bool | None:
+    """Classify one error: True for a transient failure, False for a permanent one, None if unknown."""
+    flag = getattr(error, "transient", None)
+    if isinstance(flag, bool):
+        return flag
+    if (answer := answer_of(error)) is not None:
+        status, code = answer
+        return status in _STATUSES or code in _CODES
+    if isinstance(error, ConnectionError | TimeoutError | socket.gaierror | IncompleteRead):
+        return True
+    if not _NAMES.isdisjoint(f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__):
+        return True
+    if isinstance(error, OSError) and error.errno in _ERRNOS:
+        return True
+    return False if isinstance(error, _PERMANENT) else None
+
+
+def answer_of(error: BaseException) -> tuple[int, str] | None:
+    """Return the HTTP status and S3's error code from a server's response, or None if there was no response."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):  # botocore's
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return (status, response.get("Error", {}).get("Code", "")) if isinstance(status, int) else None
+    for owner, name in ((response, "status_code"), (error, "status"), (error, "status_code"), (error, "code")):
+        status = getattr(owner, name, None)
+        if isinstance(status, int) and 400 <= status < 600:
+            return status, ""
+    return None

@@ -21,14 +21,13 @@ from storage.root import Entry, StoreRoot, cache_folder
 
 # Rows refer to a run's artifacts only after the run has ended, and every run ends within a day.
 YOUNG_S = 24 * 3600.0
-# The next run resumes partial downloads and training, but month-old work is hardly ever resumed. A month-old journal is
-# rarely needed, because a search reuses it only if the workload is changed back.
+# Runs resume interrupted training and searches, but hardly ever after a month.
 _UNFINISHED_S = 30 * 24 * 3600.0
 _ABOUT_CANDIDATES = ("outputs", "evaluation", "proof")
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 # Match only names that nightquant writes, so that `store gc` on the wrong folder does not remove other files.
 _TEMPORARY = re.compile(
-    r"artifacts/\.tmp/([0-9a-f]{12}-)?[0-9a-f]{32}/.|\.probe/[0-9a-f]{32}$"
+    r"artifacts/\.tmp/([0-9a-f]{12}-)?[0-9a-f]{32}/.|(handoff/\.tmp|drafts)/[0-9a-f]{32}/.|\.probe/[0-9a-f]{32}$"
     r"|((results/.*|handoff/[^/]+|reports|searches/[^/]+|\.?locks|\.probe)/)?\.[^/]*-[0-9a-f]{32}\.tmp$"
 )
 _UNFINISHED = re.compile(
@@ -39,10 +38,7 @@ _BUNDLE_COPY = re.compile(r"bundles/[0-9a-f]{16}/.")
 
 @dataclass(frozen=True)
 class Collected:
-    """Artifacts and files that were removed (or, in a dry run, selected), and the number of remaining artifacts.
-
-    ``cached`` lists files in this host's cache of an object store; ``bytes_freed`` does not include them.
-    """
+    """What was removed (or, in a dry run, selected); ``cached`` lists files in this host's cache of an object store."""
 
     removed: tuple[Artifact, ...]
     leftovers: tuple[Entry, ...]
@@ -61,15 +57,8 @@ def collect(
     """Remove artifacts that no bundle and no row from the latest nights references; never remove rows.
 
     The rows of each workload's latest `keep_nights` nights count. The inputs, the evaluation and the proof of a
-    referenced artifact are also kept, and so are artifacts that are less than a day old at `now` (Unix time). If `root`
-    is an object store, the function also cleans this host's cache.
-
-    Raises
-    ------
-    NightRunningError
-        A run is using the store, and may reuse an artifact that no row refers to yet.
-    StoreError
-        The store does not exist or cannot be used.
+    referenced artifact are also kept, and so are artifacts that are less than a day old at `now` (Unix time). Raise
+    `NightRunningError` if a run is using the store, because the run may reuse an artifact that no row refers to yet.
     """
     root = StoreRoot.of(root)
     if not root.list("results") and not root.list("artifacts"):
@@ -107,7 +96,7 @@ def _collect(root: StoreRoot, keep_nights: int, now: float, *, dry_run: bool) ->
 def _unneeded_copies(
     cache: LocalRoot, stored: Iterable[Artifact], removed: Iterable[Artifact], now: float
 ) -> tuple[list[Artifact], list[Entry]]:
-    """List a cache's copies of artifacts that the store does not keep, and the cache's old files."""
+    """List a cache's copies of artifacts that the store does not keep, and its old files."""
     kept = {item.location for item in stored} - {item.location for item in removed}
     copies = [item for item in artifacts_in(cache) if item.location not in kept and item.modified < now - YOUNG_S]
     # A copy of a bundle that is still in use is downloaded again.

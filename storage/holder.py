@@ -1,7 +1,7 @@
-"""Allow only one run at a time to use a store, and find runs that died.
+"""Allow only one run at a time to use a store, and find and record runs that died.
 
 The kernel's lock decides which run may use a store, because the kernel releases the lock when its holder dies. The
-record next to the lock only names the holder. A holder that ends normally removes its own entry.
+record next to the lock only names the holder, and a holder that ends normally removes its own entry.
 
 On an object store, which many hosts may use, the holder also needs a lease. See Gray and Cheriton, "Leases: an
 efficient fault-tolerant mechanism for distributed file cache consistency", SOSP 1989. A running holder renews the lease
@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from filelock import Timeout
 from pydantic import TypeAdapter, ValidationError
@@ -28,12 +29,15 @@ from pydantic import TypeAdapter, ValidationError
 from storage.errors import NightRunningError, StoreError
 from storage.local_root import LocalRoot
 from storage.locks import file_lock
+from storage.results import Row
+from storage.results.layout import find_files, read_rows
+from storage.results.tables import MEASUREMENTS, RUNS
+from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
 
 _LOG = logging.getLogger(__name__)
 _LOCK, _RECORD = "night", "night.json"
-# Limit the number of recorded dead runs; otherwise, runs that Prefect's server has deleted would stay in the record
-# forever.
+# Otherwise, runs that Prefect's server has deleted would stay in the record forever.
 _REMEMBERED = 20
 LEASE_S = 180.0
 _RENEW_S = 30.0
@@ -64,32 +68,22 @@ class HeldStore:
         self._records = records
         self._holder = holder
         self.dead = dead[-_REMEMBERED:]
-        self._write((*self.dead, holder))
+        self.write(holder)
 
     def forget(self, dead: Holder) -> None:
         """Remove a dead holder from the record after its run has been recorded."""
         self.dead = tuple(holder for holder in self.dead if holder != dead)
-        self._write((*self.dead, self._holder))
+        self.write(self._holder)
 
-    def release(self) -> None:
-        """Record that the holder has ended."""
-        self._write(self.dead)
-
-    def _write(self, holders: tuple[Holder, ...]) -> None:
+    def write(self, *holder: Holder) -> None:
+        """Record the dead holders, and the holder unless it has ended."""
+        holders = (*self.dead, *holder)
         self._records.put(_RECORD, _HOLDERS.dump_json(holders, indent=1))
 
 
 @contextmanager
 def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
-    """Lock a store for one run until the block or the process ends.
-
-    Raises
-    ------
-    NightRunningError
-        Another run is using the store; the message names the run and its start time.
-    StoreError
-        The store or the lock's folder cannot be used.
-    """
+    """Lock a store for one run until the block or the process ends; raise `NightRunningError` if it is in use."""
     root = StoreRoot.of(place)
     folder = root.lock_folder()
     records = LocalRoot(folder)
@@ -110,14 +104,13 @@ def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
             lease = nullcontext(b"") if root.local else leased(root, f".locks/{_RECORD}", content, has_died)
             before = stack.enter_context(lease)
         except LeasedError as error:
-            left = f"If that run is dead, the store is free in {error.left_s:.0f} s. "
-            raise _running(root, _parsed(error.content), left) from error
+            raise _running(root, _parsed(error.content), str(error)) from error
         # The lease may name a dead holder on another host.
         dead += tuple(other for other in _parsed(before) if other not in dead)
         held = HeldStore(records, holder, dead)
         yield held
         # After an error, keep the entry, because the run's end may not have been reported.
-        held.release()
+        held.write()
 
 
 def _running(root: StoreRoot, holders: tuple[Holder, ...], hint: str = "") -> NightRunningError:
@@ -142,21 +135,52 @@ def _parsed(document: bytes) -> tuple[Holder, ...]:
         return ()
 
 
+def record_dead_run(place: StoreRoot | Path | str, dead: Holder) -> bool:
+    """Add a row to ``runs`` for a run that measured candidates and then died; return whether a row was added."""
+    root = StoreRoot.of(place)
+    measured, published = _measured(root, dead.run_id)
+    if not measured or dead.run_id in find_files(root, RUNS).names:
+        return False
+    tonight = [row for row in measured if row["setting"] != "incumbent"]
+    status = {(row["workload"], row["recipe"], row["runtime"]): row["status"] for row in tonight}
+    row: Row = {
+        "run_id": dead.run_id,
+        "night": measured[0]["night"],
+        "started_at": dead.since,
+        # The run's end is unknown, so use the time when the run last published measurements.
+        "finished_at": datetime.fromtimestamp(published, UTC),
+        "status": "failed",
+        "profile": measured[0]["profile"],
+        "workloads": len({row["workload"] for row in measured}),
+        "candidates_ok": sum(outcome == "ok" for outcome in status.values()),
+        "candidates_failed": sum(outcome == "failed" for outcome in status.values()),
+        "fingerprint": next((row["fingerprint"] for row in measured if row["fingerprint"]), None),
+        "message": f"the run died: {dead.describe()}; the next run recorded this row",
+    }
+    ResultsStore(root).append("runs", [row], dead.run_id, datetime.now(UTC))
+    return True
+
+
+def _measured(root: StoreRoot, run_id: str) -> tuple[list[dict[str, Any]], float]:
+    """Return a run's rows of ``measurements``, and the POSIX time at which the last of these rows was published."""
+    entries = find_files(root, MEASUREMENTS).files_of(run_id)
+    rows = [row for entry in entries for row in read_rows(root, entry.name).to_pylist() if row["run_id"] == run_id]
+    return rows, max((entry.modified for entry in entries), default=0.0)
+
+
 class LeasedError(Exception):
-    """Another process, whose record is `content`, holds a lease that expires in `left_s` seconds unless renewed."""
+    """Another process, whose record is `content`, holds the lease."""
 
     def __init__(self, content: bytes, left_s: float) -> None:
-        super().__init__(f"the lease ends in {left_s:.0f} s unless it is renewed")
+        super().__init__(f"If that run is dead, the store is free in {left_s:.0f} s. ")
         self.content = content
-        self.left_s = left_s
 
 
 @contextmanager
 def leased(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> Iterator[bytes]:
-    """Hold the lease `name` while the block runs; yield the record of a dead holder, or ``b""`` if the lease was free.
+    """Hold the lease `name` with the record `content`; yield the record of a dead holder, or ``b""``.
 
-    `content` is the record of this holder, which other processes read. The lease is also free if `is_over` returns that
-    the holder with a given record is dead. Raise `LeasedError` if another process holds the lease.
+    The lease is also free if `is_over` returns that the holder with a given record is dead.
     """
     etag, before = _take(root, name, content, is_over)
     renewal = _Renewal(root, name, content, etag)

@@ -18,12 +18,12 @@ def cut(text: str, width: int) -> str:
 
 def size(value: float | None) -> str:
     """Format a number of bytes in a decimal unit, with three significant digits."""
-    return MISSING if value is None else _scaled(value, size_unit(value))
+    return MISSING if value is None else _scaled(value, _SIZES)
 
 
 def duration(value: float | None) -> str:
     """Format a duration in a suitable unit, with three significant digits."""
-    return MISSING if value is None else _scaled(value, _unit(value, _DURATIONS))
+    return MISSING if value is None else _scaled(value, _DURATIONS)
 
 
 def minutes(value: float | None) -> str:
@@ -32,11 +32,6 @@ def minutes(value: float | None) -> str:
         return MISSING
     whole, rest = divmod(round(value), 60)
     return f"{whole} min {rest} s" if whole else f"{value:.3g} s"
-
-
-def size_unit(largest: float) -> tuple[str, float]:
-    """Return a unit for sizes up to `largest` bytes, and the unit's size in bytes."""
-    return _unit(largest, _SIZES)
 
 
 def quality_unit(metric: str) -> str:
@@ -96,9 +91,6 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _unit(largest: float, units: tuple[tuple[str, float], ...]) -> tuple[str, float]:
-    return next((unit for unit in units if largest >= unit[1]), units[-1])
-
-
-def _scaled(value: float, unit: tuple[str, float]) -> str:
-    return f"{value / unit[1]:.3g} {unit[0]}"
+def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
+    unit, scale = next((unit for unit in units if value >= unit[1]), units[-1])
+    return f"{value / scale:.3g} {unit}"

@@ -1,7 +1,4 @@
-"""The journal of a search: a file in the store that contains every answer, oldest first.
-
-A resumed search asks only the unanswered questions and spends only the rest of its budget.
-"""
+"""The journal of a search, from which a resumed search takes its answers and the rest of its budget."""
 
 from __future__ import annotations
 
@@ -36,9 +33,8 @@ class Began(_Line):
 class Answer(_Line):
     """The answer to a question, or None as ``value`` if the budget ended before the answer was found.
 
-    ``cost_s`` is the answer's share of the search's wall time in seconds; the sum of all shares is the time spent.
-    ``duration_s`` is the duration of the measurement in seconds, during which the search may have measured other
-    trials; 0 means that the duration is unknown. ``together`` is the number of answers from the same measurement.
+    ``cost_s`` is the answer's share of the search's wall time, ``duration_s`` the duration of the measurement, during
+    which the search may have measured other trials, and ``together`` the number of answers from the measurement.
     """
 
     event: Literal["answer"] = "answer"
@@ -73,13 +69,7 @@ class Journal:
 
     @classmethod
     def read(cls, place: StoreRoot | Path | str, workload: str, digest: str) -> Journal:
-        """Read the journal of a workload's searches; `digest` is the digest of the searches' inputs.
-
-        Raises
-        ------
-        StoreError
-            The store cannot be read, or the journal is damaged.
-        """
+        """Read the journal of a workload's searches; `digest` is the digest of the searches' inputs."""
         root, name = StoreRoot.of(place), f"{FOLDER}/{workload}/{digest}.jsonl"
         try:
             lines = list(_parsed(root, name))
@@ -139,10 +129,7 @@ def _found(answers: Iterable[Answer]) -> dict[str, Answer]:
 
 
 def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list[Answer]:
-    """Return the answers from the newest of the workload's other journals that contain `fingerprint`.
-
-    Return ``[]`` if no other journal contains `fingerprint`.
-    """
+    """Return the answers from the newest of the workload's other journals that contain `fingerprint`."""
     entries = sorted(journal.root.list(f"{FOLDER}/{workload}"), key=lambda entry: entry.modified, reverse=True)
     for entry in entries:
         if entry.name != journal.name and entry.name.endswith(".jsonl"):

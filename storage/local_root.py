@@ -12,9 +12,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from storage.digest import file_digest
-from storage.errors import StoreError, unwritable
+from storage.errors import StoreError, is_transient, unwritable
 from storage.root import Entry, Stamped, StoreRoot, fsync, make_folder
-from storage.transient import is_transient
 
 
 class LocalRoot(StoreRoot):

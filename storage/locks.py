@@ -18,11 +18,6 @@ def host_lock(name: str, *, on_wait: Callable[[], None] = lambda: None) -> Itera
 
     The lock file is in the user's cache folder, because a runtime folder exists only while the user is logged in. Hosts
     may share the cache folder, so the file is named after the host's boot, which all containers of a host report alike.
-
-    Raises
-    ------
-    StoreError
-        The user's cache folder is not writable.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     path = user_cache_path("nightquant") / "locks" / f"{name}-{boot}.lock"
@@ -38,15 +33,7 @@ def host_lock(name: str, *, on_wait: Callable[[], None] = lambda: None) -> Itera
 
 @contextmanager
 def file_lock(path: Path, *, wait: bool = True, poll_s: float = 0.05) -> Iterator[None]:
-    """Lock a file while the block runs, and leave the file in place afterwards.
-
-    Raises
-    ------
-    Timeout
-        `wait` is false and the lock is not available.
-    StoreError
-        The file cannot be written.
-    """
+    """Lock a file while the block runs; raise `Timeout` if `wait` is false and the lock is not available."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # On a file system without `flock`, a lock of another kind would outlive a killed process.

@@ -14,18 +14,14 @@ from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[impor
 from s3fs import S3FileSystem
 from s3fs.core import S3_RETRYABLE_ERRORS  # some of these errors derive from neither `OSError` nor botocore's errors
 
-from storage.errors import ConfigurationError, StoreError
+from storage.errors import ConfigurationError, StoreError, answer_of, is_transient
 from storage.root import Entry, Stamped, StoreRoot, unconditional
-from storage.transient import answer_of, is_transient
 
 _PIECE = 8 << 20
 
 
 class ObjectRoot(StoreRoot):
-    """A store under ``s3://bucket/prefix``, configured by the usual S3 settings (``AWS_ENDPOINT_URL``, ``~/.aws`` …).
-
-    Listings are never cached, because a cached listing would hide files that another process wrote.
-    """
+    """A store under ``s3://bucket/prefix`` with the usual S3 settings (``AWS_ENDPOINT_URL``, ``~/.aws`` …)."""
 
     def __init__(self, url: str) -> None:
         self._prefix = url.removeprefix("s3://").rstrip("/")
@@ -37,6 +33,7 @@ class ObjectRoot(StoreRoot):
 
     @cached_property
     def _files(self) -> S3FileSystem:
+        # A cached listing would hide files that another process wrote.
         return S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
 
     def list(self, prefix: str) -> list[Entry]:
@@ -135,10 +132,7 @@ class ObjectRoot(StoreRoot):
 
     @contextmanager
     def _opened(self, *, may_miss: bool = False) -> Iterator[S3FileSystem]:
-        """Yield the file system, and convert its errors to `StoreError`.
-
-        If `may_miss` is true, `FileNotFoundError` is re-raised unchanged.
-        """
+        """Yield the file system, and convert its errors to `StoreError`, except `FileNotFoundError` if `may_miss`."""
         try:
             yield self._files
         except (OSError, BotoCoreError, ClientError, *S3_RETRYABLE_ERRORS) as error:

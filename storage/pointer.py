@@ -6,9 +6,7 @@ Other users may write to the store, so a run with a key trusts only the newest p
 from __future__ import annotations
 
 import json
-import random
 import re
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,8 +19,8 @@ from storage.digest import canonical_json
 from storage.errors import BundleError, ConfigurationError, ConflictError, StoreError
 from storage.local_root import LocalRoot
 from storage.locks import file_lock
-from storage.root import StoreRoot, check_writable
-from storage.signing import Signer, is_signed
+from storage.root import StoreRoot
+from storage.seal import Signer, is_signed
 
 Action = Literal["promote", "promote-by-hand", "rollback"]
 WORKLOAD = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
@@ -31,10 +29,12 @@ CURRENT = "current.json"
 _LONGEST = 16 << 20  # maximum size in bytes; each switch adds about 300 bytes
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 _SEEN = TypeAdapter(dict[str, int])
-# If many writers compete, one writer succeeds in each round.
-_TRIES = 20
-_PAUSE_S = 0.1
 _Decided = TypeVar("_Decided", bound="Pointer | None")
+
+
+def by_run(run_id: str) -> str:
+    """Return the ``by`` value that identifies a run in a pointer's history."""
+    return f"run {run_id}"
 
 
 class Switch(BaseModel):
@@ -54,8 +54,7 @@ class Pointer(BaseModel):
     """Content of ``current.json``: the deployed bundle, and every switch that led to this bundle, oldest first.
 
     ``sha256sums`` is the digest of the bundle's ``SHA256SUMS``. Users rolled back from the ``withdrawn`` versions, so
-    runs never promote them. ``signature`` covers all other fields, and ``serial`` increases with every signature. If
-    there is no signing key, ``signature`` and ``expires_at`` are None.
+    runs never promote them. ``signature`` covers all other fields, and ``serial`` increases with every signature.
     """
 
     model_config = _STRICT
@@ -71,7 +70,7 @@ class Pointer(BaseModel):
     signature: str | None = None
 
     def previous(self) -> str | None:
-        """Return the most recent earlier version that is not withdrawn, or None if no such version exists."""
+        """Return the most recent earlier version that is not withdrawn."""
         passed_over = {self.version, *self.withdrawn}
         return next((switch.version for switch in reversed(self.history) if switch.version not in passed_over), None)
 
@@ -105,15 +104,12 @@ class Pointer(BaseModel):
         return True
 
     def message(self) -> bytes:
-        """Return the signed bytes: all fields except the signature."""
+        """Return the signed bytes, which are all fields except the signature."""
         return canonical_json(self.model_dump(mode="json", exclude={"signature"})).encode()
 
 
 def check(pointer: Pointer | None, workload: str, key: EllipticCurvePublicKey, state: Path | None) -> None:
-    """Raise `BundleError` unless a pointer is signed, belongs to `workload`, and has not expired.
-
-    If `state` is given, also refuse a pointer that is older than a pointer recorded in this file.
-    """
+    """Raise `BundleError` unless a pointer is signed for `workload`, has not expired, and is the newest in `state`."""
     problem = ""
     if pointer is None or pointer.signature is None or pointer.expires_at is None:
         problem = "is not signed"
@@ -150,35 +146,23 @@ class Pointers:
             return None
 
     def change(self, workload: str, decide: Callable[[Pointer | None], _Decided]) -> _Decided:
-        """Replace a pointer by compare-and-swap, and return the result of `decide`.
+        """Replace a pointer by compare-and-swap with the result of `decide`, which writes nothing if it returns None.
 
-        `decide` receives the current pointer, and returns the pointer to write, or the same pointer or None to write
-        nothing. If the pointer changes before the write, `decide` is called again; after 20 times, raise
-        `ConflictError`. The lock prevents other processes on this host from signing a newer pointer first.
+        The lock prevents other processes on this host from signing a newer pointer first.
         """
         name = f"{location_of(workload)}/{CURRENT}"
         with self._root.lock(f"handoff-{workload}"):
-            if self._root.local is None:
-                check_writable(self._root)
-            before: Pointer | None = None
-            after: _Decided | None = None
-            for _ in range(_TRIES):
-                stamped = self._root.stamped(name)
-                current = parse(self._root.uri(name), stamped.content) if stamped else None
-                if after is not None and _has_landed(before, after, current):
-                    break
-                before, after = current, decide(current)
-                if after is None or after is current:
-                    return after
-                if self._root.swap(name, after.text().encode(), stamped.etag if stamped else None) is not None:
-                    break
-                time.sleep(random.uniform(0, _PAUSE_S))
-            else:
+            stamped = self._root.stamped(name)
+            current = parse(self._root.uri(name), stamped.content) if stamped else None
+            after = decide(current)
+            if after is None or after is current:
+                return after
+            if self._root.swap(name, after.text().encode(), stamped.etag if stamped else None) is None:
                 raise ConflictError(
-                    f"The file {self._root.uri(name)} changed during each of {_TRIES} attempts to replace it.",
+                    f"The file {self._root.uri(name)} changed while it was being replaced.",
                     hint="Check which bundle is current. If your change is still needed, run the command again.",
                 )
-            if self._signer is not None and after is not None:
+            if self._signer is not None:
                 after.is_newest(self._seen)
             return after
 
@@ -209,7 +193,7 @@ def read_current(path: Path, workload: str, key: EllipticCurvePublicKey, state: 
 
 
 def parse(place: object, content: bytes) -> Pointer:
-    """Parse the content of the ``current.json`` at `place`; raise `StoreError` if the file is damaged."""
+    """Parse the ``current.json`` at `place`; raise `StoreError` if it is damaged."""
     try:
         return Pointer.model_validate_json(content)
     except ValidationError as error:
@@ -235,9 +219,3 @@ def _seen_in(state: Path) -> dict[str, int]:
         return {}
     except (OSError, ValidationError) as error:
         raise ConfigurationError(f"{state} does not contain serial numbers. Restore it from a backup.") from error
-
-
-def _has_landed(before: Pointer | None, after: Pointer, current: Pointer | None) -> bool:
-    """Return whether `after` was written even though the response to the write was lost."""
-    previous, history = (pointer.history if pointer else () for pointer in (before, after))
-    return len(history) > len(previous) and current is not None and current.history[: len(history)] == history

@@ -7,7 +7,6 @@ import errno
 import hashlib
 import os
 import re
-import unicodedata
 import uuid
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,9 +21,6 @@ from storage.locks import file_lock
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
-
-_LONGEST_PART = 255  # longest file or folder name on common file systems, in bytes
-_LONGEST = 1024
 
 
 @dataclass(frozen=True, order=True)
@@ -46,9 +42,9 @@ class Stamped:
 
 
 class StoreRoot(abc.ABC):
-    """The root of a store; file names are relative to the root and use forward slashes.
+    """The root of a store; a file is never visible before it is complete.
 
-    A file is never visible before it is complete. Every operation raises `StoreError` if the disk or server fails.
+    File names are relative to the root. Every operation raises `StoreError` if the disk or server fails.
     """
 
     url: str  # the root's absolute path or URL
@@ -56,10 +52,7 @@ class StoreRoot(abc.ABC):
 
     @staticmethod
     def of(place: StoreRoot | Path | str) -> StoreRoot:
-        """Return the root for a path, a ``file://`` URL or an ``s3://bucket/prefix`` URL.
-
-        A `StoreRoot` is returned unchanged.
-        """
+        """Return the root for a path, a ``file://`` URL, an ``s3://bucket/prefix`` URL, or a root itself."""
         if isinstance(place, StoreRoot):
             return place
         text = str(place)
@@ -118,10 +111,7 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def publish(self, folder: Path, location: str, marker: str) -> bool:
-        """Move or copy a folder to `location`; return False if a complete folder already exists at `location`.
-
-        The file `marker` is copied last.
-        """
+        """Move or copy a folder, `marker` last; return False if a complete folder already exists at `location`."""
 
     @abc.abstractmethod
     def download(self, name: str, target: Path) -> None:
@@ -210,18 +200,8 @@ def make_folder(path: Path) -> None:
         fsync(path.parent)
 
 
-def why_unsafe(name: str) -> str:
-    """Return the reason why `name` is unsafe as a path inside a folder, or ``""`` if the name is safe.
-
-    A backslash counts as a separator.
-    """
+def is_inside(name: str) -> bool:
+    """Return whether `name` is a path inside a folder, without characters that a file name should not contain."""
     path = PurePosixPath(name)
-    if not path.parts:
-        return "it is empty"
-    if path.is_absolute() or ".." in path.parts or "\\" in name:
-        return "it leads out of its folder"
-    if "\0" in name or any(unicodedata.category(character) == "Cs" for character in name):
-        return "it is not a valid file name"
-    if len(name.encode()) > _LONGEST or max(len(part.encode()) for part in path.parts) > _LONGEST_PART:
-        return "it is too long"
-    return ""
+    leads_out = path.is_absolute() or ".." in path.parts or "\\" in name
+    return bool(path.parts) and not leads_out and name.isprintable()

@@ -1,23 +1,29 @@
-"""Use local files in place; download and check remote files."""
+"""Use local files in place; download remote files, using httpx for HTTP and fsspec for all other schemes."""
 
 from __future__ import annotations
 
-import itertools
-import time
+import ipaddress
+import re
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from storage.digest import file_digest
-from storage.errors import ConfigurationError, InputError, StoreError, shown
-from storage.locks import passing_lock
-from storage.remote import Broken, Refused, Stream, open_stream
-from storage.transient import backoff_s, is_transient
+import fsspec
 
-Listener = Callable[[float, float, str], None]
+from storage.digest import file_digest
+from storage.errors import ConfigurationError, InputError, StoreError, first_line, is_transient, shown
+from storage.locks import passing_lock
+
+_PIECE = 1 << 20
+_TIMEOUT_S = 30.0
+# torchvision and torch.hub report network failures and truncated files only in the text of a `RuntimeError`.
+_AWAY = re.compile(
+    "HTTP Error (408|425|429|5..)|urlopen error|timed out|[Cc]onnection|File not found or corrupted|invalid hash value"
+)
 
 
 @dataclass(frozen=True)
@@ -34,21 +40,15 @@ def fetch(
     folder: Path,
     *,
     sha256: str | None,
-    max_bytes: int = 1 << 40,
-    retries: int = 4,
-    first_wait_s: float = 0.5,
-    progress: Listener = lambda done, total, unit: None,
+    progress: Callable[[float, float, str], None] = lambda done, total, unit: None,
 ) -> Iterator[Source]:
     """Yield a `Source` for a file; remove the downloaded file if the block ends without an error.
 
-    The URI is a plain path or a URL that fsspec supports; an ``http://`` URL must refer to this host. A remote file
-    requires a SHA-256, and is downloaded to `folder`. After a broken connection, the download is repeated up to
-    `retries` times, with increasing pauses that start at `first_wait_s`. Only one process at a time can download and
-    use a remote file.
+    A remote file requires a SHA-256, and is downloaded to `folder`. Only one process at a time can use a remote file.
     """
     local = local_path(uri)
     if local is not None:
-        yield Source(_check_local(local, sha256, max_bytes), lambda: local)
+        yield Source(_check_local(local, sha256), lambda: local)
         return
     if "::" in uri:
         raise ConfigurationError(
@@ -59,9 +59,26 @@ def fetch(
             f"{shown(uri)} is a remote file, so a sha256 is required.",
             hint="Set sha256 in the same section as the URI, so that every run uses the same file.",
         )
-    download = _Download(uri, folder, sha256, max_bytes, retries, first_wait_s, progress)
+
+    @contextmanager
+    def held(target: Path) -> Iterator[Path]:
+        with ExitStack() as stack:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(passing_lock(target.with_name(f"{target.name}.lock")))
+                if not target.exists():
+                    _download(uri, target, progress)
+            except OSError as error:
+                raise StoreError(
+                    f"Cannot write to {folder}: {error.strerror or error}.",
+                    hint="Free some disk space or fix the permissions.",
+                    transient=is_transient(error),
+                ) from error
+            yield target
+            target.unlink(missing_ok=True)
+
     with ExitStack() as stack:
-        yield Source(sha256, cache(lambda: stack.enter_context(download.held())))
+        yield Source(sha256, cache(lambda: stack.enter_context(held(folder / sha256))))
 
 
 def local_path(uri: str) -> Path | None:
@@ -77,16 +94,10 @@ def local_path(uri: str) -> Path | None:
     return None
 
 
-def _check_local(path: Path, sha256: str | None, max_bytes: int) -> str:
+def _check_local(path: Path, sha256: str | None) -> str:
     try:
-        size = path.stat().st_size
-        if not path.is_file():
+        if path.exists() and not path.is_file():
             raise InputError(f"{path}: not a file.")
-        if size > max_bytes:
-            raise InputError(
-                f"{path} is {size} bytes long, but the limit is {max_bytes} bytes.",
-                hint="If you expect a file this large, raise max_bytes.",
-            )
         digest = file_digest(path)
     except OSError as error:
         raise InputError(
@@ -99,74 +110,93 @@ def _check_local(path: Path, sha256: str | None, max_bytes: int) -> str:
     return digest
 
 
-@dataclass(frozen=True)
-class _Download:
-    uri: str
-    folder: Path
-    sha256: str
-    max_bytes: int
-    retries: int
-    first_wait_s: float
-    progress: Listener
-
-    @contextmanager
-    def held(self) -> Iterator[Path]:
-        target = self.folder / self.sha256
-        with ExitStack() as stack:
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(passing_lock(target.with_name(f"{self.sha256}.lock")))
-                if not target.exists():
-                    self._download(target)
-            except OSError as error:
-                raise StoreError(
-                    f"Cannot write to {self.folder}: {error.strerror or error}.",
-                    hint="Free some disk space or fix the permissions.",
-                    transient=is_transient(error),
-                ) from error
-            yield target
-            target.unlink(missing_ok=True)
-
-    def _download(self, target: Path) -> None:
-        part = target.with_name(f"{self.sha256}.part")
-        try:
-            self._receive(part)
-            if (digest := file_digest(part)) != self.sha256:
-                raise InputError(
-                    f"The SHA-256 of {shown(self.uri)} is {digest}, but {self.sha256} was expected.",
-                    hint="The file has changed, or the URI names the wrong file. Correct the URI or the sha256.",
-                )
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
-
-    def _receive(self, part: Path) -> None:
-        for attempt in itertools.count():
-            try:
-                with open_stream(self.uri) as stream:
-                    self._write(part, stream)
-                return
-            except (Broken, Refused) as error:
-                if isinstance(error, Refused) or attempt == self.retries:
-                    attempts = f" (tried {attempt + 1} times)" if attempt else ""
-                    raise InputError(
-                        f"{shown(self.uri)} is not available: {error}{attempts}.",
-                        hint="Check the URI and the network.",
-                        transient=error.transient,
-                    ) from error
-            time.sleep(backoff_s(attempt, self.first_wait_s))
-
-    def _write(self, part: Path, stream: Stream) -> None:
-        self._check_size(stream.total)
+def _download(uri: str, target: Path, progress: Callable[[float, float, str], None]) -> None:
+    part = target.with_name(f"{target.name}.part")
+    try:
         with part.open("wb") as file:
-            for piece in stream.pieces:
-                self._check_size(file.tell() + len(piece))
+            for piece, total in _pieces(uri):
                 file.write(piece)
-                self.progress(file.tell(), max(stream.total, file.tell()), "B")
-
-    def _check_size(self, size: int) -> None:
-        if size > self.max_bytes:
+                progress(file.tell(), max(total, file.tell()), "B")
+        if (digest := file_digest(part)) != target.name:
             raise InputError(
-                f"{shown(self.uri)}: the file is at least {size} bytes long, but the limit is {self.max_bytes} bytes.",
-                hint="If you expect a file this large, raise max_bytes.",
+                f"The SHA-256 of {shown(uri)} is {digest}, but {target.name} was expected.",
+                hint="The file has changed, or the URI names the wrong file. Correct the URI or the sha256.",
             )
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _pieces(uri: str) -> Iterator[tuple[bytes, int]]:
+    """Yield a remote file's pieces, each with the file's size in bytes, or 0 if the size is unknown."""
+    try:
+        yield from _http_pieces(uri) if urlsplit(uri).scheme in ("http", "https") else _fsspec_pieces(uri)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # each of fsspec's file systems has its own errors
+        raise InputError(
+            f"{shown(uri)} is not available: {first_line(error)}.",
+            hint="Check the URI and the network.",
+            transient=is_transient(error),
+        ) from error
+
+
+def _http_pieces(uri: str) -> Iterator[tuple[bytes, int]]:
+    import httpx  # import here, because httpx also imports rich and most processes never download
+
+    # A hook checks each request, including redirects. Requests to this host never use a proxy.
+    hooks = {"request": [lambda request: _check_http(str(request.url))]}
+    is_own = _is_loopback(urlsplit(uri).hostname or "")
+    with (
+        httpx.Client(follow_redirects=True, timeout=_TIMEOUT_S, event_hooks=hooks, trust_env=not is_own) as client,
+        client.stream("GET", uri, headers={"Accept-Encoding": "identity"}) as response,
+    ):
+        response.raise_for_status()
+        for piece in response.iter_raw():
+            yield piece, int(response.headers.get("Content-Length", 0))
+
+
+def _check_http(uri: str) -> None:
+    """Refuse plain HTTP, which is not encrypted, unless the URL refers to this host."""
+    parts = urlsplit(uri)
+    if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
+        raise ConfigurationError(
+            f"{parts.scheme}://{parts.hostname}{parts.path} uses plain HTTP, which is allowed only for localhost.",
+            hint="Use an https:// URL.",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _fsspec_pieces(uri: str) -> Iterator[tuple[bytes, int]]:
+    try:
+        file_system, path = fsspec.core.url_to_fs(uri)
+    except (ImportError, ValueError) as error:
+        raise ConfigurationError(
+            f"The {urlsplit(uri).scheme}:// scheme cannot be used: {error}.",
+            hint="For s3://, install nightquant[s3]; for other schemes, see fsspec's documentation.",
+        ) from error
+    size = file_system.size(path) or 0
+    with file_system.open(path, "rb") as file:
+        for piece in iter(partial(file.read, _PIECE), b""):
+            yield piece, size
+
+
+@contextmanager
+def downloading() -> Iterator[None]:
+    """Limit how long urllib waits for a server, and convert torchvision's network errors to `ConnectionError`."""
+    timeout = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_TIMEOUT_S)  # by default, urllib waits forever
+    try:
+        yield
+    except RuntimeError as error:
+        if _AWAY.search(str(error)):
+            raise ConnectionError(str(error)) from error
+        raise
+    finally:
+        socket.setdefaulttimeout(timeout)

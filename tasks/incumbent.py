@@ -10,7 +10,7 @@ from storage.artifacts import artifact_digest
 from storage.bundles import BundleStore
 from storage.digest import JsonObject, file_digest
 from storage.errors import BundleError, ConfigurationError, UnavailableError
-from storage.seal import check_sums, listed, read_manifest
+from storage.seal import SUMS, check_sums, parse_sums, read_manifest
 from tasks.extensions import RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.refs import CandidateRef
@@ -44,8 +44,8 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
     try:
         folder = bundles.local_folder(job.workload.name, pointer.version)
         sums = check_sums(folder)
-        manifest = read_manifest(folder, sums)
-        digests = listed(folder, sums)
+        manifest = read_manifest(folder)
+        digests = parse_sums(folder, (folder / SUMS).read_bytes())
         recipe, runtime = Recipe.model_validate(manifest["recipe"]), manifest["model"]["runtime"]
         RUNTIMES[runtime].require_installed(runtime)
         same = next((candidate for candidate in candidates if _is_same(candidate, digests, manifest, workspace)), None)

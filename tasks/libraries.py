@@ -16,8 +16,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import IO, Any, ClassVar, TextIO
 
-from storage.errors import NightquantError
-from storage.transient import is_transient
+from storage.errors import NightquantError, is_transient
 from tasks.user_code import is_users_file
 
 _LONGEST = 300

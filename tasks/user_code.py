@@ -12,8 +12,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, cast
 
-from storage.errors import ConfigurationError, NightquantError
-from storage.transient import is_transient
+from storage.errors import ConfigurationError, NightquantError, is_transient
 
 if TYPE_CHECKING:
     from torch import nn

@@ -62,7 +62,7 @@ def _answer(chance: random.Random) -> bytes:
 
 def _downloaded(uri: str, folder: Path) -> None:
     digest = hashlib.sha256(_FILE).hexdigest()
-    with fetch(uri, folder, sha256=digest, max_bytes=4096, retries=2, first_wait_s=0) as source:
+    with fetch(uri, folder, sha256=digest) as source:
         content = source.path().read_bytes()
     if content != _FILE or sum(path.stat().st_size for path in folder.iterdir()) > 4096:
         raise AssertionError("another file, or a longer one, was kept")

@@ -20,11 +20,9 @@ from flows.commands import (
 )
 from flows.settings import load_settings
 from storage.bundles import BundleStore
-from storage.copies import export_bundle
 from storage.errors import BundleError, StoreError
-from storage.pointer import CURRENT, Pointer, read_current
-from storage.seal import SUMS, check_sums, read_file
-from storage.signing import read_public_key
+from storage.pointer import CURRENT, Pointer, location_of, read_current
+from storage.seal import SUMS, check_sums, export_bundle, read_public_key
 from tasks.bundle.verify import VerificationReport
 from tasks.bundle.verify import verify as verify_bundle
 
@@ -59,7 +57,7 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
             "workload": entry.workload,
             "version": entry.version,
             "state": "current" if entry.is_current else "withdrawn" if entry.is_withdrawn else "",
-            "location": bundles.root.uri(entry.location),
+            "location": bundles.root.uri(location_of(entry.workload, entry.version)),
         }
         for entry in bundles.entries(workload)
     ]
@@ -88,7 +86,8 @@ def show(workload: str, version: str | None, history: bool, store: str) -> None:
         print_json({} if pointer is None else pointer.model_dump(mode="json", exclude_none=True))
         return
     folder = bundles.local_folder(workload, chosen)
-    click.echo(read_file(folder, "MODEL_CARD.md", check_sums(folder)))
+    check_sums(folder)
+    click.echo((folder / "MODEL_CARD.md").read_text("utf-8"))
 
 
 @command.command()

@@ -249,7 +249,8 @@ def _current(bundles: BundleStore, workload: str) -> Current | None:
     if pointer is None:
         return None
     folder = bundles.local_folder(workload, pointer.version)
-    manifest = read_manifest(folder, check_sums(folder))
+    check_sums(folder)
+    manifest = read_manifest(folder)
     recipe, runtime = manifest["recipe"], manifest["model"]["runtime"]
     digest = manifest["sources"]["quantized"]
     sizes = [row.get("size_bytes") for row in manifest["measurements"] if row.get("artifact_digest") == digest]

@@ -24,8 +24,8 @@ from flows.execution.task_runners import make_task_runner
 from flows.execution.workers import STARTED, Workers
 from flows.reporter import Reporter
 from flows.settings import Settings, children_inherit, load_settings
+from storage.errors import backoff_s
 from storage.root import set_cache_folder
-from storage.transient import backoff_s
 from tasks.job import Progress, Workspace
 from tasks.machine import available_cores
 from tasks.refs import Frozen

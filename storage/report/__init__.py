@@ -7,15 +7,23 @@ import json
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import resolve_name
 
 import duckdb
 import jinja2
 
 from storage import humanize
 from storage.errors import ConfigurationError
-from storage.report.night import bounds_of, candidates_of, conditions_of, history_of, marks_of, outcomes_of, shown_of
-from storage.report.search import LOOKS, Search, searches_of
+from storage.report.night import (
+    Search,
+    bounds_of,
+    candidates_of,
+    conditions_of,
+    history_of,
+    marks_of,
+    outcomes_of,
+    searches_of,
+    shown_of,
+)
 from storage.results import Row
 from storage.results.query import open_catalog, rows_of
 from storage.results.regressions import Regression, compare_night
@@ -103,11 +111,14 @@ def _section(
     own = (str(row["name"]) for row in rows if row["setting"] == "incumbent" and outcome["outcome"] == "kept")
     current = next(own, str(outcome["candidate"] or ""))
     shown, bounds = shown_of(history, names), bounds_of(rows)
-    plots = dict.fromkeys(("quality", "history", "search"), "")
-    search = Search(trials, str(rows[0]["quality_metric"] or "quality"))
+    pictures = {"quality": "", "history": ""}
     if _can_draw():
-        plots = resolve_name("storage.report.plots:plots_of")(name, rows, marks, bounds, current, history, shown)
-        plots["search"] = resolve_name("storage.report.plots:search_plot")(f"{name}: the search", search)
+        from storage.report import plots  # matplotlib is optional
+
+        pictures = {
+            "quality": plots.quality_plot(f"{name}: speed-up against quality", rows, marks, bounds, current),
+            "history": plots.history_plot(f"{name}: speed-up over the nights", history, shown, marks),
+        }
     return {
         "name": name,
         "outcome": outcome,
@@ -117,9 +128,8 @@ def _section(
         "bounds": bounds,
         "history": history,
         "shown": shown,
-        "plots": plots,
-        "search": search,
-        "looks": LOOKS,  # plot marks for the search's trials, keyed by outcome
+        "plots": pictures,
+        "search": Search(trials, str(rows[0]["quality_metric"] or "quality")),
     }
 
 

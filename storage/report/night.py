@@ -1,17 +1,17 @@
-"""Collect the data for a night's report: candidates, marks, outcomes, bounds, the host's state, and earlier nights."""
+"""Collect a night's report: candidates, marks, outcomes, bounds, the host's state, earlier nights and the search."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import duckdb
 
-from storage.humanize import percent
+from storage.humanize import minutes, percent, plural, quality_unit
 from storage.results import WIDEST, Row, night_of, number
 from storage.results.history import changes_between
 from storage.results.query import rows_of
@@ -34,17 +34,15 @@ _MARKERS = {
 
 @dataclass(frozen=True)
 class Mark:
-    """A CSS colour and a matplotlib marker, filled or only outlined."""
+    """A CSS colour and a matplotlib marker."""
 
     colour: str
     marker: str
-    is_hollow: bool = False
 
     @property
     def svg(self) -> str:
-        """The mark as inline SVG. Screen readers skip the mark, because the text after it has the same meaning."""
-        fill = f'none" stroke="{self.colour}" stroke-width="2' if self.is_hollow else self.colour
-        path = f'<path fill="{fill}" d="{_MARKERS[self.marker]}"/>'
+        """The mark as inline SVG, which screen readers skip."""
+        path = f'<path fill="{self.colour}" d="{_MARKERS[self.marker]}"/>'
         return f'<svg class="mark" viewBox="0 0 16 16" aria-hidden="true">{path}</svg>'
 
 
@@ -81,16 +79,12 @@ from (select unnest(flatten(list_transform($evidence, lambda each: internal.cond
 
 @dataclass(frozen=True)
 class Condition:
-    """The host's state during one workload's benchmark (see the ``conditions`` view); None if it was not recorded.
-
-    ``resolution`` is the distance from 1 to the farther end of the A/A interval. ``undecided`` counts candidates that
-    the gate holds.
-    """
+    """The host's state during one workload's benchmark (see the ``conditions`` view); None if it was not recorded."""
 
     workload: str
     resolution: float | None = None
     load: float | None = None
-    processors: int | None = None
+    processors: float | None = None
     waiting: float | None = None
     stolen: float | None = None
     undecided: int = 0
@@ -98,15 +92,12 @@ class Condition:
 
     @property
     def is_known(self) -> bool:
-        """Whether the noise, the waiting time or the stolen time was recorded."""
+        """Whether any disturbance was recorded."""
         return any(value is not None for value in (self.resolution, self.waiting, self.stolen))
 
 
 def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, list[Row]]:
-    """Return a night's rows of the ``outcomes`` view, keyed by workload.
-
-    The current bundle comes first, followed by the candidates in order of rank.
-    """
+    """Return a night's ``outcomes`` by workload: the current bundle, followed by the candidates in order of rank."""
     candidates: dict[str, list[Row]] = {}
     for row in rows_of(connection, _CANDIDATES, night=night):
         candidates.setdefault(str(row["workload"]), []).append(row)
@@ -141,26 +132,17 @@ def conditions_of(
 
 def _condition(workload: str, rows: Sequence[Row], seen: Row) -> Condition:
     resolution = max((value for row in rows if (value := number(row, "resolution")) is not None), default=None)
-    load, waiting, stolen = (number(seen, name) for name in ("load", "waiting", "stolen"))
-    processors = number(seen, "processors")
-    sentences = {
-        "waiting": f"tasks waited for a processor in {percent(waiting)} of the time",
-        "stolen": f"other virtual machines took {percent(stolen)} of the processors' time",
-    }
-    troubles = [f"two copies of the same model differed by up to {percent(resolution)}"]
-    troubles = troubles if resolution is not None and resolution > WIDEST else []
+    load, processors, waiting, stolen = (number(seen, name) for name in ("load", "processors", "waiting", "stolen"))
+    troubles = []
+    if resolution is not None and resolution > WIDEST:
+        troubles.append(f"two copies of the same model differed by up to {percent(resolution)}")
     named: object = seen.get("troubles")
-    troubles += [sentences[name] for name in named] if isinstance(named, list) else []
-    return Condition(
-        workload,
-        resolution,
-        load,
-        None if processors is None else int(processors),
-        waiting,
-        stolen,
-        undecided=sum(row["became"] == "hold" for row in rows),
-        troubles=tuple(troubles),
-    )
+    if isinstance(named, list) and "waiting" in named:
+        troubles.append(f"tasks waited for a processor in {percent(waiting)} of the time")
+    if isinstance(named, list) and "stolen" in named:
+        troubles.append(f"other virtual machines took {percent(stolen)} of the processors' time")
+    undecided = sum(row["became"] == "hold" for row in rows)
+    return Condition(workload, resolution, load, processors, waiting, stolen, undecided, tuple(troubles))
 
 
 NIGHTS = 30
@@ -204,7 +186,7 @@ _CAUSES = {
 
 @dataclass(frozen=True)
 class Event:
-    """A night's events as text; ``promoted`` lists candidates' names, and ``accepted`` lists acknowledged findings."""
+    """A night's events as text; ``accepted`` lists acknowledged findings."""
 
     night: dt.date
     changes: tuple[str, ...] = ()
@@ -257,3 +239,61 @@ def history_of(
 def shown_of(history: History, names: Sequence[str], most: int = 8) -> list[str]:
     """Return the first `most` candidates measured on two or more nights, so that plotted lines stay distinguishable."""
     return [name for name in names if len(history.rows.get(name, ())) > 1][:most]
+
+
+_TRIALS = """
+select trials.*, recipe || '/' || runtime as name
+from trials semi join searches using (workload, night, run_id)
+where night = $night
+order by workload, trial
+"""
+_TRIAL_OUTCOMES = ("chosen", "passing", "failed", "dropped", "open")
+
+
+@dataclass(frozen=True)
+class Search:
+    """A workload's search: its rows of the ``trials`` table with ``name`` added, and the quality metric."""
+
+    trials: tuple[Row, ...]
+    metric: str = "quality"
+
+    @property
+    def unit(self) -> str:
+        """Unit to print after a quality drop, or ``""`` if the metric does not have a unit."""
+        return "%" if self._scale > 1 else quality_unit(self.metric)
+
+    @property
+    def bound(self) -> float | None:
+        """Largest quality drop that passes, in the unit of `drop`."""
+        bounds = (bound for row in self.trials if (bound := number(row, "quality_bound")) is not None)
+        return next((bound * self._scale for bound in bounds), None)
+
+    @property
+    def summary(self) -> str:
+        """One sentence about the number of trials and the duration of the search."""
+        counted = Counter(str(row["outcome"]) for row in self.trials)
+        counts = ", ".join(f"{counted[outcome]} {outcome}" for outcome in _TRIAL_OUTCOMES if counted[outcome])
+        known = sum(row["is_known"] is True for row in self.trials)
+        samples = max(number(row, "samples") or 0 for row in self.trials)
+        spent = minutes(sum(number(row, "cost_s") or 0 for row in self.trials))
+        earlier = f" ({known} measured by an earlier run)" if known else ""
+        data = f" on up to {samples:,} samples of the {self.trials[0]['split']} split" if samples else ""
+        return f"In {spent}, the search considered {plural(len(self.trials), 'trial')}{earlier}{data}: {counts}."
+
+    def drop(self, row: Row) -> tuple[float, float, float] | None:
+        """Return a trial's quality drop and the bounds of its 95% interval, or None if the drop was not measured."""
+        value, *ends = (number(row, f"quality_drop{end}") for end in ("", "_low", "_high"))
+        if value is None:
+            return None
+        low, high = (self._scale * (value if end is None else end) for end in ends)
+        return self._scale * value, low, high
+
+    @property
+    def _scale(self) -> float:
+        return 100.0 if any(row["quality_unit"] == "relative" for row in self.trials) else 1.0
+
+
+def searches_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, tuple[Row, ...]]:
+    """Return the trials of a night's searches, keyed by workload."""
+    rows = rows_of(connection, _TRIALS, night=night)
+    return {name: tuple(trials) for name, trials in groupby(rows, lambda row: str(row["workload"]))}

@@ -1,4 +1,4 @@
-"""Draw a workload's plots as inline SVG: speed against quality, speed by night, and the search.
+"""Draw a workload's plots as inline SVG: speed against quality, and speed by night.
 
 `storage.report` imports this module only if the optional package matplotlib is installed.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 import html
 import io
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,9 +20,8 @@ from matplotlib.dates import date2num
 from matplotlib.figure import Figure
 
 from storage.digest import digest_of
-from storage.humanize import plural, quality_unit, ratio, size_unit
+from storage.humanize import plural, quality_unit, ratio
 from storage.report.night import History, Mark
-from storage.report.search import LOOKS, Search
 from storage.results import Row, number
 
 if TYPE_CHECKING:
@@ -77,29 +75,12 @@ _TICKS = 3.5
 Ends = tuple[float, float, float]  # a value and the ends of its interval
 
 
-def plots_of(
-    name: str,
-    rows: Sequence[Row],
-    marks: Mapping[str, Mark],
-    bounds: Mapping[str, float],
-    current: str,
-    history: History,
-    shown: Sequence[str],
-) -> dict[str, str]:
-    """Return a workload's plots as SVG, or ``""`` for a plot without data; `current` names the current bundle's row."""
-    return {
-        "quality": quality_plot(f"{name}: speed-up against quality", rows, marks, bounds, current),
-        "history": history_plot(f"{name}: speed-up over the nights", history, shown, marks),
-    }
-
-
 def quality_plot(
     title: str, rows: Sequence[Row], marks: Mapping[str, Mark], bounds: Mapping[str, float], current: str
 ) -> str:
     """Plot speed-up against quality difference with 95% intervals; return ``""`` if no candidate has both numbers.
 
-    For every metric, better candidates are farther up and to the right. `bounds` maps the gate's rules to numbers; only
-    bounds near the candidates are drawn. A ring marks the current bundle, whose row is named `current`.
+    For every metric, better candidates are farther up and to the right. A ring marks the row that is named `current`.
     """
     drawn = [row for row in rows if None not in (row["deciding_speedup"], row["quality_difference"])]
     if not drawn:
@@ -180,13 +161,12 @@ def _with_ends(row: Row, column: str) -> Ends:
     return value, value if low is None else low, value if high is None else high
 
 
-def _point(axes: Axes, x: Ends, y: Ends, mark: Mark, is_current: bool = False, diameter: float = 7.0) -> None:
+def _point(axes: Axes, x: Ends, y: Ends, mark: Mark, is_current: bool) -> None:
     """Draw a mark with error bars; omit bars of zero length."""
     bars = [[[max(v - low, 0)], [max(high - v, 0)]] if low < high else None for v, low, high in (x, y)]
     axes.errorbar(
-        [x[0]], [y[0]], xerr=bars[0], yerr=bars[1], fmt=mark.marker, color=mark.colour, elinewidth=1.2, clip_on=False,
-        markersize=diameter, markerfacecolor="white" if mark.is_hollow else mark.colour,
-    )  # fmt: skip
+        [x[0]], [y[0]], xerr=bars[0], yerr=bars[1], fmt=mark.marker, color=mark.colour, elinewidth=1.2, clip_on=False
+    )
     if is_current:
         axes.plot([x[0]], [y[0]], "o", color="black", markersize=14, markerfacecolor="none", clip_on=False)
 
@@ -211,54 +191,3 @@ def _events(axes: Axes, history: History) -> None:
         if event.changes or event.alarms:
             axes.axvline(at, color=_GATE if event.alarms else _CHANGE, linewidth=1.2, linestyle="--")
         axes.text(at, 1.01, str(index), ha="center", fontsize=9, transform=axes.get_xaxis_transform())
-
-
-_LARGEST, _SMALLEST = 14.0, 4.0  # diameters of the largest and the smallest dots, in points
-
-
-def search_plot(title: str, search: Search) -> str:
-    """Plot quality drops with 95% intervals against speed-ups, or against sizes if the smallest trial wins.
-
-    A dot's area is proportional to the file size, and a number marks each new best trial. A trial whose interval ends
-    far above the bound appears as an arrow at the upper edge. Return ``""`` if no trial has values for both axes.
-    """
-    drawn = [(row, drop) for row in search.trials if (drop := search.drop(row)) and row[search.ranks_by] is not None]
-    if not drawn:
-        return ""
-    is_timed, largest = search.ranks_by == "speedup", max(number(row, "size_bytes") or 1 for row, _ in drawn)
-    unit, scale = ("", 1.0) if is_timed else size_unit(largest)
-    top, steps, path = ceiling(search), search.path, dict[int, tuple[float, float]]()
-    with drawing(title, search.description) as picture:
-        axes = picture.axes
-        for row, drop in drawn:
-            mark, x = LOOKS[str(row["outcome"])], (number(row, search.ranks_by) or 0.0) / scale
-            if row in steps:
-                path[steps.index(row) + 1] = (x, drop[0])
-            if drop[2] > top:
-                axes.plot([x], [1], "^", color=mark.colour, clip_on=False, transform=axes.get_xaxis_transform())
-                continue
-            low, high = (number(row, f"speedup_{end}") if is_timed else None for end in ("low", "high"))
-            diameter = max(_SMALLEST, _LARGEST * math.sqrt((number(row, "size_bytes") or 0.0) / largest))
-            _point(axes, (x, low or x, high or x), drop, mark, diameter=diameter)
-        axes.axhline(0, color=_GREY, linewidth=1, linestyle=":")
-        if is_timed:
-            axes.axvline(1, color=_GREY, linewidth=1, linestyle=":")
-        if search.bound is not None:
-            axes.axhline(search.bound, color=_GATE, linewidth=1.2, linestyle="--")
-        axes.set_xlim(0, axes.get_xlim()[1] * 1.03)
-        axes.locator_params(nbins=6)
-        axes.set_xlabel("speed-up (better →)" if is_timed else f"size in {unit} (← better)")
-        axes.set_ylabel(f"quality drop{search.unit and f' in {search.unit.strip()}'} (better ↓)")
-        axes.plot(
-            [x for x, _ in path.values()], [y for _, y in path.values()], color="#1a1a1a", linewidth=1, zorder=1.2
-        )
-        for step, place in path.items():
-            axes.annotate(str(step), place, (8, 5), textcoords="offset points", ha="center", fontsize=9)
-    return picture.svg
-
-
-def ceiling(search: Search) -> float:
-    """Return the drop above which a trial appears as an arrow, so that a single bad trial does not flatten the plot."""
-    highest = [1.5 * drop[2] for row in search.path if (drop := search.drop(row))]
-    top = max([4 * (search.bound or 0.0), *highest])
-    return top if top > 0 else math.inf

@@ -21,10 +21,8 @@ from packageurl import PackageURL
 from storage.bundles import BundleStore
 from storage.digest import digest_of
 from storage.errors import BundleError
-from storage.pointer import Pointer
-from storage.recovery import by_run
-from storage.seal import MANIFEST, SIGNATURE, check_manifest, write_sums
-from storage.signing import Signer
+from storage.pointer import Pointer, by_run
+from storage.seal import MANIFEST, SIGNATURE, Signer, check_manifest, write_sums
 from tasks.bundle.manifest import Provenance, manifest_of
 from tasks.bundle.verify import checker_source, verify
 from tasks.extensions import DOMAINS, RUNTIMES

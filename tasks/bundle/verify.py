@@ -22,8 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from storage.errors import BundleError
 from storage.pointer import Pointer
-from storage.seal import SIGNATURE, SUMS, changed, check_sums, read_manifest
-from storage.signing import signed_sums
+from storage.seal import SIGNATURE, SUMS, check_sums, read_manifest, signed_sums
 from tasks.extensions import RUNTIMES
 
 _CHECKER = Path(__file__).with_name("checker.py")
@@ -73,7 +72,7 @@ def verify(
         sha256sums = check_sums(path)
         report = replace(report, sha256sums=sha256sums, stage="signature")
         report = replace(report, signature=_signature(path, key, pointer, sha256sums), stage="manifest")
-        manifest = read_manifest(path, sha256sums)
+        manifest = read_manifest(path)
         report = replace(report, workload=manifest["workload"]["name"], version=manifest["version"])
         report = replace(report, stage="model", expires_at=pointer.expires_at if pointer else None)
         return _run_model(path, report, manifest["model"]["runtime"], timeout_s)
@@ -114,7 +113,7 @@ def _signature(path: Path, key: EllipticCurvePublicKey | None, pointer: Pointer 
     content = signature.read_bytes() if signature.is_file() else b""
     # The list that was signed must be the list that was used to check the files.
     if signed_sums(path, (path / SUMS).read_bytes(), content, key) != sha256sums:
-        raise changed(path, SUMS)
+        raise BundleError(f"{path}: {SUMS} changed while it was being read.", hint="Do not use the bundle.")
     return "valid"
 
 

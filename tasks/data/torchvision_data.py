@@ -11,7 +11,7 @@ from torchvision.datasets import VisionDataset
 
 from storage.digest import digest_of
 from storage.errors import ConfigurationError, did_you_mean
-from storage.remote import with_retries
+from storage.transfer import downloading
 from tasks.data.picture_sets import Notes, Part, Quotas, prepare_pictures, training_quotas
 from tasks.data.pictures import UnreadableError, readable
 from tasks.data.sections import TorchvisionDataset
@@ -54,8 +54,8 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset]:
         arguments |= {"root": data.root} | ({"download": data.download} if "download" in parameters else {})
         failed = f'torchvision\'s data set "{data.name}" cannot be read from {data.root}'
         hint = "Put the data set's files into data.root, or set data.download = true and connect to a network."
-        with reported_as(failed, hint):
-            dataset: VisionDataset = with_retries(lambda: kind(**arguments))
+        with reported_as(failed, hint), downloading():
+            dataset: VisionDataset = kind(**arguments)
         return dataset
 
     if "train" in parameters:

@@ -121,7 +121,6 @@ def fetch_weights(settings: FetchedCheckpoint, workspace: Workspace) -> Abstract
         str(local / DIRECTORY_WEIGHTS) if local is not None and local.is_dir() else settings.uri,
         workspace.store.root / "downloads",
         sha256=settings.sha256,
-        retries=settings.retries,
         progress=workspace.progress,
     )
 

@@ -9,7 +9,6 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     PrivateAttr,
@@ -83,8 +82,6 @@ class FetchedCheckpoint(Kind):
     """Path or URI of the weights file, or path of a local folder with `model.safetensors`."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file, as 64 hexadecimal digits."""
-    retries: NonNegativeInt = 4
-    """Maximum number of times to retry an interrupted download."""
     leave_out: tuple[str, ...] = ()
     """Tensors in the file that the model lacks, given by their names or the names of their modules."""
 

@@ -16,13 +16,10 @@ from flows.night import Night
 from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
 from flows.settings import load_settings
-from storage.holder import Holder, hold
-from storage.recovery import unrecorded_switches
 from storage.results.query import open_fresh, rows_of
 from tasks.judgement import GateDecision, Judgement
 from tasks.results import CandidateResult, Failure, WorkloadResult
-from tests.flows.commands import filled_store
-from tests.storage.results.rows import baseline, measurement, write_night
+from tests.storage.results.rows import baseline, write_night
 from tests.tasks.test_gate import workload
 
 pytestmark = pytest.mark.server
@@ -166,27 +163,3 @@ def test_a_defect_in_a_workloads_hand_over_costs_no_other_ones(begin: Begin, mon
     ]
     assert night.problems == {"publishing first": "'a defect'"}
     assert night.bundles == {"second": "v2"}
-
-
-def test_the_next_night_records_what_a_dead_one_handed_over_and_that_it_died(begin: Begin) -> None:
-    store, run, day = begin().store, filled_store.RUNS[0], filled_store.NIGHTS[0]
-    info = begin().info.model_copy(update={"run_id": run})
-
-    def die_after_the_switch() -> None:
-        with hold(store, Holder(run, "")):
-            nightly.steps.record.fn(info, {"measurements": [measurement(run, day)]}, store, "word-lm")
-            filled_store.hand_over(Path(store), 0)
-            raise Killed
-
-    with pytest.raises(Killed):
-        die_after_the_switch()
-    night = begin()
-    with hold(store, Holder(night.info.run_id, "")) as held:
-        nightly._record_dead_runs(night, held)
-    assert unrecorded_switches(store) == []
-    assert rows(store, "select run_id, bundle_version from promotions") == [
-        {"run_id": run, "bundle_version": filled_store.VERSIONS[0]}
-    ]
-    assert rows(store, "select run_id, status from runs") == [{"run_id": run, "status": "failed"}]
-    assert night.remarks == [f"run {run} published word-lm/{filled_store.VERSIONS[0]} and died; this run recorded that"]
-    assert not night.has_failures()

@@ -99,7 +99,7 @@ class Night:
 
 def fetching(folder: Path, name: str, uri: str, sha256: str) -> None:
     text = (BUILT_IN / "lstm-demo.toml").read_text(encoding="utf-8").replace('name = "lstm-demo"', f'name = "{name}"')
-    fetched = f'kind = "uri"\nuri = "{uri}"\nsha256 = "{sha256}"\nretries = 0\n'
+    fetched = f'kind = "uri"\nuri = "{uri}"\nsha256 = "{sha256}"\n'
     # At this size int8 is smaller, and so is promoted.
     text = text.replace('kind = "seeded"\nseed = 29592\n', fetched).replace("dimension = 8", "dimension = 256")
     assert uri in text

@@ -15,8 +15,7 @@ from flows.handover import Handover, hand_over
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
-from storage.seal import SIGNATURE
-from storage.signing import Signer
+from storage.seal import SIGNATURE, Signer
 from tasks.bundle.manifest import Provenance
 from tasks.bundle.package import BundleRef, package
 from tasks.job import Job, Workspace

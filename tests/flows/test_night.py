@@ -16,7 +16,6 @@ from storage.results.query import run_query
 from tasks.judgement import GateDecision, Judgement
 from tasks.machine import observe
 from tasks.results import BenchmarkResult, WorkloadResult
-from tests.flows.commands import filled_store
 from tests.storage.results.rows import baseline, measurement
 
 DAY = dt.date(2026, 3, 1)
@@ -62,17 +61,6 @@ def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):
     assert run_query(store, "select status from runs").to_pylist() == [{"status": "cancelled"}]
     assert run_query(store, "from measurements").num_rows == 2
     assert said == ["stopped (Terminated); not measured: word-lm"]
-
-
-def test_a_run_that_is_stopped_between_a_switch_and_its_row_records_what_the_history_says(begin, tmp_path, monkeypatch):
-    night = begin()
-    monkeypatch.setattr(filled_store, "RUNS", (night.info.run_id,))
-    night.rows += [measurement(night.info.run_id, DAY, profile="quick")]
-    filled_store.hand_over(tmp_path / "store", 0)
-    execution = SimpleNamespace(reporter=SimpleNamespace(noted=print), workers=SimpleNamespace(stop=lambda: None))
-    _save_finished(night, Terminated(), execution)
-    rows = run_query(str(tmp_path / "store"), "select bundle_version from promotions").to_pylist()
-    assert rows == [{"bundle_version": filled_store.VERSIONS[0]}]
 
 
 @pytest.mark.slow

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from storage.bundles import BundleStore
-from storage.local_root import LocalRoot
 from storage.pointer import Pointer
-from storage.root import StoreRoot
-from storage.seal import SIGNATURE, write_sums
-from storage.signing import Signer
+from storage.seal import SIGNATURE, Signer, write_sums
 
 _KEYS = TemporaryDirectory(prefix="nightquant-keys-")
 
@@ -68,19 +63,3 @@ def signer_of(name: str = "ours", days: float = 30.0) -> Signer:
     found = Signer.of(str(key_file(name)), days)
     assert found is not None
     return found
-
-
-def _passed_on(operation: str) -> Callable[..., Any]:
-    return lambda root, *given: getattr(root.kept, operation)(*given)
-
-
-class Elsewhere(StoreRoot):
-    """A store that is used as one on an object store is, file by file: it has no folder on this host."""
-
-    def __init__(self, folder: Path) -> None:
-        self.kept = LocalRoot(folder)
-        self.url = f"elsewhere:/{folder}"
-
-    list, exists, read, digest, stamped = map(_passed_on, ("list", "exists", "read", "digest", "stamped"))
-    swap, put_new, put, publish = map(_passed_on, ("swap", "put_new", "put", "publish"))
-    download, delete = map(_passed_on, ("download", "delete"))

@@ -1,4 +1,4 @@
-"""An S3 server on loopback, one for the session; each test gets its own prefix. A store that needs no server."""
+"""An S3 server on loopback, one for the session; each test gets its own bucket."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from storage.root import StoreRoot
-from tests.storage.bundle_files import Elsewhere
 from tests.storage.s3_server import credentials, s3_server
 
 
@@ -31,18 +29,3 @@ def s3_store(s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     bucket = f"results-{uuid.uuid4().hex[:12]}"
     boto3.client("s3").create_bucket(Bucket=bucket)
     return f"s3://{bucket}/team/nightquant"
-
-
-@pytest.fixture
-def elsewhere_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreRoot:
-    """An empty store without a folder on this host; its cache is this test's."""
-    monkeypatch.setenv("NIGHTQUANT_CACHE", str(tmp_path / "cache"))
-    return Elsewhere(tmp_path / "elsewhere")
-
-
-@pytest.fixture(params=["elsewhere", pytest.param("s3", marks=pytest.mark.server)])
-def remote(request: pytest.FixtureRequest) -> StoreRoot:
-    """An empty store that is not a folder on this host."""
-    if request.param == "elsewhere":
-        return request.getfixturevalue("elsewhere_root")  # type: ignore[no-any-return]
-    return StoreRoot.of(request.getfixturevalue("s3_store"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,23 +50,6 @@ def test_requests_and_answers_that_an_object_store_loses(s3_store: str, tmp_path
 def test_what_is_not_flushed_is_found(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_root, "fsync", lambda path: None)
     assert bad(findings(ground, BY_NAME["promotion"], ("kill",), stride=5, repaired=9)) != []
-
-
-def test_a_power_cut_takes_a_file_whose_folder_was_made_and_not_flushed(tmp_path: Path) -> None:
-    store, left = tmp_path / "store", tmp_path / "left"
-    store.mkdir()
-    left.mkdir()
-    with Shim(store, follow=True) as shim:
-        (store / "new").mkdir()
-        (store / "new" / "file").write_bytes(b"content")
-        local_root.fsync(store / "new" / "file")
-        local_root.fsync(store / "new")
-    assert shim.disk is not None
-    ways = dict(shim.disk.after_power_cuts(random.Random(0)))
-    ways["only what was flushed"](left)
-    assert list(left.iterdir()) == []
-    ways["names without contents"](left)
-    assert (left / "new" / "file").read_bytes() == b"content"
 
 
 def test_a_full_disk_while_a_bundle_is_filled_is_an_error_of_the_store(ground: Ground) -> None:

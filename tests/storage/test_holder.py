@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import signal
 import subprocess
@@ -13,8 +14,11 @@ import pytest
 from filelock import Timeout
 
 from storage.errors import NightRunningError
-from storage.holder import Holder, LeasedError, hold, leased
+from storage.holder import Holder, LeasedError, hold, leased, record_dead_run
 from storage.object_root import ObjectRoot
+from storage.results.query import open_fresh, rows_of
+from storage.results.writer import ResultsStore
+from tests.storage.results.rows import at, baseline, measurement
 
 _HOLD = """
 import sys
@@ -100,6 +104,21 @@ def test_a_killed_night_frees_an_object_store_for_its_own_host_at_once_and_for_o
     time.sleep(1.1)
     with hold(s3_store, Holder("third", "")) as held:
         assert [(each.run_id, each.flow_run_id) for each in held.dead] == [("second", "flow-of-second")]
+
+
+def test_a_dead_run_gets_a_row_once_if_it_measured_and_did_not_record_its_end(tmp_path: Path) -> None:
+    run, day, writer = "20260301-030000-0", dt.date(2026, 3, 1), ResultsStore(tmp_path)
+    dead = Holder(run, "", host="bench", pid=7, since=at(day, 2))
+    assert not record_dead_run(tmp_path, dead)
+    writer.append("measurements", [baseline(run, day), measurement(run, day, status="failed")], run, at(day), "word-lm")
+    assert record_dead_run(tmp_path, dead)
+    assert not record_dead_run(tmp_path, dead)
+    with open_fresh(tmp_path) as connection:
+        (row,) = rows_of(connection, "from runs")
+    assert (row["run_id"], row["night"], row["status"], row["profile"]) == (run, day, "failed", "standard")
+    assert (row["workloads"], row["candidates_ok"], row["candidates_failed"]) == (1, 1, 1)
+    assert row["started_at"] == at(day, 2)
+    assert "process 7 on bench" in str(row["message"])
 
 
 NAME = ".locks/night.json"

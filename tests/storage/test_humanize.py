@@ -55,14 +55,3 @@ def test_what_is_missing_is_a_dash() -> None:
         humanize.change, humanize.moment,
     )  # fmt: skip
     assert {show(None) for show in shown} == {"–"}
-
-
-@pytest.mark.parametrize(
-    ("unit", "name", "scale"),
-    [
-        (humanize.size_unit(46_800_000), "MB", 1e6),
-        (humanize.size_unit(0), "B", 1),
-    ],
-)
-def test_an_axis_has_the_unit_of_its_largest_value(unit: tuple[str, float], name: str, scale: float) -> None:
-    assert unit == (name, scale)

@@ -45,15 +45,6 @@ def heard(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_lock_is_free_again_after_an_error_inside_it() -> None:
-    waited: list[bool] = []
-    with pytest.raises(FileNotFoundError, match="inside"), host_lock("test"):
-        raise FileNotFoundError("inside")
-    with host_lock("test", on_wait=lambda: waited.append(True)):
-        pass
-    assert waited == []
-
-
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_killed_holder_frees_the_lock_for_a_waiter(how: signal.Signals) -> None:
     with asking("test") as process:
@@ -94,21 +85,6 @@ def test_a_file_lock_keeps_everybody_else_out_until_it_is_released(tmp_path: Pat
         pass
 
 
-def test_who_waits_for_a_file_lock_gets_it_when_it_is_free(tmp_path: Path) -> None:
-    path, order = tmp_path / "lock", []
-
-    def wait() -> None:
-        with file_lock(path):
-            order.append("second")
-
-    with file_lock(path):
-        waiter = threading.Thread(target=wait)
-        waiter.start()
-        order.append("first")
-    waiter.join()
-    assert order == ["first", "second"]
-
-
 def test_a_file_lock_that_cannot_be_made_is_an_error_of_the_store(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="file"), file_lock(tmp_path / "file" / "lock"):
@@ -136,9 +112,3 @@ def test_a_passing_lock_is_held_by_one_at_a_time_and_leaves_no_file(tmp_path: Pa
     assert most == [1]
     assert len(done) == 4 * 5
     assert not path.exists()
-
-
-def test_a_passing_lock_that_somebody_removed_is_let_go_like_any_other(tmp_path: Path) -> None:
-    for _ in range(2):
-        with passing_lock(tmp_path / "work.lock"):
-            (tmp_path / "work.lock").unlink()

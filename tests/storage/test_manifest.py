@@ -65,7 +65,6 @@ def test_a_complete_manifest_is_valid() -> None:
         several_files,
         lambda document: document["model"].update(runtime="aot-inductor"),
         lambda document: document.update(engine=None),
-        lambda document: document.update(engine="xnnpack"),
         lambda document: document["workload"].update(domain="text-encoder"),
         lambda document: document["recipe"].update(method="pt2e"),
         lambda document: document["resources"].update(tokenizer="tokenizer.json"),

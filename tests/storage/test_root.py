@@ -3,7 +3,6 @@ from __future__ import annotations
 import hashlib
 import socket
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -45,20 +44,6 @@ def test_put_replaces_and_put_new_never_overwrites(root: StoreRoot) -> None:
     assert root.read("x") == b"first"
     root.put("x", b"third")
     assert root.read("x") == b"third"
-
-
-def test_of_many_writers_of_one_name_one_wins(root: StoreRoot) -> None:
-    won: list[int] = []
-    threads = [
-        threading.Thread(target=lambda number: root.put_new("x", str(number).encode()) and won.append(number), args=[n])
-        for n in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(won) == 1
-    assert root.read("x") == str(won[0]).encode()
 
 
 def test_a_swap_replaces_what_was_read_and_nothing_else(root: StoreRoot) -> None:
@@ -174,14 +159,11 @@ def test_nothing_of_a_failed_write_stays(tmp_path: Path) -> None:
     ("fault", "expected"),
     [
         ("503 Slow Down: SlowDown", True),
-        ("500 Internal Server Error: InternalError", True),
-        ("502 Bad Gateway: BadGateway", True),
         ("400 Bad Request: RequestTimeout", True),
         ("409 Conflict: OperationAborted", True),
         ("cut", True),
         ("403 Forbidden: AccessDenied", False),
         ("404 Not Found: NoSuchBucket", False),
-        ("400 Bad Request: InvalidArgument", False),
     ],
 )
 def test_a_fault_of_an_object_store_is_transient_or_not(

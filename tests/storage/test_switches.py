@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,24 +19,22 @@ from storage.errors import BundleError, ConflictError, StoreError
 from storage.pointer import Pointer
 from storage.root import StoreRoot, check_writable
 from storage.seal import check_sums
-from tests.storage.bundle_files import Elsewhere, publish, signer_of, version
+from tests.storage.bundle_files import publish, signer_of, version
 
 WORKLOAD = "word-lm"
 KEY, OTHER = signer_of(), signer_of("others")
 CURRENT = f"handoff/{WORKLOAD}/current.json"
 s3 = pytest.param("s3", marks=pytest.mark.server)
 s3_only = pytest.mark.parametrize("place", [s3], indirect=True)
-remote_only = pytest.mark.parametrize("place", ["elsewhere", s3], indirect=True)
 
 
 @pytest.fixture(params=["local", s3])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreRoot | str:
-    fixtures = {"elsewhere": "elsewhere_root", "s3": "s3_store"}
-    return str(tmp_path / "store") if request.param == "local" else request.getfixturevalue(fixtures[request.param])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "store") if request.param == "local" else request.getfixturevalue("s3_store")
 
 
 @pytest.fixture
-def bundles(place: StoreRoot | str) -> BundleStore:
+def bundles(place: str) -> BundleStore:
     """Two bundles, the second of them current."""
     found = BundleStore(place)
     for number in (1, 2):
@@ -45,14 +43,13 @@ def bundles(place: StoreRoot | str) -> BundleStore:
 
 
 @pytest.fixture
-def elsewhere(place: StoreRoot | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., BundleStore]:
+def elsewhere(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., BundleStore]:
     """Open the same store as another host does: with a cache, and so with locks, of its own."""
 
     def opened(*arguments: Any) -> BundleStore:
         with monkeypatch.context() as patched:
             patched.setenv("NIGHTQUANT_CACHE", str(tmp_path / "another host"))
-            again = Elsewhere(place.kept.local) if isinstance(place, Elsewhere) else place
-            found = BundleStore(again, *arguments)
+            found = BundleStore(place, *arguments)
             folder = found.root.lock_folder()
         monkeypatch.setattr(found.root, "lock_folder", lambda: folder)
         return found
@@ -82,10 +79,8 @@ def before_the_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[BundleStore, 
     """Let something happen between the request that reads a remote store's pointer and the one that replaces it."""
 
     def interleave(bundles: BundleStore, other: Callable[[], object]) -> None:
-        where: tuple[Any, str] = (bundles.root, "swap")
-        if not isinstance(bundles.root, Elsewhere):
-            where = (bundles.root._files, "pipe_file")  # type: ignore[attr-defined]
-        write, others = getattr(*where), iter([other])
+        files, others = bundles.root._files, iter([other])  # type: ignore[attr-defined]
+        write = files.pipe_file
 
         def written(path: str, *arguments: Any, **options: Any) -> Any:
             if path.endswith(CURRENT):
@@ -93,7 +88,7 @@ def before_the_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[BundleStore, 
                     first_time()
             return write(path, *arguments, **options)
 
-        monkeypatch.setattr(*where, written)
+        monkeypatch.setattr(files, "pipe_file", written)
 
     return interleave
 
@@ -159,105 +154,34 @@ def test_a_night_replaces_only_what_it_compared_its_choice_with(bundles: BundleS
     assert bundles.pointer(WORKLOAD) is None
 
 
-@remote_only
-def test_a_roll_back_during_a_night_s_switch_is_not_lost(
-    bundles: BundleStore, elsewhere: Callable[[], BundleStore], before_the_write: Callable[..., None]
-) -> None:
-    before_the_write(bundles, lambda: roll_back(elsewhere()))
-    with pytest.raises(ConflictError, match=rf"is {version(1)} now \(rollback by someone"):
-        publish(bundles, 3)
-    assert state(bundles) == (version(1), (version(2),), [*FIRST_TWO, f"rollback {version(1)}"])
-
-
-@remote_only
-def test_a_night_s_switch_during_a_roll_back_is_not_withdrawn(
-    bundles: BundleStore, elsewhere: Callable[[], BundleStore], before_the_write: Callable[..., None]
-) -> None:
-    before_the_write(bundles, lambda: publish(elsewhere(), 3))
-    with pytest.raises(ConflictError, match=f"is {version(3)} now"):
-        roll_back(bundles)
-    assert state(bundles) == (version(3), (), [*FIRST_TWO, f"promote {version(3)}"])
-
-
-@remote_only
-def test_the_first_bundle_of_two_hosts_is_one_of_them(
-    place: StoreRoot | str, elsewhere: Callable[[], BundleStore], before_the_write: Callable[..., None]
-) -> None:
-    bundles = BundleStore(place)
-    before_the_write(bundles, lambda: publish(elsewhere(), 2))
-    with pytest.raises(ConflictError, match="while there was no current bundle"):
-        publish(bundles, 1)
-    assert state(bundles) == (version(2), (), [f"promote {version(2)}"])
-
-
-@remote_only
-def test_what_only_changes_the_signature_is_no_conflict(
-    place: StoreRoot | str, elsewhere: Callable[..., BundleStore], before_the_write: Callable[..., None]
+@s3_only
+@pytest.mark.parametrize("other", ["roll back", "switch", "renewal"])
+def test_of_two_hosts_that_switch_at_once_the_second_changes_nothing(
+    other: str, place: str, elsewhere: Callable[..., BundleStore], before_the_write: Callable[..., None]
 ) -> None:
     bundles = BundleStore(place, KEY)
     for number in (1, 2):
         publish(bundles, number)
-    renewed: list[Pointer | None] = []
 
-    def renew() -> None:
-        other = elsewhere(KEY)
-        other.renew(WORKLOAD, version(2))
-        renewed.append(other.pointer(WORKLOAD))
+    def act() -> None:
+        another = elsewhere(KEY)
+        if other == "roll back":
+            roll_back(another)
+        elif other == "switch":
+            publish(another, 3)
+        else:
+            another.renew(WORKLOAD)
+        after.append(another.pointer(WORKLOAD))
 
-    before_the_write(bundles, renew)
-    after = roll_back(bundles)
-    assert (after.version, after.withdrawn) == (version(1), (version(2),))
-    serials = [each.serial for each in (*renewed, after) if each]
-    assert serials[0] < serials[1]
-
-
-@remote_only
-def test_of_two_hosts_that_renew_at_once_both_do(
-    place: StoreRoot | str, elsewhere: Callable[..., BundleStore], before_the_write: Callable[..., None]
-) -> None:
-    bundles = BundleStore(place, KEY)
-    publish(bundles, 1)
-    renewed: list[Pointer | None] = []
-
-    def renew() -> None:
-        other = elsewhere(KEY)
-        other.renew(WORKLOAD)
-        renewed.append(other.pointer(WORKLOAD))
-
-    before_the_write(bundles, renew)
-    bundles.renew(WORKLOAD)
-    renewed.append(bundles.pointer(WORKLOAD))
-    first, second = (each.serial for each in renewed if each)
-    assert first < second
-
-
-@remote_only
-def test_a_write_that_the_store_did_and_did_not_confirm_is_not_done_twice(
-    bundles: BundleStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    swap = bundles.root.swap
-
-    def unconfirmed(name: str, content: bytes, etag: str | None) -> str | None:
-        # The answer is lost; the client puts the object again, and finds that its condition does not hold any more.
-        done = swap(name, content, etag)
-        return None if name == CURRENT else done
-
-    monkeypatch.setattr(bundles.root, "swap", unconfirmed)
-    assert roll_back(bundles).version == version(1)
-    assert state(bundles) == (version(1), (version(2),), [*FIRST_TWO, f"rollback {version(1)}"])
-
-
-@pytest.mark.slow
-def test_a_pointer_that_never_stands_still_is_given_up(bundles: BundleStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    swap = bundles.root.swap
-    monkeypatch.setattr("storage.pointer._PAUSE_S", 0.0)
-    monkeypatch.setattr(bundles.root, "swap", lambda name, *rest: None if name == CURRENT else swap(name, *rest))
-    with pytest.raises(ConflictError, match="each of 20 attempts"):
+    after: list[Pointer | None] = []
+    before_the_write(bundles, act)
+    with pytest.raises(ConflictError, match="changed while it was being replaced"):
         roll_back(bundles)
+    assert [bundles.pointer(WORKLOAD)] == after
 
 
 @pytest.mark.slow
-def test_a_night_renews_only_the_bundle_that_it_judged(place: StoreRoot | str) -> None:
+def test_a_night_renews_only_the_bundle_that_it_judged(place: str) -> None:
     bundles = BundleStore(place, KEY)
     for number in (1, 2):
         publish(bundles, number)
@@ -270,9 +194,9 @@ def test_a_night_renews_only_the_bundle_that_it_judged(place: StoreRoot | str) -
     assert bundles.pointer(WORKLOAD) != before
 
 
-@pytest.mark.parametrize("place", ["elsewhere"], indirect=True)
+@s3_only
 def test_a_person_but_no_night_goes_on_from_what_others_signed(
-    place: StoreRoot, elsewhere: Callable[..., BundleStore]
+    place: str, elsewhere: Callable[..., BundleStore]
 ) -> None:
     bundles, other = BundleStore(place, KEY), elsewhere(OTHER)
     for number in (1, 2):
@@ -284,81 +208,26 @@ def test_a_person_but_no_night_goes_on_from_what_others_signed(
     other.renew(WORKLOAD, version(1))
 
 
-@pytest.mark.parametrize("place", ["elsewhere"], indirect=True)
-def test_a_person_vouches_for_what_is_current_whoever_signed_before(
-    place: StoreRoot, elsewhere: Callable[..., BundleStore]
-) -> None:
-    publish(BundleStore(place, KEY), 1)
-    other = elsewhere(OTHER)
-    with pytest.raises(BundleError, match="signed with another key"):
-        other.renew(WORKLOAD)
-    after = other.sign(WORKLOAD, version(1), check_sums(other.local_folder(WORKLOAD, version(1))))
-    assert after is not None
-    assert after.version == version(1)
-    other.renew(WORKLOAD)
-
-
-class Careless(Elsewhere):
-    """A store that ignores the conditions under which a file may be replaced."""
-
-    def swap(self, name: str, content: bytes, etag: str | None) -> str:
-        self.put(name, content)
-        return "written"
-
-
-def test_a_switch_is_refused_in_a_store_that_ignores_conditions(elsewhere_root: Elsewhere) -> None:
-    bundles = BundleStore(elsewhere_root)
-    for number in (1, 2):
-        publish(bundles, number)
-    with pytest.raises(StoreError, match="does not support the `If-None-Match` header for uploads"):
-        roll_back(BundleStore(Careless(elsewhere_root.kept.local)))
-    assert state(bundles)[0] == version(2)
-
-
-def test_a_conflict_names_the_last_switch_alone(bundles: BundleStore) -> None:
-    publish(bundles, 3)
-    last = roll_back(bundles).history[-1]
-    with pytest.raises(ConflictError) as raised:
-        roll_back(bundles, replacing=version(3))
-    assert raised.value.message == (
-        f'The current bundle of "word-lm" is {version(2)} now (rollback by someone, {last.at:%Y-%m-%d %H:%M} UTC), '
-        f"but this change was requested while {version(3)} was current. Nothing was changed."
-    )
-
-
-@pytest.fixture(params=["ignored", "refused"])
-def unconditional(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Make the S3 server ignore a condition, as some object stores do, or refuse it as not implemented."""
-
-    def without(header: str) -> None:
-        from moto.moto_server.werkzeug_app import DomainDispatcherApplication
-
-        answer, name = DomainDispatcherApplication.__call__, f"HTTP_{header.upper().replace('-', '_')}"
-
-        def call(self: Any, environment: Any, start: Any) -> Iterator[bytes] | list[bytes]:
-            if environment.pop(name, None) is None or request.param == "ignored":
-                return list(answer(self, environment, start))
-            start("501 Not Implemented", [("Content-Type", "application/xml")])
-            return [b"<Error><Code>NotImplemented</Code><Message>A header is not implemented.</Message></Error>"]
-
-        monkeypatch.setattr(DomainDispatcherApplication, "__call__", call)
-
-    return without
-
-
-@s3_only
+@pytest.mark.server
 @pytest.mark.parametrize("header", ["If-None-Match", "If-Match"])
-def test_a_store_without_conditional_writes_is_refused(
-    header: str, place: str, bundles: BundleStore, unconditional: Callable[[str], None]
+@pytest.mark.parametrize("is_ignored", [True, False])
+def test_a_store_without_conditional_writes_is_refused_before_a_night_begins(
+    header: str, is_ignored: bool, s3_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = state(bundles)
-    unconditional(header)
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+
+    answer, name = DomainDispatcherApplication.__call__, f"HTTP_{header.upper().replace('-', '_')}"
+
+    def call(self: Any, environment: Any, start: Any) -> list[bytes]:
+        if environment.pop(name, None) is None or is_ignored:
+            return list(answer(self, environment, start))
+        start("501 Not Implemented", [("Content-Type", "application/xml")])
+        return [b"<Error><Code>NotImplemented</Code><Message>A header is not implemented.</Message></Error>"]
+
+    monkeypatch.setattr(DomainDispatcherApplication, "__call__", call)
     with pytest.raises(StoreError, match=rf"does not support the `{header}` header .*\. Use S3, another object store"):
-        roll_back(bundles)
-    with pytest.raises(StoreError, match=f"does not support the `{header}` header"):  # as a night does before it begins
-        check_writable(place)
-    assert state(bundles) == before
-    assert bundles.root.list(".probe") == []
+        check_writable(s3_store)
+    assert StoreRoot.of(s3_store).list(".probe") == []
 
 
 RACER = textwrap.dedent(

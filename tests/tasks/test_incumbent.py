@@ -15,8 +15,9 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
+from storage.digest import JsonObject
 from storage.errors import BundleError, UnavailableError
-from storage.seal import MANIFEST, listed, write_sums
+from storage.seal import MANIFEST, read_manifest, write_sums
 from tasks.incumbent import find_incumbent
 from tasks.job import Workspace
 from tasks.results import Incumbent
@@ -126,12 +127,12 @@ def test_a_file_that_is_exchanged_after_it_was_checked_is_not_measured(
 ) -> None:
     folder = bundle_of(made)
 
-    def exchanged(path: Path, sha256sums: str) -> dict[str, str]:
-        digests = listed(path, sha256sums)
+    def exchanged(path: Path) -> JsonObject:
+        manifest = read_manifest(path)
         (path / "model.ts").write_bytes(b"exchanged")
-        return digests
+        return manifest
 
-    monkeypatch.setattr("tasks.incumbent.listed", exchanged)
+    monkeypatch.setattr("tasks.incumbent.read_manifest", exchanged)
     incumbent = find_incumbent(made.job, [], Workspace(made.store))
     assert incumbent is not None
     assert "model.ts changed while it was being copied" in incumbent.fault

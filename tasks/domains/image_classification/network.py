@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchvision.models import WeightsEnum, get_weight
 
 from storage.errors import ConfigurationError
-from storage.remote import with_retries
+from storage.transfer import downloading
 from tasks.data.picture_sets import find_layout, pictures_in
 from tasks.data.pictures import Preprocessing, UnreadableError, picture_size
 from tasks.data.samples import SORTED
@@ -62,10 +62,10 @@ def published(name: str) -> WeightsEnum:
 def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
     """Load published weights from torch.hub's folder, or download missing weights."""
     hint = "Connect to a network, or put the weights file into $TORCH_HOME/hub/checkpoints/."
-    with reported_as(f"The weights {weights} could not be loaded from {weights.url}", hint):
+    with reported_as(f"The weights {weights} could not be loaded from {weights.url}", hint), downloading():
         # The file name contains the first digits of the file's SHA-256, which torch.hub checks after a download.
         settings = {"progress": False, "check_hash": True, "weights_only": True, "map_location": "cpu"}
-        return with_retries(lambda: dict(weights.get_state_dict(**settings)))
+        return dict(weights.get_state_dict(**settings))
 
 
 def propose_keys(workload: ImageWorkload, workspace: Workspace) -> Proposal:

@@ -43,7 +43,7 @@ def fetch(workspace, url, folder):
     workspace.progress(attempt, 9, "attempts")
     wait_for(workspace, Path(folder, str(attempt)))
     sha256 = hashlib.sha256(b"content").hexdigest()
-    with fetched(url, Path(folder, "downloads"), sha256=sha256, max_bytes=1000, retries=0) as source:
+    with fetched(url, Path(folder, "downloads"), sha256=sha256) as source:
         return source.path().read_bytes()
 
 

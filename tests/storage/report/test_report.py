@@ -86,7 +86,7 @@ def test_it_holds_every_section_and_finding(full_page: Path) -> None:
     ):
         assert part in text, part
     assert re.search(r"−1[45]\.\d%", text)
-    assert text.count('role="img"') == 7
+    assert text.count('role="img"') == 6
 
 
 @pytest.mark.slow
