@@ -13,8 +13,7 @@ from tasks.data.weights import load_checkpoint
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.libraries import reported_as
-from tasks.quantize.carried import settle
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import ModelSource, settle
 from tasks.quantize.spec import spec_of
 from tasks.refs import Architecture, CandidateRef
 from tasks.runtimes.base import DOCUMENT, CandidateFiles, Opened

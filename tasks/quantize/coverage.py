@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import accumulate
 from typing import ClassVar
 
 from torch import Tensor, nn
 
 from storage.errors import QuantizationError, did_you_mean
 from tasks.quantize.base import Converted, Converter
-from tasks.quantize.carried import leave_fast_path, own_behavior
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
 from tasks.refs import ModuleCoverage, in_words
@@ -65,6 +65,15 @@ def excluded_modules(model: nn.Module, exclude: Collection[str]) -> frozenset[st
     return frozenset(path for path in paths if is_within(path, exclude))
 
 
+def own_behavior(module: nn.Module) -> str:
+    """Return what a module does beyond the `forward` of its type, for example ``"has a forward hook"``, or ""."""
+    if "forward" in vars(module):
+        return "has a `forward` of its own"
+    if module._forward_pre_hooks:
+        return "has a forward pre-hook"
+    return "has a forward hook" if module._forward_hooks else ""
+
+
 def is_within(path: str, modules: Iterable[str]) -> bool:
     """Return whether the module at `path` is one of `modules` or is inside one of them."""
     return any(f"{path}.".startswith(f"{module}.") for module in modules)
@@ -95,7 +104,7 @@ class ModuleConverter(Converter):
     def skeleton(self, model: nn.Module, spec: Spec, example_inputs: Mapping[str, Tensor]) -> nn.Module:
         """Replace the modules."""
         paths = [path for path, reason in self._why_float(model, spec).items() if not reason]
-        leave_fast_path(model, paths)
+        _leave_fast_path(model, paths)
         return self.replace(model, paths, spec).eval()
 
     def _why_float(self, model: nn.Module, spec: Spec) -> dict[str, str]:
@@ -117,3 +126,16 @@ class ModuleConverter(Converter):
             return self.lack(module, spec)
 
         return {path: why(path, module) for path, module in model.named_modules()}
+
+
+def _leave_fast_path(model: nn.Module, quantized: Iterable[str]) -> None:
+    """Let the transformer encoders around quantized modules call their submodules.
+
+    In evaluation mode, torch otherwise passes the weights of an encoder's submodules to one kernel for float weights.
+    """
+    for above in {above for path in quantized for above in accumulate(path.split("."), "{}.{}".format)}:
+        module = model.get_submodule(above)
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0  # 0 stands for an activation that the fused kernel lacks
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False

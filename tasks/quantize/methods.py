@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from tasks.extensions import Need
 from tasks.quantize.base import Axis, Method
@@ -192,10 +192,6 @@ class QatRecipe(GraphRecipe):
     """Number of samples per training step."""
     learning_rate: PositiveFloat = 1e-4
     """Learning rate of the optimizer."""
-    freeze_observers_after: NonNegativeInt = 1
-    """Number of epochs after which the quantization ranges are frozen."""
-    freeze_batch_norm_after: NonNegativeInt = 1
-    """Number of epochs after which the statistics of batch normalization are frozen."""
     seed: int = 0
     """Seed for the order of the samples."""
 

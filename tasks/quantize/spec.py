@@ -43,16 +43,11 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Training:
-    """Settings for fine-tuning a model; ``seed`` determines the order of samples.
-
-    Ranges and batch-norm statistics are frozen after the given numbers of epochs.
-    """
+    """Settings for fine-tuning a model; ``seed`` determines the order of samples."""
 
     epochs: int
     batch_size: int
     learning_rate: float
-    freeze_observers_after: int
-    freeze_batch_norm_after: int
     seed: int
 
 

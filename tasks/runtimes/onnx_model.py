@@ -21,13 +21,13 @@ from onnxscript.optimizer import optimize_ir
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from storage.errors import QuantizationError, first_line
+from storage.errors import QuantizationError
 from tasks.libraries import quiet
 from tasks.machine import installed_version
 from tasks.quantize.base import Trained, converter_of
 from tasks.quantize.coverage import is_within
 from tasks.quantize.export import forget_decompositions, open_shapes, opened
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import ModelSource, refusing
 from tasks.quantize.spec import Spec
 from tasks.runtimes.runtimes import EXPORTING
 from tasks.sources import code_digest
@@ -87,27 +87,21 @@ def export(
     """
     inputs = opened(examples, axes)
     forget_decompositions()
-    try:
-        with quiet(), torch.no_grad():
-            program = torch.onnx.export(
-                model,
-                tuple(inputs.values()),
-                dynamo=True,
-                dynamic_shapes=open_shapes(model, inputs, axes),
-                input_names=list(inputs),
-                custom_translation_table={torch.ops.aten.lstm.input: lstm},
-                verbose=False,
-            )
-            assert program is not None
-            # Fold constants, because weights computed in the graph, such as LSTM weights, would otherwise not belong to
-            # a module.
-            optimize_ir(program.model, input_size_limit=LARGEST_BYTES, output_size_limit=LARGEST_BYTES)
-    except Exception as error:
-        raise QuantizationError(
-            f"The model cannot be exported to ONNX: {first_cause(error)}.",
-            hint="Rewrite the code named in the message, or remove the onnxruntime and openvino runtimes from the "
-            "recipes.",
-        ) from error
+    hint = "Rewrite the code named in the message, or remove the onnxruntime and openvino runtimes from the recipes."
+    with refusing("The model cannot be exported to ONNX", hint), quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            model,
+            tuple(inputs.values()),
+            dynamo=True,
+            dynamic_shapes=open_shapes(model, inputs, axes),
+            input_names=list(inputs),
+            custom_translation_table={torch.ops.aten.lstm.input: lstm},
+            verbose=False,
+        )
+        assert program is not None
+        # Fold constants, because weights computed in the graph, such as LSTM weights, would otherwise not belong to a
+        # module.
+        optimize_ir(program.model, input_size_limit=LARGEST_BYTES, output_size_limit=LARGEST_BYTES)
     exported = program.model_proto
     modules = dict(model.named_modules())
     _refuse_fixed_axes(exported.graph, axes)
@@ -187,13 +181,6 @@ def _refuse_fixed_axes(graph: GraphProto, axes: Mapping[str, Mapping[int, str]])
             f"torch.onnx.export fixed the length of axes that must vary: {', '.join(fixed)}.",
             hint="Use nn.GRU or nn.LSTM instead of nn.RNN, or remove the onnxruntime and openvino runtimes.",
         )
-
-
-def first_cause(error: BaseException) -> str:
-    """Return the first line of an error's original cause, because exporters wrap errors several times."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return first_line(error)[:300]
 
 
 def lstm(

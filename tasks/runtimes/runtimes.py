@@ -126,7 +126,7 @@ with torch.inference_mode():
 
     def required_instructions(self, recipe: Recipe) -> list[str]:
         """Return the instruction sets that the compiler may use, as named in ``/proc/cpuinfo``."""
-        instructions: list[str] = resolve_name("tasks.runtimes.aot_target:instructions_for")(spec_of(recipe))
+        instructions: list[str] = resolve_name("tasks.runtimes.aot_compile:instructions_for")(spec_of(recipe))
         return instructions
 
 

@@ -14,13 +14,11 @@ from torch import Tensor, fx, nn
 from torch.ao.quantization.quantize_fx import convert_fx
 
 from tasks.quantize.base import Converted, Converter
-from tasks.quantize.carried import own_behavior
-from tasks.quantize.coverage import cover, is_within, leaves_of
+from tasks.quantize.coverage import cover, is_within, leaves_of, own_behavior
 from tasks.quantize.dynamic_modules import FourBitEmbedding
-from tasks.quantize.graph.observers import UNSUPPORTED
-from tasks.quantize.graph.prepare import Prepared, fuse, prepare
-from tasks.quantize.graph.trace import refusing, try_out
-from tasks.quantize.source import ModelSource, calibrate, refuse_non_finite_state
+from tasks.quantize.graph.prepare import UNSUPPORTED, Prepared, fuse, prepare
+from tasks.quantize.graph.trace import try_out
+from tasks.quantize.source import ModelSource, calibrate, refusing
 from tasks.quantize.spec import Spec
 from tasks.refs import ModuleCoverage
 
@@ -46,7 +44,6 @@ class GraphConverter(Converter):
 
         Modules without an int8 kernel stay in float.
         """
-        refuse_non_finite_state(model)
         leaves, name = leaves_of(model), type(model).__name__
         prepared = prepare(model, spec, source.example_inputs)
         self.show_data(prepared.observing, spec, source)
@@ -68,13 +65,13 @@ class StaticConverter(GraphConverter):
     def show_data(self, observing: nn.Module, spec: Spec, source: ModelSource) -> None:
         """Calibrate the prepared model."""
         assert spec.calibration is not None
-        with refusing("calibrated", source.name):
+        with refusing(f"{source.name} cannot be calibrated"):
             calibrate(observing, source, spec.calibration)
 
 
 def convert(prepared: fx.GraphModule, name: str = "The model") -> fx.GraphModule:
     """Convert a calibrated or trained model, and pack it for the quantized engine; `name` is used in messages."""
-    with refusing("converted", name):
+    with refusing(f"{name} cannot be converted"):
         return convert_fx(prepared.eval())
 
 

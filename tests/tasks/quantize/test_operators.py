@@ -40,7 +40,7 @@ def test_an_instruction_set_that_is_none_is_refused(operators_loaded: Path, monk
 def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(UnavailableError, match=r"need a C\+\+ compiler.*apt install g\+\+"):
+    with pytest.raises(UnavailableError, match=r"needs a C\+\+ compiler.*apt install g\+\+"):
         find_or_compile(Workspace(ArtifactStore(tmp_path / "store")))
 
 

@@ -17,8 +17,8 @@ from torch.ao import quantization
 from torch.ao.nn.quantized import EmbeddingBag
 
 from storage.errors import QuantizationError
+from tasks.quantize.converted import flatten_state, load_flat_state
 from tasks.quantize.engine import quantized_engine, without_deprecations
-from tasks.quantize.state import flatten_state, load_flat_state
 
 sizes = st.integers(1, 5)
 shapes = st.lists(sizes, min_size=1, max_size=4)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tasks.quantize.graph import observers
+from tasks.quantize.graph import prepare
 from tasks.quantize.methods import QatRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, spec_of
@@ -55,7 +55,7 @@ def test_a_processor_whose_products_saturate_trains_for_a_range_of_its_own(
 ) -> None:
     source, trained = source_of("OwnStubs"), []
     for saturates in (False, True):
-        monkeypatch.setattr(observers, "saturates", {"onednn": saturates}.get)
+        monkeypatch.setattr(prepare, "saturates", {"onednn": saturates}.get)
         QatConverter().train(recipe(engine="onednn", learning_rate=2e-3), source)
         trained.append(len(trainings(source)))
     assert trained[0] + 1 == trained[1]

@@ -14,6 +14,7 @@ from torch.ao.nn.quantized import reference
 
 from storage.errors import QuantizationError
 from tasks.quantize.base import Converted
+from tasks.quantize.converted import flatten_state, load_flat_state
 from tasks.quantize.dynamic_modules import FourBitEmbedding
 from tasks.quantize.graph.convert import StaticConverter, convert, has_quantized_kernel, pair_with_float
 from tasks.quantize.graph.prepare import prepare
@@ -21,7 +22,6 @@ from tasks.quantize.graph.trace import try_out
 from tasks.quantize.methods import QatRecipe, StaticRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, spec_of
-from tasks.quantize.state import flatten_state, load_flat_state
 from tests.tasks.quantize import networks
 from tests.tasks.quantize.networks import around
 
@@ -93,13 +93,8 @@ def test_weights_that_are_not_finite_are_refused(source_of: Sources, engine: str
     model = source.float_model()
     with torch.no_grad():
         model.get_submodule("m3").weight[0, 0, 0, 0] = float("nan")
-    with pytest.raises(QuantizationError, match="NaN or infinity"):
+    with pytest.raises(QuantizationError, match=r"tiny cannot be calibrated: .* is not finite"):
         StaticConverter().convert(model, recipe(), source)
-
-
-def test_outputs_that_are_not_finite_are_refused() -> None:
-    with pytest.raises(QuantizationError, match="NaN or infinity for the example inputs after conversion"):
-        try_out(fx.symbolic_trace(nn.Threshold(1.0, float("inf"))), IMAGES)
 
 
 def test_a_graph_that_fails_names_the_module_and_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
@@ -109,10 +104,10 @@ def test_a_graph_that_fails_names_the_module_and_prints_nothing(capfd: pytest.Ca
         failing = graph.graph.call_function(operator.matmul, (output.args[0], 3))
     output.args = (failing,)
     graph.recompile()
-    with pytest.raises(QuantizationError, match=r"in matmul after module m11 \(Linear\)"):
+    with pytest.raises(QuantizationError, match=r"in the operation matmul, in or after module m11"):
         try_out(graph, IMAGES)
     graph.set_submodule("m3", nn.Conv2d(4, 8, 3))
-    with pytest.raises(QuantizationError, match=r"in module m3 \(Conv2d\)\.$"):
+    with pytest.raises(QuantizationError, match="in or after module m3"):
         try_out(graph, IMAGES)
     assert capfd.readouterr() == ("", "")
 
@@ -125,7 +120,7 @@ def test_what_torch_raises_becomes_a_refusal_that_names_the_model(
         raise AssertionError("only works for Conv2d\nand a trace")
 
     monkeypatch.setattr(f"tasks.quantize.graph.{place}", fail)
-    said = r"_OnePath cannot be \w+: only works for Conv2d in test_convert.py, line \d+\.$"
+    said = r"_OnePath cannot be \w+: AssertionError: only works for Conv2d in test_convert.py, line \d+\.$"
     with pytest.raises(QuantizationError, match=said):
         converted(source_of())
 
@@ -161,11 +156,9 @@ def test_padding_as_a_word_is_quantized(source_of: Sources, engine: str) -> None
     assert not left_float(assert_close_and_saved(networks.padded_by_words, source_of("padded_by_words")))
 
 
-def test_same_padding_of_an_even_kernel_is_refused_unless_it_is_excluded(source_of: Sources, engine: str) -> None:
-    source = source_of("evenly_padded")
-    with pytest.raises(QuantizationError, match=r"m1 has an even kernel size.*exclude"):
-        converted(source)
-    assert list(left_float(converted(source, exclude=("m1",)))) == ["m1"]
+def test_same_padding_of_an_even_kernel_stays_float(source_of: Sources, engine: str) -> None:
+    assert list(left_float(assert_close_and_saved(networks.evenly_padded, source_of("evenly_padded")))) == ["m1"]
+    assert list(left_float(converted(source_of("evenly_padded"), exclude=("m1",)))) == ["m1"]
 
 
 def test_modules_of_torchs_quantized_packages_have_quantized_kernels(engine: str) -> None:

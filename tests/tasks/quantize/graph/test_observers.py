@@ -7,8 +7,8 @@ from torch.ao.quantization import (
     MinMaxObserver,
 )
 
-from tasks.quantize.graph import observers
-from tasks.quantize.graph.observers import mapping_for, qconfig_for
+from tasks.quantize.graph import prepare
+from tasks.quantize.graph.prepare import mapping_for, qconfig_for
 from tasks.quantize.methods import QatRecipe, StaticRecipe
 from tasks.quantize.spec import Spec, spec_of
 
@@ -31,7 +31,7 @@ def static(**changes: object) -> Spec:
 def test_the_range_is_reduced_where_the_engine_may_saturate(
     monkeypatch: pytest.MonkeyPatch, engine: str, saturates: bool, reduced: bool
 ) -> None:
-    monkeypatch.setattr(observers, "saturates", {engine: saturates}.get)
+    monkeypatch.setattr(prepare, "saturates", {engine: saturates}.get)
     assert qconfig_for(static(engine=engine)).activation().reduce_range is reduced
     trained = qconfig_for(spec_of(QatRecipe(name="q", method="qat", engine=engine))).activation()
     assert trained.activation_post_process.quant_max == (127 if reduced else 255)
