@@ -27,9 +27,8 @@ from tasks.job import Job
 from tasks.machine import fingerprint, this_machine
 from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
-from tasks.search.selection import Selection, spare_split
 from tasks.search.space import space, variants, without_too_large
-from tasks.search.trial import Build, Found, Request, Time, Trial
+from tasks.search.trial import Build, Found, Request, Selection, Time, Trial, spare_split
 from tasks.sources import source_digest, user_digest
 from tasks.workload.base import REFERENCE
 from tasks.workload.search import Goal

@@ -93,19 +93,19 @@ def keep_effects(
     structure = Structure.read(find_or_convert(source, spec_of(recipe)))
     # Ignore batch norms, because a batch norm that was folded into another layer does not have a rank.
     quantized = {row.module for row in structure.coverage if row.quantized and not row.type.startswith("BatchNorm")}
+    layers = {layer.module: layer.type for layer in ranking}
     effects = []
     for done, count in enumerate(counts, start=1):
         if count > len(ranking):
             continue
-        worst = tuple(layer.module for layer in ranking[:count])
-        if count == len(ranking) and quantized.issubset(worst):
+        if count == len(ranking) and quantized <= layers.keys():
             size, quality = float_size, float_quality
         else:
-            size, quality = _evaluated(job, source, excluding(recipe, ranking, count))
+            size, quality = _evaluated(job, source, excluding(recipe, layers, count))
         effects.append(
             KeepEffect(
                 kept=count,
-                modules=worst,
+                modules=tuple(layers)[:count],
                 quality_metric=quality.metric,
                 quality=quality.value,
                 float_quality=float_quality.value,

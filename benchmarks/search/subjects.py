@@ -39,7 +39,7 @@ from tasks.quantize.spec import spec_of
 from tasks.refs import CandidateRef
 from tasks.results import Evaluation
 from tasks.runtimes.onnx_model import MODEL, find_or_export
-from tasks.search.selection import Selection, spare_split
+from tasks.search.trial import Selection, spare_split
 from tasks.stages import build, evaluate, obtain, prepare
 from tasks.tensor_files import Golden
 from tasks.workload import Workload, read_workload

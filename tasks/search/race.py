@@ -19,8 +19,8 @@ from itertools import accumulate
 from storage.digest import canonical_json
 from storage.results import TrialOrigin
 from tasks.extensions import METHODS
+from tasks.quantize.spec import excluding
 from tasks.search.scoreboard import Scoreboard
-from tasks.search.space import kept_float
 from tasks.search.trial import Build, Found, Rank, RankedLayer, Request, Screen, Time, Trial
 from tasks.workload.recipe import Recipe
 
@@ -212,7 +212,8 @@ class Race:
             can_win = self.board.can_win(last)
             repair.learn(failed=last.outcome == "failed", passed=last.outcome == "passing", can_win=can_win)
         if count := repair.next_count(layers):
-            self._started = self._add(base, "kept-float", [kept_float(base.recipe, layers, count)])
+            types = {layer.module: layer.type for layer in layers}
+            self._started = self._add(base, "kept-float", [excluding(base.recipe, types, count)])
             (repair.tried,) = self._started
         return None
 

@@ -10,13 +10,12 @@ from storage.digest import canonical_json, digest_of
 from storage.errors import UnavailableError
 from tasks.extensions import METHODS, RUNTIMES, Need
 from tasks.machine import Machine
-from tasks.quantize.spec import excluding, spec_of
-from tasks.search.trial import RankedLayer, Trial
+from tasks.quantize.spec import renamed, spec_of
+from tasks.search.trial import Trial
 from tasks.workload.recipe import Recipe
 from tasks.workload.search import Search
 from tasks.workload.workload import Workload
 
-_REPEATED = 50  # maximum length of a recipe's name before the number of float modules is appended
 # Engines that have kernels for an architecture, keyed by architecture; the usual engine comes first.
 _ENGINES: Mapping[str, tuple[object, ...]] = {"x86_64": ("x86", "onednn"), "AMD64": ("x86", "onednn")}
 _OTHER_ENGINES = ("qnnpack", "onednn")
@@ -98,11 +97,6 @@ def variants(workload: Workload, trial: Trial) -> list[Recipe]:
         if recipe.content() != trial.recipe.content() and not RUNTIMES[trial.runtime].obstacle(recipe):
             found.append(_named(workload, recipe))
     return found
-
-
-def kept_float(recipe: Recipe, layers: Sequence[RankedLayer], count: int) -> Recipe:
-    """Return the recipe with the first `count` layers in float."""
-    return _renamed(excluding(recipe, layers, count), recipe.name)
 
 
 def adopt(workload: Workload, finalists: Sequence[Trial]) -> Workload:
@@ -191,11 +185,4 @@ def _named(workload: Workload, recipe: Recipe) -> Recipe:
     name = "-".join(words)
     if not is_usual or name in {other.name for other in workload.recipe if other.content() != recipe.content()}:
         name += f"-{digest_of(recipe.content())[:4]}"
-    return _renamed(recipe, name)
-
-
-def _renamed(recipe: Recipe, name: str) -> Recipe:
-    """Rename a recipe; if modules stay in float, append the number of these modules and part of the recipe's digest."""
-    if recipe.exclude:
-        name = f"{name[:_REPEATED]}-float{len(recipe.exclude)}-{digest_of(recipe.content())[:4]}"
-    return recipe.model_copy(update={"name": name})
+    return renamed(recipe, name)

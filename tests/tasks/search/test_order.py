@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from storage.artifacts import ArtifactStore
 from tasks import stages
 from tasks.job import Job, Workspace
-from tasks.search import order
-from tasks.search.order import in_order, time_shares
+from tasks.search import speed
+from tasks.search.speed import in_order, time_shares
 from tasks.search.trial import RankedLayer
 from tasks.workload import Workload
 from tests.tasks.domains.custom.own import own
@@ -37,7 +37,7 @@ class Slow(nn.Module):
 
 def test_a_layers_share_counts_every_call_of_it_and_no_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(order, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     once, twice = Slow(clock, 4.0), Slow(clock, 0.5)
     model = nn.Sequential(once, twice, Slow(clock, 5.0), twice)
     shares = time_shares(model, (torch.zeros(1),), ["0", "1"])

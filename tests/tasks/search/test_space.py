@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tasks.extensions import METHODS, RUNTIMES
 from tasks.machine import Machine
-from tasks.search.space import adopt, kept_float, space, variants
-from tasks.search.trial import RankedLayer, Trial
+from tasks.quantize.spec import excluding
+from tasks.search.space import adopt, space, variants
+from tasks.search.trial import Trial
 from tasks.workload import Workload
 from tasks.workload.recipe import Recipe
 from tests.tasks.quantize.conftest import IMAGES
@@ -135,26 +136,22 @@ def test_variants_differ_in_observer_and_granularity_only_as_far_as_the_runtime_
     assert variants(workload, trials["float/openvino"]) == []
 
 
-def layers(*types: str) -> list[RankedLayer]:
-    return [RankedLayer(module=f"m{n}", type=kind, sqnr_db=20, time_share=0.1) for n, kind in enumerate(types)]
-
-
 def test_recipes_with_layers_in_float_are_named_by_what_they_exclude() -> None:
     recipe = searched().recipe_named("mine")
-    one, two = (kept_float(recipe, layers("Linear", "Linear", "Linear"), count) for count in (1, 2))
+    linear = dict.fromkeys(("m0", "m1", "m2"), "Linear")
+    one, two = (excluding(recipe, linear, count) for count in (1, 2))
     assert (one.exclude, two.exclude) == (("m0",), ("m0", "m1"))
     assert one.name.startswith("mine-float1-")
     assert two.name.startswith("mine-float2-")
-    other = kept_float(recipe, layers("Linear", "Linear")[1:], 1)
-    assert other.name != one.name
-    long = kept_float(recipe.model_copy(update={"name": "a" * 63}), layers("Linear", "Linear"), 1)
+    assert excluding(recipe, {"m1": "Linear"}, 1).name != one.name
+    long = excluding(recipe.model_copy(update={"name": "a" * 63}), linear, 1)
     assert Recipe.model_validate(long.model_dump()) == long
 
 
 @pytest.mark.parametrize(("kinds", "bits"), [(("Embedding", "Linear"), None), (("Embedding", "Embedding"), 8)])
 def test_without_a_quantized_embedding_the_bit_width_is_left_out(kinds: tuple[str, ...], bits: int | None) -> None:
     recipe = Recipe.model_validate({"name": "a", "method": "dynamic", "embedding_bits": 8})
-    assert kept_float(recipe, layers(*kinds), 1).model_dump()["embedding_bits"] == bits
+    assert excluding(recipe, dict(zip("ab", kinds, strict=True)), 1).model_dump()["embedding_bits"] == bits
 
 
 def test_finalists_join_the_workload_and_leave_the_written_recipes_as_they_are() -> None:

@@ -11,8 +11,7 @@ from storage.results import QualityUnit
 from tasks.job import Job
 from tasks.refs import ArtifactRef, CheckpointRef, DatasetRef
 from tasks.results import Comparison, Evaluation, RunInfo
-from tasks.search.selection import Selection, spare_split
-from tasks.search.trial import Drop, Speed, Trial
+from tasks.search.trial import Drop, Selection, Speed, Trial, spare_split
 from tasks.workload.recipe import Recipe
 from tests.tasks.vision_workloads import image_workload
 from tests.tasks.workload.test_gate import workload
