@@ -63,15 +63,7 @@ def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
 
 
 def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace: Workspace) -> CandidateRef:
-    """Return a recipe's candidate for a runtime; build the candidate if the store lacks it.
-
-    Raises
-    ------
-    UnavailableError
-        This host lacks a library or instructions that the runtime needs.
-    QuantizationError
-        The recipe does not work with this model, or the quantized model computes NaN or infinities.
-    """
+    """Return a recipe's candidate for a runtime; build the candidate if the store lacks it."""
     with reported_as(f"The candidate cannot be built for {runtime}"):
         return _find_or_build(job, recipe, runtime, workspace)
 

@@ -49,13 +49,7 @@ class KeepEffect(Frozen):
 
 
 def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
-    """Rank a recipe's quantized layers by loss on some calibration batches (or the example input), largest first.
-
-    Raises
-    ------
-    ConfigurationError
-        The recipe's method does not quantize.
-    """
+    """Rank a recipe's quantized layers by loss on some calibration batches (or the example input), largest first."""
     if not METHODS[recipe.method].quantizes:
         raise ConfigurationError(
             f'Recipe "{recipe.name}" does not quantize any modules.', hint="Choose another recipe with --recipe."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, PositiveInt
 
@@ -104,7 +104,6 @@ class Transforms(Section):
 class RenderedCharacters(Kind):
     """Characters in Pillow's built-in font, drawn with random affine transforms, contrast and noise."""
 
-    keeps_calibration_apart: ClassVar[bool] = True
     kind: Literal["rendered-characters"]
     characters: str = Field(default="ABDEFHKMRSTX", min_length=2)
     """Characters to draw; each character is a class."""
@@ -125,7 +124,6 @@ class RenderedCharacters(Kind):
 class Pictures(Kind):
     """Existing images, resized to a common size and divided into splits."""
 
-    keeps_calibration_apart: ClassVar[bool] = True
     image_size: PositiveInt = 224
     """Height and width of an image in pixels."""
     transforms: Transforms = Transforms()

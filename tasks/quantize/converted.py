@@ -46,16 +46,12 @@ class TensorSpec(Frozen):
 
 
 class Structure(Frozen):
-    """A converted module without its tensors.
-
-    ``architecture`` describes the float model. ``size_bytes`` is the size of a ``torch.save`` file that contains the
-    state dict.
-    """
+    """A converted module without its tensors; ``architecture`` describes the float model."""
 
     recipe: SerializeAsAny[Recipe]
     architecture: Architecture
     example_inputs: dict[str, TensorSpec]
-    size_bytes: int
+    size_bytes: int  # size of a ``torch.save`` file that contains the state dict
     coverage: tuple[ModuleCoverage, ...]
 
     @classmethod
@@ -95,10 +91,7 @@ def open_converted(folder: Path) -> nn.Module:
 
 
 def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], fraction: float, spec: Spec, step: str) -> None:
-    """Raise `QuantizationError` if `step` changed a model's outputs.
-
-    `fraction` is the tolerance as a fraction of the outputs' range; if it is 0, the outputs must be equal bit for bit.
-    """
+    """Raise `QuantizationError` if `step` changed outputs by more than `fraction` of their range, or if 0, by a bit."""
     if len(before) != len(after) or not all(map(is_close, before, after, repeat(fraction))):
         raise QuantizationError(
             f'The outputs of the model changed after {step} with recipe "{spec.recipe.name}".',

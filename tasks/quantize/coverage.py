@@ -129,10 +129,7 @@ class ModuleConverter(Converter):
 
 
 def _leave_fast_path(model: nn.Module, quantized: Iterable[str]) -> None:
-    """Let the transformer encoders around quantized modules call their submodules.
-
-    In evaluation mode, torch otherwise passes the weights of an encoder's submodules to one kernel for float weights.
-    """
+    """Let transformer encoders call the quantized modules within, instead of one fused kernel for float weights."""
     for above in {above for path in quantized for above in accumulate(path.split("."), "{}.{}".format)}:
         module = model.get_submodule(above)
         if isinstance(module, nn.TransformerEncoderLayer):

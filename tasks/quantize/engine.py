@@ -29,13 +29,7 @@ _DEPRECATIONS = (
 
 @contextmanager
 def quantized_engine(name: str) -> Iterator[None]:
-    """Run the block with the quantized engine `name`, which packs weights in its own layout.
-
-    Raises
-    ------
-    QuantizationError
-        This build of torch does not support the engine on this processor.
-    """
+    """Run the block with a quantized engine; raise `QuantizationError` if this build of torch does not support it."""
     supported = [engine for engine in torch.backends.quantized.supported_engines if engine != "none"]
     if name not in supported:
         raise QuantizationError(

@@ -45,11 +45,9 @@ class Float(Method[FloatRecipe]):
 
 
 class CastRecipe(Recipe):
-    """A recipe that converts the model to a floating-point type smaller than float32."""
+    """A recipe that converts the model to bfloat16."""
 
     method: Literal["cast"]
-    dtype: Literal["bfloat16"] = "bfloat16"
-    """Type of the weights and the arithmetic."""
     memory_format: MemoryFormat = "contiguous"
     """Memory format of images and convolutions."""
 
@@ -64,7 +62,7 @@ class Cast(Method[CastRecipe]):
 
     def spec(self, recipe: CastRecipe) -> Spec:
         """Return a spec for bfloat16, whose eight significant bits cause rounding errors of up to 0.4% per layer."""
-        return Spec(recipe=recipe, arithmetic=recipe.dtype, memory_format=recipe.memory_format, tolerance=3e-2)
+        return Spec(recipe=recipe, arithmetic="bfloat16", memory_format=recipe.memory_format, tolerance=3e-2)
 
 
 class DynamicRecipe(Recipe):
@@ -94,10 +92,7 @@ class Dynamic(Method[DynamicRecipe]):
     )
 
     def spec(self, recipe: DynamicRecipe) -> Spec:
-        """Return a spec that quantizes modules of the types named in the recipe.
-
-        All rows of a call share one int8 range per activation. With ``float16``, activations stay in float32.
-        """
+        """Return a spec in which all rows of a call share one int8 range per activation."""
         granularity: Literal["channel", "tensor"] = "channel" if recipe.per_channel else "tensor"
         if recipe.dtype == "float16":
             layer = Layer("float16", granularity, "float")
@@ -129,10 +124,7 @@ class DynamicPerRow(Method[DynamicPerRowRecipe]):
     axes = (Axis("embedding_bits", (None, 8), _EMBEDDING),)
 
     def spec(self, recipe: DynamicPerRowRecipe) -> Spec:
-        """Return a spec whose operators compute the same numbers on every processor.
-
-        Preceding float modules may round differently on each processor, which can move a quantized value by one step.
-        """
+        """Return a spec whose operators compute the same numbers on every processor."""
         types = (*recipe.modules, *(["Embedding"] if recipe.embedding_bits else []))
         layers = dict.fromkeys(types, Layer("int8", "channel", "dynamic-per-row"))
         return Spec(recipe=recipe, layers=layers, operators="own", tolerance=1e-2)

@@ -20,13 +20,8 @@ from typing import Self
 import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
-from torch.ao.quantization import (
-    FakeQuantizeBase,
-    disable_fake_quant,
-    disable_observer,
-    enable_fake_quant,
-    enable_observer,
-)
+from torch.ao import quantization
+from torch.ao.quantization import FakeQuantizeBase
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
@@ -151,10 +146,7 @@ def _round_within(module: nn.Module) -> None:
 
 
 def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Module:
-    """Train a model that contains fake quantization, or load the result of an identical earlier training run.
-
-    Return the model on the CPU in evaluation mode, with the weights and ranges of the best epoch.
-    """
+    """Train a model with fake quantization, or load an identical earlier result; return it on the CPU."""
     training, recipe, data, workspace = spec.training, spec.recipe.name, source.fine_tuning, source.workspace
     assert training is not None
     assert data is not None  # validation rejects a workload without training data
@@ -187,11 +179,7 @@ def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Modul
 def fine_tune(
     model: nn.Module, recipe: str, training: Training, tuning: FineTuning, device: torch.device, progress: Progress
 ) -> dict[str, Tensor]:
-    """Train a prepared model; return the state dict of the best epoch, with tensors on the CPU.
-
-    The best epoch has the highest score or, among equal scores, the lowest loss. On the same kind of processor and with
-    the same number of threads, equal seeds give equal results.
-    """
+    """Train a model; return the state dict of the epoch with the highest score or, among equals, the lowest loss."""
     optimizer = torch.optim.Adam(model.parameters(), lr=training.learning_rate)
     best: tuple[float, float, dict[str, Tensor]] | None = None
     steps = training.epochs * tuning.steps_per_epoch
@@ -213,7 +201,7 @@ def fine_tune(
                 optimizer.step()
                 progress(step, steps, f"training batches, loss {loss.item():.3f}")
         model.eval()
-        model.apply(disable_observer)
+        model.apply(quantization.disable_observer)
         with torch.no_grad():
             score, loss_after = tuning.validate(model, device)
         if best is None or (score, -loss_after) > best[:2]:
@@ -236,19 +224,19 @@ def _train_by_callable(
 def _find_first_ranges(model: nn.Module, source: ModelSource, batch_size: int, device: torch.device) -> None:
     """Run calibration samples through the observers, so that the first training step has realistic ranges."""
     model.eval()
-    model.apply(disable_fake_quant)
-    model.apply(enable_observer)
+    model.apply(quantization.disable_fake_quant)
+    model.apply(quantization.enable_observer)
     with torch.no_grad():
         for inputs in batches_of(source, Calibration("moving-average", _FIRST_RANGES_BATCHES, batch_size)):
             model(*(tensor.to(device) for tensor in inputs))
-    model.apply(enable_fake_quant)
+    model.apply(quantization.enable_fake_quant)
 
 
 def _to_training(model: nn.Module, training: Training, epoch: int) -> None:
     """Put the model into training mode; freeze ranges and batch-norm statistics in the second half of the epochs."""
     model.train()
     is_frozen = epoch >= _frozen_from(training)
-    model.apply(disable_observer if is_frozen else enable_observer)
+    model.apply(quantization.disable_observer if is_frozen else quantization.enable_observer)
     if is_frozen:
         model.apply(_freeze_batch_norm)
 

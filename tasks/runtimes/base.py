@@ -61,15 +61,11 @@ class CandidateFiles:
 
 
 class Made(Frozen):
-    """Properties of a candidate, stored as ``candidate.json`` next to the runtime's files.
+    """Properties of a candidate, stored as ``candidate.json`` next to the runtime's files."""
 
-    ``size_bytes`` is the serialized size, as measured by the runtime; ``recipe`` is the candidate's recipe as JSON.
-    ``notes`` says where the runtime's tools quantize in another way than the recipe asks.
-    """
-
-    size_bytes: int
+    size_bytes: int  # serialized size, as measured by the runtime
     coverage: tuple[ModuleCoverage, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # where the tools quantize in another way than the recipe asks
     recipe: dict[str, JsonValue] = Field(default_factory=dict)
 
 

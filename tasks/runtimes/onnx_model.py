@@ -46,10 +46,7 @@ op: Any = opset20
 
 
 def find_or_export(source: ModelSource, spec: Spec) -> Path:
-    """Export the float or fine-tuned model, or reuse an earlier export; the returned folder is named after the digest.
-
-    The domain declares the dynamic axes; all other axes have the lengths of the example inputs.
-    """
+    """Export the float or fine-tuned model, or reuse an earlier export; return the folder, whose name is the digest."""
     made_from = {
         **source.made_from,
         "axes": {name: dict(axes) for name, axes in source.axes.items()},
@@ -76,15 +73,7 @@ def _export(source: ModelSource, spec: Spec, folder: Path) -> None:
 def export(
     model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
 ) -> tuple[ModelProto, dict[str, str]]:
-    """Export a model in evaluation mode; name the nodes after their modules, and omit this host's paths.
-
-    The second return value maps each folded batch norm to the module into which it was folded.
-
-    Raises
-    ------
-    QuantizationError
-        The model cannot be exported, or the export fixes the length of a dynamic axis.
-    """
+    """Export a model with nodes named after modules; return also the module into which each batch norm was folded."""
     inputs = opened(examples, axes)
     forget_decompositions()
     hint = "Rewrite the code named in the message, or remove the onnxruntime and openvino runtimes from the recipes."

@@ -130,10 +130,7 @@ def _quantize_statically(
     left_out: list[str],
     source: ModelSource,
 ) -> tuple[str, ...]:
-    """Quantize weights and activations to int8, with ranges from calibration; return notes.
-
-    The ``histogram`` observer excludes 0.001% of the values, and uses the extremes of values that are too similar.
-    """
+    """Quantize weights and activations to int8, with ranges from calibration; return notes."""
     _rename_constants(proto.graph)
     proto = onnx.shape_inference.infer_shapes(proto)
     operators = [operator for operator in QDQRegistry if operator != "Gather"]

@@ -81,10 +81,7 @@ class _Requests(local):
 
 
 def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Tensor, ...]]:
-    """Open an IR, and compile it for the first input shapes, because fixed shapes make kernels a fifth faster.
-
-    Several threads may call the returned function at the same time.
-    """
+    """Open an IR for calls by several threads, compiled for the first input shapes: fixed shapes are a fifth faster."""
     compiling = Lock()
     fixed: dict[tuple[tuple[int, ...], ...], _Requests] = {}
 

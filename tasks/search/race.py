@@ -91,10 +91,7 @@ class Race:
     _repairs: list[Repair] = field(default_factory=list)  # all repairs so far; only the last repair can be in progress
 
     def requests(self) -> list[Request]:
-        """Return the requests that can be answered now, most urgent first, or [] if no undecided trial can win.
-
-        Unanswered requests are returned again. Built trials can be screened while other trials are being built.
-        """
+        """Return the requests that can be answered now, most urgent first, or [] if no undecided trial can win."""
         while True:
             if requests := self._advance() or self._decide():
                 return requests
@@ -152,9 +149,7 @@ class Race:
         return [request for request in requests if request.numbers]
 
     def _next_batch(self, waiting: Sequence[int]) -> list[int]:
-        """Choose at most ``batch`` trials; those that resemble the best passing trial, or one that was too large, come
-        first.
-        """
+        """Choose at most ``batch`` trials; those that resemble the best trial or one that was too large come first."""
         best, timed = self.board.best(), {_pair(trial) for trial in self.board.trials if trial.speed}
         too_large = [_pair(trial) for trial in self.board.of("dropped") if self.board.excess(trial)]
         related = [*([_pair(best)] if best else []), *(pair for pair in too_large if pair not in timed)]

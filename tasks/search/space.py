@@ -71,10 +71,7 @@ def space(
 
 
 def without_too_large(trials: Sequence[Trial], baseline_bytes: int, max_bytes: float) -> list[Trial]:
-    """Return all trials; mark open trials as dropped if their recipes do not quantize and exceed `max_bytes`.
-
-    `baseline_bytes` is the size of the float baseline.
-    """
+    """Mark open trials as dropped if their recipes do not quantize and exceed `max_bytes`."""
     found = []
     for trial in trials:
         spec = spec_of(trial.recipe)

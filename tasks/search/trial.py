@@ -10,7 +10,6 @@ from pydantic import SerializeAsAny
 from storage.digest import canonical_json
 from storage.errors import InputError, MeasurementError
 from storage.results import QualityUnit, Row, TrialOrigin
-from tasks.extensions import METHODS
 from tasks.job import Job
 from tasks.refs import DatasetRef, Frozen
 from tasks.results import Comparison, Evaluation, RunInfo
@@ -30,22 +29,17 @@ class Selection:
     samples: tuple[int, ...]
 
     @classmethod
-    def of(cls, dataset: DatasetRef, *, spare: str = "") -> Self:
-        """Choose a split that the gate does not use; from a train split, use no more samples than the test split has.
-
-        `spare` is a split whose samples nothing else uses; it replaces a smaller ``valid`` split.
-        """
-        usable = {split: size for split in _SPLITS if (size := dataset.samples(split))}
-        if "train" in usable:
-            usable["train"] = min(usable["train"], dataset.samples("test"))
-        available = sorted(usable, key=lambda split: -usable[split] if split in ("valid", spare) else 0)
-        if not available:
+    def of(cls, dataset: DatasetRef) -> Self:
+        """Choose a split that the gate does not use, with at most as many training samples as the test split has."""
+        usable = {split: dataset.samples(split) for split in _SPLITS}
+        usable["train"] = min(usable["train"], dataset.samples("test"))
+        split = next(filter(usable.get, _SPLITS), None)
+        if split is None:
             raise InputError(
                 f'A search needs a "valid", "train" or "calibration" split, but the data set has only these splits: '
                 f"{', '.join(dataset.splits)}.",
                 hint='Add a "valid" split to [data], or remove [search].',
             )
-        split = available[0]
         size = usable[split]
         return cls(split, (*(smaller for smaller in _SIZES if smaller < size), size))
 
@@ -53,13 +47,6 @@ class Selection:
         """Return a job that evaluates candidates on `samples` samples of this split."""
         dataset = job.dataset.model_copy(update={"judged_on": self.split, "at_most": samples})
         return replace(job, dataset=dataset)
-
-
-def spare_split(workload: Workload) -> str:
-    """Return ``"train"`` if that split neither trains weights nor calibrates recipes; otherwise, return ``""``."""
-    methods = {recipe.method for recipe in workload.recipe} | set(workload.search.methods if workload.search else ())
-    trains = workload.checkpoint.kind == "train" or any("fine-tuning" in METHODS[name].needs for name in methods)
-    return "train" if workload.data.keeps_calibration_apart and not trains else ""
 
 
 class Drop(Frozen):

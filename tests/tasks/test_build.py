@@ -91,13 +91,6 @@ def test_without_onednn_the_switch_is_off_inside_and_as_before_outside(candidate
     assert torch.backends.mkldnn.enabled == before
 
 
-def test_weights_are_int8_in_the_quantized_model(candidates: Candidates) -> None:
-    model = candidates.module("int8")
-    assert model.decoder.weight().dtype == torch.qint8
-    assert model.rnn._all_weight_values[1].param.__getstate__()[0][0] == "quantized_dynamic"
-    assert candidates.module("int8-per-channel").decoder.weight().qscheme() == torch.per_channel_affine
-
-
 def test_recipe_and_code_that_made_a_candidate_are_named_apart(candidates: Candidates) -> None:
     int8, script, per_channel = (
         candidates.build("int8"), candidates.build("int8", "torchscript"), candidates.build("int8-per-channel"),

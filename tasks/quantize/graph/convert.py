@@ -1,7 +1,4 @@
-"""Quantize a float model's graph: attach observers, calibrate or train, convert, and test the result.
-
-This file also pairs quantized modules with float modules, to compare layers.
-"""
+"""Quantize a float model's graph, and pair quantized modules with float modules to compare layers."""
 
 from __future__ import annotations
 
@@ -40,10 +37,7 @@ class GraphConverter(Converter):
         """Calibrate or train a prepared model."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Prepare a float model, calibrate or train it, and convert it.
-
-        Modules without an int8 kernel stay in float.
-        """
+        """Prepare a float model, calibrate or train it, and convert it."""
         leaves, name = leaves_of(model), type(model).__name__
         prepared = prepare(model, spec, source.example_inputs)
         self.show_data(prepared.observing, spec, source)
@@ -101,10 +95,7 @@ def pair_with_float(
 def cover_fused(
     leaves: Sequence[ModuleCoverage], converted: nn.Module, prepared: Prepared
 ) -> tuple[ModuleCoverage, ...]:
-    """Mark each leaf module of the unfused float model as quantized, or record why the module stays in float.
-
-    A folded batch norm counts as quantized if its layer is quantized.
-    """
+    """Mark leaf modules of the float model as quantized, as folded batch norms are with their layer, or say why not."""
     modules, folded = dict(converted.named_modules()), prepared.folded
     unsupported = {kind.__name__: reason for kind, reason in UNSUPPORTED.items()}
     excluded = prepared.excluded | {layer for norm, layer in folded.items() if norm in prepared.excluded}

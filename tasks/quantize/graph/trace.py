@@ -25,10 +25,7 @@ _NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.
 
 
 def traced_module(model: nn.Module, inputs: int, leaves: Collection[str] = ()) -> fx.GraphModule:
-    """Trace a model for calls with `inputs` inputs; further parameters keep their defaults.
-
-    Tracing does not enter modules in `leaves`.
-    """
+    """Trace a model for calls with `inputs` inputs, without entering `leaves`; other parameters keep their defaults."""
     further = [each for each in list(signature(model.forward).parameters.values())[inputs:] if each.kind in _NAMED]
     defaults = {each.name: each.default for each in further if each.default is not Parameter.empty}
     hint = "Make the control flow independent of tensor values, or use another method or runtime."

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import QuantizationError
-from tasks.quantize.export import OneDnnLstm, export, opened, replace_lstms
+from tasks.quantize.export import OneDnnLstm, export, replace_lstms
 from tasks.quantize.plain import ChannelsLast
 from tests.tasks.quantize import networks
 
@@ -69,12 +69,6 @@ def test_open_axes_take_any_length_whatever_the_examples_have() -> None:
 
 
 @pytest.mark.slow
-def test_axes_of_length_one_are_repeated_and_others_are_left() -> None:
-    examples = opened({"steps": torch.zeros(1, 3, 4), "h": torch.zeros(1, 1, 4)}, {**AXES, "h": {1: "batch"}})
-    assert {name: tuple(tensor.shape) for name, tensor in examples.items()} == {"steps": (2, 3, 4), "h": (1, 2, 4)}
-
-
-@pytest.mark.slow
 def test_a_wrapper_that_takes_inputs_in_any_number_is_exported_too() -> None:
     torch.manual_seed(0)
     model = ChannelsLast(networks.plain())
@@ -89,12 +83,6 @@ def test_a_layer_that_would_be_unrolled_is_refused_by_name() -> None:
         QuantizationError, match=r"Recurrent: it would unroll its GRU over time\. Use the torchscript or"
     ):
         export(Recurrent(nn.GRU(4, 6)).eval(), {"steps": torch.randn(3, 2, 4)}, AXES)
-
-
-def test_control_flow_that_depends_on_values_is_refused_in_one_line() -> None:
-    with pytest.raises(QuantizationError, match=r"torch\.export cannot export DataDependent: ") as refused:
-        export(networks.DataDependent().eval(), {"images": torch.randn(2, 3, 8, 8)}, {"images": {0: "batch"}})
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from tasks.quantize.graph import prepare
 from tasks.quantize.methods import QatRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, spec_of
-from tasks.quantize.trained import Int8Weight, QatConverter
+from tasks.quantize.trained import QatConverter
 
 Sources = Callable[..., ModelSource]
 
@@ -59,12 +59,3 @@ def test_a_processor_whose_products_saturate_trains_for_a_range_of_its_own(
         QatConverter().train(recipe(engine="onednn", learning_rate=2e-3), source)
         trained.append(len(trainings(source)))
     assert trained[0] + 1 == trained[1]
-
-
-@pytest.mark.slow
-def test_excluded_modules_stay_float(source_of: Sources, engine: str) -> None:
-    reference = QatConverter().train(recipe(exclude=("m0",)), source_of())
-    int8 = {path: part for path, part in reference.model.named_modules() if isinstance(part, Int8Weight)}
-    assert set(int8) == {"m3", "m5", "m9", "m11"}
-    assert reference.folded["m1"] == "m0"
-    assert {part.weight.dtype for part in int8.values()} == {torch.int8}

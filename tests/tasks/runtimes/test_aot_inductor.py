@@ -158,24 +158,6 @@ def test_a_lstm_takes_any_number_of_steps_and_columns(words: MakeJob, store: Art
             assert torch.allclose(one, other, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("keys", "reason"),
-    [
-        ({"method": "none", "onednn": False}, "cannot switch oneDNN off"),
-        ({"method": "dynamic"}, 'does not support the "dynamic" method'),
-        ({"method": "qat", "weights": "per-tensor"}, "need per-channel weights"),
-        ({"method": "static", "weights": "per-tensor"}, "need per-channel weights"),
-        ({"method": "static", "engine": "qnnpack"}, 'not from the "qnnpack" engine'),
-    ],
-    ids=str,
-)
-def test_what_it_cannot_do_is_refused_with_the_file(images: MakeJob, keys: dict[str, Any], reason: str) -> None:
-    document = images().workload.model_dump(mode="json")
-    document["recipe"].append({"name": "tried", "runtimes": [RUNTIME], **keys})
-    with pytest.raises(ValueError, match=reason):
-        Workload.model_validate(document)
-
-
 @pytest.mark.usefixtures("forgotten")
 def test_int8_with_all_bits_needs_vnni_whatever_it_is_compiled_for(
     static: Job[Workload], monkeypatch: pytest.MonkeyPatch

@@ -189,16 +189,6 @@ def test_a_failed_trial_that_is_slower_than_the_best_is_repaired_after_all_other
     assert kinds.index(("Build", (3,))) < kinds.index(("Rank", (1,)))
 
 
-def test_the_fastest_failed_trial_of_a_batch_is_repaired_before_the_next_batch() -> None:
-    world = _world((2.0, 1.5), (2.0, 2.0), (0.5, 1.0), (0.5, 1.0))
-    race, requests = race_of(world, batch=2, variants=lambda trial: []), []
-    while (request := ask(race)) and not isinstance(request, Rank):
-        requests.append(request)
-        world.answer(race, request)
-    assert request == Rank(numbers=(2,))
-    assert {number for one in requests for number in one.numbers} == {1, 2}
-
-
 def test_size_needs_no_timing_unless_the_gate_requires_speed() -> None:
     for slowest, timed in ((None, set()), (1.2, {"Time"})):
         world = _world((0, 1), (0, 2))

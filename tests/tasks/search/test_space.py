@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tasks.extensions import METHODS, RUNTIMES
 from tasks.machine import Machine
 from tasks.quantize.spec import excluding
-from tasks.search.space import adopt, space, variants
+from tasks.search.space import adopt, space, variants, without_too_large
 from tasks.search.trial import Trial
 from tasks.workload import Workload
 from tasks.workload.recipe import Recipe
@@ -110,12 +110,6 @@ def test_training_and_undeployable_runtimes_are_tried_only_on_request() -> None:
     assert tried(asked) == ["float/torchscript", "mine/torchscript", "qat/eager", "qat-onednn/eager"]
 
 
-def test_written_recipes_that_cannot_be_deployed_are_dropped_with_the_reason() -> None:
-    recipes = [{**WRITTEN[0], "runtimes": ["eager"]}, {**WRITTEN[1], "runtimes": ["eager", "torchscript"]}]
-    last = space(searched(recipes), CONVOLUTIONAL, MACHINE)[-1]
-    assert (last.name, last.outcome, last.reason) == ("mine/eager", "dropped", "eager candidates are never deployed")
-
-
 def test_a_name_that_the_file_uses_for_other_settings_is_not_used_twice() -> None:
     recipes = [*WRITTEN, {"name": "static", "method": "static", "calibration_batches": 2, "runtimes": ["openvino"]}]
     workload = searched(recipes)
@@ -165,3 +159,18 @@ def test_finalists_join_the_workload_and_leave_the_written_recipes_as_they_are()
         ("static", ("openvino", "onnxruntime")),
     ]
     assert Workload.model_validate(adopted.model_dump(by_alias=False)).candidates() == adopted.candidates()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "max_bytes", "outcome"),
+    [
+        ({"method": "none"}, 89, "dropped"), ({"method": "none"}, 91, "open"), ({"method": "cast"}, 44, "dropped"),
+        ({"method": "cast"}, 46, "open"), ({"method": "dynamic"}, 1, "open"),
+    ],
+)  # fmt: skip
+def test_a_recipe_whose_weights_exceed_the_bound_is_dropped(
+    recipe: dict[str, str], max_bytes: float, outcome: str
+) -> None:
+    trial = Trial(number=1, recipe=Recipe.model_validate({"name": "r", **recipe}), runtime="openvino", origin="space")
+    (found,) = without_too_large([trial], 100, max_bytes)
+    assert (found.outcome, bool(found.reason)) == (outcome, outcome == "dropped")

@@ -8,14 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, fx, nn
-from torch.ao import quantization
-from torch.ao.nn.intrinsic import quantized as intrinsic
-from torch.ao.nn.quantized import reference
 
 from storage.errors import QuantizationError
 from tasks.quantize.base import Converted
 from tasks.quantize.converted import flatten_state, load_flat_state
-from tasks.quantize.dynamic_modules import FourBitEmbedding
 from tasks.quantize.graph.convert import StaticConverter, convert, has_quantized_kernel, pair_with_float
 from tasks.quantize.graph.prepare import prepare
 from tasks.quantize.graph.trace import try_out
@@ -112,14 +108,13 @@ def test_a_graph_that_fails_names_the_module_and_prints_nothing(capfd: pytest.Ca
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("place", ["prepare.prepare_fx", "convert.convert_fx"])
 def test_what_torch_raises_becomes_a_refusal_that_names_the_model(
-    place: str, source_of: Sources, engine: str, monkeypatch: pytest.MonkeyPatch
+    source_of: Sources, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("only works for Conv2d\nand a trace")
 
-    monkeypatch.setattr(f"tasks.quantize.graph.{place}", fail)
+    monkeypatch.setattr("tasks.quantize.graph.convert.convert_fx", fail)
     said = r"_OnePath cannot be \w+: AssertionError: only works for Conv2d in test_convert.py, line \d+\.$"
     with pytest.raises(QuantizationError, match=said):
         converted(source_of())
@@ -159,15 +154,6 @@ def test_padding_as_a_word_is_quantized(source_of: Sources, engine: str) -> None
 def test_same_padding_of_an_even_kernel_stays_float(source_of: Sources, engine: str) -> None:
     assert list(left_float(assert_close_and_saved(networks.evenly_padded, source_of("evenly_padded")))) == ["m1"]
     assert list(left_float(converted(source_of("evenly_padded"), exclude=("m1",)))) == ["m1"]
-
-
-def test_modules_of_torchs_quantized_packages_have_quantized_kernels(engine: str) -> None:
-    dynamic = quantization.quantize_dynamic(nn.Sequential(nn.Linear(2, 2)))[0]
-    modules = torch.ao.nn.quantized.Conv2d(1, 1, 1), intrinsic.ConvReLU2d(1, 1, 1), dynamic
-    assert all(map(has_quantized_kernel, (*modules, FourBitEmbedding(torch.zeros(1, 5, dtype=torch.uint8)))))
-    users = type("Layer", (nn.Linear,), {"__module__": "torch.ao.nn.quantized_mine"})(2, 2)
-    assert not has_quantized_kernel(users)
-    assert not has_quantized_kernel(reference.Linear(2, 2))
 
 
 @pytest.mark.slow

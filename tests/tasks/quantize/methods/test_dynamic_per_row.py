@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import nn
 
 from storage.artifacts import ArtifactStore
@@ -74,11 +73,6 @@ def test_what_has_no_kernel_stays_float_and_says_so(module: nn.Module, why: str,
     assert list(reasons(converted)) == ["0"]
     assert why in reasons(converted)["0"]
     assert converted.model[0] is module
-
-
-def test_torchscript_is_refused_with_the_workload() -> None:
-    with pytest.raises(ValidationError, match=r"is not compatible with runtime.*library of operators"):
-        DynamicPerRowRecipe(name="rows", method="dynamic-per-row", runtimes=("torchscript",))
 
 
 RECIPES = {

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import nn
 
 from tasks.quantize.converted import flatten_state, load_flat_state
@@ -59,13 +58,6 @@ def test_training_changes_weights_and_leaves_no_work_behind(source_of: Sources, 
     assert not work_of(source)
 
 
-@pytest.mark.slow
-def test_excluded_modules_stay_float_through_training(source_of: Sources, engine: str) -> None:
-    source = source_of()
-    converted = Qat().converter().convert(source.float_model(), recipe(epochs=1, exclude=("m0",)), source)
-    assert {row.module for row in converted.coverage if not row.quantized} == {"m0", "m1"}
-
-
 def test_frozen_ranges_and_statistics_do_not_move() -> None:
     training = recipe(epochs=2).training
     assert training is not None
@@ -90,9 +82,3 @@ def test_equal_trainings_side_by_side_give_equal_models(source_of: Sources, engi
     first, *others = (convert(each.graph)(*examples.values()) for each in prepared)
     assert all(torch.equal(first, other) for other in others)
     assert not work_of(source)
-
-
-@pytest.mark.slow
-def test_batches_of_one_are_refused() -> None:
-    with pytest.raises(ValidationError, match="greater than or equal to 2"):
-        recipe(batch_size=1)
