@@ -138,10 +138,8 @@ class _Noise:
 
     @property
     def sqnr_db(self) -> float:
-        if self._noise == 0:
-            return _MAX_DB
-        ratio = self._signal / self._noise
-        return max(-_MAX_DB, min(_MAX_DB, 10 * math.log10(ratio))) if ratio > 0 else -_MAX_DB
+        ratio = self._signal / self._noise if self._noise else math.inf
+        return max(-_MAX_DB, min(_MAX_DB, 10 * math.log10(ratio))) if ratio else -_MAX_DB
 
 
 def _dequantized(value: object) -> object:

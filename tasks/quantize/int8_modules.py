@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from storage.errors import QuantizationError
 from tasks.job import Workspace
 from tasks.quantize.coverage import ModuleConverter
 from tasks.quantize.operators import find_or_compile, operators
@@ -129,10 +128,6 @@ class Int8Lstm(_Packable):
 
         Inputs may also have the shape [T, I] or, if `batch_first` is true, [B, T, I].
         """
-        if not isinstance(inputs, Tensor):
-            raise QuantizationError(
-                "An int8 LSTM does not support packed sequences.", hint='Remove "LSTM" from the recipe\'s `modules`.'
-            )
         batched = inputs.dim() == 3
         if not batched:
             inputs = inputs.unsqueeze(1)

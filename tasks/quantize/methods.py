@@ -11,7 +11,7 @@ from tasks.quantize.base import Axis, Method
 from tasks.quantize.spec import EVERY, Calibration, Layer, Spec, Training
 from tasks.workload.recipe import MemoryFormat, Observer, Recipe, WeightScales
 
-_PLAIN = "tasks.quantize.plain:PlainConverter"
+_PLAIN = "tasks.quantize.coverage:PlainConverter"
 _MEMORY_FORMAT = Axis("memory_format", ("contiguous", "channels-last"), frozenset({"Conv2d"}))
 _EMBEDDING = frozenset({"Embedding"})
 _ENGINE = Axis("engine", ())  # no fixed values, because the available engines depend on the processor

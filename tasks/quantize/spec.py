@@ -130,11 +130,11 @@ def spec_of(recipe: Recipe) -> Spec:
 
 
 def excluding(recipe: Recipe, layers: Mapping[str, str], count: int) -> Recipe:
-    """Return a renamed recipe that keeps the first `count` layers in float; `layers` maps paths to types."""
+    """Return a recipe that keeps the first `count` layers in float; `layers` maps paths to types."""
     changes: dict[str, object] = {"exclude": (*recipe.exclude, *list(layers)[:count])}
     if "Embedding" in spec_of(recipe).layers and "Embedding" not in list(layers.values())[count:]:
         changes["embedding_bits"] = None  # ``embedding_bits`` is not allowed if no embedding is quantized
-    return renamed(recipe.model_copy(update=changes), recipe.name)
+    return recipe.model_copy(update=changes)
 
 
 def renamed(recipe: Recipe, name: str) -> Recipe:

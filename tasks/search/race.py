@@ -19,7 +19,7 @@ from itertools import accumulate
 from storage.digest import canonical_json
 from storage.results import TrialOrigin
 from tasks.extensions import METHODS
-from tasks.quantize.spec import excluding
+from tasks.quantize.spec import excluding, renamed
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.trial import Build, Found, Rank, RankedLayer, Request, Screen, Time, Trial
 from tasks.workload.recipe import Recipe
@@ -66,10 +66,6 @@ class Repair:
         return 0 if self.is_done else self.count
 
 
-def _no_variants(trial: Trial) -> Sequence[Recipe]:
-    return ()
-
-
 @dataclass
 class Race:
     """A search in progress, with methods that choose the next measurement of the trials on its ``board``.
@@ -79,7 +75,7 @@ class Race:
     """
 
     board: Scoreboard
-    variants: Callable[[Trial], Sequence[Recipe]] = _no_variants
+    variants: Callable[[Trial], Sequence[Recipe]]
     keep_float: bool = True
     batch: int = 8
     _started: list[int] = field(default_factory=list)  # numbers of the trials in the current batch
@@ -208,7 +204,8 @@ class Race:
             repair.learn(failed=last.outcome == "failed", passed=last.outcome == "passing", can_win=can_win)
         if count := repair.next_count(layers):
             types = {layer.module: layer.type for layer in layers}
-            self._started = self._add(base, "kept-float", [excluding(base.recipe, types, count)])
+            recipe = renamed(excluding(base.recipe, types, count), base.recipe.name)
+            self._started = self._add(base, "kept-float", [recipe])
             (repair.tried,) = self._started
         return None
 

@@ -86,15 +86,6 @@ class EveryRow(nn.Module):
         return self.last(self.relu(self.first(images.flatten(1, 2)))).mean(1)
 
 
-class Concatenating(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right, self.fc = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3), nn.Linear(8, 4)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.fc(torch.cat([self.left(images), self.right(images)], 1).mean((2, 3)))
-
-
 class SharedRelu(nn.Module):
     """One ReLU called twice: fusing it into the first convolution would take it from the second."""
 
@@ -185,28 +176,6 @@ class GroupNorms(nn.Module):
         for block in self.blocks:
             features = features + block(features)
         return features.mean((2, 3))
-
-
-class Upsampling(nn.Module):
-    """As in a U-Net's decoder, which says how large the output is to be."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.up, self.last = nn.Conv2d(3, 8, 3), nn.ConvTranspose2d(8, 8, 2, stride=2), nn.Conv2d(8, 4, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.last(self.up(self.conv(images), output_size=[28, 28]))
-
-
-class UpsamplingTwice(Upsampling):
-    """Once more by the function."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 4, 2, 2) / 4)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return functional.conv_transpose2d(super().forward(images), self.weight, stride=2)
 
 
 def fused_upsampling() -> nn.Module:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from storage.errors import QuantizationError
 from tasks.libraries import quiet
 from tasks.machine import this_machine
 from tasks.quantize.engine import quantized_engine, saturates, without_deprecations
@@ -54,11 +53,6 @@ def test_a_process_whose_products_saturate_is_recognized(limit: str) -> None:
 @pytest.mark.skipif("ONEDNN_MAX_CPU_ISA" in os.environ, reason="oneDNN is told to use other kernels")
 def test_products_saturate_on_processors_without_vnni() -> None:
     assert saturates("onednn") is not this_machine().has_vnni
-
-
-def test_an_unknown_engine_is_refused_with_those_that_are_supported() -> None:
-    with pytest.raises(QuantizationError, match=SUPPORTED[-1]), quantized_engine("abacus"):
-        pass
 
 
 def test_torch_is_silent_within_and_others_are_heard() -> None:

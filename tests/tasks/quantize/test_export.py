@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import QuantizationError
+from tasks.quantize.coverage import ChannelsLast
 from tasks.quantize.export import OneDnnLstm, export, replace_lstms
-from tasks.quantize.plain import ChannelsLast
 from tests.tasks.quantize import networks
 
 AXES = {"steps": {0: "time", 1: "batch"}}

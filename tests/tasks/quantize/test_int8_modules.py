@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import Dim, export
 
-from storage.errors import QuantizationError
 from tasks.domains.language_model.domain import WordLanguageModel
 from tasks.quantize.int8_modules import (
     Int8Embedding,
@@ -205,18 +204,10 @@ def test_an_lstm_is_called_as_torchs_is() -> None:
     assert [each.shape for each in flat(quantized(x[:0]))] == [(0, 3, 6), (2, 3, 6), (2, 3, 6)]
 
 
-def test_packed_sequences_are_refused_with_what_to_do() -> None:
-    packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(4, 2, 7), torch.tensor([4, 2]))
-    with pytest.raises(QuantizationError, match=r"does not support packed sequences.*`modules`"):
-        Int8Lstm(lstm(0, 7, 6, 1))(packed)
-
-
 def test_inputs_of_other_types_and_shapes_are_refused() -> None:
     layer, model = Int8Linear(linear(0, 70, 6)), Int8Lstm(lstm(0, 70, 6, 1))
     with pytest.raises(RuntimeError, match="float32"):
         layer(torch.zeros(2, 70, dtype=torch.float64))
-    with pytest.raises(RuntimeError, match="packed weights have"):
-        layer(torch.zeros(2, 7))
     with pytest.raises(RuntimeError, match="packed weights have"):
         model(torch.zeros(2, 1, 7))
     with pytest.raises(RuntimeError, match=r"lstm takes input"):

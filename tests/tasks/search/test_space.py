@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tasks.extensions import METHODS, RUNTIMES
 from tasks.machine import Machine
-from tasks.quantize.spec import excluding
+from tasks.quantize.spec import excluding, renamed
 from tasks.search.space import adopt, space, variants, without_too_large
 from tasks.search.trial import Trial
 from tasks.workload import Workload
@@ -133,12 +133,12 @@ def test_variants_differ_in_observer_and_granularity_only_as_far_as_the_runtime_
 def test_recipes_with_layers_in_float_are_named_by_what_they_exclude() -> None:
     recipe = searched().recipe_named("mine")
     linear = dict.fromkeys(("m0", "m1", "m2"), "Linear")
-    one, two = (excluding(recipe, linear, count) for count in (1, 2))
+    one, two = (renamed(excluding(recipe, linear, count), "mine") for count in (1, 2))
     assert (one.exclude, two.exclude) == (("m0",), ("m0", "m1"))
     assert one.name.startswith("mine-float1-")
     assert two.name.startswith("mine-float2-")
-    assert excluding(recipe, {"m1": "Linear"}, 1).name != one.name
-    long = excluding(recipe.model_copy(update={"name": "a" * 63}), linear, 1)
+    assert renamed(excluding(recipe, {"m1": "Linear"}, 1), "mine").name != one.name
+    long = renamed(one, "a" * 63)
     assert Recipe.model_validate(long.model_dump()) == long
 
 

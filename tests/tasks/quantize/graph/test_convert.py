@@ -13,7 +13,7 @@ from storage.errors import QuantizationError
 from tasks.quantize.base import Converted
 from tasks.quantize.converted import flatten_state, load_flat_state
 from tasks.quantize.graph.convert import StaticConverter, convert, has_quantized_kernel, pair_with_float
-from tasks.quantize.graph.prepare import prepare
+from tasks.quantize.graph.prepare import prepare, qconfig_for
 from tasks.quantize.graph.trace import try_out
 from tasks.quantize.methods import QatRecipe, StaticRecipe
 from tasks.quantize.source import ModelSource
@@ -59,7 +59,7 @@ def test_the_converted_model_computes_nearly_the_same(observer: str, source_of: 
     assert not left_float(assert_close_and_saved(networks.plain, source_of(), activation_observer=observer))
 
 
-@pytest.mark.parametrize("network", ["Residual", "Concatenating", "SharedRelu", "OwnStubs"])
+@pytest.mark.parametrize("network", ["Residual", "SharedRelu", "OwnStubs"])
 @pytest.mark.slow
 def test_every_layer_of_a_model_is_converted(network: str, source_of: Sources, engine: str) -> None:
     assert not left_float(assert_close_and_saved(getattr(networks, network), source_of(network)))
@@ -120,12 +120,9 @@ def test_what_torch_raises_becomes_a_refusal_that_names_the_model(
         converted(source_of())
 
 
-@pytest.mark.parametrize("network", ["fused_upsampling", "UpsamplingTwice"])
 @pytest.mark.slow
-def test_transposed_convolutions_stay_float_and_the_coverage_says_why(
-    network: str, source_of: Sources, engine: str
-) -> None:
-    done = assert_close_and_saved(getattr(networks, network), source_of(network))
+def test_transposed_convolutions_stay_float_and_the_coverage_says_why(source_of: Sources, engine: str) -> None:
+    done = assert_close_and_saved(networks.fused_upsampling, source_of("fused_upsampling"))
     found = {row.type: row for row in done.coverage}
     assert found["Conv2d"].quantized
     assert "wrong for some shapes" in found["ConvTranspose2d"].reason
@@ -268,3 +265,23 @@ def test_every_torchvision_family_converts(name: str, side: int, source_of: Sour
     with torch.no_grad():
         prepared.observing(*examples.values())
     try_out(convert(prepared.graph), examples)
+
+
+@pytest.mark.parametrize(
+    ("engine", "saturates", "reduced"),
+    [
+        ("x86", True, True),
+        ("x86", False, True),
+        ("fbgemm", False, True),
+        ("onednn", True, True),
+        ("onednn", False, False),
+        ("qnnpack", False, False),
+    ],
+)
+def test_the_range_is_reduced_where_the_engine_may_saturate(
+    monkeypatch: pytest.MonkeyPatch, engine: str, saturates: bool, reduced: bool
+) -> None:
+    monkeypatch.setattr("tasks.quantize.graph.prepare.saturates", {engine: saturates}.get)
+    assert qconfig_for(recipe(engine=engine)).activation().reduce_range is reduced
+    trained = qconfig_for(spec_of(QatRecipe(name="q", method="qat", engine=engine))).activation()
+    assert trained.activation_post_process.quant_max == (127 if reduced else 255)

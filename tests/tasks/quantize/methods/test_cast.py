@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 
-from storage.artifacts import ArtifactStore
 from storage.errors import UnavailableError
 from tasks.machine import this_machine
 from tasks.quantize import engine
@@ -36,10 +34,6 @@ def test_inputs_and_outputs_stay_float32_and_close_to_the_float_models(
     assert all(parameter.dtype == torch.bfloat16 for parameter in model.parameters())
     assert found.dtype == torch.float32
     assert 0 < (found - expected).abs().max() < spec_of(recipe).tolerance * (expected.max() - expected.min())
-
-
-def store_in(folder: Path) -> ArtifactStore:
-    return ArtifactStore(folder / "store")
 
 
 @pytest.mark.slow

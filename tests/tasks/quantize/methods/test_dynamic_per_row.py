@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from tasks.quantize.int8_modules import MOST_FEATURES, Int8Embedding, Int8Linear
 from tasks.quantize.methods import DynamicPerRow, DynamicPerRowRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
-from tasks.runtimes.base import CandidateFiles
 from tasks.workload import Workload
 from tests.tasks.pipeline import build, example_inputs, job_of, opened
 from tests.tasks.quantize.words import WORDS, call, same, words_workload
@@ -105,11 +103,3 @@ def test_a_candidate_goes_through_the_store(recipe: str, job: Job[Workload], ima
     torch.testing.assert_close(outputs[0], exact[0], rtol=0, atol=0.02)
     quantized = {row.module for row in candidate.coverage if row.quantized}
     assert quantized == {"rnn", "decoder"} | ({"encoder"} if recipe == "rows-embedding8" else set())
-
-
-def test_the_library_lies_beside_the_converted_module(
-    job: Job[Workload], images_store: ArtifactStore, operators_loaded: Path
-) -> None:
-    files = CandidateFiles.find(build(job, "rows", "eager", images_store), images_store)
-    copied = files.shared["converted"] / operators_loaded.name
-    assert copied.read_bytes() == operators_loaded.read_bytes()
