@@ -100,7 +100,7 @@ class Spec:
 
     @property
     def couples_rows(self) -> bool:
-        """Whether each activation has one range for all rows of a call."""
+        """Whether a row's outputs depend on the other rows of a call, because each activation has one range for all."""
         return "dynamic-per-tensor" in self.activations
 
     @property

@@ -25,7 +25,6 @@ class ExportedMaker(Maker):
 
     runtime: ClassVar[str]  # name of the runtime in a recipe's `runtimes`
     opener: ClassVar[type[Opener]]
-    files: ClassVar[tuple[str, ...]]  # files that `quantize` writes
     tools: ClassVar[str]  # name of the tools that quantize the exported model
     left_float: ClassVar[str]  # reason given for a module that the tools leave in float; contains ``{type}``
 
@@ -74,7 +73,7 @@ class ExportedMaker(Maker):
             raise nothing_quantized(spec, coverage)
         opened = self.opener().open(CandidateFiles(folder, {}), 1)
         finite_outputs(opened, source.example_inputs, spec.recipe.name)
-        size_bytes = sum((folder / name).stat().st_size for name in self.files)
+        size_bytes = sum(path.stat().st_size for path in folder.iterdir())
         return Made(size_bytes=size_bytes, coverage=coverage, notes=notes)
 
 

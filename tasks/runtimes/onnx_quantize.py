@@ -40,7 +40,6 @@ class OnnxMaker(ExportedMaker):
 
     runtime = "onnxruntime"
     opener = OnnxOpener
-    files = (MODEL,)
     tools = "ONNX Runtime's tools"
     left_float = "ONNX Runtime has no int8 kernel for this {type}"
 

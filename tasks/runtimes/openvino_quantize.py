@@ -43,7 +43,6 @@ class OpenVinoMaker(ExportedMaker):
 
     runtime = "openvino"
     opener = OpenVinoOpener
-    files = (MODEL, WEIGHTS)
     tools = "NNCF"
     left_float = "NNCF left this {type} in float"
 
