@@ -84,17 +84,13 @@ def keep_effects(
     """Evaluate the model with the first K ranked layers in float, for each K in `counts` up to the number of layers."""
     source = model_source(job, workspace)
     float_size, float_quality = _evaluated(job, source, FloatRecipe(name="float", method="none"))
-    structure = Structure.read(find_or_convert(source, spec_of(recipe)))
-    # Ignore batch norms, because a batch norm that was folded into another layer does not have a rank.
-    quantized = {row.module for row in structure.coverage if row.quantized and not row.type.startswith("BatchNorm")}
     layers = {layer.module: layer.type for layer in ranking}
     effects = []
     for done, count in enumerate(counts, start=1):
         if count > len(ranking):
             continue
-        if count == len(ranking) and quantized <= layers.keys():
-            size, quality = float_size, float_quality
-        else:
+        size, quality = float_size, float_quality
+        if count < len(ranking):
             size, quality = _evaluated(job, source, excluding(recipe, layers, count))
         effects.append(
             KeepEffect(

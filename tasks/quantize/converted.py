@@ -38,19 +38,12 @@ _ops = torch.ops.quantized
 Parts = tuple[object, ...]
 
 
-class TensorSpec(Frozen):
-    """The shape and dtype of an example input."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-
 class Structure(Frozen):
     """A converted module without its tensors; ``architecture`` describes the float model."""
 
     recipe: SerializeAsAny[Recipe]
     architecture: Architecture
-    example_inputs: dict[str, TensorSpec]
+    example_inputs: dict[str, tuple[tuple[int, ...], str]]  # shape and dtype of each example input
     size_bytes: int  # size of a ``torch.save`` file that contains the state dict
     coverage: tuple[ModuleCoverage, ...]
 
@@ -80,8 +73,8 @@ def open_converted(folder: Path) -> nn.Module:
     load_libraries(folder)
     spec, model = spec_of(structure.recipe), settle(structure.architecture.build().eval())
     examples = {
-        name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
-        for name, spec in structure.example_inputs.items()
+        name: torch.zeros(shape, dtype=getattr(torch, dtype))
+        for name, (shape, dtype) in structure.example_inputs.items()
     }
     with _quietly(spec):
         converter = converter_of(spec)
@@ -134,7 +127,7 @@ def _convert(source: ModelSource, spec: Spec, library: Path | None, folder: Path
             recipe=spec.recipe,
             architecture=source.architecture,
             example_inputs={
-                name: TensorSpec(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
+                name: (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
                 for name, tensor in examples.items()
             },
             size_bytes=buffer.getbuffer().nbytes,

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,12 +8,10 @@ import torch
 from torch import nn
 
 from tasks.quantize.converted import flatten_state, load_flat_state
-from tasks.quantize.graph.convert import convert
-from tasks.quantize.graph.prepare import Prepared, prepare
 from tasks.quantize.methods import Qat, QatRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, spec_of
-from tasks.quantize.trained import _to_training, fine_tuned
+from tasks.quantize.trained import _to_training
 from tests.tasks.quantize import networks
 
 Sources = Callable[..., ModelSource]
@@ -67,18 +64,3 @@ def test_frozen_ranges_and_statistics_do_not_move() -> None:
         _to_training(model, training, epoch)
         model(torch.rand(8, 4) + 1)
         assert torch.equal(model[0].running_mean, before) is not moves
-
-
-def test_equal_trainings_side_by_side_give_equal_models(source_of: Sources, engine: str) -> None:
-    source, chosen = source_of(), recipe(seed=8)
-    examples = source.example_inputs
-
-    def trained(prepared: Prepared) -> None:
-        fine_tuned(prepared.observing, chosen, source)
-
-    prepared = [prepare(source.float_model(), chosen, examples) for _ in range(3)]
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(trained, prepared))
-    first, *others = (convert(each.graph)(*examples.values()) for each in prepared)
-    assert all(torch.equal(first, other) for other in others)
-    assert not work_of(source)
