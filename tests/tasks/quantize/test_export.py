@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from storage.errors import QuantizationError
 from tasks.quantize.coverage import ChannelsLast
-from tasks.quantize.export import OneDnnLstm, export, replace_lstms
+from tasks.quantize.export import OneDnnLstm, export
 from tests.tasks.quantize import networks
 
 AXES = {"steps": {0: "time", 1: "batch"}}
@@ -49,12 +49,6 @@ def test_the_lstm_in_its_place_gives_the_same_bits(keys: dict[str, bool | int], 
     assert torch.equal(outputs, expected)
     assert torch.equal(h, expected_h)
     assert torch.equal(c, expected_c)
-
-
-def test_an_lstm_with_projections_keeps_its_place() -> None:
-    model = nn.Sequential(nn.LSTM(4, 4), nn.LSTM(4, 4, proj_size=2))
-    replace_lstms(model)
-    assert [type(layer) for layer in model] == [OneDnnLstm, nn.LSTM]
 
 
 def test_open_axes_take_any_length_whatever_the_examples_have() -> None:
