@@ -30,7 +30,7 @@ from benchmarks.runtimes import Subject, median_interval
 from tasks.machine import this_machine
 from tasks.outputs import intra_op_threads
 from tasks.proofs import most_expensive_floats
-from tasks.quantize.plain import ChannelsLast
+from tasks.quantize.coverage import ChannelsLast
 from tasks.runtimes.aot_compile import compile_package
 from tasks.runtimes.aot_session import open_package
 from tasks.runtimes.torch_modules import profile_torch

@@ -19,8 +19,7 @@ from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.job import Job
 from tasks.refs import CandidateRef
 from tasks.results import Evaluation, Failure
-from tasks.search.selection import Selection
-from tasks.search.trial import Build, Drop, Found, Rank, Request, Screen, Time, Timed, Trial
+from tasks.search.trial import Build, Drop, Found, Rank, Request, Screen, Selection, Time, Timed, Trial
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 

@@ -27,9 +27,8 @@ from tasks.job import Job
 from tasks.machine import fingerprint, this_machine
 from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
-from tasks.search.selection import Selection, spare_split
 from tasks.search.space import space, variants, without_too_large
-from tasks.search.trial import Build, Found, Request, Time, Trial
+from tasks.search.trial import Build, Found, Request, Selection, Time, Trial
 from tasks.sources import source_digest, user_digest
 from tasks.workload.base import REFERENCE
 from tasks.workload.search import Goal
@@ -64,7 +63,7 @@ class Search:
         dataset = required(prepared, "the data could not be prepared")
         obtained = settle(steps.obtain.submit(workload, dataset, store), "checkpoint")
         job = required(obtained, "the weights could not be obtained")
-        selection = Selection.of(dataset, spare=spare_split(workload))
+        selection = Selection.of(dataset)
         host = settings.fingerprint or fingerprint()
         journal = Journal.read(store, workload.name, digest_of(_inputs(job, selection.split, goal, host)))
         began, budget_s = time.monotonic(), budget_s or section.budget_s

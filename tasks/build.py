@@ -13,8 +13,7 @@ from tasks.data.weights import load_checkpoint
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.libraries import reported_as
-from tasks.quantize.carried import settle
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import ModelSource, settle
 from tasks.quantize.spec import spec_of
 from tasks.refs import Architecture, CandidateRef
 from tasks.runtimes.base import DOCUMENT, CandidateFiles, Opened
@@ -64,15 +63,7 @@ def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
 
 
 def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace: Workspace) -> CandidateRef:
-    """Return a recipe's candidate for a runtime; build the candidate if the store lacks it.
-
-    Raises
-    ------
-    UnavailableError
-        This host lacks a library or instructions that the runtime needs.
-    QuantizationError
-        The recipe does not work with this model, or the quantized model computes NaN or infinities.
-    """
+    """Return a recipe's candidate for a runtime; build the candidate if the store lacks it."""
     with reported_as(f"The candidate cannot be built for {runtime}"):
         return _find_or_build(job, recipe, runtime, workspace)
 

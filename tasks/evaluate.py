@@ -66,8 +66,7 @@ def _fact(job: Job[Workload], candidate: CandidateRef) -> Fact[Evaluation] | Non
 def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> Evaluation:
     """Compute a candidate's quality; store the candidate's golden outputs and per-sample results."""
     workload = job.workload
-    recipe = CandidateFiles.find(candidate, workspace.store).recipe()
-    apart = RUNTIMES[candidate.runtime].couples_rows(recipe)
+    apart = CandidateFiles.find(candidate, workspace.store).spec().couples_rows
     model = open_candidate(candidate, workspace, torch.get_num_threads())
     with model.scope(), torch.inference_mode():
         try:

@@ -122,7 +122,8 @@ def worst_layers(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tu
     """Return the layers that lose most, and a recipe that keeps them float; None if no other layer is quantized."""
     ranking = sensitivity(job, recipe, workspace)
     count = min(_NAMED, len(ranking) - 1)  # at least one layer must stay quantized
-    return (tuple(layer.module for layer in ranking[:count]), excluding(recipe, ranking, count)) if count > 0 else None
+    layers = {layer.module: layer.type for layer in ranking}
+    return (tuple(layers)[:count], excluding(recipe, layers, count)) if count > 0 else None
 
 
 def _call_model(job: Job[Workload], source: ModelSource, workspace: Workspace) -> dict[str, object]:

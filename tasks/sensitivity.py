@@ -49,13 +49,7 @@ class KeepEffect(Frozen):
 
 
 def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
-    """Rank a recipe's quantized layers by loss on some calibration batches (or the example input), largest first.
-
-    Raises
-    ------
-    ConfigurationError
-        The recipe's method does not quantize.
-    """
+    """Rank a recipe's quantized layers by loss on some calibration batches (or the example input), largest first."""
     if not METHODS[recipe.method].quantizes:
         raise ConfigurationError(
             f'Recipe "{recipe.name}" does not quantize any modules.', hint="Choose another recipe with --recipe."
@@ -90,22 +84,18 @@ def keep_effects(
     """Evaluate the model with the first K ranked layers in float, for each K in `counts` up to the number of layers."""
     source = model_source(job, workspace)
     float_size, float_quality = _evaluated(job, source, FloatRecipe(name="float", method="none"))
-    structure = Structure.read(find_or_convert(source, spec_of(recipe)))
-    # Ignore batch norms, because a batch norm that was folded into another layer does not have a rank.
-    quantized = {row.module for row in structure.coverage if row.quantized and not row.type.startswith("BatchNorm")}
+    layers = {layer.module: layer.type for layer in ranking}
     effects = []
     for done, count in enumerate(counts, start=1):
         if count > len(ranking):
             continue
-        worst = tuple(layer.module for layer in ranking[:count])
-        if count == len(ranking) and quantized.issubset(worst):
-            size, quality = float_size, float_quality
-        else:
-            size, quality = _evaluated(job, source, excluding(recipe, ranking, count))
+        size, quality = float_size, float_quality
+        if count < len(ranking):
+            size, quality = _evaluated(job, source, excluding(recipe, layers, count))
         effects.append(
             KeepEffect(
                 kept=count,
-                modules=worst,
+                modules=tuple(layers)[:count],
                 quality_metric=quality.metric,
                 quality=quality.value,
                 float_quality=float_quality.value,
@@ -144,10 +134,8 @@ class _Noise:
 
     @property
     def sqnr_db(self) -> float:
-        if self._noise == 0:
-            return _MAX_DB
-        ratio = self._signal / self._noise
-        return max(-_MAX_DB, min(_MAX_DB, 10 * math.log10(ratio))) if ratio > 0 else -_MAX_DB
+        ratio = self._signal / self._noise if self._noise else math.inf
+        return max(-_MAX_DB, min(_MAX_DB, 10 * math.log10(ratio))) if ratio else -_MAX_DB
 
 
 def _dequantized(value: object) -> object:

@@ -153,7 +153,7 @@ def fastest_float(
 
 def rank_layers(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[RankedLayer, ...]:
     """Return quantized layers in the order in which a search keeps them in float."""
-    from tasks.search.order import float_order
+    from tasks.search.speed import float_order
 
     with reported_as("The layers cannot be ranked"), contained(passed_on=True):
         return float_order(job, recipe, workspace)

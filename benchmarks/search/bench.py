@@ -27,11 +27,12 @@ from tasks.benchmark.statistics import Ratio
 from tasks.build import open_candidate
 from tasks.data.evaluation import Quality
 from tasks.evaluate import INTERVALS
-from tasks.extensions import DOMAINS, RUNTIMES
+from tasks.extensions import DOMAINS
 from tasks.libraries import in_one_line
 from tasks.machine import available_cores, this_machine
+from tasks.quantize.spec import excluding, renamed, spec_of
 from tasks.runtimes.base import Opened
-from tasks.search.space import kept_float, space, variants
+from tasks.search.space import space, variants
 from tasks.search.trial import Drop, Trial
 from tasks.stages import build, compare, evaluate, rank_layers, time_trials
 from tasks.workload import Workload
@@ -95,7 +96,7 @@ class Bench:
         candidate = build(workspace, job, best.recipe, best.runtime)
         timed = BenchmarkCandidate(candidate=candidate, outputs=evaluate(workspace, job, candidate).outputs)
         subject = timed.subject(workspace).model_copy(update={"name": by})
-        apart = RUNTIMES[best.runtime].couples_rows(best.recipe)
+        apart = spec_of(best.recipe).couples_rows
         opened = open_candidate(candidate, workspace, 1)
         return Finding(by, wall_s, best.name, trials, subject, opened, apart, candidate.size_bytes)
 
@@ -165,7 +166,8 @@ def exhausted(bench: Bench) -> Finding:
                 layers = rank_layers(workspace, job, trial.recipe)
             except NightquantError:  # a method such as `cast` has no layers to keep
                 continue
-            recipes = [kept_float(trial.recipe, layers, count) for count in range(1, len(layers))]
+            types, name = {layer.module: layer.type for layer in layers}, trial.recipe.name
+            recipes = [renamed(excluding(trial.recipe, types, count), name) for count in range(1, len(layers))]
             repairs += [trial.model_copy(update={"recipe": recipe}) for recipe in recipes]
     measured += measure(bench, store, repairs)
     passing = [trial for trial in measured if trial.speed and passes(trial, job.workload, reference.size_bytes)]

@@ -39,7 +39,7 @@ from tasks.quantize.spec import spec_of
 from tasks.refs import CandidateRef
 from tasks.results import Evaluation
 from tasks.runtimes.onnx_model import MODEL, find_or_export
-from tasks.search.selection import Selection, spare_split
+from tasks.search.trial import Selection
 from tasks.stages import build, evaluate, obtain, prepare
 from tasks.tensor_files import Golden
 from tasks.workload import Workload, read_workload
@@ -134,7 +134,7 @@ def built_and_evaluated(
     """Build and evaluate one candidate in this process; return None twice if it cannot work."""
     torch.set_num_threads(1)
     job, workspace = obtained(workload, store)
-    selection = Selection.of(job.dataset, spare=spare_split(job.workload))
+    selection = Selection.of(job.dataset)
     try:
         candidate = build(workspace, job, *pair)
         return candidate, evaluate(workspace, selection.job(job, selection.samples[-1]), candidate)

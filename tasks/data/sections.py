@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PositiveInt, model_validator
 
@@ -97,7 +97,6 @@ class Transforms(Section):
 class RenderedCharacters(Kind):
     """Characters in Pillow's built-in font, drawn with random affine transforms, contrast and noise."""
 
-    keeps_calibration_apart: ClassVar[bool] = True
     kind: Literal["rendered-characters"]
     characters: str = Field(default="ABDEFHKMRSTX", min_length=2)
     """Characters to draw; each character is a class."""
@@ -118,7 +117,6 @@ class RenderedCharacters(Kind):
 class Pictures(Kind):
     """Existing images, resized to a common size and divided into splits."""
 
-    keeps_calibration_apart: ClassVar[bool] = True
     image_size: PositiveInt = 224
     """Height and width of an image in pixels; larger images are cropped to their middle."""
     transforms: Transforms = Transforms()

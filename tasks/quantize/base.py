@@ -49,20 +49,11 @@ class Converter(ABC):
 
     @abstractmethod
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize a float model that is in evaluation mode; the model may be changed in place.
-
-        Raises
-        ------
-        QuantizationError
-            The spec cannot be applied to this model.
-        """
+        """Quantize a float model that is in evaluation mode; the model may be changed in place."""
 
     @abstractmethod
     def skeleton(self, model: nn.Module, spec: Spec, example_inputs: Mapping[str, Tensor]) -> nn.Module:
-        """Give a model the structure of a converted model, with arbitrary parameters; calibration data is not needed.
-
-        The caller then loads saved tensors into the model. Quantized models can therefore be stored without pickle.
-        """
+        """Give a model the structure of a converted model, into which saved tensors can be loaded."""
 
     def pack(self, model: nn.Module) -> nn.Module:
         """Arrange a model's loaded weights in the order that the kernels need."""
@@ -78,16 +69,12 @@ class Converter(ABC):
 
 
 class Axis(NamedTuple):
-    """A recipe key that a search varies, and the values to try; the default value comes first.
-
-    If ``types`` is not empty, the key affects only models with such modules. If ``same_speed`` is true, the key has
-    little effect on a model's speed.
-    """
+    """A recipe key that a search varies, and the values to try; the default value comes first."""
 
     key: str
     values: tuple[object, ...]
-    types: frozenset[str] = frozenset()
-    same_speed: bool = False
+    types: frozenset[str] = frozenset()  # if not empty, the key affects only models with such modules
+    same_speed: bool = False  # whether the key has little effect on a model's speed
 
 
 class Method(ABC, Generic[R]):

@@ -1,19 +1,22 @@
 """Determine which modules with parameters are quantized, and why the remaining modules stay in float.
 
-`ModuleConverter` is the base class of converters for specs that name module types.
+`ModuleConverter` is the base class of converters for specs that name module types; `PlainConverter` keeps all in float.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import accumulate
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from storage.errors import QuantizationError, did_you_mean
+from tasks.outputs import tensors_of
 from tasks.quantize.base import Converted, Converter
-from tasks.quantize.carried import leave_fast_path, own_behavior
+from tasks.quantize.engine import require_bfloat16
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
 from tasks.refs import ModuleCoverage, in_words
@@ -65,6 +68,15 @@ def excluded_modules(model: nn.Module, exclude: Collection[str]) -> frozenset[st
     return frozenset(path for path in paths if is_within(path, exclude))
 
 
+def own_behavior(module: nn.Module) -> str:
+    """Return what a module does beyond the `forward` of its type, for example ``"has a forward hook"``, or ""."""
+    if "forward" in vars(module):
+        return "has a `forward` of its own"
+    if module._forward_pre_hooks:
+        return "has a forward pre-hook"
+    return "has a forward hook" if module._forward_hooks else ""
+
+
 def is_within(path: str, modules: Iterable[str]) -> bool:
     """Return whether the module at `path` is one of `modules` or is inside one of them."""
     return any(f"{path}.".startswith(f"{module}.") for module in modules)
@@ -95,7 +107,7 @@ class ModuleConverter(Converter):
     def skeleton(self, model: nn.Module, spec: Spec, example_inputs: Mapping[str, Tensor]) -> nn.Module:
         """Replace the modules."""
         paths = [path for path, reason in self._why_float(model, spec).items() if not reason]
-        leave_fast_path(model, paths)
+        _leave_fast_path(model, paths)
         return self.replace(model, paths, spec).eval()
 
     def _why_float(self, model: nn.Module, spec: Spec) -> dict[str, str]:
@@ -117,3 +129,59 @@ class ModuleConverter(Converter):
             return self.lack(module, spec)
 
         return {path: why(path, module) for path, module in model.named_modules()}
+
+
+def _leave_fast_path(model: nn.Module, quantized: Iterable[str]) -> None:
+    """Let transformer encoders call the quantized modules within, instead of one fused kernel for float weights."""
+    for above in {above for path in quantized for above in accumulate(path.split("."), "{}.{}".format)}:
+        module = model.get_submodule(above)
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0  # 0 stands for an activation that the fused kernel lacks
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
+
+
+class ChannelsLast(nn.Module):
+    """A model that uses the channels-last memory format for its weights and for images (inputs with four axes)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        # Declare the type, because torch's type stubs accept `memory_format` only for tensors.
+        self.model: nn.Module = model.to(memory_format=torch.channels_last)
+
+    def forward(self, *inputs: Tensor) -> object:
+        """Convert images to the channels-last memory format, and call the model."""
+        return self.model(
+            *(item.contiguous(memory_format=torch.channels_last) if item.dim() == 4 else item for item in inputs)
+        )
+
+
+class Cast(nn.Module):
+    """A model that computes in `dtype`, with float32 inputs and outputs."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.model: nn.Module = model.to(dtype)
+        self.dtype = dtype
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Cast floating-point inputs to `dtype`, call the model, and return float32 outputs."""
+        cast = (item.to(self.dtype) if item.is_floating_point() else item for item in inputs)
+        return tuple(item.float() if item.is_floating_point() else item for item in tensors_of(self.model(*cast)))
+
+
+class PlainConverter(Converter):
+    """A converter that gives float models a spec's dtype and memory format."""
+
+    def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
+        """Wrap the model; raise `UnavailableError` if the processor can only emulate bfloat16."""
+        if spec.arithmetic == "bfloat16":
+            require_bfloat16(spec.recipe.name)
+        coverage = cover(leaves_of(model), lambda _: spec.why_float)
+        return Converted(self.skeleton(model, spec, source.example_inputs), coverage)
+
+    def skeleton(self, model: nn.Module, spec: Spec, example_inputs: Mapping[str, Tensor]) -> nn.Module:
+        """Wrap the model if the spec requires the channels-last memory format, or a dtype other than float32."""
+        if spec.arithmetic != "float32":
+            model = Cast(model, getattr(torch, spec.arithmetic))
+        return ChannelsLast(model) if spec.memory_format == "channels-last" else model

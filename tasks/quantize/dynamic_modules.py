@@ -10,8 +10,8 @@ from torch.ao import quantization
 from torch.ao.nn.quantized import Embedding
 from torch.ao.quantization import PerChannelMinMaxObserver
 
-from storage.errors import QuantizationError, first_line
 from tasks.quantize.coverage import ModuleConverter
+from tasks.quantize.source import refusing
 from tasks.quantize.spec import Spec
 
 _ops = torch.ops.quantized
@@ -59,7 +59,8 @@ class DynamicConverter(ModuleConverter):
         else:
             dtype, qconfig = torch.qint8, quantization.default_dynamic_qconfig
         qconfigs = {}
-        try:
+        refused = f'The "{spec.engine}" engine does not support the "{spec.recipe.name}" recipe'
+        with refusing(refused, 'Set engine = "x86".'):
             for path in paths:
                 module = model.get_submodule(path)
                 if isinstance(module, nn.Embedding):
@@ -67,11 +68,6 @@ class DynamicConverter(ModuleConverter):
                 else:
                     qconfigs[path] = qconfig
             quantization.quantize_dynamic(model, qconfigs, dtype=dtype, inplace=True)  # type: ignore[no-untyped-call]
-        except RuntimeError as error:
-            raise QuantizationError(
-                f'The "{spec.engine}" engine does not support the "{spec.recipe.name}" recipe: {first_line(error)}.',
-                hint="Choose another engine: x86 and fbgemm support every dynamic recipe.",
-            ) from error
         return model
 
 

@@ -29,19 +29,7 @@ _DEPRECATIONS = (
 
 @contextmanager
 def quantized_engine(name: str) -> Iterator[None]:
-    """Run the block with the quantized engine `name`, which packs weights in its own layout.
-
-    Raises
-    ------
-    QuantizationError
-        This build of torch does not support the engine on this processor.
-    """
-    supported = [engine for engine in torch.backends.quantized.supported_engines if engine != "none"]
-    if name not in supported:
-        raise QuantizationError(
-            f'This build of torch does not support the quantized engine "{name}" on this processor.',
-            hint=f"Set the recipe's engine to one of these engines: {', '.join(sorted(supported))}.",
-        )
+    """Run the block with the quantized engine `name`, which packs weights in its own layout."""
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = name
     try:

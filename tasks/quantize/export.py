@@ -16,15 +16,7 @@ from storage.errors import QuantizationError, first_line
 
 
 def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> ExportedProgram:
-    """Replace an evaluation-mode model's LSTMs in place with `OneDnnLstm`, and export the model.
-
-    The input axes in `axes` may have any length of at least 1.
-
-    Raises
-    ------
-    QuantizationError
-        The model's control flow depends on tensor values, or on the length of a dynamic axis.
-    """
+    """Replace a model's LSTMs in place with `OneDnnLstm`, and export the model; the axes in `axes` stay dynamic."""
     replace_lstms(model)
     forget_decompositions()
     shapes = open_shapes(model, examples, axes)

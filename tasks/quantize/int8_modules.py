@@ -13,13 +13,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from storage.errors import QuantizationError
 from tasks.job import Workspace
 from tasks.quantize.coverage import ModuleConverter
 from tasks.quantize.operators import find_or_compile, operators
@@ -31,19 +29,12 @@ _IN_FRONT = 48  # must equal ``kInFront`` in native/operators.cpp
 MOST_FEATURES = (1 << 31) // (127 * 255) // _FEATURES * _FEATURES
 
 
-class QuantizedMatrix(NamedTuple):
-    """Weights as ``values * scale`` (int8 [N, K] and float32 [N]), with one row per output channel."""
-
-    values: Tensor
-    scale: Tensor
-
-
-def quantize_rows(weight: Tensor) -> QuantizedMatrix:
-    """Quantize each row of a float matrix to integers from -127 to 127, with its own scale (0 for a row of zeros)."""
+def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a float matrix as int8 values from -127 to 127 [N, K], and a scale per row [N] (0 for a row of zeros)."""
     weight = weight.detach().float()
     scale = weight.abs().amax(1) / 127
     values = torch.round(weight / torch.where(scale > 0, scale, 1.0).unsqueeze(1)).clamp(-127, 127)
-    return QuantizedMatrix(values.to(torch.int8), scale)
+    return values.to(torch.int8), scale
 
 
 class _Packable(nn.Module):
@@ -85,9 +76,9 @@ class Int8Linear(_Packable):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.out_features = linear.out_features
-        matrix = quantize_rows(linear.weight)
-        self.register_buffer("weight", matrix.values)
-        self.register_buffer("scale", matrix.scale)
+        values, scale = quantize_rows(linear.weight)
+        self.register_buffer("weight", values)
+        self.register_buffer("scale", scale)
         self.register_buffer("bias", _bias(linear.bias, linear.out_features))
         self._operator = operators().linear.default
 
@@ -116,9 +107,9 @@ class Int8Lstm(_Packable):
         self.hidden_size, self.num_layers, self.batch_first = lstm.hidden_size, lstm.num_layers, lstm.batch_first
         for layer in range(lstm.num_layers):
             for side in ("ih", "hh"):
-                matrix = quantize_rows(getattr(lstm, f"weight_{side}_l{layer}"))
-                self.register_buffer(f"weight_{side}_l{layer}", matrix.values)
-                self.register_buffer(f"scale_{side}_l{layer}", matrix.scale)
+                values, scale = quantize_rows(getattr(lstm, f"weight_{side}_l{layer}"))
+                self.register_buffer(f"weight_{side}_l{layer}", values)
+                self.register_buffer(f"scale_{side}_l{layer}", scale)
             biases = (getattr(lstm, f"bias_{side}_l{layer}", None) for side in ("ih", "hh"))
             first, second = (_bias(bias, _GATES * lstm.hidden_size) for bias in biases)
             self.register_buffer(f"bias_l{layer}", first + second)
@@ -129,10 +120,6 @@ class Int8Lstm(_Packable):
 
         Inputs may also have the shape [T, I] or, if `batch_first` is true, [B, T, I].
         """
-        if not isinstance(inputs, Tensor):
-            raise QuantizationError(
-                "An int8 LSTM does not support packed sequences.", hint='Remove "LSTM" from the recipe\'s `modules`.'
-            )
         batched = inputs.dim() == 3
         if not batched:
             inputs = inputs.unsqueeze(1)
@@ -166,9 +153,9 @@ class Int8Embedding(nn.Module):
 
     def __init__(self, embedding: nn.Embedding) -> None:
         super().__init__()
-        rows = quantize_rows(embedding.weight)
-        self.register_buffer("weight", rows.values)
-        self.register_buffer("scale", rows.scale.unsqueeze(1))
+        values, scale = quantize_rows(embedding.weight)
+        self.register_buffer("weight", values)
+        self.register_buffer("scale", scale.unsqueeze(1))
 
     def forward(self, indices: Tensor) -> Tensor:
         """Return float32 rows [..., D] for integer indices [...]."""

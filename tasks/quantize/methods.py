@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from tasks.extensions import Need
 from tasks.quantize.base import Axis, Method
 from tasks.quantize.spec import EVERY, Calibration, Layer, Spec, Training
 from tasks.workload.recipe import MemoryFormat, Observer, Recipe, WeightScales
 
-_PLAIN = "tasks.quantize.plain:PlainConverter"
+_PLAIN = "tasks.quantize.coverage:PlainConverter"
 _MEMORY_FORMAT = Axis("memory_format", ("contiguous", "channels-last"), frozenset({"Conv2d"}))
 _EMBEDDING = frozenset({"Embedding"})
 _ENGINE = Axis("engine", ())  # no fixed values, because the available engines depend on the processor
@@ -45,11 +45,9 @@ class Float(Method[FloatRecipe]):
 
 
 class CastRecipe(Recipe):
-    """A recipe that converts the model to a floating-point type smaller than float32."""
+    """A recipe that converts the model to bfloat16."""
 
     method: Literal["cast"]
-    dtype: Literal["bfloat16"] = "bfloat16"
-    """Type of the weights and the arithmetic."""
     memory_format: MemoryFormat = "contiguous"
     """Memory format of images and convolutions."""
 
@@ -64,7 +62,7 @@ class Cast(Method[CastRecipe]):
 
     def spec(self, recipe: CastRecipe) -> Spec:
         """Return a spec for bfloat16, whose eight significant bits cause rounding errors of up to 0.4% per layer."""
-        return Spec(recipe=recipe, arithmetic=recipe.dtype, memory_format=recipe.memory_format, tolerance=3e-2)
+        return Spec(recipe=recipe, arithmetic="bfloat16", memory_format=recipe.memory_format, tolerance=3e-2)
 
 
 class DynamicRecipe(Recipe):
@@ -94,10 +92,7 @@ class Dynamic(Method[DynamicRecipe]):
     )
 
     def spec(self, recipe: DynamicRecipe) -> Spec:
-        """Return a spec that quantizes modules of the types named in the recipe.
-
-        All rows of a call share one int8 range per activation. With ``float16``, activations stay in float32.
-        """
+        """Return a spec in which all rows of a call share one int8 range per activation."""
         granularity: Literal["channel", "tensor"] = "channel" if recipe.per_channel else "tensor"
         if recipe.dtype == "float16":
             layer = Layer("float16", granularity, "float")
@@ -129,10 +124,7 @@ class DynamicPerRow(Method[DynamicPerRowRecipe]):
     axes = (Axis("embedding_bits", (None, 8), _EMBEDDING),)
 
     def spec(self, recipe: DynamicPerRowRecipe) -> Spec:
-        """Return a spec whose operators compute the same numbers on every processor.
-
-        Preceding float modules may round differently on each processor, which can move a quantized value by one step.
-        """
+        """Return a spec whose operators compute the same numbers on every processor."""
         types = (*recipe.modules, *(["Embedding"] if recipe.embedding_bits else []))
         layers = dict.fromkeys(types, Layer("int8", "channel", "dynamic-per-row"))
         return Spec(recipe=recipe, layers=layers, operators="own", tolerance=1e-2)
@@ -192,10 +184,6 @@ class QatRecipe(GraphRecipe):
     """Number of samples per training step."""
     learning_rate: PositiveFloat = 1e-4
     """Learning rate of the optimizer."""
-    freeze_observers_after: NonNegativeInt = 1
-    """Number of epochs after which the quantization ranges are frozen."""
-    freeze_batch_norm_after: NonNegativeInt = 1
-    """Number of epochs after which the statistics of batch normalization are frozen."""
     seed: int = 0
     """Seed for the order of the samples."""
 

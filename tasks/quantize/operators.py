@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -25,9 +26,7 @@ from tasks.job import Workspace
 KIND = "operators"
 SUFFIX = ".so"
 
-_SET = "NIGHTQUANT_ISA"
 _SOURCES = Path(__file__).parent / "native"
-_COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = (
     "-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-fopenmp",
     # Avoid fused multiply-adds, because some processors lack them and every processor must compute the same numbers.
@@ -63,29 +62,26 @@ def load_libraries(folder: Path) -> None:
 @contextmanager
 def portable_kernels() -> Iterator[None]:
     """Run the block's operators with portable code, which accumulates products in 32-bit integers."""
-    before = os.environ.get(_SET)
-    os.environ[_SET] = "scalar"
+    before = os.environ.get("NIGHTQUANT_ISA", "")
+    os.environ["NIGHTQUANT_ISA"] = "scalar"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_SET]
-        else:
-            os.environ[_SET] = before
+        os.environ["NIGHTQUANT_ISA"] = before
 
 
 def find_or_compile(workspace: Workspace) -> Path:
     """Compile the operators with the system's compiler, or reuse an earlier result; return the library's path."""
-    name, compiler = namespace(), _compiler()
+    name = namespace()
     made_from = {
         "sources": digest_of(_sources()),
         "flags": list(_FLAGS),
-        "compiler": _version(compiler),
+        "compiler": compiler_version(),
         "architecture": platform.machine(),
         "torch": torch.__version__,
     }
     library = f"{name}{SUFFIX}"
-    folder = workspace.find_or_make(KIND, made_from, lambda work: _compile(compiler, name, work / library))
+    folder = workspace.find_or_make(KIND, made_from, lambda work: _compile(name, work / library))
     return folder / library
 
 
@@ -95,34 +91,35 @@ def _sources() -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
 
-def _compile(compiler: str, name: str, library: Path) -> None:
+def _compile(name: str, library: Path) -> None:
     root = Path(torch.__file__).parent
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     defined = [f"-DNIGHTQUANT_OPERATORS={name}", abi, "-isystem", str(root / "include")]
     sources = [str(path) for path in sorted(_SOURCES.glob("*.cpp"))]
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        _run([compiler, "-c", *_FLAGS, *defined, *sources], work)
+        _run([*compiler(), "-c", *_FLAGS, *defined, *sources], work)
         objects = [path.name for path in sorted(work.glob("*.o"))]
         # Link without ``-fopenmp``, because torch includes an OpenMP library whose threads follow torch's settings.
         libraries = [f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10"]
-        _run([compiler, "-shared", *objects, "-o", str(library), *libraries], work)
+        _run([*compiler(), "-shared", *objects, "-o", str(library), *libraries], work)
 
 
-def _compiler() -> str:
-    configured = os.environ.get("CXX")
-    for name in (configured,) if configured else _COMPILERS:
-        if (path := shutil.which(name)) is not None:
-            return path
-    raise UnavailableError(
-        f"The int8 operators need a C++ compiler, but none was found (tried: {configured or ', '.join(_COMPILERS)}).",
-        hint="Install a compiler, for example with apt install g++, or set the environment variable CXX.",
-    )
+def compiler() -> list[str]:
+    """Return the command of the C++ compiler; raise `UnavailableError` if the host lacks it."""
+    command = shlex.split(os.environ.get("CXX", "g++"))
+    if shutil.which(command[0]) is None:
+        raise UnavailableError(
+            f"This candidate needs a C++ compiler, but none was found (tried: {command[0]}).",
+            hint="Install a compiler, for example with apt install g++, or set the environment variable CXX.",
+        )
+    return command
 
 
 @cache
-def _version(compiler: str) -> str:
-    return _run([compiler, "--version"], Path.cwd()).splitlines()[0]
+def compiler_version() -> str:
+    """Return the first line that the C++ compiler prints about its version."""
+    return _run([*compiler(), "--version"], Path.cwd()).splitlines()[0]
 
 
 def _run(command: Sequence[str], folder: Path) -> str:

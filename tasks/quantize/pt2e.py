@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import fx
 
-from storage.errors import QuantizationError
 from tasks.libraries import quiet
 from tasks.quantize.base import Converted, Trained
-from tasks.quantize.coverage import cover, excluded_modules, leaves_of
+from tasks.quantize.coverage import cover, excluded_modules, leaves_of, nothing_quantized
 from tasks.quantize.engine import saturates
 from tasks.quantize.export import export
-from tasks.quantize.source import ModelSource, calibrate, refuse_non_finite_state
+from tasks.quantize.source import ModelSource, calibrate
 from tasks.quantize.spec import Calibration, Spec
 from tasks.refs import ModuleCoverage
 
@@ -46,7 +45,6 @@ def quantize_exported(spec: Spec, source: ModelSource) -> Converted:
     """Quantize the float model with ranges from calibration."""
     model, calibration = source.float_model(), spec.calibration
     assert calibration is not None
-    refuse_non_finite_state(model)
     excluded_modules(model, spec.recipe.exclude)  # reject unknown names before exporting
     graph = export(model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
@@ -80,13 +78,10 @@ def _covered(graph: fx.GraphModule, spec: Spec, source: ModelSource, folded: Map
             return "excluded by the recipe"
         return f"Inductor has no int8 kernel for this {leaf.type}"
 
+    coverage = cover(leaves_of(model), why_float)
     if not quantized:
-        raise QuantizationError(
-            f'The "{spec.recipe.name}" recipe does not quantize any module in the model.',
-            hint="Inductor has int8 kernels only for Conv1d, Conv2d and Linear. Remove aot-inductor from the recipe's "
-            "`runtimes`.",
-        )
-    return Converted(graph, cover(leaves_of(model), why_float))
+        raise nothing_quantized(spec, coverage)
+    return Converted(graph, coverage)
 
 
 def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQuantizer:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
-from storage.errors import QuantizationError
+from storage.errors import NightquantError, QuantizationError
 from tasks.data.training import FineTuning, OwnTraining
 from tasks.extensions import METHODS
 from tasks.job import Workspace
+from tasks.libraries import in_one_line, place_of
 from tasks.outputs import tensors_of
 from tasks.quantize.spec import Calibration, Spec
 from tasks.refs import Architecture
+
+_NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend")
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class ModelSource:
 
 
 def batches_of(source: ModelSource, calibration: Calibration) -> Iterator[tuple[Tensor, ...]]:
-    """Yield up to `calibration.batches` batches of samples; raise `QuantizationError` if there are none."""
+    """Yield at most `calibration.batches` batches of samples; raise `QuantizationError` if there are none."""
     number = 0
     batches = islice(source.calibration_batches(calibration.batch_size), calibration.batches)
     for number, inputs in enumerate(batches, start=1):
@@ -64,24 +70,43 @@ def calibrate(prepared: nn.Module, source: ModelSource, calibration: Calibration
     """Run calibration batches through a prepared model; raise `QuantizationError` if it returns NaN or infinity."""
     with torch.no_grad():
         for number, inputs in enumerate(batches_of(source, calibration), start=1):
-            refuse_non_finite(prepared(*inputs), f"calibration batch {number}")
+            for tensor in tensors_of(prepared(*inputs)):
+                if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+                    raise QuantizationError(
+                        f"The model returns NaN or infinity for calibration batch {number}.",
+                        hint="Check whether the float model's weights and outputs are finite.",
+                    )
 
 
-def refuse_non_finite_state(model: nn.Module) -> None:
-    """Raise `QuantizationError` if a float model's parameters or buffers contain NaN or infinity."""
-    for name, tensor in model.state_dict().items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise QuantizationError(
-                f'The float checkpoint contains NaN or infinity in the tensor "{name}".',
-                hint="Train or fetch the checkpoint again.",
-            )
+def settle(model: nn.Module) -> nn.Module:
+    """Replace a model's parametrized weights, in place, by the values that they have now."""
+    for module in list(model.modules()):
+        if not parametrize.is_parametrized(module):
+            continue
+        assert isinstance(module.parametrizations, nn.ModuleDict)
+        for name, computed in list(module.parametrizations.items()):
+            assert isinstance(computed, parametrize.ParametrizationList)
+            if computed.is_tensor:
+                # torch writes the computed values into this tensor, which another module may use as well.
+                computed.original = type(computed.original)(computed.original.detach().clone())
+            parametrize.remove_parametrizations(module, name)
+    return model
 
 
-def refuse_non_finite(output: object, inputs: str) -> None:
-    """Raise `QuantizationError` if a model's output contains NaN or infinity."""
-    for tensor in tensors_of(output):
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise QuantizationError(
-                f"The model returns NaN or infinity for {inputs}.",
-                hint="Check whether the float model's weights and outputs are finite.",
-            )
+@contextmanager
+def refusing(action: str, hint: str = "") -> Iterator[None]:
+    """Convert an unexpected error in the block to a `QuantizationError` with the failed action, reason and place."""
+    try:
+        yield
+    except NightquantError:
+        raise
+    except Exception as error:
+        raise QuantizationError(f"{action}: {reason_of(error)}{place_of(error)}.", hint=hint) from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Describe an error's original cause, because exporters wrap errors several times."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    missing = _NO_KERNEL.search(str(error))
+    return f"{missing[1]} has no kernel for {missing[2]} tensors" if missing else in_one_line(error)

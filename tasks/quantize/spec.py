@@ -6,13 +6,15 @@ reason for rejecting other values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
+from storage.digest import digest_of
 from tasks.extensions import METHODS
 from tasks.workload.recipe import Engine, MemoryFormat, Observer, Recipe
 
+_REPEATED = 50  # maximum length of a recipe's name before the number of float modules is appended
 EVERY = "*"  # type name that stands for every type with a kernel
 
 Weights = Literal["int8", "int4", "float16", "bfloat16"]
@@ -43,16 +45,11 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Training:
-    """Settings for fine-tuning a model; ``seed`` determines the order of samples.
-
-    Ranges and batch-norm statistics are frozen after the given numbers of epochs.
-    """
+    """Settings for fine-tuning a model; ``seed`` determines the order of samples."""
 
     epochs: int
     batch_size: int
     learning_rate: float
-    freeze_observers_after: int
-    freeze_batch_norm_after: int
     seed: int
 
 
@@ -103,7 +100,7 @@ class Spec:
 
     @property
     def couples_rows(self) -> bool:
-        """Whether each activation has one range for all rows of a call."""
+        """Whether a row's outputs depend on the other rows of a call, because each activation has one range for all."""
         return "dynamic-per-tensor" in self.activations
 
     @property
@@ -132,24 +129,19 @@ def spec_of(recipe: Recipe) -> Spec:
     return METHODS[recipe.method].spec(recipe)
 
 
-class Ranked(Protocol):
-    """A quantized layer of a ranking."""
-
-    @property
-    def module(self) -> str:
-        """Name of the module."""
-
-    @property
-    def type(self) -> str:
-        """Type of the module."""
-
-
-def excluding(recipe: Recipe, ranking: Sequence[Ranked], count: int) -> Recipe:
-    """Return a recipe that keeps the first `count` layers of `ranking` in float."""
-    changes: dict[str, object] = {"exclude": (*recipe.exclude, *(layer.module for layer in ranking[:count]))}
-    if "Embedding" in spec_of(recipe).layers and all(layer.type != "Embedding" for layer in ranking[count:]):
+def excluding(recipe: Recipe, layers: Mapping[str, str], count: int) -> Recipe:
+    """Return a recipe that keeps the first `count` layers in float; `layers` maps paths to types."""
+    changes: dict[str, object] = {"exclude": (*recipe.exclude, *list(layers)[:count])}
+    if "Embedding" in spec_of(recipe).layers and "Embedding" not in list(layers.values())[count:]:
         changes["embedding_bits"] = None  # ``embedding_bits`` is not allowed if no embedding is quantized
     return recipe.model_copy(update=changes)
+
+
+def renamed(recipe: Recipe, name: str) -> Recipe:
+    """Rename a recipe; if modules stay in float, append the number of these modules and part of the recipe's digest."""
+    if recipe.exclude:
+        name = f"{name[:_REPEATED]}-float{len(recipe.exclude)}-{digest_of(recipe.content())[:4]}"
+    return recipe.model_copy(update={"name": name})
 
 
 def obstacle(spec: Spec, limits: Iterable[Limit]) -> str:

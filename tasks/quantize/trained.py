@@ -1,29 +1,48 @@
-"""Convert a fine-tuned model for export: surround float operators with quantize and dequantize operators.
+"""Quantization-aware training: fine-tune a prepared model once, and convert the result for all runtimes.
 
-Inductor fuses them into oneDNN's int8 kernels. The ONNX export contains QuantizeLinear and DequantizeLinear, which ONNX
-Runtime and OpenVINO fuse. A model is trained once, and all runtimes use the resulting int8 weights and ranges.
+The method follows Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+Inference" (2018). Training uses fake quantization, and freezes the ranges and the batch-norm statistics towards the
+end. The last epochs adapt the weights to the converted model's arithmetic.
+
+For export, float operators are surrounded with quantize and dequantize operators. Inductor fuses them into oneDNN's
+int8 kernels. The ONNX export contains QuantizeLinear and DequantizeLinear, which ONNX Runtime and OpenVINO fuse.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
 from typing import Self
 
 import torch
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
+from torch.ao import quantization
 from torch.ao.quantization import FakeQuantizeBase
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
 from storage.errors import QuantizationError
+from tasks.data.training import FineTuning, OwnTraining
+from tasks.job import Progress
+from tasks.outputs import training_device
 from tasks.quantize.base import Trained
 from tasks.quantize.engine import without_deprecations
-from tasks.quantize.fine_tune import fine_tuned
 from tasks.quantize.graph.convert import GraphConverter
-from tasks.quantize.graph.prepare import prepare
-from tasks.quantize.source import ModelSource, refuse_non_finite_state
-from tasks.quantize.spec import Spec
+from tasks.quantize.graph.prepare import prepare, reduces_range
+from tasks.quantize.source import ModelSource, batches_of
+from tasks.quantize.spec import Calibration, Spec, Training
+from tasks.sources import code_digest
+from tasks.tensor_files import save_tensors
 
+KIND = "fine-tuned"
+WEIGHTS = "weights.safetensors"
+_FIRST_RANGES_BATCHES = 8
 _ops = torch.ops.quantized_decomposed
 _INT8 = -128, 127, torch.int8
 
@@ -37,10 +56,8 @@ class QatConverter(GraphConverter):
 
     def train(self, spec: Spec, source: ModelSource) -> Trained:
         """Fine-tune the model or load an earlier result, then replace simulated quantization with actual rounding."""
-        model = source.float_model()
-        refuse_non_finite_state(model)
         with without_deprecations():
-            prepared = prepare(model, spec, source.example_inputs)
+            prepared = prepare(source.float_model(), spec, source.example_inputs)
             fine_tuned(prepared.observing, spec, source)
             trained = prepared.graph.eval()
             with torch.no_grad():
@@ -126,3 +143,116 @@ def _round_within(module: nn.Module) -> None:
             setattr(module, name, nn.Identity())  # dropout would separate a product from its rounded input
         else:
             _round_within(child)
+
+
+def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Module:
+    """Train a model with fake quantization, or load an identical earlier result; return it on the CPU."""
+    training, recipe, data, workspace = spec.training, spec.recipe.name, source.fine_tuning, source.workspace
+    assert training is not None
+    assert data is not None  # validation rejects a workload without training data
+    tuning = data(training.batch_size)
+    own = tuning if isinstance(tuning, OwnTraining) else None
+    device = torch.device("cpu") if own else training_device()
+    made_from = {
+        **source.made_from,
+        "spec": spec.content(),
+        "reduces_range": reduces_range(spec.engine),
+        "weights": hashlib.sha256(save(_copied(prepared.state_dict()))).hexdigest(),
+        "device": device.type,
+        "training": code_digest(__name__, "tasks.quantize.graph.convert", data.func),
+        "own": own.made_from if own else {},
+    }
+
+    def make(folder: Path) -> None:
+        _find_first_ranges(prepared.to(device), source, training.batch_size, device)
+        if isinstance(tuning, OwnTraining):
+            best = _train_by_callable(prepared, training, tuning, workspace.progress)
+        else:
+            best = fine_tune(prepared, recipe, training, tuning, device, workspace.progress)
+        save_tensors(best, folder / WEIGHTS)
+
+    folder = workspace.find_or_make(KIND, made_from, make)
+    prepared.load_state_dict(load_file(folder / WEIGHTS))
+    return prepared.cpu().eval()
+
+
+def fine_tune(
+    model: nn.Module, recipe: str, training: Training, tuning: FineTuning, device: torch.device, progress: Progress
+) -> dict[str, Tensor]:
+    """Train a model; return the state dict of the epoch with the highest score or, among equals, the lowest loss."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=training.learning_rate)
+    best: tuple[float, float, dict[str, Tensor]] | None = None
+    steps = training.epochs * tuning.steps_per_epoch
+    for epoch in range(training.epochs):
+        _to_training(model, training, epoch)
+        seed = training.seed * 1_000_003 + epoch
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            batches = tuning.batches(torch.Generator().manual_seed(seed))
+            for step, (inputs, target) in enumerate(batches, start=1 + epoch * tuning.steps_per_epoch):
+                loss = tuning.loss(model(*(tensor.to(device) for tensor in inputs)), target.to(device))
+                if not torch.isfinite(loss):
+                    raise QuantizationError(
+                        f'Training of recipe "{recipe}" diverged in epoch {epoch + 1}: the loss is {loss.item()}.',
+                        hint="Lower the recipe's `learning_rate`.",
+                    )
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                progress(step, steps, f"training batches, loss {loss.item():.3f}")
+        model.eval()
+        model.apply(quantization.disable_observer)
+        with torch.no_grad():
+            score, loss_after = tuning.validate(model, device)
+        if best is None or (score, -loss_after) > best[:2]:
+            best = score, -loss_after, _copied(model.state_dict())
+    assert best is not None
+    return best[2]
+
+
+def _train_by_callable(
+    model: nn.Module, training: Training, tuning: OwnTraining, progress: Progress
+) -> dict[str, Tensor]:
+    """Train with the user's callable, which is called again when ranges and statistics are frozen."""
+    for start, stop in pairwise(sorted({0, _frozen_from(training), training.epochs})):
+        progress(start, training.epochs, "epochs")
+        _to_training(model, training, start)
+        tuning.train(model, training.seed + start, stop - start)
+    return _copied(model.state_dict())
+
+
+def _find_first_ranges(model: nn.Module, source: ModelSource, batch_size: int, device: torch.device) -> None:
+    """Run calibration samples through the observers, so that the first training step has realistic ranges."""
+    model.eval()
+    model.apply(quantization.disable_fake_quant)
+    model.apply(quantization.enable_observer)
+    with torch.no_grad():
+        for inputs in batches_of(source, Calibration("moving-average", _FIRST_RANGES_BATCHES, batch_size)):
+            model(*(tensor.to(device) for tensor in inputs))
+    model.apply(quantization.enable_fake_quant)
+
+
+def _to_training(model: nn.Module, training: Training, epoch: int) -> None:
+    """Put the model into training mode; freeze ranges and batch-norm statistics in the second half of the epochs."""
+    model.train()
+    is_frozen = epoch >= _frozen_from(training)
+    model.apply(quantization.disable_observer if is_frozen else quantization.enable_observer)
+    if is_frozen:
+        model.apply(_freeze_batch_norm)
+
+
+def _frozen_from(training: Training) -> int:
+    """Return the first epoch with frozen ranges and statistics; a single epoch is not frozen."""
+    return math.ceil(training.epochs / 2)
+
+
+def _freeze_batch_norm(module: nn.Module) -> None:
+    if hasattr(module, "freeze_bn_stats"):
+        module.freeze_bn_stats()  # type: ignore[operator]
+    elif isinstance(module, _BatchNorm):
+        module.eval()
+
+
+def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy the tensors to separate CPU memory, because safetensors cannot write tensors that share memory."""
+    return {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}

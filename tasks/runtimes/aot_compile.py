@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import torch
 from torch._inductor import config
+from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
 from torch.export import ExportedProgram
 
-from storage.errors import QuantizationError, first_line
 from tasks.libraries import quiet
 from tasks.outputs import finite_outputs
 from tasks.quantize.base import Converted, converter_of
@@ -19,11 +20,10 @@ from tasks.quantize.converted import KIND, Structure, find_or_convert, open_conv
 from tasks.quantize.engine import instruction_set
 from tasks.quantize.export import export
 from tasks.quantize.int8_modules import align_for_aot_inductor
-from tasks.quantize.operators import SUFFIX
-from tasks.quantize.source import ModelSource
+from tasks.quantize.operators import SUFFIX, compiler_version
+from tasks.quantize.source import ModelSource, refusing
 from tasks.quantize.spec import Spec
 from tasks.runtimes.aot_session import MODEL, open_package
-from tasks.runtimes.aot_target import target
 from tasks.runtimes.base import Made, Maker
 
 OPTIONS: dict[str, object] = {
@@ -44,8 +44,7 @@ class AotMaker(Maker):
 
     def environment(self) -> dict[str, object]:
         """Return the compiler's version and the instruction sets that the compiler may use."""
-        instructions, compiler = target()
-        return instruction_set() | {"instructions": list(instructions), "compiler": compiler}
+        return instruction_set() | {"compiler": compiler_version(), "instructions": list(target())}
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
         """Find or build the converted module; return {} if the spec has an engine, because `make` then uses PT2E."""
@@ -84,11 +83,32 @@ def _quantized(source: ModelSource, spec: Spec, folder: Path) -> Converted:
 
 def compile_package(program: ExportedProgram, path: Path) -> None:
     """Compile an exported model for this processor."""
-    try:
-        with torch.no_grad(), config.patch(OPTIONS):
-            torch._inductor.aoti_compile_and_package(program, package_path=str(path))
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise QuantizationError(
-            f"Inductor cannot compile the model: {first_line(error)}.",
-            hint="Use the torchscript or onnxruntime runtime for this recipe.",
-        ) from error
+    hint = "Use the torchscript or onnxruntime runtime for this recipe."
+    with refusing("Inductor cannot compile the model", hint), torch.no_grad(), config.patch(OPTIONS):
+        torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+
+
+def instructions_for(spec: Spec) -> list[str]:
+    """Return the instruction sets that a compiled model may use; static int8 models use VNNI if it is available.
+
+    With VNNI, activations use all 8 bits; their products would saturate on a processor without VNNI.
+    """
+    words = processor()
+    vnni = [name for name in ("avx512_vnni", "avx_vnni") if name in words][:1]
+    return list(dict.fromkeys([*target(), *(vnni if "static" in spec.activations else [])]))
+
+
+@cache
+def target() -> tuple[str, ...]:
+    """Return the instruction sets for which Inductor compiles on this host."""
+    with quiet():
+        flags = pick_vec_isa().build_arch_flags().split()
+    # The compiler flags ``-mavx512vnni`` and ``-mamx-tile`` correspond to Linux's ``avx512_vnni`` and ``amx_tile``.
+    names = {f"-m{word.replace('_', '')}": word for word in processor()}
+    needed = (names.get(f"-m{flag[2:].replace('-', '')}", "") for flag in flags)
+    return tuple(dict.fromkeys(filter(None, needed)))
+
+
+def processor() -> frozenset[str]:
+    """Return every word of ``/proc/cpuinfo``, including the names of the processor's instruction sets."""
+    return frozenset(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())

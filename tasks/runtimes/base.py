@@ -47,13 +47,9 @@ class CandidateFiles:
         shared = {kind: store.path(kind, digest) for kind, digest in candidate.shared.items()}
         return cls(store.path(candidate.kind, candidate.digest), shared)
 
-    def recipe(self) -> Recipe:
-        """Return the candidate's recipe."""
-        return Recipe.model_validate(self.made().recipe)
-
     def spec(self) -> Spec:
         """Return the spec of the candidate's recipe."""
-        return spec_of(self.recipe())
+        return spec_of(Recipe.model_validate(self.made().recipe))
 
     def made(self) -> Made:
         """Read ``candidate.json``."""
@@ -61,15 +57,11 @@ class CandidateFiles:
 
 
 class Made(Frozen):
-    """Properties of a candidate, stored as ``candidate.json`` next to the runtime's files.
+    """Properties of a candidate, stored as ``candidate.json`` next to the runtime's files."""
 
-    ``size_bytes`` is the serialized size, as measured by the runtime; ``recipe`` is the candidate's recipe as JSON.
-    ``notes`` says where the runtime's tools quantize in another way than the recipe asks.
-    """
-
-    size_bytes: int
+    size_bytes: int  # serialized size, as measured by the runtime
     coverage: tuple[ModuleCoverage, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # where the tools quantize in another way than the recipe asks
     recipe: dict[str, JsonValue] = Field(default_factory=dict)
 
 
@@ -174,10 +166,6 @@ class Runtime(ABC):
     def required_instructions(self, recipe: Recipe) -> list[str]:
         """Return the instruction sets that are required to run the files."""
         return ["avx2"] if self.engine(recipe) in _WITH_AVX2 else []
-
-    def couples_rows(self, recipe: Recipe) -> bool:
-        """Return whether a row's outputs depend on the other rows of the call, or only on the number of other rows."""
-        return spec_of(recipe).couples_rows
 
     def require_installed(self, name: str) -> None:
         """Raise `UnavailableError` if the runtime's libraries are not installed."""

@@ -25,7 +25,6 @@ class ExportedMaker(Maker):
 
     runtime: ClassVar[str]  # name of the runtime in a recipe's `runtimes`
     opener: ClassVar[type[Opener]]
-    files: ClassVar[tuple[str, ...]]  # files that `quantize` writes
     tools: ClassVar[str]  # name of the tools that quantize the exported model
     left_float: ClassVar[str]  # reason given for a module that the tools leave in float; contains ``{type}``
 
@@ -69,12 +68,13 @@ class ExportedMaker(Maker):
                 return unnamed(leaf.type)
             return self.left_float.format(type=leaf.type)
 
+        coverage = cover(leaves_of(model), why_float)
         if spec.layers and not any(int8.values()):
-            raise nothing_quantized(spec, cover(leaves_of(model), why_float))
+            raise nothing_quantized(spec, coverage)
         opened = self.opener().open(CandidateFiles(folder, {}), 1)
         finite_outputs(opened, source.example_inputs, spec.recipe.name)
-        size_bytes = sum((folder / name).stat().st_size for name in self.files)
-        return Made(size_bytes=size_bytes, coverage=cover(leaves_of(model), why_float), notes=notes)
+        size_bytes = sum(path.stat().st_size for path in folder.iterdir())
+        return Made(size_bytes=size_bytes, coverage=coverage, notes=notes)
 
 
 def all_int8(products: Iterable[tuple[str, bool]]) -> dict[str, bool]:

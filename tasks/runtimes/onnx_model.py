@@ -21,13 +21,13 @@ from onnxscript.optimizer import optimize_ir
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from storage.errors import QuantizationError, first_line
+from storage.errors import QuantizationError
 from tasks.libraries import quiet
 from tasks.machine import installed_version
 from tasks.quantize.base import Trained, converter_of
 from tasks.quantize.coverage import is_within
 from tasks.quantize.export import forget_decompositions, open_shapes, opened
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import ModelSource, refusing
 from tasks.quantize.spec import Spec
 from tasks.runtimes.runtimes import EXPORTING
 from tasks.sources import code_digest
@@ -46,10 +46,7 @@ op: Any = opset20
 
 
 def find_or_export(source: ModelSource, spec: Spec) -> Path:
-    """Export the float or fine-tuned model, or reuse an earlier export; the returned folder is named after the digest.
-
-    The domain declares the dynamic axes; all other axes have the lengths of the example inputs.
-    """
+    """Export the float or fine-tuned model, or reuse an earlier export; return the folder, whose name is the digest."""
     made_from = {
         **source.made_from,
         "axes": {name: dict(axes) for name, axes in source.axes.items()},
@@ -76,38 +73,24 @@ def _export(source: ModelSource, spec: Spec, folder: Path) -> None:
 def export(
     model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
 ) -> tuple[ModelProto, dict[str, str]]:
-    """Export a model in evaluation mode; name the nodes after their modules, and omit this host's paths.
-
-    The second return value maps each folded batch norm to the module into which it was folded.
-
-    Raises
-    ------
-    QuantizationError
-        The model cannot be exported, or the export fixes the length of a dynamic axis.
-    """
+    """Export a model with nodes named after modules; return also the module into which each batch norm was folded."""
     inputs = opened(examples, axes)
     forget_decompositions()
-    try:
-        with quiet(), torch.no_grad():
-            program = torch.onnx.export(
-                model,
-                tuple(inputs.values()),
-                dynamo=True,
-                dynamic_shapes=open_shapes(model, inputs, axes),
-                input_names=list(inputs),
-                custom_translation_table={torch.ops.aten.lstm.input: lstm},
-                verbose=False,
-            )
-            assert program is not None
-            # Fold constants, because weights computed in the graph, such as LSTM weights, would otherwise not belong to
-            # a module.
-            optimize_ir(program.model, input_size_limit=LARGEST_BYTES, output_size_limit=LARGEST_BYTES)
-    except Exception as error:
-        raise QuantizationError(
-            f"The model cannot be exported to ONNX: {first_cause(error)}.",
-            hint="Rewrite the code named in the message, or remove the onnxruntime and openvino runtimes from the "
-            "recipes.",
-        ) from error
+    hint = "Rewrite the code named in the message, or remove the onnxruntime and openvino runtimes from the recipes."
+    with refusing("The model cannot be exported to ONNX", hint), quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            model,
+            tuple(inputs.values()),
+            dynamo=True,
+            dynamic_shapes=open_shapes(model, inputs, axes),
+            input_names=list(inputs),
+            custom_translation_table={torch.ops.aten.lstm.input: lstm},
+            verbose=False,
+        )
+        assert program is not None
+        # Fold constants, because weights computed in the graph, such as LSTM weights, would otherwise not belong to a
+        # module.
+        optimize_ir(program.model, input_size_limit=LARGEST_BYTES, output_size_limit=LARGEST_BYTES)
     exported = program.model_proto
     modules = dict(model.named_modules())
     _refuse_fixed_axes(exported.graph, axes)
@@ -187,13 +170,6 @@ def _refuse_fixed_axes(graph: GraphProto, axes: Mapping[str, Mapping[int, str]])
             f"torch.onnx.export fixed the length of axes that must vary: {', '.join(fixed)}.",
             hint="Use nn.GRU or nn.LSTM instead of nn.RNN, or remove the onnxruntime and openvino runtimes.",
         )
-
-
-def first_cause(error: BaseException) -> str:
-    """Return the first line of an error's original cause, because exporters wrap errors several times."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return first_line(error)[:300]
 
 
 def lstm(

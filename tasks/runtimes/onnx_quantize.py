@@ -33,7 +33,6 @@ _CALIBRATION: dict[str, tuple[CalibrationMethod, dict[str, object]]] = {
     "histogram": (CalibrationMethod.Percentile, {"percentile": 99.999}),
 }
 _PLAIN_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0}
-_DIGITS = "0123456789"
 
 
 class OnnxMaker(ExportedMaker):
@@ -41,7 +40,6 @@ class OnnxMaker(ExportedMaker):
 
     runtime = "onnxruntime"
     opener = OnnxOpener
-    files = (MODEL,)
     tools = "ONNX Runtime's tools"
     left_float = "ONNX Runtime has no int8 kernel for this {type}"
 
@@ -82,7 +80,7 @@ class OnnxMaker(ExportedMaker):
 def _quantize_dynamically(proto: onnx.ModelProto, target: Path, spec: Spec, left_out: list[str]) -> None:
     """Quantize weights and embeddings to int8; activations are quantized at run time."""
     operators = [operator for kind in spec.layers for operator in DYNAMIC_OPERATORS.get(kind, ())]
-    _split_gemms(proto.graph, {tensor.name: tensor for tensor in proto.graph.initializer})
+    _split_gemms(proto.graph)
     quantize_dynamic(
         proto,
         target,
@@ -95,17 +93,14 @@ def _quantize_dynamically(proto: onnx.ModelProto, target: Path, spec: Spec, left
     )
 
 
-def _split_gemms(graph: onnx.GraphProto, weights: Mapping[str, onnx.TensorProto]) -> None:
+def _split_gemms(graph: onnx.GraphProto) -> None:
     """Replace each Gemm that has constant weights with a MatMul, which keeps the Gemm's name, and an Add.
 
     Otherwise, quantize_dynamic renames the Gemm nodes before it looks for excluded names, and transposes weights in
     place, once for each Gemm that uses them.
     """
-    nodes = []
+    nodes, weights = [], {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _split_gemms(attribute.g, {**weights, **{tensor.name: tensor for tensor in attribute.g.initializer}})
         settings = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
         is_transposed = settings.pop("transB", 0)
         if node.op_type != "Gemm" or node.input[1] not in weights or not settings.items() <= _PLAIN_GEMM.items():
@@ -134,11 +129,8 @@ def _quantize_statically(
     left_out: list[str],
     source: ModelSource,
 ) -> tuple[str, ...]:
-    """Quantize weights and activations to int8, with ranges from calibration; return notes.
-
-    The ``histogram`` observer excludes 0.001% of the values, and uses the extremes of values that are too similar.
-    """
-    _rename_ambiguous_constants(proto.graph)
+    """Quantize weights and activations to int8, with ranges from calibration; return notes."""
+    _rename_constants(proto.graph)
     proto = onnx.shape_inference.infer_shapes(proto)
     operators = [operator for operator in QDQRegistry if operator != "Gather"]
     augmented, similar = target.with_suffix(".augmented"), set[str]()
@@ -202,28 +194,18 @@ class _Histograms(HistogramCollector):  # type: ignore[misc]
                 self.similar.add(name)
 
 
-def _rename_ambiguous_constants(graph: onnx.GraphProto) -> None:
-    """Rename a constant in place if another tensor's name is the constant's name followed by digits.
+def _rename_constants(graph: onnx.GraphProto) -> None:
+    """Append a word to the name of each constant that ends with a digit, in place.
 
     The tools copy a shared bias ``val_12`` for each node, and a copy could replace an activation that is named
     ``val_124`` (onnxruntime issue 24705).
     """
-    nodes = list(_nodes(graph))
-    taken = {described.name for described in (*graph.input, *graph.initializer)}
-    taken |= {name for node in nodes for name in node.output}
-    ambiguous = {name[:end] for name in taken for end in range(len(name.rstrip(_DIGITS)), len(name))}
     outputs = {output.name for output in graph.output}
-    renamed: dict[str, str] = {}
-    for tensor in graph.initializer:
-        if tensor.name in ambiguous - outputs:
-            name = f"{tensor.name}_constant"
-            while name in taken | ambiguous:
-                name += "_"
-            renamed[tensor.name] = name
-            tensor.name = name
-    for node in nodes:
+    names = {tensor.name for tensor in graph.initializer} - outputs
+    renamed = {name: f"{name}_constant" for name in names if name[-1].isdigit()}
+    for node in _nodes(graph):
         node.input[:] = [renamed.get(name, name) for name in node.input]
-    for described in graph.value_info:
+    for described in (*graph.initializer, *graph.value_info):
         described.name = renamed.get(described.name, described.name)
 
 

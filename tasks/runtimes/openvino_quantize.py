@@ -11,10 +11,9 @@ from typing import Any
 
 import openvino
 
-from storage.errors import QuantizationError
 from tasks.machine import this_machine
 from tasks.quantize.engine import computes_bfloat16, require_bfloat16
-from tasks.quantize.source import ModelSource, batches_of
+from tasks.quantize.source import ModelSource, batches_of, refusing
 from tasks.quantize.spec import EVERY, Calibration, Spec
 from tasks.runtimes.exported import ExportedMaker, module_of
 from tasks.runtimes.openvino_session import DIGEST, MODEL, PRECISION, WEIGHTS, OpenVinoOpener, signal_stack_kept
@@ -44,7 +43,6 @@ class OpenVinoMaker(ExportedMaker):
 
     runtime = "openvino"
     opener = OpenVinoOpener
-    files = (MODEL, WEIGHTS)
     tools = "NNCF"
     left_float = "NNCF left this {type} in float"
 
@@ -56,13 +54,8 @@ class OpenVinoMaker(ExportedMaker):
         self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource
     ) -> tuple[str, ...]:
         """Quantize and save a model; raise `UnavailableError` if required bfloat16 instructions are missing."""
-        try:
+        with refusing("OpenVINO cannot read the exported model", "Remove the openvino runtime from the recipes."):
             model = openvino.Core().read_model(exported)
-        except RuntimeError as error:
-            raise QuantizationError(
-                f"OpenVINO cannot read the exported model: {str(error).strip().splitlines()[-1]}.",
-                hint="Remove the openvino runtime from this workload's recipes.",
-            ) from error
         if spec.calibration is not None:
             model = _calibrate(model, spec, spec.calibration, excluded, source)
         elif spec.layers and spec.training is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from threading import Lock, local
+from typing import TypeAlias
 
 import openvino
 import torch
@@ -25,6 +25,8 @@ _COMPRESSED = "FullyConnectedCompressed"  # kernels are named after the output's
 # Number of input shapes to compile; benchmarks use one. Further shapes, such as those of texts of many lengths, share
 # one model with dynamic shapes, because compiling a shape takes as long as about a hundred calls.
 _SHAPES = 4
+
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class OpenVinoOpener(Opener):
@@ -81,26 +83,18 @@ class _Requests(local):
 
 
 def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Tensor, ...]]:
-    """Open an IR, and compile it for the first input shapes, because fixed shapes make kernels a fifth faster.
-
-    Several threads may call the returned function at the same time.
-    """
+    """Open an IR for calls by several threads, compiled for the first input shapes: fixed shapes are a fifth faster."""
     compiling = Lock()
-    fixed: dict[tuple[tuple[int, ...], ...], _Requests] = {}
-
-    @cache
-    def compiled_for_others() -> _Requests:
-        return _Requests(_compile(path, threads, None, **more))
-
-    def compiled_for(*shapes: tuple[int, ...]) -> _Requests:
-        if shapes not in fixed and len(fixed) == _SHAPES:
-            return compiled_for_others()
-        return fixed.get(shapes) or fixed.setdefault(shapes, _Requests(_compile(path, threads, shapes, **more)))
+    compiled: dict[Shapes | None, _Requests] = {}
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
-        shapes = [tuple(tensor.shape) for tensor in inputs]
+        shapes: Shapes | None = tuple(tuple(tensor.shape) for tensor in inputs)
         with compiling:  # otherwise, threads that need the same new shape would all compile the model
-            requests = compiled_for(*shapes)
+            if shapes not in compiled and len(compiled) >= _SHAPES:
+                shapes = None
+            if shapes not in compiled:
+                compiled[shapes] = _Requests(_compile(path, threads, shapes, **more))
+        requests = compiled[shapes]
         request = requests.mine
         # Do not pass the arrays to `infer`, whose type and name checks take as long as a small operator.
         arrays = [tensor.contiguous().numpy() for tensor in inputs]

@@ -25,10 +25,7 @@ _LIMITS = (
 
 
 class Eager(Runtime):
-    """The converted module, which Python runs one operator at a time.
-
-    The module cannot run without nightquant, so the candidate is measured but never published.
-    """
+    """The converted module, which cannot run without nightquant, so the candidate is measured but never published."""
 
     makes = "tasks.runtimes.torch_modules:EagerMaker"
     opens = "tasks.runtimes.torch_modules:EagerOpener"
@@ -37,10 +34,7 @@ class Eager(Runtime):
 
 
 class TorchScript(Runtime):
-    """The converted module, traced with the example inputs and frozen.
-
-    The TorchScript file can be loaded without nightquant.
-    """
+    """The converted module, traced with the example inputs and frozen."""
 
     makes = "tasks.runtimes.torchscript_files:ScriptMaker"
     opens = "tasks.runtimes.torchscript_files:ScriptOpener"
@@ -126,7 +120,7 @@ with torch.inference_mode():
 
     def required_instructions(self, recipe: Recipe) -> list[str]:
         """Return the instruction sets that the compiler may use, as named in ``/proc/cpuinfo``."""
-        instructions: list[str] = resolve_name("tasks.runtimes.aot_target:instructions_for")(spec_of(recipe))
+        instructions: list[str] = resolve_name("tasks.runtimes.aot_compile:instructions_for")(spec_of(recipe))
         return instructions
 
 

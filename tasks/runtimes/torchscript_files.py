@@ -10,12 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
-from storage.errors import QuantizationError
-from tasks.libraries import in_one_line
 from tasks.outputs import Call, outputs_of
 from tasks.quantize.converted import Structure, exactness, find_or_convert, open_converted, refuse_other
 from tasks.quantize.engine import running, without_deprecations
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import ModelSource, refusing
 from tasks.quantize.spec import Spec
 from tasks.runtimes.base import CandidateFiles, Made
 from tasks.runtimes.torch_modules import EagerMaker, EagerOpener
@@ -57,15 +55,11 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
         # of a module. Warnings about the user's own code stay visible.
         warnings.filterwarnings("ignore", category=TracerWarning, module=r"(torch|transformers)\.")
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
-        try:
+        hint = "Rewrite the code named in the message, or remove the torchscript runtime from the recipe."
+        with refusing("The model cannot be traced to TorchScript", hint):
             traced = torch.jit.trace(  # type: ignore[no-untyped-call]
                 model, tuple(example_inputs.values()), check_trace=False
             )
-        except Exception as error:
-            raise QuantizationError(
-                f"The model cannot be traced to TorchScript: {in_one_line(error)}.",
-                hint="Rewrite the code named in the message, or remove the torchscript runtime from the recipe.",
-            ) from error
         frozen: torch.jit.ScriptModule = torch.jit.freeze(traced.eval(), optimize_numerics=not exact)
         # Do not use ``frozen.save(path)``, because torch's writer aborts the process if the disk is full.
         path.write_bytes(frozen.save_to_buffer())

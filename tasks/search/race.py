@@ -19,8 +19,8 @@ from itertools import accumulate
 from storage.digest import canonical_json
 from storage.results import TrialOrigin
 from tasks.extensions import METHODS
+from tasks.quantize.spec import excluding, renamed
 from tasks.search.scoreboard import Scoreboard
-from tasks.search.space import kept_float
 from tasks.search.trial import Build, Found, Rank, RankedLayer, Request, Screen, Time, Trial
 from tasks.workload.recipe import Recipe
 
@@ -66,10 +66,6 @@ class Repair:
         return 0 if self.is_done else self.count
 
 
-def _no_variants(trial: Trial) -> Sequence[Recipe]:
-    return ()
-
-
 @dataclass
 class Race:
     """A search in progress, with methods that choose the next measurement of the trials on its ``board``.
@@ -79,7 +75,7 @@ class Race:
     """
 
     board: Scoreboard
-    variants: Callable[[Trial], Sequence[Recipe]] = _no_variants
+    variants: Callable[[Trial], Sequence[Recipe]]
     keep_float: bool = True
     batch: int = 8
     _started: list[int] = field(default_factory=list)  # numbers of the trials in the current batch
@@ -91,10 +87,7 @@ class Race:
     _repairs: list[Repair] = field(default_factory=list)  # all repairs so far; only the last repair can be in progress
 
     def requests(self) -> list[Request]:
-        """Return the requests that can be answered now, most urgent first, or [] if no undecided trial can win.
-
-        Unanswered requests are returned again. Built trials can be screened while other trials are being built.
-        """
+        """Return the requests that can be answered now, most urgent first, or [] if no undecided trial can win."""
         while True:
             if requests := self._advance() or self._decide():
                 return requests
@@ -152,9 +145,7 @@ class Race:
         return [request for request in requests if request.numbers]
 
     def _next_batch(self, waiting: Sequence[int]) -> list[int]:
-        """Choose at most ``batch`` trials; those that resemble the best passing trial, or one that was too large, come
-        first.
-        """
+        """Choose at most ``batch`` trials; those that resemble the best trial or one that was too large come first."""
         best, timed = self.board.best(), {_pair(trial) for trial in self.board.trials if trial.speed}
         too_large = [_pair(trial) for trial in self.board.of("dropped") if self.board.excess(trial)]
         related = [*([_pair(best)] if best else []), *(pair for pair in too_large if pair not in timed)]
@@ -212,7 +203,9 @@ class Race:
             can_win = self.board.can_win(last)
             repair.learn(failed=last.outcome == "failed", passed=last.outcome == "passing", can_win=can_win)
         if count := repair.next_count(layers):
-            self._started = self._add(base, "kept-float", [kept_float(base.recipe, layers, count)])
+            types = {layer.module: layer.type for layer in layers}
+            recipe = renamed(excluding(base.recipe, types, count), base.recipe.name)
+            self._started = self._add(base, "kept-float", [recipe])
             (repair.tried,) = self._started
         return None
 

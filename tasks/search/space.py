@@ -10,16 +10,12 @@ from storage.digest import canonical_json, digest_of
 from storage.errors import UnavailableError
 from tasks.extensions import METHODS, RUNTIMES, Need
 from tasks.machine import Machine
-from tasks.quantize.spec import excluding, spec_of
-from tasks.search.trial import RankedLayer, Trial
+from tasks.quantize.spec import renamed, spec_of
+from tasks.search.trial import Trial
 from tasks.workload.recipe import Recipe
 from tasks.workload.search import Search
 from tasks.workload.workload import Workload
 
-_REPEATED = 50  # maximum length of a recipe's name before the number of float modules is appended
-# Engines that have kernels for an architecture, keyed by architecture; the usual engine comes first.
-_ENGINES: Mapping[str, tuple[object, ...]] = {"x86_64": ("x86", "onednn"), "AMD64": ("x86", "onednn")}
-_OTHER_ENGINES = ("qnnpack", "onednn")
 _LEAST = 0.9  # files contain more than weights, so float files of different runtimes differ by a few percent
 _SHARES = {"float32": 1.0, "bfloat16": 0.5}  # size of the weights as a fraction of their size in float32
 _WORDS: Mapping[tuple[str, object], str] = {
@@ -39,16 +35,16 @@ def space(
     by the number of non-default settings; float32 trials and runtimes that compile come later, and dropped trials last.
     `module_types` are the types of the parameterized modules in the float model.
     """
-    known, settings = speeds or {}, _settings(workload)
+    known, search = speeds or {}, workload.search or Search()
     pairs = [(recipe, runtime, "written") for recipe in workload.recipe for runtime in recipe.runtimes]
     usual = _engines(machine)[0]
     for recipe in _recipes(workload, module_types, machine):
-        for runtime in settings.runtimes or [name for name in RUNTIMES if RUNTIMES[name].hands_over]:
+        for runtime in search.runtimes or [name for name in RUNTIMES if RUNTIMES[name].hands_over]:
             runs = spec_of(recipe).engine in (None, usual) or RUNTIMES[runtime].runs_engine
             if runs and not RUNTIMES[runtime].obstacle(recipe):
                 pairs.append((recipe.model_copy(update={"runtimes": (runtime,)}), runtime, "space"))
     combinations = {(recipe.method, runtime) for recipe, runtime, _ in pairs}
-    reasons = {combination: _obstacle(workload, *combination) for combination in combinations}
+    reasons = {combination: _obstacle(workload, search, *combination) for combination in combinations}
     trials: dict[str, Trial] = {}
     for recipe, runtime, origin in pairs:
         reason = reasons[recipe.method, runtime]
@@ -72,10 +68,7 @@ def space(
 
 
 def without_too_large(trials: Sequence[Trial], baseline_bytes: int, max_bytes: float) -> list[Trial]:
-    """Return all trials; mark open trials as dropped if their recipes do not quantize and exceed `max_bytes`.
-
-    `baseline_bytes` is the size of the float baseline.
-    """
+    """Mark open trials as dropped if their recipes do not quantize and exceed `max_bytes`."""
     found = []
     for trial in trials:
         spec = spec_of(trial.recipe)
@@ -100,11 +93,6 @@ def variants(workload: Workload, trial: Trial) -> list[Recipe]:
     return found
 
 
-def kept_float(recipe: Recipe, layers: Sequence[RankedLayer], count: int) -> Recipe:
-    """Return the recipe with the first `count` layers in float."""
-    return _renamed(excluding(recipe, layers, count), recipe.name)
-
-
 def adopt(workload: Workload, finalists: Sequence[Trial]) -> Workload:
     """Return the workload with the finalists' recipes added after the recipes from the workload file."""
     recipes = {recipe.name: recipe for recipe in workload.recipe}
@@ -116,13 +104,9 @@ def adopt(workload: Workload, finalists: Sequence[Trial]) -> Workload:
     return workload.model_copy(update={"recipe": tuple(recipes.values())})
 
 
-def _settings(workload: Workload) -> Search:
-    return workload.search or Search()
-
-
 def _recipes(workload: Workload, module_types: Collection[str], machine: Machine) -> Iterator[Recipe]:
     """Return recipes without runtimes, sorted by the number of non-default settings; float32 recipes come last."""
-    search, found = _settings(workload), []
+    search, found = workload.search or Search(), []
     for name in METHODS:
         method, fields = METHODS[name], METHODS[name].recipe.model_fields
         if name not in search.methods if search.methods else _is_left_out(workload, method.needs):
@@ -153,7 +137,8 @@ def _choices(annotation: object) -> tuple[str, ...]:
 
 
 def _engines(machine: Machine) -> tuple[object, ...]:
-    return _ENGINES.get(machine.architecture, _OTHER_ENGINES)
+    """Return the engines that have kernels for a machine's architecture; the usual engine comes first."""
+    return ("x86", "onednn") if machine.architecture == "x86_64" else ("qnnpack", "onednn")
 
 
 def _is_left_out(workload: Workload, needs: tuple[Need, ...]) -> bool:
@@ -161,13 +146,13 @@ def _is_left_out(workload: Workload, needs: tuple[Need, ...]) -> bool:
     return "fine-tuning" in needs or any(workload.lacks(need) for need in needs)
 
 
-def _obstacle(workload: Workload, method: str, runtime: str) -> str:
+def _obstacle(workload: Workload, search: Search, method: str, runtime: str) -> str:
     """Return the reason that a method's trials in a runtime cannot work or win, or ``""`` if no such reason exists."""
     needs = METHODS[method].needs
     lacks = [f'the domain "{workload.domain}" {lack}' for need in needs if (lack := workload.lacks(need))]
     if lacks or ("fine-tuning" in needs and workload.cannot_tune()):
         return lacks[0] if lacks else workload.cannot_tune()
-    if not RUNTIMES[runtime].hands_over and runtime not in _settings(workload).runtimes:
+    if not RUNTIMES[runtime].hands_over and runtime not in search.runtimes:
         return f"{runtime} candidates are never deployed"
     try:
         RUNTIMES[runtime].require_installed(runtime)
@@ -191,11 +176,4 @@ def _named(workload: Workload, recipe: Recipe) -> Recipe:
     name = "-".join(words)
     if not is_usual or name in {other.name for other in workload.recipe if other.content() != recipe.content()}:
         name += f"-{digest_of(recipe.content())[:4]}"
-    return _renamed(recipe, name)
-
-
-def _renamed(recipe: Recipe, name: str) -> Recipe:
-    """Rename a recipe; if modules stay in float, append the number of these modules and part of the recipe's digest."""
-    if recipe.exclude:
-        name = f"{name[:_REPEATED]}-float{len(recipe.exclude)}-{digest_of(recipe.content())[:4]}"
-    return recipe.model_copy(update={"name": name})
+    return renamed(recipe, name)

@@ -1,23 +1,56 @@
-"""Immutable objects of a search: trials, measurements, and the requests that a `tasks.search.race.Race` makes."""
+"""Immutable objects of a search: its data, trials, measurements, and the requests of a `tasks.search.race.Race`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias
 
 from pydantic import SerializeAsAny
 
 from storage.digest import canonical_json
-from storage.errors import MeasurementError
+from storage.errors import InputError, MeasurementError
 from storage.results import QualityUnit, Row, TrialOrigin
-from tasks.refs import Frozen
+from tasks.job import Job
+from tasks.refs import DatasetRef, Frozen
 from tasks.results import Comparison, Evaluation, RunInfo
 from tasks.workload.recipe import Recipe
+from tasks.workload.workload import Workload
 
 Outcome = Literal["open", "passing", "chosen", "dropped", "failed"]
+_SPLITS = ("valid", "train", "calibration")
+_SIZES = (256, 1024)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The split on which a search chooses recipes, and the increasing numbers of samples for screening trials."""
+
+    split: str
+    samples: tuple[int, ...]
+
+    @classmethod
+    def of(cls, dataset: DatasetRef) -> Self:
+        """Choose a split that the gate does not use, with at most as many training samples as the test split has."""
+        usable = {split: dataset.samples(split) for split in _SPLITS}
+        usable["train"] = min(usable["train"], dataset.samples("test"))
+        split = next(filter(usable.get, _SPLITS), None)
+        if split is None:
+            raise InputError(
+                f'A search needs a "valid", "train" or "calibration" split, but the data set has only these splits: '
+                f"{', '.join(dataset.splits)}.",
+                hint='Add a "valid" split to [data], or remove [search].',
+            )
+        size = usable[split]
+        return cls(split, (*(smaller for smaller in _SIZES if smaller < size), size))
+
+    def job(self, job: Job[Workload], samples: int) -> Job[Workload]:
+        """Return a job that evaluates candidates on `samples` samples of this split."""
+        dataset = job.dataset.model_copy(update={"judged_on": self.split, "at_most": samples})
+        return replace(job, dataset=dataset)
 
 
 class Drop(Frozen):
-    """A quality loss on `samples` samples of the selection split, with its 95% interval; a negative loss is a gain."""
+    """A quality loss on `samples` samples, with its 95% interval; a negative loss is a gain."""
 
     value: float
     low: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
@@ -54,7 +54,6 @@ class Kind(FromFile):
     """A section with a ``kind`` key, which determines the section's other keys."""
 
     kind: str
-    keeps_calibration_apart: ClassVar[bool] = False  # for data: whether the train and calibration splits are disjoint
 
 
 class TrainedCheckpoint(Kind):

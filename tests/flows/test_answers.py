@@ -17,8 +17,7 @@ from storage.errors import MeasurementError
 from tasks.job import Job
 from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
 from tasks.results import Comparison, Evaluation, Failure
-from tasks.search.selection import Selection
-from tasks.search.trial import Build, Found, Screen, Speed, Time, Timed, Trial
+from tasks.search.trial import Build, Found, Screen, Selection, Speed, Time, Timed, Trial
 from tasks.workload.recipe import Recipe
 from tests.tasks.test_gate import workload
 

@@ -87,7 +87,7 @@ def test_nothing_is_said_of_a_good_model_and_nothing_of_a_night_is_left(folder: 
     recipes = [CandidateFiles(store.path(each.kind, each.digest), {}) for each in made if each.kind == "candidate"]
     asked = job.workload.recipe_named("static-int8").content()
     assert recipes
-    assert all(each.recipe().content() != asked for each in recipes)
+    assert all(each.spec().recipe.content() != asked for each in recipes)
 
 
 @pytest.mark.slow

@@ -91,21 +91,6 @@ def test_without_onednn_the_switch_is_off_inside_and_as_before_outside(candidate
     assert torch.backends.mkldnn.enabled == before
 
 
-def test_weights_are_int8_in_the_quantized_model(candidates: Candidates) -> None:
-    model = candidates.module("int8")
-    assert model.decoder.weight().dtype == torch.qint8
-    assert model.rnn._all_weight_values[1].param.__getstate__()[0][0] == "quantized_dynamic"
-    assert candidates.module("int8-per-channel").decoder.weight().qscheme() == torch.per_channel_affine
-
-
-def test_recipe_and_code_that_made_a_candidate_are_named_apart(candidates: Candidates) -> None:
-    int8, script, per_channel = (
-        candidates.build("int8"), candidates.build("int8", "torchscript"), candidates.build("int8-per-channel"),
-    )  # fmt: skip
-    assert int8.recipe_digest == script.recipe_digest != per_channel.recipe_digest
-    assert int8.source_digest == per_channel.source_digest != script.source_digest
-
-
 def test_a_candidate_that_is_found_is_the_same_whatever_its_recipe_is_called(candidates: Candidates) -> None:
     made = candidates.build("int8")
     assert candidates.build("int8") == made

@@ -11,6 +11,7 @@ from tasks.sensitivity import keep_effects, sensitivity, study
 from tasks.workload import Workload
 from tests.tasks.pipeline import job_of
 from tests.tasks.quantize.conftest import IMAGES
+from tests.tasks.quantize.words import words_workload
 
 EVERY = {"m0", "m3", "m5", "m9", "m11"}
 RECIPES = [
@@ -71,26 +72,10 @@ def test_a_study_says_what_keeping_the_worst_layers_gives_back(made: Made) -> No
 
 @pytest.mark.slow
 def test_an_embedding_is_ranked_and_can_be_kept_float_like_other_layers(tmp_path: Path) -> None:
-    for split in ("train", "valid", "test"):
-        (tmp_path / f"{split}.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 40)
     store = ArtifactStore(tmp_path / "store")
-    workload = Workload.model_validate(
-        {
-            "schema_version": 1,
-            "name": "words",
-            "description": "a tiny language model",
-            "domain": "language-model",
-            "data": {"kind": "text", "uri": str(tmp_path)},
-            "model": {"kind": "word-lm", "embedding_size": 16, "hidden_size": 8, "layers": 1},
-            "checkpoint": {"kind": "seeded"},
-            "recipe": [
-                {"name": "float", "method": "none"},
-                {"name": "embedding", "method": "dynamic", "embedding_bits": 8},
-            ],
-        }
-    )
+    workload = words_workload(tmp_path)
     job, workspace = job_of(workload, store), Workspace(store)
-    recipe = job.workload.recipe_named("embedding")
+    recipe = job.workload.recipe_named("int8-embedding8")
     ranking = sensitivity(job, recipe, workspace)
     assert {layer.type for layer in ranking} == {"Embedding", "LSTM", "Linear"}
     # Whichever layers come first, the others can be quantized without them.

@@ -1,7 +1,4 @@
-"""Quantize a float model's graph: attach observers, calibrate or train, convert, and test the result.
-
-This file also pairs quantized modules with float modules, to compare layers.
-"""
+"""Quantize a float model's graph, and pair quantized modules with float modules to compare layers."""
 
 from __future__ import annotations
 
@@ -14,13 +11,11 @@ from torch import Tensor, fx, nn
 from torch.ao.quantization.quantize_fx import convert_fx
 
 from tasks.quantize.base import Converted, Converter
-from tasks.quantize.carried import own_behavior
-from tasks.quantize.coverage import cover, is_within, leaves_of
+from tasks.quantize.coverage import cover, is_within, leaves_of, own_behavior
 from tasks.quantize.dynamic_modules import FourBitEmbedding
-from tasks.quantize.graph.observers import UNSUPPORTED
-from tasks.quantize.graph.prepare import Prepared, fuse, prepare
-from tasks.quantize.graph.trace import refusing, try_out
-from tasks.quantize.source import ModelSource, calibrate, refuse_non_finite_state
+from tasks.quantize.graph.prepare import UNSUPPORTED, Prepared, fuse, prepare
+from tasks.quantize.graph.trace import try_out
+from tasks.quantize.source import ModelSource, calibrate, refusing
 from tasks.quantize.spec import Spec
 from tasks.refs import ModuleCoverage
 
@@ -42,11 +37,7 @@ class GraphConverter(Converter):
         """Calibrate or train a prepared model."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Prepare a float model, calibrate or train it, and convert it.
-
-        Modules without an int8 kernel stay in float.
-        """
-        refuse_non_finite_state(model)
+        """Prepare a float model, calibrate or train it, and convert it."""
         leaves, name = leaves_of(model), type(model).__name__
         prepared = prepare(model, spec, source.example_inputs)
         self.show_data(prepared.observing, spec, source)
@@ -68,13 +59,13 @@ class StaticConverter(GraphConverter):
     def show_data(self, observing: nn.Module, spec: Spec, source: ModelSource) -> None:
         """Calibrate the prepared model."""
         assert spec.calibration is not None
-        with refusing("calibrated", source.name):
+        with refusing(f"{source.name} cannot be calibrated"):
             calibrate(observing, source, spec.calibration)
 
 
 def convert(prepared: fx.GraphModule, name: str = "The model") -> fx.GraphModule:
     """Convert a calibrated or trained model, and pack it for the quantized engine; `name` is used in messages."""
-    with refusing("converted", name):
+    with refusing(f"{name} cannot be converted"):
         return convert_fx(prepared.eval())
 
 
@@ -104,10 +95,7 @@ def pair_with_float(
 def cover_fused(
     leaves: Sequence[ModuleCoverage], converted: nn.Module, prepared: Prepared
 ) -> tuple[ModuleCoverage, ...]:
-    """Mark each leaf module of the unfused float model as quantized, or record why the module stays in float.
-
-    A folded batch norm counts as quantized if its layer is quantized.
-    """
+    """Mark leaf modules of the float model as quantized, as folded batch norms are with their layer, or say why not."""
     modules, folded = dict(converted.named_modules()), prepared.folded
     unsupported = {kind.__name__: reason for kind, reason in UNSUPPORTED.items()}
     excluded = prepared.excluded | {layer for norm, layer in folded.items() if norm in prepared.excluded}

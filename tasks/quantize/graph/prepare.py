@@ -1,27 +1,68 @@
-"""Attach observers or fake quantization to the graph of a float model (torch's FX graph mode)."""
+"""Attach observers or fake quantization to the graph of a float model (torch's FX graph mode).
+
+The engine, not the recipe, determines whether activations use 7 or 8 bits (``reduce_range``). On processors without
+VNNI, the ``x86``, ``fbgemm`` and ``onednn`` engines multiply with ``vpmaddubsw``, whose 16-bit sums saturate if
+activations use 8 bits. PyTorch uses 7 bits for ``x86`` and ``fbgemm`` on every processor, but 8 bits for ``onednn``.
+Without VNNI, nightquant uses 7 bits for ``onednn`` as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import fx, nn
-from torch.ao.quantization import DeQuantStub, FakeQuantizeBase, ObserverBase, QuantStub
+from torch.ao import quantization
+from torch.ao.quantization import DeQuantStub, FakeQuantizeBase, ObserverBase, QConfig, QConfigMapping, QuantStub
+from torch.ao.quantization.observer import UniformQuantizationObserverBase
 from torch.ao.quantization.quantize_fx import fuse_fx, prepare_fx, prepare_qat_fx
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from storage.errors import QuantizationError
-from tasks.quantize.carried import own_behavior
-from tasks.quantize.coverage import excluded_modules, is_within
-from tasks.quantize.graph.observers import UNSUPPORTED, mapping_for
-from tasks.quantize.graph.trace import is_leaf, refusing, traced_module, without_floats
-from tasks.quantize.spec import Spec
+from tasks.quantize.coverage import excluded_modules, own_behavior
+from tasks.quantize.engine import saturates
+from tasks.quantize.graph.trace import is_leaf, pads_unevenly, traced_module, without_floats
+from tasks.quantize.source import refusing
+from tasks.quantize.spec import EVERY, Spec
 
 _FOLDING = (
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear
+)  # fmt: skip
+_ACTIVATION_OBSERVERS: dict[str, type[UniformQuantizationObserverBase]] = {
+    "min-max": quantization.MinMaxObserver,
+    "moving-average": quantization.MovingAverageMinMaxObserver,
+    "histogram": quantization.HistogramObserver,
+}
+_WEIGHT_OBSERVERS = {
+    "channel": quantization.default_per_channel_weight_observer,
+    "tensor": quantization.default_weight_observer,
+}
+_WEIGHT_FAKE_QUANTS = {
+    "channel": quantization.default_fused_per_channel_wt_fake_quant,
+    "tensor": quantization.default_fused_wt_fake_quant,
+}
+
+_TRANSPOSED = "torch's quantized kernels for transposed convolutions are wrong for some shapes"
+# Modules of these types always stay in float, because torch's int8 kernels for these types are faulty. For transposed
+# convolutions with a kernel size and stride of 2 (the usual upsampling), fbgemm's kernels write outside their buffers.
+# The ``onednn`` kernels for transposed convolutions return wrong results if the numbers of input and output channels
+# differ. The quantized PReLU rounds negative slopes to 0, and supports only one slope for all channels. The
+# state dict of a quantized PReLU lacks the weight and the range.
+UNSUPPORTED: dict[type[nn.Module], str] = {
+    nn.ConvTranspose1d: _TRANSPOSED,
+    nn.ConvTranspose2d: _TRANSPOSED,
+    nn.ConvTranspose3d: _TRANSPOSED,
+    nn.PReLU: "torch's quantized PReLU loses negative slopes and cannot be saved",
+    nn.ELU: "torch's quantized ELU cannot be saved",
+}
+# Functions stay in float as well, because torch cannot fuse them or load their packed weights.
+_UNSUPPORTED_FUNCTIONS = (
+    functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d,
+    functional.conv1d, functional.conv2d, functional.conv3d, functional.linear,
 )  # fmt: skip
 
 
@@ -52,7 +93,7 @@ def prepare(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.Ten
             f"{type(model).__name__} itself {behavior}, which static quantization would lose.",
             hint="Move this code into the `forward` of the class.",
         )
-    with refusing("prepared", type(model).__name__):
+    with refusing(f"{type(model).__name__} cannot be prepared"):
         return _prepared(model, spec, excluded, tuple(example_inputs.values()))
 
 
@@ -81,7 +122,7 @@ def _prepared(model: nn.Module, spec: Spec, excluded: frozenset[str], inputs: tu
     mapping = mapping_for(spec)
     for path in sorted(stay_float):
         mapping.set_module_name(path, None)
-    _pad_by_numbers(traced, stay_float)
+    _pad_by_numbers(traced)
     masks = without_floats(traced, inputs)
     prepared = prepare_qat_fx(traced, mapping, inputs).train() if is_qat else prepare_fx(traced, mapping, inputs)
     _observe_floats(prepared, masks)
@@ -157,19 +198,46 @@ def _clamped(low: float, high: float, module: nn.Module, inputs: tuple[torch.Ten
     return tuple(tensor.clamp(low, high) for tensor in inputs)
 
 
-def _pad_by_numbers(model: nn.Module, float_paths: Collection[str]) -> None:
+def _pad_by_numbers(model: nn.Module) -> None:
     """Replace the paddings ``"same"`` and ``"valid"`` with numbers, which torch's quantized convolutions require."""
-    for path, module in model.named_modules():
-        if not isinstance(module, _ConvNd) or not isinstance(module.padding, str):
-            continue
-        reaches = [dilation * (size - 1) for size, dilation in zip(module.kernel_size, module.dilation, strict=True)]
-        if module.padding == "valid":
-            module.padding = (0,) * len(reaches)
-        elif not any(reach % 2 for reach in reaches):
-            module.padding = tuple(reach // 2 for reach in reaches)
-        elif not is_within(path, float_paths):
-            # int8 kernels pad both sides equally, but ``"same"`` pads unequally if the kernel size is even.
-            raise QuantizationError(
-                f'The convolution {path} has an even kernel size, so int8 kernels cannot use padding="same".',
-                hint=f'Add "{path}" to `exclude`, or pad the input of the convolution with nn.ZeroPad2d.',
-            )
+    for module in model.modules():
+        if isinstance(module, _ConvNd) and isinstance(module.padding, str) and not pads_unevenly(module):
+            sizes = zip(module.kernel_size, module.dilation, strict=True)
+            is_same = module.padding == "same"
+            module.padding = tuple(dilation * (size - 1) // 2 if is_same else 0 for size, dilation in sizes)
+
+
+def reduces_range(engine: str | None) -> bool:
+    """Return whether activations for an engine use only 7 of their 8 bits on this processor."""
+    if engine is None:
+        return False
+    default = quantization.get_default_qconfig(engine)  # type: ignore[no-untyped-call]
+    return bool(default.activation().reduce_range) or saturates(engine)
+
+
+def qconfig_for(spec: Spec) -> QConfig:
+    """Return a `QConfig` for a spec's engine, with observers for calibration or fake-quantize modules for training."""
+    reduced, granularity = {"reduce_range": reduces_range(spec.engine)}, spec.layers[EVERY].granularity
+    if spec.calibration is not None:
+        activation = _ACTIVATION_OBSERVERS[spec.calibration.observer].with_args(**reduced)
+        weight = _WEIGHT_OBSERVERS[granularity]
+    else:
+        default = quantization.get_default_qat_qconfig(spec.engine)  # type: ignore[no-untyped-call]
+        activation, weight = default.activation.with_args(**reduced), _WEIGHT_FAKE_QUANTS[granularity]
+    return QConfig(activation=activation, weight=weight)  # type: ignore[no-untyped-call]
+
+
+def mapping_for(spec: Spec) -> QConfigMapping:
+    """Return the `QConfigMapping` for FX graph mode: the engine's default mapping with the spec's observers."""
+    qconfig = qconfig_for(spec)
+    static = spec.training is None
+    make_default = quantization.get_default_qconfig_mapping if static else quantization.get_default_qat_qconfig_mapping
+    mapping = make_default(spec.engine)
+    default = mapping.global_qconfig
+    for kind, type_qconfig in mapping.object_type_qconfigs.items():
+        if type_qconfig == default:
+            mapping.set_object_type(kind, qconfig)
+    untrusted: tuple[Callable[..., object], ...] = (*UNSUPPORTED, *_UNSUPPORTED_FUNCTIONS)
+    for operation in untrusted:
+        mapping.set_object_type(operation, None)
+    return mapping.set_global(qconfig)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import operator
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from inspect import Parameter, signature
 
 import torch
@@ -13,10 +11,9 @@ from torch import fx, nn
 from torch.fx._symbolic_trace import _assert_is_none
 from torch.nn.modules.conv import _ConvNd
 
-from storage.errors import NightquantError, QuantizationError, first_line
-from tasks.libraries import place_of
-from tasks.quantize.carried import own_behavior
-from tasks.quantize.source import refuse_non_finite
+from storage.errors import QuantizationError
+from tasks.quantize.coverage import own_behavior
+from tasks.quantize.source import reason_of, refusing
 
 # Operations that assertions in `forward` use to check shapes.
 _SHAPE_CHECKS = frozenset(
@@ -25,23 +22,15 @@ _SHAPE_CHECKS = frozenset(
 # The tracer checks with these functions that parameters have their defaults.
 _ASSERTIONS = (torch._assert, _assert_is_none)
 _NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-_NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend")
 
 
 def traced_module(model: nn.Module, inputs: int, leaves: Collection[str] = ()) -> fx.GraphModule:
-    """Trace a model for calls with `inputs` inputs; further parameters keep their defaults.
-
-    Tracing does not enter modules in `leaves`.
-    """
+    """Trace a model for calls with `inputs` inputs, without entering `leaves`; other parameters keep their defaults."""
     further = [each for each in list(signature(model.forward).parameters.values())[inputs:] if each.kind in _NAMED]
     defaults = {each.name: each.default for each in further if each.default is not Parameter.empty}
-    try:
+    hint = "Make the control flow independent of tensor values, or use another method or runtime."
+    with refusing(f"{type(model).__name__} cannot be traced symbolically", hint):
         graph = _Tracer(leaves).trace(model, defaults)
-    except Exception as error:
-        raise QuantizationError(
-            f"{type(model).__name__} cannot be traced symbolically: {first_line(error)}{place_of(error)}.",
-            hint="Make the control flow independent of tensor values, or use another method or runtime.",
-        ) from error
     _remove_idle_nodes(graph, model)
     for node in list(graph.nodes)[inputs : inputs + len(further)]:
         if node.op == "placeholder" and not node.users:
@@ -82,27 +71,15 @@ def is_leaf(module: nn.Module) -> bool:
     return type(module).__module__.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(module, nn.Sequential)
 
 
-@contextmanager
-def refusing(step: str, model: str) -> Iterator[None]:
-    """Re-raise torch's errors as `QuantizationError`; `step` is ``"prepared"``, ``"calibrated"`` or ``"converted"``."""
-    try:
-        yield
-    except NightquantError:
-        raise
-    except Exception as error:
-        raise QuantizationError(f"{model} cannot be {step}: {_describe(error)}{place_of(error)}.") from error
-
-
 def try_out(model: fx.GraphModule, example_inputs: Mapping[str, torch.Tensor]) -> None:
-    """Call a converted model once with its example inputs."""
+    """Call a converted model once; if the call fails, name the module or the operation."""
     run = _Interpreter(model)  # a graph module prints a traceback if a direct call fails
     try:
         with torch.no_grad():
-            output = run.run(*example_inputs.values())
+            run.run(*example_inputs.values())
     except Exception as error:
-        message = f"The converted model cannot run: {_describe(error)} in {run.place()}."
-        raise QuantizationError(message) from error
-    refuse_non_finite(output, "the example inputs after conversion")
+        place = f"in the operation {run.operation}, in or after module {run.module_path}"
+        raise QuantizationError(f"The converted model cannot run: {reason_of(error)} {place}.") from error
 
 
 class _Tracer(fx.Tracer):
@@ -119,37 +96,31 @@ class _Tracer(fx.Tracer):
 
 def _beyond_kernel(module: nn.Module) -> bool:
     """Return whether a module does more than its int8 kernel; the tracer makes such work operations of the graph."""
-    padded = isinstance(module, _ConvNd) and module.padding_mode not in ("zeros", "reflect")
-    return padded or bool(own_behavior(module))
+    if isinstance(module, _ConvNd) and (module.padding_mode not in ("zeros", "reflect") or pads_unevenly(module)):
+        return True
+    return bool(own_behavior(module))
+
+
+def pads_unevenly(conv: _ConvNd) -> bool:
+    """Return whether a convolution pads one side more than the other, which int8 kernels cannot do."""
+    reaches = [dilation * (size - 1) for size, dilation in zip(conv.kernel_size, conv.dilation, strict=True)]
+    return conv.padding == "same" and any(reach % 2 for reach in reaches)
 
 
 class _Interpreter(fx.Interpreter):
-    """An interpreter that records the last operation that ran, and the nodes whose results are not of a float type."""
+    """An interpreter that records the last operation and module, and the nodes whose results are not floats."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.others: list[str] = []
-        self.last = next(iter(module.graph.nodes))
+        self.operation = self.module_path = ""
 
     def run_node(self, n: fx.Node) -> object:
-        self.last = n
+        self.operation = n.name
+        if n.op == "call_module":
+            self.module_path = str(n.target)
         result = super().run_node(n)
         first = next(iter(result), None) if isinstance(result, tuple | list) else result
         if isinstance(first, torch.Tensor) and not first.is_floating_point():
             self.others.append(n.name)
         return result
-
-    def place(self) -> str:
-        """Describe the last operation by the module that it calls, or by the operation and the preceding module."""
-        above = [self.last]
-        for node in above:
-            if node.op == "call_module":
-                module = f"module {node.target} ({type(self.module.get_submodule(str(node.target))).__name__})"
-                return module if node is self.last else f"{self.last.name} after {module}"
-            above += [source for source in node.all_input_nodes if source not in above]
-        return f"the operation {self.last.name}"
-
-
-def _describe(error: Exception) -> str:
-    missing = _NO_KERNEL.search(str(error))
-    return f"{missing[1]} has no kernel for {missing[2]} tensors" if missing else first_line(error)

@@ -40,10 +40,6 @@ struct Kernels {
   void (*cells)(int64_t count, const int32_t* sums, Row row, const float* scale, const float* input, float* c, float* h);
 };
 
-// Returns the best kernels for this processor, or the kernels that the environment variable NIGHTQUANT_ISA names.
-// Returns null if the named kernels do not exist or cannot run on this processor.
-const Kernels* choose_kernels();
-
 const Kernels* scalar_kernels();
 // Each function returns null if the processor, operating system or compiler does not support the instructions.
 const Kernels* avx2_kernels();

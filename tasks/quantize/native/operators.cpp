@@ -2,33 +2,31 @@
 //
 // The build sets the name of the operators' library. The name contains a digest of the sources, so that a process can
 // use several versions of the library.
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 #include <torch/library.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <tuple>
 
-#include "kernels.h"
 #include "layers.h"
-#include "parallel.h"
 
 namespace nightquant {
-
-void run_parallel(int64_t count, int64_t grain, Body body, void* context) {
-  at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) { body(context, begin, end); });
-}
-
 namespace {
 
 using at::Tensor;
 
+// Returns the fastest kernels for this processor, or those that the environment variable NIGHTQUANT_ISA names.
 const Kernels& kernels() {
-  const Kernels* const chosen = choose_kernels();
-  TORCH_CHECK(chosen != nullptr, "NIGHTQUANT_ISA must be amx, avx512-vnni, avx2 or scalar, and run on this processor.");
-  return *chosen;
+  const char* const name = std::getenv("NIGHTQUANT_ISA");
+  for (const auto set : {amx_kernels, avx512_vnni_kernels, avx2_kernels, scalar_kernels}) {
+    const Kernels* const found = set();
+    const bool any = name == nullptr || *name == '\0';
+    if (found != nullptr && (any || std::strcmp(found->name, name) == 0)) return *found;
+  }
+  TORCH_CHECK(false, "NIGHTQUANT_ISA must be amx, avx512-vnni, avx2 or scalar, and run on this processor.");
 }
 
 Tensor floats(const Tensor& tensor, const char* name) {

@@ -7,7 +7,7 @@ import pytest
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, InputError
 from tasks.data.samples import load_samples, load_test, read_description
-from tasks.search.selection import Selection
+from tasks.search.trial import Selection
 from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.pipeline import example_inputs, prepare
 

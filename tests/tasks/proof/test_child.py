@@ -22,7 +22,7 @@ from tasks.machine import this_machine
 from tasks.outputs import intra_op_threads
 from tasks.proof.child import doubts_about, run
 from tasks.proofs import Operator, Proof, ProofReport, doubt_about_batches
-from tasks.quantize.graph import observers
+from tasks.quantize.graph import prepare
 from tasks.refs import CandidateRef, ModuleCoverage
 from tasks.runtimes.torch_modules import profile_torch
 from tasks.workload import Workload
@@ -75,7 +75,7 @@ def test_a_static_candidate_runs_in_int8_and_a_float_one_does_not(
 def test_a_candidate_made_for_vnni_that_runs_without_is_named_as_saturating(
     images: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observers, "saturates", lambda engine: False)
+    monkeypatch.setattr(prepare, "saturates", lambda engine: False)
     job = images(STATIC | {"runtimes": ["eager"], "engine": "onednn"}, network="one_sided")
     made = subject(job, store, pipeline.build(job, "int8", "eager", store))
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from tasks.quantize.int8_modules import QuantizedMatrix, quantize_rows
+from tasks.quantize.int8_modules import quantize_rows
 from tasks.quantize.operators import operators
 
 SETS = ("scalar", "avx2", "avx512-vnni", "amx")
@@ -51,11 +51,11 @@ def quantized_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.round(x * inverse), peak / 127
 
 
-def linear_of(x: Tensor, matrix: QuantizedMatrix, bias: Tensor) -> Tensor:
+def linear_of(x: Tensor, matrix: tuple[Tensor, Tensor], bias: Tensor) -> Tensor:
     """A linear layer on float32 [R, K]; sums are integers, which float64 holds without rounding."""
-    values, scale = quantized_rows(x)
-    sums = (values.double() @ matrix.values.double().T).float()
-    return sums * (scale * matrix.scale) + bias
+    (values, scale), (weights, weight_scale) = quantized_rows(x), matrix
+    sums = (values.double() @ weights.double().T).float()
+    return sums * (scale * weight_scale) + bias
 
 
 def cell_of(x: Tensor, h: Tensor, c: Tensor, lstm: nn.LSTM, layer: int) -> tuple[Tensor, Tensor]:

@@ -86,15 +86,6 @@ class EveryRow(nn.Module):
         return self.last(self.relu(self.first(images.flatten(1, 2)))).mean(1)
 
 
-class Concatenating(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right, self.fc = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3), nn.Linear(8, 4)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.fc(torch.cat([self.left(images), self.right(images)], 1).mean((2, 3)))
-
-
 class SharedRelu(nn.Module):
     """One ReLU called twice: fusing it into the first convolution would take it from the second."""
 
@@ -132,45 +123,27 @@ class OwnStubs(nn.Module):
         return functional.softmax(self.scale(features) / 2, dim=1)
 
 
-class OwnLinear(nn.Linear):
-    """Calls the function, as a library's own subclass does: by keyword."""
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return functional.linear(input=rows, weight=self.weight, bias=self.bias)
-
-
 class PaddedConv2d(nn.Conv2d):
     """Pads one side more before it calls the function, as EfficientNet-Lite does."""
 
     def forward(self, images: Tensor) -> Tensor:
         padded = functional.pad(images, (0, 1, 0, 1))
-        geometry = self.stride, self.padding, self.dilation, self.groups
-        return functional.conv2d(padded, self.weight, self.bias, *geometry)
-
-
-class CenteredConv2d(nn.Conv2d):
-    """Computes its weight at every call, and leaves all that it can to defaults."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return functional.conv2d(images, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias)
+        return functional.conv2d(padded, self.weight, self.bias, self.stride)
 
 
 class FunctionalProducts(nn.Module):
-    """Products that are functions: in subclasses, with a child's parameters, and with the model's own."""
+    """Products that are functions: in a subclass, with a child's parameters, and with the model's own."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(PaddedConv2d(3, 8, 3, 2, bias=False), nn.BatchNorm2d(8), nn.ReLU6())
-        self.depthwise, self.centered = PaddedConv2d(8, 8, 3, groups=8), CenteredConv2d(8, 8, 3)
         self.child, self.signal = nn.Conv2d(8, 8, 3), nn.Conv1d(8, 8, 3)
-        self.head = OwnLinear(8, 4)
-        self.weight = nn.Parameter(torch.eye(4) + torch.randn(4, 4) / 4)
+        self.weight = nn.Parameter(torch.randn(4, 8) / 4)
 
     def forward(self, images: Tensor) -> Tensor:
-        features = self.centered(functional.relu(self.depthwise(self.stem(images))))
-        features = functional.conv2d(features, self.child.weight, self.child.bias, padding="same")
+        features = functional.conv2d(self.stem(images), self.child.weight, self.child.bias, padding="same")
         signals = functional.conv1d(features.flatten(2), weight=self.signal.weight, bias=self.signal.bias, stride=2)
-        return functional.linear(self.head(signals.mean(2)), self.weight)
+        return functional.linear(signals.mean(2), self.weight)
 
 
 def clamped() -> nn.Module:
@@ -203,28 +176,6 @@ class GroupNorms(nn.Module):
         for block in self.blocks:
             features = features + block(features)
         return features.mean((2, 3))
-
-
-class Upsampling(nn.Module):
-    """As in a U-Net's decoder, which says how large the output is to be."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.up, self.last = nn.Conv2d(3, 8, 3), nn.ConvTranspose2d(8, 8, 2, stride=2), nn.Conv2d(8, 4, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.last(self.up(self.conv(images), output_size=[28, 28]))
-
-
-class UpsamplingTwice(Upsampling):
-    """Once more by the function."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 4, 2, 2) / 4)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return functional.conv_transpose2d(super().forward(images), self.weight, stride=2)
 
 
 def fused_upsampling() -> nn.Module:

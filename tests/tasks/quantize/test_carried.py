@@ -15,8 +15,7 @@ from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
 from tasks.extensions import METHODS
 from tasks.quantize.base import Converted, converter_of
-from tasks.quantize.carried import settle
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import ModelSource, settle
 from tasks.quantize.spec import Spec, spec_of
 from tasks.workload import Workload
 from tests.tasks.pipeline import build, job_of, opened, source_of

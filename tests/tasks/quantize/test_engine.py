@@ -12,10 +12,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from storage.errors import QuantizationError
 from tasks.libraries import quiet
 from tasks.machine import this_machine
-from tasks.quantize.engine import quantized_engine, saturates, without_deprecations
+from tasks.quantize.engine import quantized_engine, without_deprecations
 
 SUPPORTED = [name for name in torch.backends.quantized.supported_engines if name != "none"]
 NOISE = "torch.ao.quantization is deprecated and will be removed in 2.10."
@@ -48,17 +47,6 @@ def test_a_process_whose_products_saturate_is_recognized(limit: str) -> None:
     variables = os.environ | {"ONEDNN_MAX_CPU_ISA": limit}
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False"]
-
-
-@pytest.mark.skipif("onednn" not in SUPPORTED, reason="this torch has no oneDNN")
-@pytest.mark.skipif("ONEDNN_MAX_CPU_ISA" in os.environ, reason="oneDNN is told to use other kernels")
-def test_products_saturate_on_processors_without_vnni() -> None:
-    assert saturates("onednn") is not this_machine().has_vnni
-
-
-def test_an_unknown_engine_is_refused_with_those_that_are_supported() -> None:
-    with pytest.raises(QuantizationError, match=SUPPORTED[-1]), quantized_engine("abacus"):
-        pass
 
 
 def test_torch_is_silent_within_and_others_are_heard() -> None:

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import QuantizationError
-from tasks.quantize.export import OneDnnLstm, export, opened, replace_lstms
-from tasks.quantize.plain import ChannelsLast
+from tasks.quantize.coverage import ChannelsLast
+from tasks.quantize.export import OneDnnLstm, export
 from tests.tasks.quantize import networks
 
 AXES = {"steps": {0: "time", 1: "batch"}}
@@ -51,12 +51,6 @@ def test_the_lstm_in_its_place_gives_the_same_bits(keys: dict[str, bool | int], 
     assert torch.equal(c, expected_c)
 
 
-def test_an_lstm_with_projections_keeps_its_place() -> None:
-    model = nn.Sequential(nn.LSTM(4, 4), nn.LSTM(4, 4, proj_size=2))
-    replace_lstms(model)
-    assert [type(layer) for layer in model] == [OneDnnLstm, nn.LSTM]
-
-
 def test_open_axes_take_any_length_whatever_the_examples_have() -> None:
     torch.manual_seed(0)
     model = Recurrent(nn.LSTM(4, 6)).eval()
@@ -66,12 +60,6 @@ def test_open_axes_take_any_length_whatever_the_examples_have() -> None:
         steps = torch.randn(time, batch, 4)
         with torch.inference_mode():
             assert torch.allclose(exported(steps), model(steps), atol=1e-6)
-
-
-@pytest.mark.slow
-def test_axes_of_length_one_are_repeated_and_others_are_left() -> None:
-    examples = opened({"steps": torch.zeros(1, 3, 4), "h": torch.zeros(1, 1, 4)}, {**AXES, "h": {1: "batch"}})
-    assert {name: tuple(tensor.shape) for name, tensor in examples.items()} == {"steps": (2, 3, 4), "h": (1, 2, 4)}
 
 
 @pytest.mark.slow
@@ -89,12 +77,6 @@ def test_a_layer_that_would_be_unrolled_is_refused_by_name() -> None:
         QuantizationError, match=r"Recurrent: it would unroll its GRU over time\. Use the torchscript or"
     ):
         export(Recurrent(nn.GRU(4, 6)).eval(), {"steps": torch.randn(3, 2, 4)}, AXES)
-
-
-def test_control_flow_that_depends_on_values_is_refused_in_one_line() -> None:
-    with pytest.raises(QuantizationError, match=r"torch\.export cannot export DataDependent: ") as refused:
-        export(networks.DataDependent().eval(), {"images": torch.randn(2, 3, 8, 8)}, {"images": {0: "batch"}})
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.slow

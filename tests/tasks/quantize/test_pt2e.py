@@ -60,13 +60,6 @@ def test_excluded_modules_and_what_is_in_them_stay_float(source_of: MakeSource) 
         quantized(source, exclude=["nose"])
 
 
-@pytest.mark.slow
-def test_the_recipe_chooses_the_observer(source_of: MakeSource) -> None:
-    source = source_of()
-    found = [tuple(scales(quantized(source, activation_observer=name))) for name in pt2e._OBSERVERS]
-    assert len(set(found)) == 3
-
-
 @pytest.mark.parametrize(("saturates", "highest"), [(False, 255), (True, 127)])
 @pytest.mark.slow
 def test_activations_keep_a_bit_free_where_products_saturate(
@@ -75,12 +68,6 @@ def test_activations_keep_a_bit_free_where_products_saturate(
     monkeypatch.setattr(pt2e, "saturates", {"onednn": saturates}.get)
     nodes = [node for node in quantized(source_of()).model.graph.nodes if node.target is _quantize]
     assert {node.args[4] for node in nodes} == {highest}
-
-
-@pytest.mark.slow
-def test_a_layer_without_an_int8_kernel_is_told(source_of: MakeSource) -> None:
-    reasons = left_float(quantized(source_of("Upsampling")))
-    assert reasons == {"up": "Inductor has no int8 kernel for this ConvTranspose2d"}
 
 
 @pytest.mark.slow

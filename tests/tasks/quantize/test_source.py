@@ -25,16 +25,6 @@ def source_of(batches: Iterable[tuple[Tensor, ...]], folder: Path, progress: Pro
     return ModelSource("tiny", nn.Identity, {}, {}, NOTHING, {}, workspace, calibration=given)
 
 
-def test_calibration_runs_the_first_batches_and_reports_each(tmp_path: Path) -> None:
-    model, seen, progress = nn.Linear(2, 2), [], []
-    model.register_forward_hook(lambda *_: seen.append(1))
-    batches = ((torch.ones(3, 2),) for _ in range(5))
-    source = source_of(batches, tmp_path, lambda done, total, unit="": progress.append((done, total)))
-    calibrate(model, source, THREE)
-    assert len(seen) == 3
-    assert progress == [(1, 3), (2, 3), (3, 3)]
-
-
 def test_an_empty_calibration_set_is_refused(tmp_path: Path) -> None:
     with pytest.raises(QuantizationError, match=r'"tiny" has no calibration samples.*data.calibration'):
         calibrate(nn.Linear(2, 2), source_of((), tmp_path), THREE)

@@ -52,9 +52,3 @@ def test_a_value_that_a_runtime_does_not_name_is_refused_with_the_reason_filled_
     assert obstacle(spec("none"), bounds) == ""
     assert obstacle(spec("static", engine="qnnpack"), bounds) == 'not on "qnnpack"'
     assert obstacle(spec("dynamic", engine="qnnpack"), bounds) == 'not with method "dynamic"'
-
-
-def test_a_limit_without_values_refuses_every_spec_that_has_any() -> None:
-    bounds = (limit("weights", reason="floats only"),)
-    assert obstacle(spec("cast"), bounds) == ""
-    assert obstacle(spec("dynamic"), bounds) == "floats only"

@@ -17,17 +17,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._inductor.exc import InvalidCxxCompiler
 
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
-from storage.errors import UnavailableError
 from tasks.extensions import RUNTIMES
 from tasks.job import Job
 from tasks.machine import this_machine
 from tasks.quantize.engine import BFLOAT16
 from tasks.refs import CandidateRef
-from tasks.runtimes import aot_target
+from tasks.runtimes import aot_compile
 from tasks.runtimes.aot_checker import open_model
 from tasks.runtimes.base import CandidateFiles
 from tasks.workload import Workload
@@ -73,9 +71,9 @@ def package(candidate: CandidateRef, store: ArtifactStore) -> Path:
 @pytest.fixture
 def forgotten() -> Iterator[None]:
     """What was found out about the compiler counts neither before the test nor after it."""
-    aot_target.target.cache_clear()
+    aot_compile.target.cache_clear()
     yield
-    aot_target.target.cache_clear()
+    aot_compile.target.cache_clear()
 
 
 def test_every_layer_is_int8_in_the_graph_and_in_the_machine_code(candidate: CandidateRef, package: Path) -> None:
@@ -160,46 +158,16 @@ def test_a_lstm_takes_any_number_of_steps_and_columns(words: MakeJob, store: Art
             assert torch.allclose(one, other, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("keys", "reason"),
-    [
-        ({"method": "none", "onednn": False}, "cannot switch oneDNN off"),
-        ({"method": "dynamic"}, 'does not support the "dynamic" method'),
-        ({"method": "qat", "weights": "per-tensor"}, "need per-channel weights"),
-        ({"method": "static", "weights": "per-tensor"}, "need per-channel weights"),
-        ({"method": "static", "engine": "qnnpack"}, 'not from the "qnnpack" engine'),
-    ],
-    ids=str,
-)
-def test_what_it_cannot_do_is_refused_with_the_file(images: MakeJob, keys: dict[str, Any], reason: str) -> None:
-    document = images().workload.model_dump(mode="json")
-    document["recipe"].append({"name": "tried", "runtimes": [RUNTIME], **keys})
-    with pytest.raises(ValueError, match=reason):
-        Workload.model_validate(document)
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_without_a_compiler_it_is_told_what_to_install(
-    static: Job[Workload], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def find_none() -> str:
-        raise InvalidCxxCompiler
-
-    monkeypatch.setattr(aot_target, "get_cpp_compiler", find_none)
-    with pytest.raises(UnavailableError, match=r"needs a C\+\+ compiler.*apt install g\+\+"):
-        pipeline.build(static, "tried", RUNTIME, store)
-
-
 @pytest.mark.usefixtures("forgotten")
 def test_int8_with_all_bits_needs_vnni_whatever_it_is_compiled_for(
     static: Job[Workload], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
     floats, int8 = (static.workload.recipe_named(name) for name in ("float", "tried"))
-    processor = aot_target.processor()
+    processor = aot_compile.processor()
     for more, expected in ((set(), []), ({"avx_vnni"}, ["avx_vnni"]), ({"avx_vnni", "avx512_vnni"}, ["avx512_vnni"])):
         words = processor - {"avx_vnni", "avx512_vnni"} | more
-        monkeypatch.setattr(aot_target, "processor", lambda words=words: words)
+        monkeypatch.setattr(aot_compile, "processor", lambda words=words: words)
         assert RUNTIMES[RUNTIME].required_instructions(floats) == ["avx2", "fma", "f16c"]
         assert RUNTIMES[RUNTIME].required_instructions(int8) == ["avx2", "fma", "f16c", *expected]
 

@@ -1,4 +1,4 @@
-"""What torch's runtimes have in common."""
+"""What runtimes have in common."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
+from tasks.domains.language_model import WordLanguageModelSpec
+from tasks.domains.language_model.stream import segment_losses
 from tasks.extensions import RUNTIMES
-from tasks.outputs import distance, tensors_of
+from tasks.outputs import distance, intra_op_threads, tensors_of
 from tasks.runtimes.base import CandidateFiles
-from tasks.workload.recipe import Recipe
 from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob
-
-pytestmark = pytest.mark.skipif(
-    "qnnpack" not in torch.backends.quantized.supported_engines, reason="this torch has no QNNPACK"
-)
 
 RECIPES: dict[str, dict[str, Any]] = {
     "static": {"method": "static", "calibration_batches": 1, "calibration_batch_size": 8},
@@ -43,9 +40,16 @@ def test_the_reference_of_a_torch_module_computes_what_it_does(
     assert distance(found, expected) < 0.02
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_dynamic_candidates_of_every_runtime_are_evaluated_row_by_row(runtime: str) -> None:
-    # OpenVINO 2026.4.1 computes eight rows with other kernels than one, although only the weights are int8.
-    recipes = [Recipe.model_validate({"name": "tried", "method": method}) for method in ("dynamic", "static")]
-    found = [RUNTIMES[runtime].couples_rows(recipe) for recipe in recipes]
-    assert found == [True, False]
+@pytest.mark.parametrize("runtime", list(RUNTIMES))
+@pytest.mark.slow
+def test_several_lanes_of_a_stream_equal_one(words: MakeJob, store: ArtifactStore, runtime: str) -> None:
+    job = words({"name": "lanes", "method": "none", "runtimes": [runtime]})
+    model = pipeline.opened(pipeline.build(job, "lanes", runtime, store), store)
+    spec = job.workload.model
+    assert isinstance(spec, WordLanguageModelSpec)
+    stream = torch.arange(3000, dtype=torch.int32) ** 2 % job.dataset.vocabulary
+    losses = []
+    for threads in (1, 4):
+        with torch.inference_mode(), intra_op_threads(threads), model.scope():
+            losses.append(segment_losses(model.call, stream, spec, 16, 8, columns=4, rows=16))
+    assert torch.equal(*losses)

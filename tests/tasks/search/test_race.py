@@ -189,16 +189,6 @@ def test_a_failed_trial_that_is_slower_than_the_best_is_repaired_after_all_other
     assert kinds.index(("Build", (3,))) < kinds.index(("Rank", (1,)))
 
 
-def test_the_fastest_failed_trial_of_a_batch_is_repaired_before_the_next_batch() -> None:
-    world = _world((2.0, 1.5), (2.0, 2.0), (0.5, 1.0), (0.5, 1.0))
-    race, requests = race_of(world, batch=2, variants=lambda trial: []), []
-    while (request := ask(race)) and not isinstance(request, Rank):
-        requests.append(request)
-        world.answer(race, request)
-    assert request == Rank(numbers=(2,))
-    assert {number for one in requests for number in one.numbers} == {1, 2}
-
-
 def test_size_needs_no_timing_unless_the_gate_requires_speed() -> None:
     for slowest, timed in ((None, set()), (1.2, {"Time"})):
         world = _world((0, 1), (0, 2))
@@ -237,23 +227,17 @@ def test_to_ask_what_is_undecided_starts_nothing(world: World, objective: Object
     assert bool(race.undecided()) == (request is not None)
 
 
-def test_a_trial_whose_repair_was_set_aside_is_undecided() -> None:
+@pytest.mark.parametrize("can_rank", [True, False])
+def test_a_repair_ends_when_its_ranking_fails_or_is_set_aside(can_rank: bool) -> None:
     world = _world((2.0, 1.0))
     race = race_of(world, variants=lambda trial: [])
     while not isinstance(request := ask(race), Rank):
         assert request
         world.answer(race, request)
-    race.set_aside(request.numbers)
+    if can_rank:
+        race.set_aside(request.numbers)
+    else:
+        race.tell(1, Found(failed="rank: no graph"))
     assert ask(race) is None
-    assert [trial.name for trial in race.undecided()] == [f"r1/{RUNTIME}"]
-
-
-def test_layers_that_cannot_be_ranked_end_the_repair() -> None:
-    world = _world((2.0, 1.0))
-    race = race_of(world, variants=lambda trial: [])
-    while not isinstance(request := ask(race), Rank):
-        assert request
-        world.answer(race, request)
-    race.tell(1, Found(failed="rank: no graph"))
-    assert ask(race) is None
-    assert race.board.trials[0].reason.endswith("allowed; rank: no graph")
+    assert [trial.name for trial in race.undecided()] == [f"r1/{RUNTIME}"] * can_rank
+    assert race.board.trials[0].reason.endswith("allowed; rank: no graph") is not can_rank

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tasks.extensions import METHODS, RUNTIMES
 from tasks.machine import Machine
-from tasks.search.space import adopt, kept_float, space, variants
-from tasks.search.trial import RankedLayer, Trial
+from tasks.quantize.spec import excluding, renamed
+from tasks.search.space import adopt, space, variants, without_too_large
+from tasks.search.trial import Trial
 from tasks.workload import Workload
 from tasks.workload.recipe import Recipe
 from tests.tasks.quantize.conftest import IMAGES
@@ -109,12 +110,6 @@ def test_training_and_undeployable_runtimes_are_tried_only_on_request() -> None:
     assert tried(asked) == ["float/torchscript", "mine/torchscript", "qat/eager", "qat-onednn/eager"]
 
 
-def test_written_recipes_that_cannot_be_deployed_are_dropped_with_the_reason() -> None:
-    recipes = [{**WRITTEN[0], "runtimes": ["eager"]}, {**WRITTEN[1], "runtimes": ["eager", "torchscript"]}]
-    last = space(searched(recipes), CONVOLUTIONAL, MACHINE)[-1]
-    assert (last.name, last.outcome, last.reason) == ("mine/eager", "dropped", "eager candidates are never deployed")
-
-
 def test_a_name_that_the_file_uses_for_other_settings_is_not_used_twice() -> None:
     recipes = [*WRITTEN, {"name": "static", "method": "static", "calibration_batches": 2, "runtimes": ["openvino"]}]
     workload = searched(recipes)
@@ -135,26 +130,22 @@ def test_variants_differ_in_observer_and_granularity_only_as_far_as_the_runtime_
     assert variants(workload, trials["float/openvino"]) == []
 
 
-def layers(*types: str) -> list[RankedLayer]:
-    return [RankedLayer(module=f"m{n}", type=kind, sqnr_db=20, time_share=0.1) for n, kind in enumerate(types)]
-
-
 def test_recipes_with_layers_in_float_are_named_by_what_they_exclude() -> None:
     recipe = searched().recipe_named("mine")
-    one, two = (kept_float(recipe, layers("Linear", "Linear", "Linear"), count) for count in (1, 2))
+    linear = dict.fromkeys(("m0", "m1", "m2"), "Linear")
+    one, two = (renamed(excluding(recipe, linear, count), "mine") for count in (1, 2))
     assert (one.exclude, two.exclude) == (("m0",), ("m0", "m1"))
     assert one.name.startswith("mine-float1-")
     assert two.name.startswith("mine-float2-")
-    other = kept_float(recipe, layers("Linear", "Linear")[1:], 1)
-    assert other.name != one.name
-    long = kept_float(recipe.model_copy(update={"name": "a" * 63}), layers("Linear", "Linear"), 1)
+    assert renamed(excluding(recipe, {"m1": "Linear"}, 1), "mine").name != one.name
+    long = renamed(one, "a" * 63)
     assert Recipe.model_validate(long.model_dump()) == long
 
 
 @pytest.mark.parametrize(("kinds", "bits"), [(("Embedding", "Linear"), None), (("Embedding", "Embedding"), 8)])
 def test_without_a_quantized_embedding_the_bit_width_is_left_out(kinds: tuple[str, ...], bits: int | None) -> None:
     recipe = Recipe.model_validate({"name": "a", "method": "dynamic", "embedding_bits": 8})
-    assert kept_float(recipe, layers(*kinds), 1).model_dump()["embedding_bits"] == bits
+    assert excluding(recipe, dict(zip("ab", kinds, strict=True)), 1).model_dump()["embedding_bits"] == bits
 
 
 def test_finalists_join_the_workload_and_leave_the_written_recipes_as_they_are() -> None:
@@ -168,3 +159,18 @@ def test_finalists_join_the_workload_and_leave_the_written_recipes_as_they_are()
         ("static", ("openvino", "onnxruntime")),
     ]
     assert Workload.model_validate(adopted.model_dump(by_alias=False)).candidates() == adopted.candidates()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "max_bytes", "outcome"),
+    [
+        ({"method": "none"}, 89, "dropped"), ({"method": "none"}, 91, "open"), ({"method": "cast"}, 44, "dropped"),
+        ({"method": "cast"}, 46, "open"), ({"method": "dynamic"}, 1, "open"),
+    ],
+)  # fmt: skip
+def test_a_recipe_whose_weights_exceed_the_bound_is_dropped(
+    recipe: dict[str, str], max_bytes: float, outcome: str
+) -> None:
+    trial = Trial(number=1, recipe=Recipe.model_validate({"name": "r", **recipe}), runtime="openvino", origin="space")
+    (found,) = without_too_large([trial], 100, max_bytes)
+    assert (found.outcome, bool(found.reason)) == (outcome, outcome == "dropped")

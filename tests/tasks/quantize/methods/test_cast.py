@@ -1,21 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 
-from storage.artifacts import ArtifactStore
 from storage.errors import UnavailableError
-from tasks.extensions import RUNTIMES
 from tasks.machine import this_machine
 from tasks.quantize import engine
 from tasks.quantize.methods import Cast, CastRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
-from tasks.workload import Workload
-from tests.tasks.quantize.conftest import IMAGES
 
 needs_bfloat16 = pytest.mark.skipif(
     not set(engine.BFLOAT16) & set(this_machine().isa), reason="this processor has no instructions for bfloat16"
@@ -41,10 +36,6 @@ def test_inputs_and_outputs_stay_float32_and_close_to_the_float_models(
     assert 0 < (found - expected).abs().max() < spec_of(recipe).tolerance * (expected.max() - expected.min())
 
 
-def store_in(folder: Path) -> ArtifactStore:
-    return ArtifactStore(folder / "store")
-
-
 @pytest.mark.slow
 def test_a_processor_without_the_instructions_is_told_so(
     source_of: Callable[..., ModelSource], monkeypatch: pytest.MonkeyPatch
@@ -54,10 +45,3 @@ def test_a_processor_without_the_instructions_is_told_so(
     source = source_of()
     with pytest.raises(UnavailableError, match=r"needs a processor with amx_bf16 or avx512_bf16"):
         Cast().converter().convert(source.float_model(), spec_of(RECIPE), source)
-
-
-@pytest.mark.slow
-def test_no_quantized_engine_is_recorded_for_it() -> None:
-    recipe = {"name": "bf16", "method": "cast", "runtimes": ["torchscript"]}
-    workload = Workload.model_validate(IMAGES | {"recipe": [*IMAGES["recipe"], recipe]})  # type: ignore[misc]
-    assert RUNTIMES["torchscript"].engine(workload.recipe_named("bf16")) is None

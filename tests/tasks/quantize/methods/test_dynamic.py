@@ -55,13 +55,6 @@ def test_a_recipe_that_quantizes_nothing_is_refused(model: nn.Module, convert: C
         convert(model)
 
 
-def test_recurrent_layers_without_a_kernel_stay_float_and_say_so(convert: Convert) -> None:
-    model = nn.Sequential(nn.LSTM(2, 4, proj_size=2), nn.Linear(2, 2))
-    found = reasons(convert(model))
-    assert list(found) == ["0"]
-    assert "projections" in found["0"]
-
-
 def test_gru_is_quantized_where_the_recipe_names_it(convert: Convert) -> None:
     converted = convert(nn.Sequential(nn.GRU(2, 4)), modules=("GRU",))
     assert converted.coverage[0].quantized

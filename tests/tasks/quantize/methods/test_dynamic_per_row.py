@@ -8,18 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
-from tasks.job import Job
 from tasks.quantize.base import Converted
 from tasks.quantize.int8_modules import MOST_FEATURES, Int8Embedding, Int8Linear, Int8Lstm
 from tasks.quantize.methods import DynamicPerRow, DynamicPerRowRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
-from tasks.runtimes.base import CandidateFiles
 from tasks.workload import Workload
 from tests.tasks.pipeline import build, example_inputs, job_of, opened
 from tests.tasks.quantize.words import WORDS, call, same, words_workload
@@ -76,46 +73,17 @@ def test_what_has_no_kernel_stays_float_and_says_so(module: nn.Module, why: str,
     assert converted.model[0] is module
 
 
-def test_torchscript_is_refused_with_the_workload() -> None:
-    with pytest.raises(ValidationError, match=r"is not compatible with runtime.*library of operators"):
-        DynamicPerRowRecipe(name="rows", method="dynamic-per-row", runtimes=("torchscript",))
-
-
-RECIPES = {
-    "rows": {"method": "dynamic-per-row"},
-    "rows-embedding8": {"method": "dynamic-per-row", "embedding_bits": 8},
-}
-
-
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory, images_store: ArtifactStore) -> Job[Workload]:
-    workload = words_workload(tmp_path_factory.mktemp("words"))
-    recipes = [{"name": name, **spec} for name, spec in RECIPES.items()]
-    document = WORDS | workload.model_dump(mode="json", include={"data", "checkpoint"})
-    baseline = {"name": "float", "method": "none"}
-    return job_of(Workload.model_validate(document | {"recipe": [baseline, *recipes]}), images_store)
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.slow
-def test_a_candidate_goes_through_the_store(recipe: str, job: Job[Workload], images_store: ArtifactStore) -> None:
-    candidate = build(job, recipe, "eager", images_store)
-    again = build(job, recipe, "eager", images_store)
-    assert again == candidate
+def test_a_candidate_goes_through_the_store(tmp_path: Path, images_store: ArtifactStore) -> None:
+    document = WORDS | words_workload(tmp_path).model_dump(mode="json", include={"data", "checkpoint"})
+    recipes = [{"name": "float", "method": "none"}, {"name": "rows", "method": "dynamic-per-row", "embedding_bits": 8}]
+    job = job_of(Workload.model_validate(document | {"recipe": recipes}), images_store)
     inputs = example_inputs(job.workload, job.dataset, images_store)
     exact, outputs = (
-        call(opened(each, images_store), inputs) for each in (build(job, "float", "eager", images_store), candidate)
+        call(opened(build(job, name, "eager", images_store), images_store), inputs) for name in ("float", "rows")
     )
-    assert same(outputs, call(opened(again, images_store), inputs))
+    candidate = build(job, "rows", "eager", images_store)
+    assert same(outputs, call(opened(candidate, images_store), inputs))
     assert not torch.equal(outputs[0], exact[0])
     torch.testing.assert_close(outputs[0], exact[0], rtol=0, atol=0.02)
-    quantized = {row.module for row in candidate.coverage if row.quantized}
-    assert quantized == {"rnn", "decoder"} | ({"encoder"} if recipe == "rows-embedding8" else set())
-
-
-def test_the_library_lies_beside_the_converted_module(
-    job: Job[Workload], images_store: ArtifactStore, operators_loaded: Path
-) -> None:
-    files = CandidateFiles.find(build(job, "rows", "eager", images_store), images_store)
-    copied = files.shared["converted"] / operators_loaded.name
-    assert copied.read_bytes() == operators_loaded.read_bytes()
+    assert {row.module for row in candidate.coverage if row.quantized} == {"encoder", "rnn", "decoder"}

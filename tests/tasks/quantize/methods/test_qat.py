@@ -1,21 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
-from pydantic import ValidationError
+from torch import nn
 
-from storage.errors import QuantizationError
-from tasks.quantize import fine_tune
-from tasks.quantize.graph.convert import convert
-from tasks.quantize.graph.prepare import Prepared, prepare
+from tasks.quantize.converted import flatten_state, load_flat_state
 from tasks.quantize.methods import Qat, QatRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, spec_of
-from tasks.quantize.state import flatten_state, load_flat_state
+from tasks.quantize.trained import _to_training
 from tests.tasks.quantize import networks
 
 Sources = Callable[..., ModelSource]
@@ -59,48 +55,12 @@ def test_training_changes_weights_and_leaves_no_work_behind(source_of: Sources, 
     assert not work_of(source)
 
 
-@pytest.mark.slow
-def test_excluded_modules_stay_float_through_training(source_of: Sources, engine: str) -> None:
-    source = source_of()
-    converted = Qat().converter().convert(source.float_model(), recipe(epochs=1, exclude=("m0",)), source)
-    assert {row.module for row in converted.coverage if not row.quantized} == {"m0", "m1"}
-
-
-def test_frozen_observers_and_statistics_do_not_move(source_of: Sources, engine: str) -> None:
-    source, chosen = source_of(), recipe(epochs=1, freeze_observers_after=0, freeze_batch_norm_after=0)
-    model, examples = source.float_model(), source.example_inputs
-    statistics = model.get_submodule("m1").running_mean.clone()
-    prepared = prepare(model, chosen, examples)
-    state = fine_tune.fine_tuned(prepared.observing, chosen, source).state_dict()
-    assert torch.equal(
-        next(tensor for name, tensor in state.items() if name.endswith("m0.bn.running_mean")), statistics
-    )
-    assert next(tensor for name, tensor in state.items() if name.endswith("max_val")).isfinite().all()
-
-
-def test_a_loss_that_is_not_finite_is_refused(source_of: Sources, engine: str) -> None:
-    source = source_of()
-    with pytest.raises(QuantizationError, match=r"diverged|NaN or infinity"):
-        Qat().converter().convert(source.float_model(), recipe(epochs=3, learning_rate=1e30), source)
-    assert not work_of(source)
-
-
-def test_equal_trainings_side_by_side_give_equal_models(source_of: Sources, engine: str) -> None:
-    source, chosen = source_of(), recipe(seed=8)
-    examples = source.example_inputs
-
-    def trained(prepared: Prepared) -> None:
-        fine_tune.fine_tuned(prepared.observing, chosen, source)
-
-    prepared = [prepare(source.float_model(), chosen, examples) for _ in range(3)]
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(trained, prepared))
-    first, *others = (convert(each.graph)(*examples.values()) for each in prepared)
-    assert all(torch.equal(first, other) for other in others)
-    assert not work_of(source)
-
-
-@pytest.mark.slow
-def test_batches_of_one_are_refused() -> None:
-    with pytest.raises(ValidationError, match="greater than or equal to 2"):
-        recipe(batch_size=1)
+def test_frozen_ranges_and_statistics_do_not_move() -> None:
+    training = recipe(epochs=2).training
+    assert training is not None
+    model = nn.Sequential(nn.BatchNorm1d(4))
+    for epoch, moves in ((0, True), (1, False)):
+        before = model[0].running_mean.clone()
+        _to_training(model, training, epoch)
+        model(torch.rand(8, 4) + 1)
+        assert torch.equal(model[0].running_mean, before) is not moves

@@ -1,16 +1,73 @@
-// The LSTM with all layers and all steps.
+// The two layers.
 //
-// One product computes a layer's input part for many steps, and reads the weights once. Only the recurrent product is
-// computed step by step, with weights in the L2 cache. A hidden state is quantized only once, for the next step and for
-// the next layer.
-#include <cstdint>
+// For an LSTM, one product computes a layer's input part for many steps, and reads the weights once. Only the recurrent
+// product is computed step by step, with weights in the L2 cache. A hidden state is quantized only once, for the next
+// step and for the next layer.
+#include "layers.h"
+
+#include <ATen/Parallel.h>
+
 #include <cstring>
 
-#include "kernels.h"
-#include "layers.h"
-#include "parallel.h"
-
 namespace nightquant {
+namespace {
+
+// With fewer multiply-adds, dispatching work to another thread costs more than it saves.
+constexpr int64_t kWork = 1 << 20;
+
+inline int64_t grain_of(int64_t work_of_one) {
+  const int64_t grain = kWork / (work_of_one > 0 ? work_of_one : 1);
+  return grain > 0 ? grain : 1;
+}
+
+// The sums of this many rows and blocks (16 KiB) stay in the L1 cache until they are converted to floats.
+constexpr int64_t kRows = 32, kBlocks = 8;
+
+}  // namespace
+
+void project(const Kernels& kernels, const QuantizedRows& x, const Weights& weights, int64_t width, float* y,
+             int64_t stride) {
+  const int64_t group_work = kBlocks * kBlock * x.padded * x.count;
+  at::parallel_for(0, round_up(weights.blocks, kBlocks) / kBlocks, grain_of(group_work), [&](int64_t begin, int64_t end) {
+    alignas(64) int32_t sums[kRows * kBlocks * kBlock];
+    // Loop over rows inside blocks, so that the weights, which are large, are read from memory only once.
+    for (int64_t group = begin; group < end; ++group) {
+      const int64_t block = group * kBlocks;
+      const int64_t blocks = weights.blocks - block < kBlocks ? weights.blocks - block : kBlocks;
+      const int64_t first = block * kBlock;
+      const int64_t columns = width - first < blocks * kBlock ? width - first : blocks * kBlock;
+      for (int64_t row = 0; row < x.count; row += kRows) {
+        const int64_t rows = x.count - row < kRows ? x.count - row : kRows;
+        kernels.product(x.values + row * x.padded, rows, x.padded, weights.values + first * x.padded, blocks, sums,
+                        kBlocks * kBlock);
+        for (int64_t r = 0; r < rows; ++r) {
+          kernels.finish(sums + r * kBlocks * kBlock, x.rows[row + r], weights.scale + first, weights.bias + first,
+                         columns, y + (row + r) * stride + first);
+        }
+      }
+    }
+  });
+}
+
+int64_t LinearShape::packed_bytes() const { return blocks() * kBlock * (padded() + 2 * int64_t{sizeof(float)}); }
+
+int64_t LinearShape::scratch_bytes() const { return rows * (padded() + int64_t{sizeof(Row)}); }
+
+void linear(const Kernels& kernels, const LinearShape& shape, const float* x, const uint8_t* packed, uint8_t* scratch,
+            float* y) {
+  const int64_t padded = shape.padded(), channels = shape.blocks() * kBlock;
+  int8_t* const values = reinterpret_cast<int8_t*>(scratch);
+  Row* const rows = reinterpret_cast<Row*>(scratch + shape.rows * padded);
+  at::parallel_for(0, shape.rows, grain_of(4 * padded), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      rows[r] = kernels.quantize(x + r * shape.in_features, shape.in_features, padded, values + r * padded);
+    }
+  });
+  const float* const scale = reinterpret_cast<const float*>(packed + channels * padded);
+  const Weights weights = {packed, scale, scale + channels, shape.blocks()};
+  project(kernels, {values, rows, shape.rows, padded}, weights, shape.out_features, y, shape.out_features);
+}
+
 namespace {
 
 // The input products of this many rows fit into the L2 cache together with a layer's weights.
@@ -88,7 +145,7 @@ Layer layer_at(const LstmShape& shape, int64_t layer, const uint8_t*& next) {
 
 void quantize(const Kernels& kernels, const float* x, int64_t stride, int64_t count, int64_t width, int64_t padded,
               Rows to) {
-  parallel(count, grain_of(4 * padded), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, count, grain_of(4 * padded), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       to.rows[r] = kernels.quantize(x + r * stride, width, padded, to.values + r * padded);
     }
@@ -101,7 +158,7 @@ void step(const Kernels& kernels, const LstmShape& shape, const Weights& weights
   const int64_t units = shape.units(), padded = shape.padded(1), gates = kGates * kBlock;
   // The sums of 64 times 64 gates (16 KiB) stay in the L1 cache until the cells have used them.
   constexpr int64_t kBatch = 16, kPieces = 64;
-  parallel(units / kBlock, grain_of(gates * padded * shape.batch), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, units / kBlock, grain_of(gates * padded * shape.batch), [&](int64_t begin, int64_t end) {
     alignas(64) int32_t sums[kPieces * kGates * kBlock];
     for (int64_t first = 0; first < shape.batch; first += kBatch) {
       const int64_t rows = shape.batch - first < kBatch ? shape.batch - first : kBatch;
