@@ -1,15 +1,20 @@
-"""Comparison with earlier nights: regressions, missing workloads and nights, and flow runs that died."""
+"""Comparison with earlier nights, the alert about the findings, and the states of flow runs that died."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 import httpx
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.blocks.abstract import NotificationBlock
+from prefect.blocks.core import Block
+from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     FlowFilter,
@@ -21,8 +26,11 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.states import Cancelled, Completed, Crashed, Failed
+from pydantic import ValidationError
 
-from flows.execution.signals import attempt, reason
+from flows.execution.signals import attempt, interruption_behind, reason
+from flows.settings import Settings
+from storage.errors import ConfigurationError
 from storage.holder import HeldStore
 from storage.results.query import open_fresh, rows_of
 from storage.results.regressions import NightComparison, compare_night
@@ -30,7 +38,7 @@ from storage.results.regressions import NightComparison, compare_night
 if TYPE_CHECKING:  # DuckDB's bindings report a leak if a module still refers to their classes at exit
     from duckdb import DuckDBPyConnection
 
-
+EVENT = "nightquant.regression"
 # A flow run that was retried has several rows.
 _ENDED = """
 select prefect_flow_run_id as id, arg_max(status, finished_at) as status, arg_max(message, finished_at) as message
@@ -158,3 +166,116 @@ def _absences(results: DuckDBPyConnection, night: date, is_everything: bool) -> 
         first, last = before[0] + timedelta(days=1), night - timedelta(days=1)
         if missed > 0:
             yield f"no run on {first}" if missed == 1 else f"no run on {missed} nights, {first} to {last}"
+
+
+def raise_alarm(findings: Findings, settings: Settings) -> tuple[str, dict[str, str]]:
+    """Report findings within the flow; return a one-line summary, and the reasons of the notifications that failed."""
+    comparison, message = findings.comparison, summary_line(findings)
+    bad = [finding for finding in comparison.findings if finding.is_bad]
+    failed = _notify(settings, message, findings) if bad or findings.absences or findings.troubles else {}
+    # Omit `troubles`, because the run's message already lists the failed checks.
+    parts = [summary_line(replace(findings, troubles={}))]
+    if comparison.findings or findings.absences:
+        try:
+            create_markdown_artifact(_markdown(findings), key="regressions", description=message[:1000])
+        except (httpx.HTTPError, PrefectException) as error:
+            parts.append(f"no artifact in Prefect's UI: {type(error).__name__}")
+    return "; ".join(parts), failed
+
+
+def summary_line(findings: Findings) -> str:
+    """Describe findings in one line: name each regression, and count the other findings."""
+    comparison = findings.comparison
+    bad = [finding.describe() for finding in comparison.findings if finding.is_bad]
+    unknown = len(comparison.incomparable)
+    parts = [f"{len(bad)} regression{'s' if len(bad) > 1 else ''}: {', '.join(bad)}"] if bad else []
+    if not bad and not comparison.compared:
+        parts = ["not comparable with earlier nights"]
+    else:
+        parts += [] if bad else ["no regression"]
+        parts += [f"{unknown} of {unknown + len(comparison.compared)} numbers not comparable"] if unknown else []
+    for kind in ("improved", "appeared"):
+        count = sum(finding.kind == kind for finding in comparison.findings)
+        parts += [f"{count} {kind}"] if count else []
+    return "; ".join([*parts, *findings.absences, *findings.lines()])
+
+
+def link_report(report: str) -> None:
+    """Add a link to the report to the current flow run."""
+    try:
+        create_link_artifact(report, link_text=report, key="report", description="The night's report, one HTML file")
+    except (httpx.HTTPError, PrefectException) as error:
+        # nightquant reports an unreachable server at the end of the run.
+        logging.getLogger(__name__).warning("no link to the report in Prefect's UI: %s", error)
+
+
+def _markdown(findings: Findings) -> str:
+    changes = findings.comparison.findings
+    sections = {
+        "Regressions": [finding.describe() for finding in changes if finding.is_bad],
+        "Missing": findings.absences,
+        "Not checked": findings.lines(),
+        "Improvements without an explanation": [change.describe() for change in changes if change.kind == "improved"],
+        "New candidates": [change.describe() for change in changes if change.kind == "appeared"],
+    }
+    parts = ["# Tonight compared with earlier nights\n"]
+    for title, lines in sections.items():
+        if lines:
+            parts += [f"## {title}\n", *(f"- {line}" for line in lines), ""]
+    return "\n".join(parts)
+
+
+def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, str]:
+    """Call the configured webhook and notification block, and return the reason for each failure."""
+    bad = [finding for finding in findings.comparison.findings if finding.is_bad]
+    regressions = [asdict(finding) | {"since": finding.since and finding.since.isoformat()} for finding in bad]
+    payload = {"event": EVENT, "message": message, "regressions": regressions}
+    payload |= {"absences": list(findings.absences), "troubles": findings.lines()}
+    slug, url = settings.notification_block, settings.webhook_url
+    calls: dict[str, Callable[[], object]] = {}
+    # The webhook comes first because it does not need Prefect's server.
+    if url.get_secret_value():
+        calls["webhook"] = lambda: _post(Webhook(url=url), payload)
+    if slug:
+        calls[f"notification block {slug}"] = lambda: _call_block(slug, _markdown(findings), message, payload)
+    failed = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except httpx.HTTPStatusError as error:
+            failed[name] = f"answered {error.response.status_code}"
+        except ConfigurationError as error:
+            failed[name] = reason(error)
+        except Exception as error:
+            if interruption_behind(error) is not None:
+                raise
+            failed[name] = type(error).__name__  # the error's text may contain the URL, which is a secret
+    return failed
+
+
+def _call_block(slug: str, body: str, subject: str, payload: Mapping[str, object]) -> None:
+    try:
+        block = cast(Block, Block.load(slug))  # outside an event loop, `Block.load` is synchronous
+    except ValidationError as error:
+        wrong = f'The block "{slug}" cannot be loaded: {error.error_count()} of its values are invalid'
+        raise ConfigurationError(wrong) from error
+    except ValueError as error:
+        raise ConfigurationError(
+            f'Prefect\'s server has no block "{slug}".',
+            hint="Set NIGHTQUANT_NOTIFICATION_BLOCK to an existing block, written as TYPE/NAME. To list the blocks, "
+            "run: prefect block ls",
+        ) from error
+    if isinstance(block, NotificationBlock):
+        block.notify(body, subject)  # type: ignore[unused-coroutine]
+    elif isinstance(block, Webhook):
+        _post(block, payload)
+    else:
+        raise ConfigurationError(
+            f'The block "{slug}" is neither a notification block nor a webhook block.',
+            hint="Set NIGHTQUANT_NOTIFICATION_BLOCK to a block of either type.",
+        )
+
+
+def _post(webhook: Webhook, payload: Mapping[str, object]) -> None:
+    response = asyncio.run(webhook.call(dict(payload)))
+    response.raise_for_status()

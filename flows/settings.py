@@ -44,9 +44,6 @@ class Settings(BaseSettings):
         description="pause before the first retry after a network or server failure, in seconds; "
         "the pause grows with each retry",
     )
-    server_startup_timeout_s: PositiveFloat = Field(
-        default=300.0, description="maximum time to wait for the command's own Prefect server to start, in seconds"
-    )
     dask_address: str = Field(
         default="", description="address of the Dask scheduler; if empty, the run starts a local cluster"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,7 +17,6 @@ from prefect.context import TaskRunContext
 from prefect.logging import get_run_logger
 
 from flows.execution.context import current_execution, note
-from flows.execution.task_runners import require_fingerprint
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import MeasurementError, NightquantError
@@ -31,6 +31,7 @@ from tasks.bundle.manifest import Provenance
 from tasks.bundle.package import BundleRef
 from tasks.bundle.package import package as package_candidate
 from tasks.job import Job, Workspace
+from tasks.machine import fingerprint as this_fingerprint
 from tasks.refs import CandidateRef, DatasetRef
 from tasks.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity, RunInfo
 from tasks.search.trial import RankedLayer, Timed
@@ -88,6 +89,15 @@ def _run(stage: Callable[[Workspace, *Ts], R], store: str, *args: *Ts, deadline:
     execution = current_execution()
     limit_s = min(execution.settings.stage_timeout_s, _left_s(deadline))
     return execution.run(stage, _label(), limit_s, store, *args)
+
+
+def _require(fingerprint: str) -> None:
+    """Raise `MeasurementError` if this host's fingerprint is not the one that is set."""
+    if fingerprint not in ("", own := this_fingerprint()):
+        raise MeasurementError(
+            f"{_label()}: this host ({platform.node()}) has the fingerprint {own}, not {fingerprint}.",
+            hint="Run the workers on matching hosts only, or clear NIGHTQUANT_FINGERPRINT to allow any host.",
+        )
 
 
 def _left_s(deadline: float) -> float:
@@ -151,7 +161,7 @@ def benchmark(
     job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
 ) -> BenchmarkResult:
     """Time the baseline and candidates in interleaved rounds, which run in new processes."""
-    require_fingerprint(fingerprint)
+    _require(fingerprint)
     execution = current_execution()
     # The benchmark itself enforces the time limit, which excludes the time spent waiting for another benchmark.
     limit_s = execution.settings.stage_timeout_s
@@ -163,7 +173,7 @@ def fastest_float(
     job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
 ) -> tuple[str, str]:
     """Time the float candidates in two launches; return the fastest, and the reason for the choice."""
-    require_fingerprint(fingerprint)
+    _require(fingerprint)
     return _run(stages.fastest_float, store, job, candidates, profile)
 
 
@@ -183,7 +193,7 @@ def time_trials(
     deadline: float,
 ) -> Timed:
     """Time a search's trials and the baseline in two launches."""
-    require_fingerprint(fingerprint)
+    _require(fingerprint)
     execution = current_execution()
     # The measurement itself enforces the time limit, which excludes the time spent waiting for another benchmark.
     limit_s = execution.settings.stage_timeout_s

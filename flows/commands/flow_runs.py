@@ -59,9 +59,7 @@ def outcome_of(expected: type[T], flow: str, request: Frozen, settings: Settings
     """Run a flow (``module:name``), and return the flow's result."""
     with reporter_for(console) as reporter:
         reporter.started(_SERVER)
-        with prefect_api(
-            settings.server_startup_timeout_s, reporter.noted, meanwhile=partial(resolve_name, flow)
-        ) as server_s:
+        with prefect_api(meanwhile=partial(resolve_name, flow)) as server_s:
             reporter.finished(_SERVER, server_s)
             # Import the flow only after the server's URL is set, because Prefect reads its settings on import.
             run_flow: Callable[..., State[Any]] = resolve_name("flows.execution.context:run_flow")

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -32,15 +33,17 @@ def own_server(home, monkeypatch):
     started = []
 
     def start():
-        server = subprocess.Popen(
-            [sys.executable, "-m", "flows.execution.server_process"],
-            env=os.environ | {"PREFECT_HOME": str(home)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            server = subprocess.Popen(
+                [sys.executable, "-m", "flows.execution.server", str(listener.fileno())],
+                env=os.environ | {"PREFECT_HOME": str(home)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[listener.fileno()],
+            )
+            monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{listener.getsockname()[1]}/api")
         started.append(server)
-        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.stdout.readline().strip()}/api")
+        assert server.stdout.readline()
         return server
 
     monkeypatch.setenv("PREFECT_CLIENT_MAX_RETRIES", "1")  # five by default, which takes a minute

@@ -1,11 +1,9 @@
-"""Where benchmarks are submitted, and what is reported of settings besides the primary one."""
+"""How benchmarks are submitted, and what becomes of the current bundle when stages fail."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from prefect.logging import disable_run_logger
@@ -49,26 +47,20 @@ def test_a_refusal_in_a_further_setting_is_told_and_fails_no_candidate(monkeypat
     assert [one.failure.error if one.failure else "" for one in result.candidates] == ["", "", "its output differs"]
 
 
-@pytest.mark.parametrize("runner", ["threads", "dask"])
-def test_a_cluster_gets_every_benchmark_at_once_and_each_where_it_may_run(
-    monkeypatch: pytest.MonkeyPatch, runner: Literal["threads", "dask"]
+@pytest.mark.parametrize(
+    ("runner", "expected"),
+    [("threads", ["submitted", "through"] * 2), ("dask", ["submitted"] * 2 + ["through"] * 2)],
+)
+def test_a_cluster_gets_every_benchmark_at_once(
+    monkeypatch: pytest.MonkeyPatch, runner: str, expected: list[str]
 ) -> None:
     events: list[str] = []
-
-    @contextmanager
-    def pin() -> Iterator[None]:
-        events.append("pinned")
-        yield
-
-    monkeypatch.setattr(fan_out, "place_benchmarks", lambda settings: pin)
+    monkeypatch.setattr(fan_out, "_submit_benchmark", lambda *arguments: events.append("submitted"))
     results = [WorkloadResult(workload=workload(), candidates=())] * 2
-
     for result in fan_out.benchmark_all(results, Settings(task_runner=runner), "store"):
         assert result == results[0]
         events.append("through")
-
-    one = ["pinned", "through"]
-    assert events == ({"threads": one * 2, "dask": ["pinned", "pinned", "through", "through"]}[runner])
+    assert events == expected
 
 
 def candidate(recipe: str, runtime: str = "torchscript", size: int = 100) -> CandidateResult:
@@ -91,11 +83,12 @@ def candidate(recipe: str, runtime: str = "torchscript", size: int = 100) -> Can
     )
 
 
-def standings(gate: dict[str, Any], incumbent: Incumbent | None = None) -> list[str]:
+def standings(gate: dict[str, Any]) -> list[str]:
     """What is submitted of a baseline of 100 bytes and a larger and a smaller candidate."""
     candidates = candidate("float", "eager"), candidate("int8", size=100), candidate("half", size=40)
-    result = WorkloadResult(workload=workload(**gate), candidates=candidates, incumbent=incumbent)
-    return [fan_out._standing(result, each) for each in candidates[1:]]
+    result = WorkloadResult(workload=workload(**gate), candidates=candidates)
+    subjects = [fan_out._subject(result, each) for each in candidates[1:]]
+    return [subject.standing for subject in subjects if subject]
 
 
 @pytest.mark.slow
