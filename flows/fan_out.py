@@ -23,7 +23,6 @@ from tasks.refs import CandidateRef, DatasetRef
 from tasks.results import (
     BenchmarkResult,
     CandidateResult,
-    Comparison,
     Evaluation,
     Failure,
     Incumbent,
@@ -110,8 +109,28 @@ def with_fastest_float(result: WorkloadResult, settings: Settings, store: str) -
 
 
 def compare(result: WorkloadResult, submitted: Submitted) -> WorkloadResult:
-    """Compare a workload's candidates with the baseline, and evaluate the current bundle."""
-    return _with_incumbent(_compared(result, submitted), submitted.store)
+    """Evaluate a workload's current bundle, and compare the candidates and the bundle with the baseline."""
+    result, baseline = _with_incumbent(result, submitted.store), result.baseline()
+    if baseline is None or baseline.evaluation is None:
+        why = baseline.failure.error if baseline and baseline.failure else "it was not run"
+        failed = Failure(stage="compare", error=f"The baseline {result.workload.baseline_name} failed: {why}")
+        return _with_failures(result, lambda name: failed)
+    evaluations = [candidate.evaluation for candidate in result.candidates if candidate.evaluation is not None]
+    keys = [(evaluation.recipe, evaluation.runtime) for evaluation in evaluations]
+    counts = [submitted.comparisons.get(key, 1) for key in keys]
+    current = result.incumbent
+    if isinstance(current, Incumbent) and current.evaluation is not None:
+        evaluations.append(current.evaluation)
+        counts.append(1)
+    future = steps.compare.submit(result.workload, baseline.evaluation, evaluations, submitted.store, counts)
+    comparisons = settle(future, "compare")
+    if isinstance(comparisons, Failure):
+        return _with_failures(result, lambda name: comparisons)
+    if isinstance(current, Incumbent) and current.evaluation is not None:
+        current = current.model_copy(update={"comparison": comparisons.pop()})
+    by_key = dict(zip(keys, comparisons, strict=True))
+    result = result.model_copy(update={"incumbent": current})
+    return _update(result, lambda candidate: {"comparison": by_key.get((candidate.recipe, candidate.runtime))})
 
 
 def _candidate(submitted: Submitted, key: Key, failure: Failure | None) -> CandidateResult:
@@ -126,23 +145,6 @@ def _candidate(submitted: Submitted, key: Key, failure: Failure | None) -> Candi
     return result.model_copy(update={"built": built, **outcome})
 
 
-def _compared(result: WorkloadResult, submitted: Submitted) -> WorkloadResult:
-    baseline = result.baseline()
-    if baseline is None or baseline.evaluation is None:
-        why = baseline.failure.error if baseline and baseline.failure else "it was not run"
-        failed = Failure(stage="compare", error=f"The baseline {result.workload.baseline_name} failed: {why}")
-        return _with_failures(result, lambda name: failed)
-    evaluations = [candidate.evaluation for candidate in result.candidates if candidate.evaluation is not None]
-    keys = [(evaluation.recipe, evaluation.runtime) for evaluation in evaluations]
-    counts = [submitted.comparisons.get(key, 1) for key in keys]
-    future = steps.compare.submit(result.workload, baseline.evaluation, evaluations, submitted.store, counts)
-    comparisons = settle(future, "compare")
-    if isinstance(comparisons, Failure):
-        return _with_failures(result, lambda name: comparisons)
-    by_key = dict(zip(keys, comparisons, strict=True))
-    return _update(result, lambda candidate: {"comparison": by_key.get((candidate.recipe, candidate.runtime))})
-
-
 def _with_incumbent(result: WorkloadResult, store: str) -> WorkloadResult:
     """Look up the current bundle; evaluate the bundle's files unless the bundle matches one of tonight's candidates."""
     if result.job is None:
@@ -151,28 +153,15 @@ def _with_incumbent(result: WorkloadResult, store: str) -> WorkloadResult:
     built = [candidate.built for candidate in result.candidates if candidate.built is not None]
     incumbent: Incumbent | UnknownIncumbent | Failure | None
     incumbent = settle(steps.find_incumbent.submit(result.job, built, store), "handoff")
+    baseline = result.baseline()
     if isinstance(incumbent, Failure):
         incumbent = UnknownIncumbent(reason=f"it could not be looked up: {incumbent.error}")
-    elif incumbent is not None and incumbent.candidate is not None and not incumbent.same_as:
-        incumbent = incumbent.model_copy(update=_evaluated(result, result.job, incumbent.candidate, store))
+    elif incumbent and incumbent.candidate and not incumbent.same_as and baseline and baseline.evaluation:
+        evaluate = steps.evaluate.with_options(task_run_name=f"{result.workload.name} · incumbent: evaluate")
+        evaluation = settle(evaluate.submit(result.job, incumbent.candidate, store), "evaluate")
+        outcome = {"failure" if isinstance(evaluation, Failure) else "evaluation": evaluation}
+        incumbent = incumbent.model_copy(update=outcome)
     return result.model_copy(update={"incumbent": incumbent})
-
-
-def _evaluated(
-    result: WorkloadResult, job: Job[Workload], candidate: CandidateRef, store: str
-) -> dict[str, Evaluation | Comparison | Failure]:
-    """Evaluate the current bundle and compare it with the baseline; return fields for an `Incumbent`."""
-    baseline = result.baseline()
-    if baseline is None or baseline.evaluation is None:
-        return {"failure": Failure(stage="compare", error=f"The baseline {result.workload.baseline_name} failed.")}
-    evaluate = steps.evaluate.with_options(task_run_name=f"{result.workload.name} · incumbent: evaluate")
-    evaluation = settle(evaluate.submit(job, candidate, store), "evaluate")
-    if isinstance(evaluation, Failure):
-        return {"failure": evaluation}
-    compared = settle(steps.compare.submit(result.workload, baseline.evaluation, [evaluation], store), "compare")
-    if isinstance(compared, Failure):
-        return {"evaluation": evaluation, "failure": compared}
-    return {"evaluation": evaluation, "comparison": compared[0]}
 
 
 def _update(result: WorkloadResult, change: Callable[[CandidateResult], dict[str, object]]) -> WorkloadResult:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 import httpx
@@ -26,7 +26,6 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.states import Cancelled, Completed, Crashed, Failed
-from pydantic import ValidationError
 
 from flows.execution.signals import attempt, interruption_behind, reason
 from flows.settings import Settings
@@ -38,6 +37,7 @@ from storage.results.regressions import NightComparison, compare_night
 if TYPE_CHECKING:  # DuckDB's bindings report a leak if a module still refers to their classes at exit
     from duckdb import DuckDBPyConnection
 
+R = TypeVar("R")
 EVENT = "nightquant.regression"
 # A flow run that was retried has several rows.
 _ENDED = """
@@ -101,29 +101,23 @@ def end_unreported_runs(store: str, flow_run_id: str) -> None:
 
 def look_back(store: str, night: date, workloads: Collection[str], *, is_everything: bool) -> Findings:
     """Compare a night's workloads with earlier nights, and look for missing workloads and nights."""
-    findings = Findings()
+    troubles: dict[str, str] = {}
 
-    def look(what: str, do: Callable[[], Findings | None]) -> None:
-        nonlocal findings
+    def look(what: str, do: Callable[[], R], default: R) -> R:
         outcome = attempt(what, do)
         if isinstance(outcome, Exception):
-            findings = replace(findings, troubles=findings.troubles | {what: reason(outcome)})
-        elif outcome is not None:
-            findings = outcome
+            troubles[what] = reason(outcome)
+            return default
+        return outcome
 
-    def look_at_all() -> None:
+    def look_at_all() -> Findings:
         with open_fresh(store) as results:
-            look(
-                "comparing with earlier nights",
-                lambda: replace(findings, comparison=_compared(results, night, workloads)),
-            )
-            look(
-                "looking for what is missing",
-                lambda: replace(findings, absences=tuple(_absences(results, night, is_everything))),
-            )
+            compared = look("comparing with earlier nights", lambda: _compared(results, night, workloads), nothing)
+            missing = look("looking for what is missing", lambda: _absences(results, night, is_everything), ())
+        return Findings(compared, missing)
 
-    look("reading the results", look_at_all)
-    return findings
+    nothing = NightComparison(())
+    return replace(look("reading the results", look_at_all, Findings()), troubles=troubles)
 
 
 def _compared(results: DuckDBPyConnection, night: date, workloads: Collection[str]) -> NightComparison:
@@ -145,12 +139,10 @@ def reported(findings: Findings, recipes: Collection[str]) -> Findings:
     return replace(findings, comparison=replace(findings.comparison, findings=tuple(relevant)))
 
 
-def _absences(results: DuckDBPyConnection, night: date, is_everything: bool) -> Iterator[str]:
-    cursor = results.execute(
-        "select distinct night from runs where status <> 'cancelled' and night < $night order by night desc limit 2",
-        {"night": night},
-    )
-    before = [row[0] for row in cursor.fetchall()]
+def _absences(results: DuckDBPyConnection, night: date, is_everything: bool) -> tuple[str, ...]:
+    query = "select distinct night from runs where status <> 'cancelled' and night < $night order by night desc limit 2"
+    before: list[date] = [row[0] for row in results.execute(query, {"night": night}).fetchall()]
+    absences = []
     if before and is_everything:
         gone = rows_of(
             results,
@@ -159,13 +151,14 @@ def _absences(results: DuckDBPyConnection, night: date, is_everything: bool) -> 
             before=before[0],
             night=night,
         )
-        yield from (f"{row['workload']} was measured on {before[0]}, but not tonight" for row in gone)
+        absences = [f"{row['workload']} was measured on {before[0]}, but not tonight" for row in gone]
     # Report missed nights only if the last two nights were consecutive, because rarely used stores always have gaps.
     if len(before) == 2 and before[0] - before[1] == timedelta(days=1):
         missed = (night - before[0]).days - 1
         first, last = before[0] + timedelta(days=1), night - timedelta(days=1)
         if missed > 0:
-            yield f"no run on {first}" if missed == 1 else f"no run on {missed} nights, {first} to {last}"
+            absences.append(f"no run on {first}" if missed == 1 else f"no run on {missed} nights, {first} to {last}")
+    return tuple(absences)
 
 
 def raise_alarm(findings: Findings, settings: Settings) -> tuple[str, dict[str, str]]:
@@ -255,27 +248,17 @@ def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, s
 
 def _call_block(slug: str, body: str, subject: str, payload: Mapping[str, object]) -> None:
     try:
-        block = cast(Block, Block.load(slug))  # outside an event loop, `Block.load` is synchronous
-    except ValidationError as error:
-        wrong = f'The block "{slug}" cannot be loaded: {error.error_count()} of its values are invalid'
-        raise ConfigurationError(wrong) from error
+        block = Block.load(slug)  # outside an event loop, `Block.load` is synchronous
     except ValueError as error:
-        raise ConfigurationError(
-            f'Prefect\'s server has no block "{slug}".',
-            hint="Set NIGHTQUANT_NOTIFICATION_BLOCK to an existing block, written as TYPE/NAME. To list the blocks, "
-            "run: prefect block ls",
-        ) from error
+        hint = "Set NIGHTQUANT_NOTIFICATION_BLOCK to one of the blocks that this command lists: prefect block ls"
+        raise ConfigurationError(f'Prefect\'s server has no valid block "{slug}".', hint=hint) from error
     if isinstance(block, NotificationBlock):
         block.notify(body, subject)  # type: ignore[unused-coroutine]
     elif isinstance(block, Webhook):
         _post(block, payload)
     else:
-        raise ConfigurationError(
-            f'The block "{slug}" is neither a notification block nor a webhook block.',
-            hint="Set NIGHTQUANT_NOTIFICATION_BLOCK to a block of either type.",
-        )
+        raise ConfigurationError(f'The block "{slug}" is neither a notification block nor a webhook block.')
 
 
 def _post(webhook: Webhook, payload: Mapping[str, object]) -> None:
-    response = asyncio.run(webhook.call(dict(payload)))
-    response.raise_for_status()
+    asyncio.run(webhook.call(dict(payload))).raise_for_status()

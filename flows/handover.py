@@ -36,7 +36,7 @@ def hand_over(
     bundles: BundleStore,
     *,
     package: Callable[[Provenance, str | None], BundleRef],
-    renew: Callable[[str, str], None],
+    renew: Callable[[str], object],
     search: SearchResult | None = None,
 ) -> Handover:
     """Judge a workload's candidates, and package the winner or re-sign the current bundle."""
@@ -60,8 +60,8 @@ def hand_over(
         done = _not_packaged(judgement, bundles, name, run, bundle)
     # Re-sign the current bundle only if this run examined the bundle.
     if isinstance(current, Incumbent) and done.version == current.version:
-        refused = attempt(f"renewing {name}", partial(renew, name, current.version))
-        if refused is not None:
+        refused = attempt(f"renewing {name}", partial(renew, current.version))
+        if isinstance(refused, Exception):
             problems = dict.fromkeys(filter(None, (done.problem, reason(refused))))
             return replace(done, problem="; ".join(problems))
     return done

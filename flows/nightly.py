@@ -215,8 +215,8 @@ def _with_finalists(night: Night, workload: Workload) -> Workload:
 def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
     """Compare results with earlier nights and send the alert; return the findings and the alert's message."""
     request, info = night.request, night.info
-    everything = not (request.workloads or request.recipes)
     names = {workload.name for workload in night.workloads}
+    everything = not (request.workloads or request.recipes)
     findings = look_back(night.store, info.night, names, is_everything=everything)
     news = reported(findings, request.recipes)
     alert, failed = night.attempt("sending the alert", lambda: raise_alarm(news, night.settings)) or ("", {})
@@ -241,16 +241,10 @@ def _hand_over_one(night: Night, result: WorkloadResult) -> None:
         night.info,
         BundleStore(night.store),
         package=lambda provenance, replacing: steps.package(provenance, night.store, replacing),
-        renew=partial(_renew, night),
+        renew=lambda version: night.settings.signer() and steps.renew(name, night.store, version),
         search=night.searches.get(name),
     )
     steps.record(night.info, {"promotions": night.decide(name, outcome)}, night.store, name)
-
-
-def _renew(night: Night, workload: str, version: str) -> None:
-    """Re-sign a workload's current bundle if a signing key is set."""
-    if night.settings.signer() is not None:
-        steps.renew(workload, night.store, version)
 
 
 def _finish(night: Night) -> None:

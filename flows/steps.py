@@ -41,7 +41,6 @@ from tasks.workload.workload import Workload
 P = ParamSpec("P")
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
-_RETRIES = 3
 
 
 def _should_retry(task: object, run: TaskRun, state: State[object]) -> bool:
@@ -63,15 +62,13 @@ def _task(name: str, run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
         name=name,
         task_run_name=run_name,
         persist_result=False,
-        retries=_RETRIES,
-        # Prefect's own retry delay cannot be interrupted.
-        retry_delay_seconds=0,
+        retries=3,
+        retry_delay_seconds=0,  # Prefect's own retry delay cannot be interrupted
         retry_condition_fn=_should_retry,
     )
 
 
 def _stage(name: str, subject: str) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Turn a function into the Prefect task `name`, whose runs are named ``<subject>: <name>``; see `_task`."""
     return _task(name, f"{subject}: {name}")
 
 
@@ -89,15 +86,6 @@ def _run(stage: Callable[[Workspace, *Ts], R], store: str, *args: *Ts, deadline:
     execution = current_execution()
     limit_s = min(execution.settings.stage_timeout_s, _left_s(deadline))
     return execution.run(stage, _label(), limit_s, store, *args)
-
-
-def _require(fingerprint: str) -> None:
-    """Raise `MeasurementError` if this host's fingerprint is not the one that is set."""
-    if fingerprint not in ("", own := this_fingerprint()):
-        raise MeasurementError(
-            f"{_label()}: this host ({platform.node()}) has the fingerprint {own}, not {fingerprint}.",
-            hint="Run the workers on matching hosts only, or clear NIGHTQUANT_FINGERPRINT to allow any host.",
-        )
 
 
 def _left_s(deadline: float) -> float:
@@ -156,16 +144,25 @@ def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitiv
     return _run(stages.study, store, job, recipe)
 
 
+def _time(
+    stage: Callable[[Workspace, *Ts], R], fingerprint: str, store: str, *args: *Ts, timeout_s: float | None = None
+) -> R:
+    """Run a stage that enforces its own time limit, which excludes the time spent waiting for another benchmark."""
+    if fingerprint not in ("", own := this_fingerprint()):
+        raise MeasurementError(
+            f"{_label()}: this host ({platform.node()}) has the fingerprint {own}, not {fingerprint}.",
+            hint="Run the workers on matching hosts only, or clear NIGHTQUANT_FINGERPRINT to allow any host.",
+        )
+    return current_execution().run(stage, _label(), timeout_s, store, *args)
+
+
 @_stage("benchmark", "{job.workload.name}")
 def benchmark(
     job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
 ) -> BenchmarkResult:
     """Time the baseline and candidates in interleaved rounds, which run in new processes."""
-    _require(fingerprint)
-    execution = current_execution()
-    # The benchmark itself enforces the time limit, which excludes the time spent waiting for another benchmark.
-    limit_s = execution.settings.stage_timeout_s
-    return execution.run(stages.benchmark, _label(), None, store, job, candidates, profile, limit_s)
+    limit_s = current_execution().settings.stage_timeout_s
+    return _time(stages.benchmark, fingerprint, store, job, candidates, profile, limit_s)
 
 
 @_stage("find fastest float", "{job.workload.name}")
@@ -173,8 +170,8 @@ def fastest_float(
     job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
 ) -> tuple[str, str]:
     """Time the float candidates in two launches; return the fastest, and the reason for the choice."""
-    _require(fingerprint)
-    return _run(stages.fastest_float, store, job, candidates, profile)
+    timeout_s = current_execution().settings.stage_timeout_s
+    return _time(stages.fastest_float, fingerprint, store, job, candidates, profile, timeout_s=timeout_s)
 
 
 @_stage("rank layers", "{job.workload.name} · {recipe.name}")
@@ -193,11 +190,9 @@ def time_trials(
     deadline: float,
 ) -> Timed:
     """Time a search's trials and the baseline in two launches."""
-    _require(fingerprint)
-    execution = current_execution()
-    # The measurement itself enforces the time limit, which excludes the time spent waiting for another benchmark.
-    limit_s = execution.settings.stage_timeout_s
-    return execution.run(stages.time_trials, _label(), _left_s(deadline), store, job, baseline, trials, limit_s)
+    limit_s = current_execution().settings.stage_timeout_s
+    left_s = _left_s(deadline)
+    return _time(stages.time_trials, fingerprint, store, job, baseline, trials, limit_s, timeout_s=left_s)
 
 
 @_stage("package", "{provenance.job.workload.name} · {provenance.candidate.name}")

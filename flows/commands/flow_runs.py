@@ -17,7 +17,7 @@ from rich.console import Console
 from flows.execution.server import ServerGoneError, prefect_api, server_gone
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from flows.reporter import reporter_for
-from flows.settings import Settings, children_inherit
+from flows.settings import Settings, without_signing_key
 from tasks.refs import Frozen
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def exit_code_of(run: Callable[[], int], *, debug: bool) -> int:
         os.environ |= {"PREFECT_LOGGING_LEVEL": "DEBUG", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "DEBUG"}
     try:
         # Remove the signing key from the environment, because Prefect's server and the workers do not need it.
-        with unwinding_on_sigterm(), children_inherit(NIGHTQUANT_SIGNING_KEY=None):
+        with unwinding_on_sigterm(), without_signing_key():
             return run()
     except ServerGoneError as error:
         if debug:

@@ -23,7 +23,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from flows.execution.workers import STARTED, Workers
 from flows.reporter import Reporter
-from flows.settings import Settings, children_inherit, load_settings
+from flows.settings import Settings, load_settings, without_signing_key
 from storage.errors import ConfigurationError
 from storage.root import set_cache_folder
 from storage.transient import backoff_s
@@ -162,7 +162,7 @@ _FIRST = threading.Lock()
 def executing(settings: Settings, reporter: Reporter) -> Iterator[Execution]:
     """Provide an execution for this context and for threads that copy the context; stop the workers after the block."""
     # Remove the signing key from the environment, because the settings already contain the key.
-    with children_inherit(NIGHTQUANT_SIGNING_KEY=None):
+    with without_signing_key():
         execution = Execution(settings, reporter)
         token = _EXECUTION.set(execution)
         try:

@@ -55,7 +55,7 @@ def server_gone(error: Exception) -> ServerGoneError:
 
 
 @contextmanager
-def prefect_api(meanwhile: Callable[[], object]) -> Iterator[float]:
+def prefect_api(meanwhile: Callable[[], object] = lambda: None) -> Iterator[float]:
     """Make a Prefect API available to this process; call `meanwhile` during the start, and yield the startup time."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)

@@ -35,7 +35,7 @@ class NightWorker(ProcessWorker):
         configuration: ProcessJobConfiguration,
         task_status: TaskStatus[int] | None = None,
     ) -> ProcessWorkerResult:
-        """Run a flow run in a process; when the worker is stopped, stop the process with SIGTERM and wait for it."""
+        """Run a flow run in a process; if the worker is stopped, stop the process with SIGTERM and wait for it."""
         started = _Started(task_status or anyio.TASK_STATUS_IGNORED)
         # A task of asyncio's own is not cancelled with the worker's tasks.
         running = asyncio.create_task(super().run(flow_run, configuration, started))

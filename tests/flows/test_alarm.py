@@ -112,7 +112,7 @@ def test_what_is_wrong_with_a_block_is_said_in_words(prefect_server: None) -> No
     Secret(value="x").save("not-a-notification", overwrite=True)
     for slug, why in (
         ("secret/not-a-notification", 'The block "secret/not-a-notification" is neither a notification block nor'),
-        ("secret/none", 'Prefect\'s server has no block "secret/none"'),
+        ("secret/none", 'Prefect\'s server has no valid block "secret/none"'),
     ):
         _, failed = raise_alarm(compared(troubles={"x": "y"}), Settings(notification_block=slug))
         assert failed[f"notification block {slug}"].startswith(why)

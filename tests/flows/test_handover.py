@@ -6,6 +6,7 @@ import datetime as dt
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,9 @@ class Site:
                 pass  # the candidate has no files that a bundle could lack
             return package(made, workspace, self.bundles, replacing)
 
-        return hand_over(result, rows, run, self.bundles, package=make, renew=self.bundles.renew, search=search)
+        return hand_over(
+            result, rows, run, self.bundles, package=make, renew=partial(self.bundles.renew, "demo"), search=search
+        )
 
 
 @pytest.fixture

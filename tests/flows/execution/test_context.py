@@ -33,7 +33,7 @@ def execution(tmp_path: Path) -> Iterator[Execution]:
     made = Execution(Settings(workers=1), Starts(tmp_path))
     with disable_run_logger():
         yield made
-    made.workers.close()
+    made.workers.stop()
 
 
 def starts(execution: Execution) -> list[str]:

@@ -6,7 +6,6 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ def heard():
 
 @pytest.fixture(scope="module")
 def workers(heard):
-    with closing(Workers(count=1, threads=1, cache="kept", listener=lambda *message: heard.append(message))) as pool:
+    with Workers(count=1, threads=1, cache="kept", listener=lambda *message: heard.append(message)) as pool:
         yield pool
 
 
@@ -63,7 +62,7 @@ def test_what_a_library_raises_arrives_in_one_line_with_its_traceback_behind(wor
 
 @pytest.mark.slow
 def test_an_error_that_cannot_travel_costs_no_other_stage(tmp_path):
-    with closing(Workers(count=2, threads=1)) as pool, ThreadPoolExecutor() as threads:
+    with Workers(count=2, threads=1) as pool, ThreadPoolExecutor() as threads:
         other = threads.submit(_run, pool, worker_stages.wait, tmp_path, 5.0)
         for failure in ("two", "holding", "file", "panic"):
             with pytest.raises(LibraryError):
@@ -130,12 +129,11 @@ def _alive(pid):
         return False
 
 
-@pytest.mark.parametrize("end", [Workers.close, Workers.stop])
-def test_a_pool_leaves_no_thread(end):
+def test_a_pool_leaves_no_thread():
     before = set(threading.enumerate())
     pool = Workers(count=1, threads=1)
-    end(pool)
-    end(pool)  # a stopped night ends its pool twice
+    pool.stop()
+    pool.stop()  # a stopped night ends its pool twice
     for thread in set(threading.enumerate()) - before:
         thread.join(10)
         assert not thread.is_alive(), thread
