@@ -112,12 +112,13 @@ def look_back(store: str, night: date, workloads: Collection[str], *, is_everyth
 
     def look_at_all() -> Findings:
         with open_fresh(store) as results:
-            compared = look("comparing with earlier nights", lambda: _compared(results, night, workloads), nothing)
-            missing = look("looking for what is missing", lambda: _absences(results, night, is_everything), ())
-        return Findings(compared, missing)
+            what = "comparing with earlier nights"
+            compared = look(what, lambda: _compared(results, night, workloads), nothing.comparison)
+            what = "looking for what is missing"
+            return Findings(compared, look(what, lambda: _absences(results, night, is_everything), nothing.absences))
 
-    nothing = NightComparison(())
-    return replace(look("reading the results", look_at_all, Findings()), troubles=troubles)
+    nothing = Findings()
+    return replace(look("reading the results", look_at_all, nothing), troubles=troubles)
 
 
 def _compared(results: DuckDBPyConnection, night: date, workloads: Collection[str]) -> NightComparison:
