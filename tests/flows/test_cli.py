@@ -3,8 +3,6 @@ import sys
 
 import pytest
 
-from flows.cli import main
-
 
 def _run(*arguments, cwd):
     return subprocess.run(
@@ -27,14 +25,6 @@ def test_an_unknown_workload_is_one_message_and_exit_code_2(tmp_path):
     assert done.stderr.startswith('nightquant: Unknown workload "nope".')
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "store").exists()
-
-
-@pytest.mark.slow
-def test_a_wrong_date_says_what_is_expected(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["nightly", "--night", "yesterday"])
-    assert ended.value.code == 2
-    assert "YYYY-MM-DD" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -10,48 +10,28 @@ import pytest
 from flows.findings import look_back, reported
 from storage.results.catalog import CATALOG, refresh
 from storage.results.writer import ResultsStore
-from tests.storage.results.rows import measurement, trial, write_night
+from tests.storage.results.rows import baseline, measurement, trial, write_night
 
 DAY = date(2026, 3, 1)
 
 
-def absences(root: Path, night: date, *, is_everything: bool = True) -> tuple[str, ...]:
-    return look_back(str(root), night, {"word-lm", "lstm-demo"}, is_everything=is_everything).absences
+def test_missed_nights_and_workloads_that_are_gone_are_told(tmp_path: Path) -> None:
+    def absences(day: int, *, is_everything: bool = True) -> tuple[str, ...]:
+        return look_back(str(tmp_path), date(2026, 3, day), {"word-lm"}, is_everything=is_everything).absences
 
-
-def record(root: Path, night: date, workloads: list[str]) -> None:
-    run_id = f"r{night:%Y%m%d}"
-    now = datetime(night.year, night.month, night.day, 3, tzinfo=UTC)
-    results = ResultsStore(root)
-    common = {"run_id": run_id, "night": night, "profile": "quick"}
-    rows = [
-        common
-        | {"workload": name, "recipe": "int8", "runtime": "eager", "setting": "primary", "threads": 1}
-        | {"batch_size": 1, "status": "ok", "measured_at": now}
-        for name in workloads
-    ]
-    results.append("measurements", rows, run_id, now)
-    run = common | {"started_at": now, "finished_at": now, "status": "completed", "workloads": len(workloads)}
-    results.append("runs", [run | {"candidates_ok": 1, "candidates_failed": 0}], run_id, now)
-
-
-def test_missed_nights_and_workloads_that_are_gone_are_told(tmp_path: Path):
-    first = date(2026, 11, 2)
-    record(tmp_path, first, ["word-lm"])
-    assert absences(tmp_path, first) == ()
-    record(tmp_path, first + timedelta(days=1), ["lstm-demo", "word-lm"])
-    record(tmp_path, first + timedelta(days=4), ["lstm-demo"])
-    last = first + timedelta(days=4)
-    missed = "no run on 2 nights, 2026-11-04 to 2026-11-05"
-    assert absences(tmp_path, last) == ("word-lm was measured on 2026-11-03, but not tonight", missed)
-    assert absences(tmp_path, last, is_everything=False) == (missed,)
+    for day, workloads in {2: ["word-lm"], 3: ["lstm-demo", "word-lm"], 6: ["lstm-demo"]}.items():
+        night, run = date(2026, 3, day), f"run-{day}"
+        write_night(tmp_path, night, [baseline(run, night, workload=name) for name in workloads], run)
+        if day == 2:
+            assert absences(2) == ()
+    missed = "no run on 2 nights, 2026-03-04 to 2026-03-05"
+    assert absences(6) == ("word-lm was measured on 2026-03-03, but not tonight", missed)
+    assert absences(6, is_everything=False) == (missed,)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """Four nights, the last of which lacks a candidate that was there before."""
-    from tests.storage.results.rows import baseline
-
     for day in range(3):
         write_night(tmp_path, DAY + timedelta(day))
     write_night(tmp_path, DAY + timedelta(3), [baseline("last", DAY + timedelta(3))], "last")

@@ -63,16 +63,10 @@ def test_another_task_runner_is_named_by_its_import_path():
             make_task_runner(load_settings(task_runner=wrong))
 
 
-@pytest.mark.slow
-def test_a_wrong_value_names_the_setting(monkeypatch):
+def test_an_unknown_key_and_a_wrong_value_are_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("NIGHTQUANT_WORKERS", "none")
-    with pytest.raises(ConfigurationError, match="workers"):
-        load_settings()
-
-
-def test_an_unknown_key_of_the_file_is_refused(tmp_path):
     (tmp_path / "nightquant.toml").write_text('stoer = "typo"\n')
-    with pytest.raises(ConfigurationError, match="stoer"):
+    with pytest.raises(ConfigurationError, match=r"(?s)stoer.*workers|workers.*stoer"):
         load_settings()
 
 
