@@ -93,10 +93,8 @@ class Command:
         """Kill whatever commands have left running: what a failed test leaves would disturb those after it."""
         while cls.begun:
             command = cls.begun.pop()
-            while left := command.survivors():
-                for pid, _ in left:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+            while command.survivors():
+                command.kill()
                 time.sleep(0.05)
             command.process.wait()
 

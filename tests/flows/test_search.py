@@ -229,14 +229,6 @@ def test_an_interrupted_search_gives_the_best_so_far_and_its_journal_stays_open(
     assert running.journal.in_progress
 
 
-def test_only_finalists_that_a_search_made_share_their_error(tmp_path: Path) -> None:
-    result = search(World([Truth(0.1, 2.0, False), Truth(0.1, 2.0, False)]), str(tmp_path)).run()
-    first, second = result.finalists
-    written = first.model_copy(update={"origin": "written"})
-    mixed = result.model_copy(update={"finalists": (written, second)})
-    assert mixed.comparisons() == {(second.recipe.name, "torchscript"): 2}
-
-
 def test_speeds_of_an_earlier_search_are_known_by_the_names_of_its_trials() -> None:
     timed = Found(speed=Speed(value=2.0, low=1.9, high=2.1, launches=2)).model_dump(mode="json", exclude_defaults=True)
     found = {
