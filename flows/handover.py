@@ -24,7 +24,7 @@ from tasks.results import Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
 class Handover:
     """Outcome of publishing one workload."""
 
-    judgement: Judgement | None
+    judgement: Judgement
     version: str = ""
     problem: str = ""
 
@@ -72,10 +72,7 @@ def _not_packaged(
 ) -> Handover:
     """Return the outcome for a workload whose winner could not be packaged."""
     why = f"its bundle could not be built: {reason(error)}"
-    try:
-        now = bundles.pointer(workload)
-    except StoreError as unreadable:
-        return Handover(None, problem=f"{why}; it is unknown whether the bundle is current: {reason(unreadable)}")
+    now = bundles.pointer(workload)
     version = now.version if now else ""
     if now is not None and now.history and now.history[-1].by == by_run(run.run_id):
         problem = f"{version} is current, but a later step failed: {reason(error)}"
@@ -94,16 +91,13 @@ def _look_up(
         pointer = bundles.pointer(result.workload.name)
     except StoreError as error:
         return UnknownIncumbent(reason=reason(error)), None
-    before = looked_up.version if isinstance(looked_up, Incumbent) else ""
-    if pointer is None:
-        gone = UnknownIncumbent(reason=f"{before} was current when it was looked up, and no bundle is current now")
-        return gone if before else None, None
+    before, now = (looked_up.version if looked_up else ""), (pointer.version if pointer else "")
     if isinstance(looked_up, UnknownIncumbent):
-        return looked_up.model_copy(update={"version": pointer.version}), pointer
-    if before != pointer.version:
-        by = pointer.history[-1].by if pointer.history else "somebody"
-        why = f"{by} switched from {before or 'no bundle'} to {pointer.version} while the night ran"
-        return UnknownIncumbent(version=pointer.version, reason=why), pointer
+        return looked_up.model_copy(update={"version": now}) if pointer else None, pointer
+    if before != now:
+        by = pointer.history[-1].by if pointer and pointer.history else "somebody"
+        why = f"{by} switched from {before or 'no bundle'} to {now or 'no bundle'} while the night ran"
+        return UnknownIncumbent(version=now, reason=why), pointer
     return looked_up, pointer
 
 

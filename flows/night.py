@@ -99,8 +99,6 @@ class Night:
         if outcome.problem:
             self.fail(f"publishing {workload}", outcome.problem)
         judgement = outcome.judgement
-        if judgement is None:
-            return []
         if not pays(judgement.decisions):
             self.remarks.append(f"{workload}: {DOES_NOT_PAY}")
         if judgement.incumbent is not None and judgement.incumbent.stays:

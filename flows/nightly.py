@@ -127,7 +127,8 @@ def _carry_out(night: Night, reporter: Reporter) -> State[NightSummary]:
                 _measure(night)
                 # Send the alert before publishing, because the remaining steps may fail or be killed.
                 findings, alarm = _alert(night)
-                _hand_over(night)
+                for result in night.results:
+                    night.attempt(f"publishing {result.workload.name}", partial(_hand_over, night, result))
                 _finish(night)
         except BaseException as error:
             stop = interruption_behind(error) or error
@@ -227,13 +228,8 @@ def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
     return news.comparison.findings, alert
 
 
-def _hand_over(night: Night) -> None:
-    """Publish each workload's winner, and immediately record the workload's decisions."""
-    for result in night.results:
-        night.attempt(f"publishing {result.workload.name}", partial(_hand_over_one, night, result))
-
-
-def _hand_over_one(night: Night, result: WorkloadResult) -> None:
+def _hand_over(night: Night, result: WorkloadResult) -> None:
+    """Publish a workload's winner, and immediately record the workload's decisions."""
     name = result.workload.name
     outcome = hand_over(
         result,

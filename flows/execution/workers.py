@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import pickle
 import signal
 import socket
 import tempfile
@@ -155,18 +154,10 @@ def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, addr
         progress(0, 0, STARTED)
         try:
             return stage(Workspace(ArtifactStore(store), progress), *args)
-        except BaseException as error:
-            if isinstance(error, NightquantError | OSError) and _can_be_pickled(error):
-                raise
+        except NightquantError:
+            raise
+        except BaseException as error:  # it may not be possible to pickle a library's error
             raise library_error(f'The stage "{label}" failed', error) from error
-
-
-def _can_be_pickled(error: BaseException) -> bool:
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - pickling may raise any exception
-        return False
-    return True
 
 
 def _begin_worker(threads: int, cache: str) -> None:

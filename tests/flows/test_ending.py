@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,8 @@ def test_a_defect_in_a_workloads_hand_over_costs_no_other_ones(begin: Begin, mon
 
     monkeypatch.setattr(nightly, "hand_over", fail_then_second)
     with executing(night.settings, Reporter()):
-        nightly._hand_over(night)
+        for result in night.results:
+            night.attempt(f"publishing {result.workload.name}", partial(nightly._hand_over, night, result))
     assert rows(night.store, "select workload, bundle_version from promotions") == [
         {"workload": "second", "bundle_version": "v2"}
     ]
