@@ -220,15 +220,6 @@ def test_a_search_with_several_workers_asks_nothing_twice_and_finds_what_one_wor
     assert [trial.speed for trial in result.finalists[:1]] == [trial.speed for trial in expected.finalists[:1]]
 
 
-def test_an_interrupted_search_gives_the_best_so_far_and_its_journal_stays_open(tmp_path: Path) -> None:
-    running = search(World([Truth(0.1, 2.0, False)] * 6, lives=9), str(tmp_path))
-    with pytest.raises(Killed):
-        running.run()
-    result = running.result("SIGINT stopped it", 2)
-    assert (result.ended, result.stopped_by, names(result)[:1]) == ("SIGINT stopped it", 2, ["r0/torchscript"])
-    assert running.journal.in_progress
-
-
 def test_speeds_of_an_earlier_search_are_known_by_the_names_of_its_trials() -> None:
     timed = Found(speed=Speed(value=2.0, low=1.9, high=2.1, launches=2)).model_dump(mode="json", exclude_defaults=True)
     found = {
