@@ -13,6 +13,7 @@ from typing import TypeVar
 from prefect.futures import PrefectFuture
 
 from flows import steps
+from flows.execution.context import place_benchmarks
 from flows.fan_out import settle
 from flows.settings import Settings
 from storage.digest import digest_of
@@ -151,9 +152,10 @@ class Answers:
     def _timed(self, names: Sequence[str]) -> Timed | Failure:
         baseline = self._subjects[self._job.workload.baseline_name]
         subjects = [self._subjects[name] for name in names]
-        future = steps.time_trials.submit(
-            self._job, baseline, subjects, self._store, self._settings.fingerprint, self._deadline
-        )
+        with place_benchmarks(self._settings):
+            future = steps.time_trials.submit(
+                self._job, baseline, subjects, self._store, self._settings.fingerprint, self._deadline
+            )
         (timed,) = self._settled([future], "benchmark")
         return timed
 

@@ -10,7 +10,7 @@ import httpx
 from prefect.futures import PrefectFuture
 
 from flows import steps
-from flows.execution.context import note
+from flows.execution.context import note, place_benchmarks
 from flows.execution.signals import interruption_behind
 from flows.settings import Settings
 from storage.errors import UnavailableError
@@ -97,7 +97,8 @@ def with_fastest_float(result: WorkloadResult, settings: Settings, store: str) -
     first = floats[0].name if floats else result.workload.baseline_name
     reason = "it is the only float candidate that can be deployed"
     if len(floats) > 1 and result.job is not None:
-        future = steps.fastest_float.submit(result.job, floats, settings.profile, store, settings.fingerprint)
+        with place_benchmarks(settings):
+            future = steps.fastest_float.submit(result.job, floats, settings.profile, store, settings.fingerprint)
         chosen = settle(future, "benchmark")
         if isinstance(chosen, Failure):
             reason = f"the others could not be timed: {chosen.error}"
@@ -226,7 +227,8 @@ def _submit_benchmark(result: WorkloadResult, settings: Settings, store: str) ->
                 twin=twin if current.coverage else "",
             )
         )
-    return steps.benchmark.submit(result.job, candidates, settings.profile, store, settings.fingerprint)
+    with place_benchmarks(settings):
+        return steps.benchmark.submit(result.job, candidates, settings.profile, store, settings.fingerprint)
 
 
 def _subject(result: WorkloadResult, candidate: CandidateResult) -> BenchmarkCandidate | None:

@@ -20,7 +20,7 @@ from prefect.states import Cancelled, Completed
 import tasks
 from flows import steps
 from flows.answers import Answers, Step, can_begin, fitting_steps, question_of, required
-from flows.execution.context import CONFIGURED, current_invocation, executing
+from flows.execution.context import CONFIGURED, current_execution, current_invocation, executing
 from flows.execution.signals import ignoring_interruptions, interruption_behind, sigterm_as_interrupt
 from flows.fan_out import settle
 from flows.request import SearchRequest, SearchResult
@@ -28,7 +28,7 @@ from flows.settings import Settings
 from storage.digest import digest_of
 from storage.errors import NightRunningError
 from storage.holder import Holder, hold
-from storage.humanize import plural
+from storage.humanize import plural, ratio
 from storage.journal import Answer, Journal, answers_of_others
 from storage.root import StoreRoot, set_cache_folder
 from tasks.job import Job
@@ -60,6 +60,7 @@ class Search:
     budget_s: float
     deadline: float
     at_once: int
+    report: Callable[[str], None]
     earlier: Sequence[Answer] = ()
     _own: set[str] = field(default_factory=set)  # questions that this process has answered
     _since: float = field(default_factory=time.monotonic)  # end of the time that the journal's answers cover
@@ -106,6 +107,7 @@ class Search:
             budget_s=budget_s,
             deadline=deadline,
             at_once=race.batch if settings.task_runner == "dask" else settings.workers,
+            report=current_execution().reporter.noted,
             earlier=earlier,
             _since=began,
         )
@@ -210,8 +212,14 @@ class Search:
         ]
         self.journal.add(*answers)
         self._own |= {answer.question for answer in answers}
+        before = self.race.board.best()
         for number, answer in zip(numbers, answers, strict=True):
             self._tell(number, answer)
+        best = self.race.board.best()
+        if best is not None and (before is None or best.name != before.name):
+            faster = f"{ratio(best.speed.value)} as fast as the baseline, " if best.speed else ""
+            spent = f"{self.journal.spent_s:.0f} s of {self.budget_s:.0f} s spent"
+            self.report(f"{self.workload}: best recipe so far: {best.name}, {faster}{spent}")
 
     def _tell(self, number: int, answer: Answer) -> None:
         if answer.value is not None:

@@ -9,7 +9,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from multiprocessing.util import Finalize
@@ -18,6 +18,7 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from prefect import Flow
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
@@ -28,7 +29,7 @@ from storage.errors import ConfigurationError
 from storage.root import set_cache_folder
 from storage.transient import backoff_s
 from tasks.job import Progress, Workspace
-from tasks.machine import available_cores
+from tasks.machine import available_cores, fingerprint
 from tasks.refs import Frozen
 
 R = TypeVar("R")
@@ -85,6 +86,20 @@ def _dask(settings: Settings) -> AnyTaskRunner:
     local = {"n_workers": settings.workers, "threads_per_worker": 1, "processes": True, "env": inherited}
     # By default, Dask's dashboard listens on all interfaces, and Dask warns if the default port is in use.
     return DaskTaskRunner(cluster_kwargs=local | {"dashboard_address": "127.0.0.1:0"})
+
+
+def place_benchmarks(settings: Settings) -> AbstractContextManager[None]:
+    """Restrict the tasks that the block submits to the Dask workers that have the configured fingerprint."""
+    run = FlowRunContext.get()
+    if run is None or settings.task_runner != "dask" or not settings.fingerprint:
+        return nullcontext()
+    found: dict[str, str] = run.task_runner.client.run(fingerprint)  # type: ignore[attr-defined]
+    workers = [address for address, own in found.items() if own == settings.fingerprint]
+    # If other workers were allowed, idle workers on any host could steal the benchmark.
+    placed: AbstractContextManager[None] = resolve_name("dask:annotate")(
+        workers=workers, allow_other_workers=not workers
+    )
+    return placed
 
 
 class Execution:

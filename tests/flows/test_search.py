@@ -97,6 +97,7 @@ def search(world: World, store: str, budget_s: float = 1e9, at_once: int = 1) ->
         budget_s=budget_s,
         deadline=time.time() + budget_s - journal.spent_s,
         at_once=at_once,
+        report=lambda line: None,
     )
 
 
