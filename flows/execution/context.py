@@ -96,10 +96,8 @@ def place_benchmarks(settings: Settings) -> AbstractContextManager[None]:
     found: dict[str, str] = run.task_runner.client.run(fingerprint)  # type: ignore[attr-defined]
     workers = [address for address, own in found.items() if own == settings.fingerprint]
     # If other workers were allowed, idle workers on any host could steal the benchmark.
-    placed: AbstractContextManager[None] = resolve_name("dask:annotate")(
-        workers=workers, allow_other_workers=not workers
-    )
-    return placed
+    placed: AbstractContextManager[None] = resolve_name("dask:annotate")(workers=workers, allow_other_workers=False)
+    return placed if workers else nullcontext()
 
 
 class Execution:

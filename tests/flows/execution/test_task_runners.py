@@ -11,6 +11,7 @@ import pytest
 
 from storage.check import check
 from storage.results.query import run_query
+from tasks.machine import fingerprint
 from tests.flows.processes import STAGES, Command, processes_of_stages
 from tests.storage.conftest import s3_endpoint, s3_store  # noqa: F401 - fixtures
 
@@ -66,6 +67,7 @@ def test_a_night_on_a_cluster_of_separate_processes_with_the_store_on_s3(dask_cl
     address, workers, store = dask_cluster
     of_cluster = {pid for pid, _ in workers.survivors()}
     monkeypatch.setenv("NIGHTQUANT_DASK_ADDRESS", address)
+    monkeypatch.setenv("NIGHTQUANT_FINGERPRINT", fingerprint())
     command = Command(*NIGHT, "--store", store, home=home, cwd=tmp_path, NIGHTQUANT_TASK_RUNNER="dask")
     output, _ = command.process.communicate(timeout=600)
     assert command.process.returncode == 0, output
