@@ -24,7 +24,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import State, StateType
-from prefect.exceptions import ObjectNotFound, PrefectException
+from prefect.exceptions import PrefectException
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.execution.signals import attempt, interruption_behind, reason
@@ -69,16 +69,10 @@ def end_dead_runs(held: HeldStore, flow_run_id: str) -> None:
                     run = client.read_flow_run(UUID(dead.flow_run_id))
                     if run.state is not None and not run.state.is_final():
                         message = f"The run died: {dead.describe()} no longer has the store locked."
-                        crashed: State[None] = Crashed(message=message)
-                        client.set_flow_run_state(run.id, crashed, force=True)
-            except ObjectNotFound:
-                continue
-            except (httpx.HTTPError, PrefectException) as error:
-                logging.getLogger(__name__).warning(
-                    "the dead %s could not be set to Crashed: %s", dead.describe(), error
-                )
-                continue
-            held.forget(dead)
+                        client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+                held.forget(dead)
+            except (httpx.HTTPError, PrefectException) as error:  # another server may know the run
+                logging.getLogger(__name__).warning("%s could not be set to Crashed: %s", dead.describe(), error)
 
 
 def end_unreported_runs(store: str, flow_run_id: str) -> None:
@@ -204,19 +198,9 @@ def link_report(report: str) -> None:
 
 
 def _markdown(findings: Findings) -> str:
-    changes = findings.comparison.findings
-    sections = {
-        "Regressions": [finding.describe() for finding in changes if finding.is_bad],
-        "Missing": findings.absences,
-        "Not checked": findings.lines(),
-        "Improvements without an explanation": [change.describe() for change in changes if change.kind == "improved"],
-        "New candidates": [change.describe() for change in changes if change.kind == "appeared"],
-    }
-    parts = ["# Tonight compared with earlier nights\n"]
-    for title, lines in sections.items():
-        if lines:
-            parts += [f"## {title}\n", *(f"- {line}" for line in lines), ""]
-    return "\n".join(parts)
+    changes = sorted(findings.comparison.findings, key=lambda finding: not finding.is_bad)
+    lines = [*(change.describe() for change in changes), *findings.absences, *findings.lines()]
+    return "\n".join(["# Tonight compared with earlier nights\n", *(f"- {line}" for line in lines)])
 
 
 def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, str]:

@@ -133,10 +133,7 @@ def _provenance(
     winner = judgement.promoted
     chosen = next(c for c in result.candidates if winner and f"{c.recipe}/{c.runtime}" == winner.candidate)
     if winner is None or result.job is None or chosen.built is None or chosen.evaluation is None:
-        raise RuntimeError(
-            f"the candidate {chosen.recipe}/{chosen.runtime} of {result.workload.name} was promoted but never built; "
-            "report this bug"
-        )
+        raise RuntimeError(f"{result.workload.name}: only a measured candidate can be promoted; report this bug")
     return Provenance(
         job=result.job,
         candidate=chosen.built,

@@ -60,7 +60,6 @@ class _Started(TaskStatus[int]):
         self.pid = 0
 
     def started(self, value: int = 0) -> None:
-        """Keep the id of the process, and pass it on."""
         self.pid = value
         self._status.started(value)
 
@@ -69,7 +68,6 @@ class NightRunner(Runner):
     """Runner that lets the processes of its runs end before it ends."""
 
     async def __aenter__(self) -> Self:
-        """Start the runner; SIGTERM will cancel the current task."""
         self._serving = asyncio.current_task()
         return await super().__aenter__()
 
