@@ -98,9 +98,9 @@ class Site:
         home = self.folder / "prefect"
         return Command(*arguments, home=home, cwd=cwd, program=program, log=log, **self.variables)
 
-    def done(self, *arguments):
-        command = self.command(*arguments)
-        output, _ = command.process.communicate(timeout=300)
+    def done(self, *arguments, program=PREFECT):
+        command = self.command(*arguments, program=program)
+        output, _ = command.process.communicate(timeout=600)
         assert command.process.returncode == 0, output
         return output
 

@@ -59,21 +59,17 @@ NETWORKS = """
     def greedy():
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def huge():
-        return nn.Linear(10**7, 10**7)
 """
 SEEDED = 'kind = "seeded"\n    seed = 1'
 # For each workload of pictures its factory and its checkpoint.
 OF_PICTURES = {
     "greedy": ("greedy", SEEDED),
-    "huge": ("huge", SEEDED),
     "broken": ("good", 'kind = "uri"\n    uri = "weights.safetensors"'),
     "half": ("good", 'kind = "uri"\n    uri = "half.safetensors"'),
 }
 # For each workload that fails, the stage and a part of the message.
 FAILING = {
     "greedy": ("checkpoint", "memory"),
-    "huge": ("checkpoint", "can't allocate memory"),
     "broken": ("checkpoint", "weights.safetensors"),
     "changed": ("checkpoint", "SHA-256"),
     "gone": ("checkpoint", ""),
