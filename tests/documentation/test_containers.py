@@ -8,15 +8,10 @@ import pytest
 import yaml
 
 from flows.request import NightlyRequest
-from tests.documentation.pages import ROOT, Document
+from tests.documentation.pages import ROOT
 
 FILES = ROOT / "docs" / "examples" / "containers"
 STEPS = re.findall(r"(?m)^([A-Z]+) (.*(?:\\\n.*)*)", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
-
-
-def test_the_page_names_every_file() -> None:
-    links = Document.read(ROOT / "docs" / "hosts.md").links
-    assert {f"examples/containers/{path.name}" for path in FILES.iterdir()} <= set(links)
 
 
 def test_what_the_image_copies_is_there_and_reaches_the_build() -> None:

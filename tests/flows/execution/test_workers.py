@@ -5,7 +5,6 @@ import sys
 import textwrap
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -52,17 +51,6 @@ def test_what_a_library_raises_arrives_in_one_line_with_its_traceback_behind(wor
     assert "worker_stages.py" in caught.value.in_full()
     assert _run(workers, worker_stages.pid, tmp_path) == process  # it lives on
     assert capfd.readouterr().err == ""
-
-
-@pytest.mark.slow
-def test_an_error_that_cannot_travel_costs_no_other_stage(tmp_path):
-    with Workers(count=2, threads=1) as pool, ThreadPoolExecutor() as threads:
-        other = threads.submit(_run, pool, worker_stages.wait, tmp_path, 5.0)
-        for failure in ("two", "holding", "panic"):
-            with pytest.raises(LibraryError):
-                _run(pool, worker_stages.fail, tmp_path, failure)
-        other.result()
-    assert (tmp_path / "begun").read_text() == "once\n"
 
 
 @pytest.mark.slow

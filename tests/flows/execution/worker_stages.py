@@ -82,9 +82,3 @@ FAILURES = {
 
 def fail(workspace, failure):
     raise FAILURES[failure]()
-
-
-def wait(workspace, seconds):
-    with (workspace.store.root / "begun").open("a") as file:
-        file.write("once\n")
-    threading.Event().wait(seconds)
