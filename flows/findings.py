@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 import httpx
-from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.artifacts import create_link_artifact
 from prefect.blocks.abstract import NotificationBlock
 from prefect.blocks.core import Block
 from prefect.blocks.webhook import Webhook
@@ -157,18 +157,11 @@ def _absences(results: DuckDBPyConnection, night: date, is_everything: bool) -> 
 
 
 def raise_alarm(findings: Findings, settings: Settings) -> tuple[str, dict[str, str]]:
-    """Report findings within the flow; return a one-line summary, and the reasons of the notifications that failed."""
-    comparison, message = findings.comparison, summary_line(findings)
-    bad = [finding for finding in comparison.findings if finding.is_bad]
-    failed = _notify(settings, message, findings) if bad or findings.absences or findings.troubles else {}
+    """Send the alert; return a one-line summary, and the reasons of the notifications that failed."""
+    bad = any(finding.is_bad for finding in findings.comparison.findings)
+    failed = _notify(settings, findings) if bad or findings.absences or findings.troubles else {}
     # Omit `troubles`, because the run's message already lists the failed checks.
-    parts = [summary_line(replace(findings, troubles={}))]
-    if comparison.findings or findings.absences:
-        try:
-            create_markdown_artifact(_markdown(findings), key="regressions", description=message[:1000])
-        except (httpx.HTTPError, PrefectException) as error:
-            parts.append(f"no artifact in Prefect's UI: {type(error).__name__}")
-    return "; ".join(parts), failed
+    return summary_line(replace(findings, troubles={})), failed
 
 
 def summary_line(findings: Findings) -> str:
@@ -197,14 +190,9 @@ def link_report(report: str) -> None:
         logging.getLogger(__name__).warning("no link to the report in Prefect's UI: %s", error)
 
 
-def _markdown(findings: Findings) -> str:
-    changes = sorted(findings.comparison.findings, key=lambda finding: not finding.is_bad)
-    lines = [*(change.describe() for change in changes), *findings.absences, *findings.lines()]
-    return "\n".join(["# Tonight compared with earlier nights\n", *(f"- {line}" for line in lines)])
-
-
-def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, str]:
+def _notify(settings: Settings, findings: Findings) -> dict[str, str]:
     """Call the configured webhook and notification block, and return the reason for each failure."""
+    message = summary_line(findings)
     bad = [finding for finding in findings.comparison.findings if finding.is_bad]
     regressions = [asdict(finding) | {"since": finding.since and finding.since.isoformat()} for finding in bad]
     payload = {"event": EVENT, "message": message, "regressions": regressions}
@@ -215,7 +203,9 @@ def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, s
     if url.get_secret_value():
         calls["webhook"] = lambda: _post(Webhook(url=url), payload)
     if slug:
-        calls[f"notification block {slug}"] = lambda: _call_block(slug, _markdown(findings), message, payload)
+        lines = [*(finding.describe() for finding in bad), *findings.absences, *findings.lines()]
+        body = "\n".join(f"- {line}" for line in lines)
+        calls[f"notification block {slug}"] = lambda: _call_block(slug, body, message, payload)
     failed = {}
     for name, call in calls.items():
         try:

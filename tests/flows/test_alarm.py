@@ -51,33 +51,16 @@ def test_a_night_without_anything_to_compare_never_says_that_there_is_no_regress
     assert summary_line(Findings(partly)) == "no regression; 1 of 2 numbers not comparable"
 
 
-@pytest.mark.server
-def test_a_regression_becomes_an_artifact_and_a_call(
-    prefect_server: None, hook: tuple[str, list[dict[str, Any]]]
-) -> None:
-    from prefect import flow, get_client
-    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
-    from prefect.context import get_run_context
-
+def test_a_regression_becomes_a_call(hook: tuple[str, list[dict[str, Any]]]) -> None:
     url, received = hook
-
-    @flow
-    def night() -> str:
-        troubles = {"looking for what is missing": "the results cannot be read"}
-        found = compared(finding(), finding("improved"), troubles=troubles)
-        message, failed = raise_alarm(found, Settings(webhook_url=url))  # type: ignore[arg-type]
-        assert message.startswith("1 regression: word-lm int8/eager slower")
-        assert failed == {}
-        return str(get_run_context().flow_run.id)  # type: ignore[union-attr]
-
-    run_id = night()
+    troubles = {"looking for what is missing": "the results cannot be read"}
+    found = compared(finding(), finding("improved"), troubles=troubles)
+    message, failed = raise_alarm(found, Settings(webhook_url=url))  # type: ignore[arg-type]
+    assert message.startswith("1 regression: word-lm int8/eager slower")
+    assert failed == {}
     assert [payload["event"] for payload in received] == ["nightquant.regression"]
     assert [told["since"] for told in received[0]["regressions"]] == ["2026-11-19"]
     assert received[0]["troubles"] == ["looking for what is missing failed: the results cannot be read"]
-    with get_client(sync_client=True) as client:
-        chosen = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))  # type: ignore[list-item]
-        artifacts = client.read_artifacts(artifact_filter=chosen)
-    assert [(artifact.key, artifact.type) for artifact in artifacts] == [("regressions", "markdown")]
 
 
 @pytest.mark.server
@@ -95,8 +78,7 @@ def test_a_notification_that_fails_is_named_and_stops_nothing(
         notification_block="custom-webhook/on-call",
         webhook_url=f"{url}/broken",  # type: ignore[arg-type]
     )
-    with pytest.warns(FutureWarning, match="outside of a flow"):
-        _, failed = raise_alarm(compared(finding()), settings)
+    _, failed = raise_alarm(compared(finding()), settings)
     assert failed == {"webhook": "answered 500"}
     assert any("slower" in payload.get("body", "") for payload in received)
 
