@@ -93,11 +93,12 @@ def place_benchmarks(settings: Settings) -> AbstractContextManager[None]:
     run = FlowRunContext.get()
     if run is None or settings.task_runner != "dask" or not settings.fingerprint:
         return nullcontext()
+    from dask.base import annotate
+
     found: dict[str, str] = run.task_runner.client.run(fingerprint)  # type: ignore[attr-defined]
     workers = [address for address, own in found.items() if own == settings.fingerprint]
     # If other workers were allowed, idle workers on any host could steal the benchmark.
-    placed: AbstractContextManager[None] = resolve_name("dask:annotate")(workers=workers, allow_other_workers=False)
-    return placed if workers else nullcontext()
+    return annotate(workers=workers, allow_other_workers=False) if workers else nullcontext()
 
 
 class Execution:
