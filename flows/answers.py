@@ -1,29 +1,39 @@
-"""Answer a search's requests: Prefect tasks build, evaluate and time trials, and rank the trials' layers."""
+"""The steps of a search: their expected durations, and the Prefect tasks that answer the search's requests."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeVar
 
 from prefect.futures import PrefectFuture
 
 from flows import steps
-from flows.execution.task_runners import place_benchmarks
+from flows.execution.context import place_benchmarks
 from flows.fan_out import settle
 from flows.settings import Settings
+from storage.digest import digest_of
 from storage.errors import MeasurementError
+from storage.journal import Answer
 from storage.results import QualityUnit
 from tasks.benchmark.stage import BenchmarkCandidate
+from tasks.extensions import RUNTIMES
 from tasks.job import Job
 from tasks.refs import CandidateRef
 from tasks.results import Evaluation, Failure
+from tasks.search.race import Race
 from tasks.search.trial import Build, Drop, Found, Rank, Request, Screen, Selection, Time, Timed, Trial
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")
+_COMPILING_S = 30.0  # expected duration of the first build with a runtime that compiles
+_TIMING_S = 2.0  # expected duration of timing a trial for the first time
+_BESIDES = 4  # starting the launches, and timing the baseline and its copy, takes as long as timing about four trials
 
 
 class TimeUpError(Exception):
@@ -137,7 +147,7 @@ class Answers:
     def _timed(self, names: Sequence[str]) -> Timed | Failure:
         baseline = self._subjects[self._job.workload.baseline_name]
         subjects = [self._subjects[name] for name in names]
-        with place_benchmarks(self._settings)():
+        with place_benchmarks(self._settings):
             future = steps.time_trials.submit(
                 self._job, baseline, subjects, self._store, self._settings.fingerprint, self._deadline
             )
@@ -177,3 +187,71 @@ def _failed(failure: Failure) -> Found:
 
 def _name(candidate: tuple[Recipe, str]) -> str:
     return f"{candidate[0].name}/{candidate[1]}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """Trials to measure for a request, with expected durations; timing the trial afterwards takes ``timing_s``."""
+
+    request: Request
+    numbers: tuple[int, ...]
+    expected_s: float
+    timing_s: float = math.inf
+
+
+def fitting_steps(
+    request: Request, race: Race, answers: Sequence[Answer], running: Collection[Step], left_s: float
+) -> list[Step]:
+    """Split a request into steps; return the steps that are expected to fit into `left_s`."""
+    trials = race.board.numbered(request.numbers)
+    costs = {trial.number: expected_s(request, trial, answers) for trial in trials}
+    if isinstance(request, Time):
+        ends = list(accumulate(costs.values(), initial=_BESIDES * max(costs.values())))[1:]
+        fitting = sum(end_s <= left_s for end_s in ends)
+        return [Step(request, tuple(costs)[:fitting], ends[fitting - 1])] if fitting else []
+    busy = {number for step in running for number in step.numbers}
+    found = []
+    for trial in trials:
+        after = {
+            type(other): expected_s(other, trial, answers) * (1 + _BESIDES if isinstance(other, Time) else 1)
+            for other in race.follow_ups(request)
+        }
+        step = Step(request, (trial.number,), costs[trial.number], after.get(Time, math.inf))
+        if trial.number not in busy and step.expected_s + sum(after.values()) <= left_s:
+            found.append(step)
+    return found
+
+
+def can_begin(step: Step, running: Collection[Step], at_once: int) -> bool:
+    """Return whether a step can begin beside the `running` steps, at most `at_once` in total; timing runs alone."""
+    if isinstance(step.request, Time) or step.expected_s > step.timing_s + max(
+        (other.expected_s for other in running), default=math.inf
+    ):
+        return not running
+    return len(running) < at_once and not any(isinstance(other.request, Time) for other in running)
+
+
+def expected_s(request: Request, trial: Trial, answers: Iterable[Answer]) -> float:
+    """Estimate the duration in seconds of answering a request about one trial, or of timing one more trial."""
+    (kind, samples), durations = _kind(request), dict[str, list[float]]()
+    besides = _BESIDES if isinstance(request, Time) else 0
+    for answer in answers:
+        known_kind, known_samples, name, _ = answer.question.split()
+        if known_kind == kind and answer.duration_s:  # 0 means unknown
+            one_s = answer.duration_s / (answer.together + besides)
+            durations.setdefault(name.partition("/")[2], []).append(one_s / int(known_samples))
+    if trial.runtime not in durations and isinstance(request, Build) and RUNTIMES[trial.runtime].compiles:
+        return _COMPILING_S
+    similar = durations.get(trial.runtime) or [one_s for group in durations.values() for one_s in group]
+    return samples * max(similar, default=_TIMING_S if isinstance(request, Time) else 0.0)
+
+
+def question_of(request: Request, trial: Trial) -> str:
+    """Return the text that identifies a request about one trial in the journal."""
+    kind, samples = _kind(request)
+    return f"{kind} {samples} {trial.name} {digest_of(trial.recipe.content())[:16]}"
+
+
+def _kind(request: Request) -> tuple[str, int]:
+    """Return a request's kind and number of samples; the request's duration is proportional to this number."""
+    return type(request).__name__.lower(), request.samples if isinstance(request, Screen) else 1

@@ -10,11 +10,10 @@ import httpx
 from prefect.futures import PrefectFuture
 
 from flows import steps
-from flows.execution.context import note
+from flows.execution.context import note, place_benchmarks
 from flows.execution.signals import interruption_behind
-from flows.execution.task_runners import CLUSTERS, place_benchmarks
 from flows.settings import Settings
-from storage.errors import MeasurementError, UnavailableError
+from storage.errors import UnavailableError
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.extensions import METHODS
@@ -24,7 +23,6 @@ from tasks.refs import CandidateRef, DatasetRef
 from tasks.results import (
     BenchmarkResult,
     CandidateResult,
-    Comparison,
     Evaluation,
     Failure,
     Incumbent,
@@ -99,23 +97,41 @@ def with_fastest_float(result: WorkloadResult, settings: Settings, store: str) -
     first = floats[0].name if floats else result.workload.baseline_name
     reason = "it is the only float candidate that can be deployed"
     if len(floats) > 1 and result.job is not None:
-        try:
-            with place_benchmarks(settings)():
-                future = steps.fastest_float.submit(result.job, floats, settings.profile, store, settings.fingerprint)
-            chosen = settle(future, "benchmark")
-        except MeasurementError as error:
-            chosen = Failure(stage="benchmark", error=str(error))
-        first, reason = (
-            (first, f"the others could not be timed: {chosen.error}") if isinstance(chosen, Failure) else chosen
-        )
+        with place_benchmarks(settings):
+            future = steps.fastest_float.submit(result.job, floats, settings.profile, store, settings.fingerprint)
+        chosen = settle(future, "benchmark")
+        if isinstance(chosen, Failure):
+            reason = f"the others could not be timed: {chosen.error}"
+        else:
+            first, reason = chosen
     workload = result.workload.with_baseline(first)
     job = replace(result.job, workload=workload) if result.job is not None else None
     return result.model_copy(update={"workload": workload, "job": job}), reason
 
 
 def compare(result: WorkloadResult, submitted: Submitted) -> WorkloadResult:
-    """Compare a workload's candidates with the baseline, and evaluate the current bundle."""
-    return _with_incumbent(_compared(result, submitted), submitted.store)
+    """Evaluate a workload's current bundle, and compare the candidates and the bundle with the baseline."""
+    result, baseline = _with_incumbent(result, submitted.store), result.baseline()
+    if baseline is None or baseline.evaluation is None:
+        why = baseline.failure.error if baseline and baseline.failure else "it was not run"
+        failed = Failure(stage="compare", error=f"The baseline {result.workload.baseline_name} failed: {why}")
+        return _with_failures(result, lambda name: failed)
+    evaluations = [candidate.evaluation for candidate in result.candidates if candidate.evaluation is not None]
+    keys = [(evaluation.recipe, evaluation.runtime) for evaluation in evaluations]
+    counts = [submitted.comparisons.get(key, 1) for key in keys]
+    current = result.incumbent
+    if isinstance(current, Incumbent) and current.evaluation is not None:
+        evaluations.append(current.evaluation)
+        counts.append(1)
+    future = steps.compare.submit(result.workload, baseline.evaluation, evaluations, submitted.store, counts)
+    comparisons = settle(future, "compare")
+    if isinstance(comparisons, Failure):
+        return _with_failures(result, lambda name: comparisons)
+    if isinstance(current, Incumbent) and current.evaluation is not None:
+        current = current.model_copy(update={"comparison": comparisons.pop()})
+    by_key = dict(zip(keys, comparisons, strict=True))
+    result = result.model_copy(update={"incumbent": current})
+    return _update(result, lambda candidate: {"comparison": by_key.get((candidate.recipe, candidate.runtime))})
 
 
 def _candidate(submitted: Submitted, key: Key, failure: Failure | None) -> CandidateResult:
@@ -130,22 +146,6 @@ def _candidate(submitted: Submitted, key: Key, failure: Failure | None) -> Candi
     return result.model_copy(update={"built": built, **outcome})
 
 
-def _compared(result: WorkloadResult, submitted: Submitted) -> WorkloadResult:
-    baseline = result.baseline()
-    if baseline is None or baseline.evaluation is None:
-        why = baseline.failure.error if baseline and baseline.failure else "it was not run"
-        return _fail_rest(result, "compare", f"The baseline {result.workload.baseline_name} failed: {why}")
-    evaluations = [candidate.evaluation for candidate in result.candidates if candidate.evaluation is not None]
-    keys = [(evaluation.recipe, evaluation.runtime) for evaluation in evaluations]
-    counts = [submitted.comparisons.get(key, 1) for key in keys]
-    future = steps.compare.submit(result.workload, baseline.evaluation, evaluations, submitted.store, counts)
-    comparisons = settle(future, "compare")
-    if isinstance(comparisons, Failure):
-        return _fail_rest(result, "compare", comparisons.error)
-    by_key = dict(zip(keys, comparisons, strict=True))
-    return _update(result, lambda candidate: {"comparison": by_key.get((candidate.recipe, candidate.runtime))})
-
-
 def _with_incumbent(result: WorkloadResult, store: str) -> WorkloadResult:
     """Look up the current bundle; evaluate the bundle's files unless the bundle matches one of tonight's candidates."""
     if result.job is None:
@@ -154,40 +154,21 @@ def _with_incumbent(result: WorkloadResult, store: str) -> WorkloadResult:
     built = [candidate.built for candidate in result.candidates if candidate.built is not None]
     incumbent: Incumbent | UnknownIncumbent | Failure | None
     incumbent = settle(steps.find_incumbent.submit(result.job, built, store), "handoff")
+    baseline = result.baseline()
     if isinstance(incumbent, Failure):
         incumbent = UnknownIncumbent(reason=f"it could not be looked up: {incumbent.error}")
-    elif incumbent is not None and incumbent.candidate is not None and not incumbent.same_as:
-        incumbent = incumbent.model_copy(update=_evaluated(result, result.job, incumbent.candidate, store))
+    elif incumbent and incumbent.candidate and not incumbent.same_as and baseline and baseline.evaluation:
+        evaluate = steps.evaluate.with_options(task_run_name=f"{result.workload.name} · incumbent: evaluate")
+        evaluation = settle(evaluate.submit(result.job, incumbent.candidate, store), "evaluate")
+        outcome = {"failure" if isinstance(evaluation, Failure) else "evaluation": evaluation}
+        incumbent = incumbent.model_copy(update=outcome)
     return result.model_copy(update={"incumbent": incumbent})
-
-
-def _evaluated(
-    result: WorkloadResult, job: Job[Workload], candidate: CandidateRef, store: str
-) -> dict[str, Evaluation | Comparison | Failure]:
-    """Evaluate the current bundle and compare it with the baseline; return fields for an `Incumbent`."""
-    baseline = result.baseline()
-    if baseline is None or baseline.evaluation is None:
-        return {"failure": Failure(stage="compare", error=f"The baseline {result.workload.baseline_name} failed.")}
-    evaluate = steps.evaluate.with_options(task_run_name=f"{result.workload.name} · incumbent: evaluate")
-    evaluation = settle(evaluate.submit(job, candidate, store), "evaluate")
-    if isinstance(evaluation, Failure):
-        return {"failure": evaluation}
-    compared = settle(steps.compare.submit(result.workload, baseline.evaluation, [evaluation], store), "compare")
-    if isinstance(compared, Failure):
-        return {"evaluation": evaluation, "failure": compared}
-    return {"evaluation": evaluation, "comparison": compared[0]}
 
 
 def _update(result: WorkloadResult, change: Callable[[CandidateResult], dict[str, object]]) -> WorkloadResult:
     """Update each candidate with the fields that `change` returns."""
     candidates = tuple(candidate.model_copy(update=change(candidate)) for candidate in result.candidates)
     return result.model_copy(update={"candidates": candidates})
-
-
-def _fail_rest(result: WorkloadResult, stage: str, error: str) -> WorkloadResult:
-    """Mark the candidates and the current bundle as failed at `stage`; keep earlier failures."""
-    failure = Failure(stage=stage, error=error)
-    return _with_failures(result, lambda name: failure)
 
 
 def _with_failures(result: WorkloadResult, failure_of: Callable[[str], Failure | None]) -> WorkloadResult:
@@ -199,10 +180,10 @@ def _with_failures(result: WorkloadResult, failure_of: Callable[[str], Failure |
     return _update(result, lambda one: {"failure": one.failure or failure_of(f"{one.recipe}/{one.runtime}")})
 
 
-def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, list[str]]:
-    """Add layer sensitivities for recipes that quantize; return the new result and remarks about failed studies."""
+def study_layers(result: WorkloadResult, store: str) -> WorkloadResult:
+    """Add the layer sensitivities of the recipes that quantize; note each study that fails."""
     if result.job is None:
-        return result, []
+        return result
     good = {candidate.recipe for candidate in result.candidates if candidate.failure is None}
     futures = {
         recipe.name: steps.study.submit(result.job, recipe, store)
@@ -210,47 +191,28 @@ def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, li
         if METHODS[recipe.method].quantizes and recipe.name in good
     }
     sensitivities: list[LayerSensitivity] = []
-    remarks = []
     for name, future in futures.items():
         layers = settle(future, "study")
         if isinstance(layers, Failure):
-            remarks.append(f"{result.workload.name} · {name}: layers not studied: {layers.error}")
+            note(f"{result.workload.name} · {name}: layers not studied: {layers.error}")
         else:
             sensitivities += layers
-    return result.model_copy(update={"sensitivities": tuple(sensitivities)}), remarks
+    return result.model_copy(update={"sensitivities": tuple(sensitivities)})
 
 
 def benchmark_all(results: list[WorkloadResult], settings: Settings, store: str) -> Iterator[WorkloadResult]:
-    """Time every workload's candidates on hosts with the configured fingerprint; yield each finished workload."""
-    try:
-        pin = place_benchmarks(settings)
-    except MeasurementError as error:
-        yield from (_fail_rest(result, "benchmark", str(error)) for result in results)
-        return
-
-    def submitted() -> Iterator[tuple[WorkloadResult, PrefectFuture[BenchmarkResult] | None]]:
-        for result in results:
-            with pin():
-                future = _submit_benchmark(result, settings, store)
-            yield result, future
-
-    for result, future in list(submitted()) if settings.task_runner in CLUSTERS else submitted():
+    """Time every workload's candidates; yield each finished workload."""
+    submitted = ((result, _submit_benchmark(result, settings, store)) for result in results)
+    # The hosts of a cluster time several workloads at once.
+    for result, future in list(submitted) if settings.task_runner == "dask" else submitted:
         yield result if future is None else _with_benchmark(result, future)
 
 
 def _submit_benchmark(result: WorkloadResult, settings: Settings, store: str) -> PrefectFuture[BenchmarkResult] | None:
     candidates = [
-        BenchmarkCandidate(
-            candidate=one.built,
-            outputs=one.evaluation.outputs,
-            standing=_standing(result, one),
-            may_be_promoted=may_be_promoted(result.workload, row),
-            twin="" if is_float(row) else result.workload.twin(one.runtime),
-            could_serve=could_serve(result.workload, row),
-        )
-        for one in result.candidates
-        if one.failure is None and one.built is not None and one.evaluation is not None
-        for row in [candidate_columns(result, one)]
+        subject
+        for candidate in result.candidates
+        if candidate.failure is None and (subject := _subject(result, candidate)) is not None
     ]
     if not candidates or result.job is None:
         return None
@@ -265,26 +227,36 @@ def _submit_benchmark(result: WorkloadResult, settings: Settings, store: str) ->
                 twin=twin if current.coverage else "",
             )
         )
-    return steps.benchmark.submit(result.job, candidates, settings.profile, store, settings.fingerprint)
+    with place_benchmarks(settings):
+        return steps.benchmark.submit(result.job, candidates, settings.profile, store, settings.fingerprint)
 
 
-def _standing(result: WorkloadResult, candidate: CandidateResult) -> Literal["settled", "challenger", "defender"]:
-    """Return the candidate's role in the benchmark, based on facts that are known before timing."""
-    gate = result.workload.gate
+def _subject(result: WorkloadResult, candidate: CandidateResult) -> BenchmarkCandidate | None:
+    """Describe a candidate for the benchmark; its standing depends on facts that are known before timing."""
+    if candidate.built is None or candidate.evaluation is None:
+        return None
+    gate, current, row = result.workload.gate, result.incumbent, candidate_columns(result, candidate)
+    promising = may_be_promoted(result.workload, row)
+    standing: Literal["settled", "challenger", "defender"] = "challenger" if promising else "settled"
     if gate.objective != "fastest" and gate.min_speedup is None:
-        return "settled"
-    current = result.incumbent
-    if isinstance(current, Incumbent) and current.same_as == f"{candidate.recipe}/{candidate.runtime}":
-        return "defender"
-    promising = may_be_promoted(result.workload, candidate_columns(result, candidate))
-    return "challenger" if promising else "settled"
+        standing = "settled"
+    elif isinstance(current, Incumbent) and current.same_as == f"{candidate.recipe}/{candidate.runtime}":
+        standing = "defender"
+    return BenchmarkCandidate(
+        candidate=candidate.built,
+        outputs=candidate.evaluation.outputs,
+        standing=standing,
+        may_be_promoted=promising,
+        twin="" if is_float(row) else result.workload.twin(candidate.runtime),
+        could_serve=could_serve(result.workload, row),
+    )
 
 
 def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResult]) -> WorkloadResult:
     """Add the benchmark's results, and record a failure for each candidate that the benchmark refused."""
     benchmark = settle(future, "benchmark")
     if isinstance(benchmark, Failure):
-        return _fail_rest(result, benchmark.stage, benchmark.error)
+        return _with_failures(result, lambda name: benchmark)
     refused = {key: Failure(stage="benchmark", error=error) for key, error in benchmark.refused.items()}
     names = {f"{candidate.recipe}/{candidate.runtime}" for candidate in result.candidates}
     for key in sorted(refused.keys() - names):
@@ -294,28 +266,21 @@ def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResul
 
 def settle(future: PrefectFuture[R], stage: str) -> R | Failure:
     """Wait for a stage; return its result or failure."""
+    lost = ""
+    # Prefect's type annotations do not show that a failed task's result is an exception.
+    outcome: R | BaseException
     try:
         future.wait()
-        # Prefect's type annotations do not show that a failed task's result is an exception.
-        outcome: R | BaseException = future.result(raise_on_failure=False)
-    except httpx.HTTPError as unheard:
-        return _unheard(stage, unheard)
-    except Exception as lost:  # noqa: BLE001 - each task runner raises its own errors for a lost worker
-        if (interruption := interruption_behind(lost)) is not None:
-            raise interruption from None
-        return Failure(stage=stage, error=f"The worker was lost: {lost or type(lost).__name__}")
-    if not isinstance(outcome, BaseException) and future.state.is_completed():
-        return outcome
+        outcome = future.result(raise_on_failure=False)
+    except Exception as error:  # noqa: BLE001 - each task runner raises its own errors for a lost worker
+        outcome, lost = error, "The worker was lost: "
+    if not isinstance(outcome, BaseException):
+        state = future.state
+        return outcome if state.is_completed() else Failure(stage=stage, error=state.message or state.name)
     # If an exception interrupts the wait for a Dask future, the future returns a crashed state.
-    if isinstance(outcome, BaseException) and (interruption := interruption_behind(outcome)) is not None:
+    if (interruption := interruption_behind(outcome)) is not None:
         raise interruption from None
+    text = str(outcome) or type(outcome).__name__
     if isinstance(outcome, httpx.HTTPError):
-        return _unheard(stage, outcome)
-    text = str(outcome) if isinstance(outcome, BaseException) else (future.state.message or future.state.name)
-    skipped = isinstance(outcome, UnavailableError)
-    return Failure(stage=stage, error=text or type(outcome).__name__, skipped=skipped)
-
-
-def _unheard(stage: str, error: httpx.HTTPError) -> Failure:
-    text = f"Prefect's server did not answer: {error or type(error).__name__}"
-    return Failure(stage=stage, error=text, unheard=True)
+        return Failure(stage=stage, error=f"Prefect's server did not answer: {text}", unheard=True)
+    return Failure(stage=stage, error=lost + text, skipped=isinstance(outcome, UnavailableError))

@@ -22,7 +22,7 @@ from tasks.results import Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
 class Handover:
     """Outcome of publishing one workload."""
 
-    judgement: Judgement | None
+    judgement: Judgement
     version: str = ""
     problem: str = ""
 
@@ -34,7 +34,7 @@ def hand_over(
     bundles: BundleStore,
     *,
     package: Callable[[Provenance, str | None], BundleRef],
-    renew: Callable[[str, str], None],
+    renew: Callable[[str], object],
 ) -> Handover:
     """Judge a workload's candidates, and package the winner or re-sign the current bundle."""
     name = result.workload.name
@@ -54,8 +54,8 @@ def hand_over(
         done = _not_packaged(judgement, bundles, name, run, bundle)
     # Re-sign the current bundle only if this run examined the bundle.
     if isinstance(current, Incumbent) and done.version == current.version:
-        refused = attempt(f"renewing {name}", partial(renew, name, current.version))
-        if refused is not None:
+        refused = attempt(f"renewing {name}", partial(renew, current.version))
+        if isinstance(refused, Exception):
             problems = dict.fromkeys(filter(None, (done.problem, reason(refused))))
             return replace(done, problem="; ".join(problems))
     return done
@@ -66,10 +66,7 @@ def _not_packaged(
 ) -> Handover:
     """Return the outcome for a workload whose winner could not be packaged."""
     why = f"its bundle could not be built: {reason(error)}"
-    try:
-        now = bundles.pointer(workload)
-    except StoreError as unreadable:
-        return Handover(None, problem=f"{why}; it is unknown whether the bundle is current: {reason(unreadable)}")
+    now = bundles.pointer(workload)
     version = now.version if now else ""
     if now is not None and now.history and now.history[-1].by == by_run(run.run_id):
         problem = f"{version} is current, but a later step failed: {reason(error)}"
@@ -88,16 +85,13 @@ def _look_up(
         pointer = bundles.pointer(result.workload.name)
     except StoreError as error:
         return UnknownIncumbent(reason=reason(error)), None
-    before = looked_up.version if isinstance(looked_up, Incumbent) else ""
-    if pointer is None:
-        gone = UnknownIncumbent(reason=f"{before} was current when it was looked up, and no bundle is current now")
-        return gone if before else None, None
+    before, now = (looked_up.version if looked_up else ""), (pointer.version if pointer else "")
     if isinstance(looked_up, UnknownIncumbent):
-        return looked_up.model_copy(update={"version": pointer.version}), pointer
-    if before != pointer.version:
-        by = pointer.history[-1].by if pointer.history else "somebody"
-        why = f"{by} switched from {before or 'no bundle'} to {pointer.version} while the night ran"
-        return UnknownIncumbent(version=pointer.version, reason=why), pointer
+        return looked_up.model_copy(update={"version": now}) if pointer else None, pointer
+    if before != now:
+        by = pointer.history[-1].by if pointer and pointer.history else "somebody"
+        why = f"{by} switched from {before or 'no bundle'} to {now or 'no bundle'} while the night ran"
+        return UnknownIncumbent(version=now, reason=why), pointer
     return looked_up, pointer
 
 
@@ -117,10 +111,7 @@ def _provenance(result: WorkloadResult, judgement: Judgement, rows: Sequence[Row
     winner = judgement.promoted
     chosen = next(c for c in result.candidates if winner and f"{c.recipe}/{c.runtime}" == winner.candidate)
     if winner is None or result.job is None or chosen.built is None or chosen.evaluation is None:
-        raise RuntimeError(
-            f"the candidate {chosen.recipe}/{chosen.runtime} of {result.workload.name} was promoted but never built; "
-            "report this bug"
-        )
+        raise RuntimeError(f"{result.workload.name}: only a measured candidate can be promoted; report this bug")
     return Provenance(
         job=result.job,
         candidate=chosen.built,

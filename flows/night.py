@@ -27,7 +27,7 @@ from storage.results.baselines import Baseline
 from storage.root import StoreRoot
 from tasks.gate import DOES_NOT_PAY, pays
 from tasks.machine import Evidence, versions
-from tasks.results import BenchmarkResult, RunInfo, WorkloadResult
+from tasks.results import RunInfo, WorkloadResult
 from tasks.rows import layer_rows, measurement_rows
 from tasks.workload import Workload
 
@@ -99,8 +99,6 @@ class Night:
         if outcome.problem:
             self.fail(f"publishing {workload}", outcome.problem)
         judgement = outcome.judgement
-        if judgement is None:
-            return []
         if not pays(judgement.decisions):
             self.remarks.append(f"{workload}: {DOES_NOT_PAY}")
         if judgement.incumbent is not None and judgement.incumbent.stays:
@@ -128,13 +126,8 @@ class Night:
     def candidates(self) -> tuple[int, int]:
         """Count the measured and the failed candidates; ignore skipped candidates."""
         rows = [row for row in self.rows if row["setting"] != "incumbent"]
-        status = {(row["workload"], row["recipe"], row["runtime"]): row["status"] for row in rows}
-        values = list(status.values())
-        return values.count("ok"), values.count("failed")
-
-    def benchmarks(self) -> list[BenchmarkResult]:
-        """Return the benchmarks of all workloads."""
-        return [result.benchmark for result in self.results if result.benchmark is not None]
+        status = [*{(row["workload"], row["recipe"], row["runtime"]): row["status"] for row in rows}.values()]
+        return status.count("ok"), status.count("failed")
 
     def has_failures(self) -> bool:
         """Return whether any candidate, any bundle's publication, or any other action failed."""
@@ -153,7 +146,7 @@ class Night:
     def run_row(self, status: RunStatus | None = None, message: str = "") -> Row:
         """Return the run's row for the ``runs`` table; the default status is the outcome so far."""
         status = status or ("failed" if self.has_failures() else "completed")
-        benchmarks = self.benchmarks()
+        benchmarks = [result.benchmark for result in self.results if result.benchmark is not None]
         evidence = [
             {"workload": result.workload, "before": result.evidence_before, "after": result.evidence_after}
             for result in benchmarks

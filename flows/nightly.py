@@ -18,13 +18,11 @@ from prefect.states import Cancelled, Completed, Failed
 from prefect.types.entrypoint import EntrypointType
 
 from flows import steps
-from flows.alarm import link_report, raise_alarm
-from flows.execution.context import Execution, current_invocation, executing
+from flows.execution.context import CONFIGURED, Execution, current_invocation, executing
 from flows.execution.signals import attempt, ignoring_interruptions, interruption_behind, reason, sigterm_as_interrupt
-from flows.execution.task_runners import CONFIGURED
 from flows.execution.worker import serve_in_order
 from flows.fan_out import benchmark_all, compare, gather, study_layers, submit, with_fastest_float
-from flows.findings import end_dead_runs, end_unreported_runs, look_back, reported
+from flows.findings import end_dead_runs, end_unreported_runs, link_report, look_back, raise_alarm, reported
 from flows.handover import hand_over
 from flows.night import Night, night_of_this_run
 from flows.reporter import Reporter
@@ -65,9 +63,8 @@ def nightly_quantization(
     request: NightlyRequest = NightlyRequest(),  # noqa: B008 - it is frozen
 ) -> State[NightSummary] | State[NightRunningError] | State[None]:
     """Quantize, evaluate and benchmark the models of the requested workloads, and publish the best candidates."""
-    invocation = current_invocation()
-    overrides = request.model_dump(include={"store", "profile"}, exclude_none=True)
-    settings = invocation.settings.model_copy(update=overrides)
+    settings, reporter = current_invocation()
+    settings = settings.model_copy(update=request.model_dump(include={"store", "profile"}, exclude_none=True))
     # Set the cache folder before locking the store, because the lock file of an object store is in the cache folder.
     set_cache_folder(settings.cache)
     settings.signer()  # reject a wrong key now, not after hours of work
@@ -81,7 +78,7 @@ def nightly_quantization(
                 "looking for runs that could not report their end",
                 partial(end_unreported_runs, night.store, night.flow_run_id),
             )
-            return _carry_out(night, invocation.reporter)
+            return _carry_out(night, reporter)
     except NightRunningError as error:
         return Cancelled(message=str(error), data=error)
     except (KeyboardInterrupt, TerminationSignal):
@@ -120,7 +117,8 @@ def _carry_out(night: Night, reporter: Reporter) -> State[NightSummary]:
                 _measure(night)
                 # Send the alert before publishing, because the remaining steps may fail or be killed.
                 findings, alarm = _alert(night)
-                _hand_over(night)
+                for result in night.results:
+                    night.attempt(f"publishing {result.workload.name}", partial(_hand_over, night, result))
                 _finish(night)
         except BaseException as error:
             stop = interruption_behind(error) or error
@@ -159,9 +157,7 @@ def _measure(night: Night) -> None:
     gathered = [_with_baseline(night, gather(futures)) for futures in submitted]
     gathered = [compare(result, futures) for result, futures in zip(gathered, submitted, strict=True)]
     if night.info.profile == "full":
-        studied = [study_layers(result, night.store) for result in gathered]
-        gathered = [result for result, _ in studied]
-        night.remarks += [remark for _, remarks in studied for remark in remarks]
+        gathered = [study_layers(result, night.store) for result in gathered]
     for result in benchmark_all(gathered, night.settings, night.store):
         night.add(result)
         # Record each workload at once, because a run that is killed later must not lose its timings.
@@ -210,25 +206,20 @@ def _with_finalists(night: Night, workload: Workload) -> Workload:
 def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
     """Compare results with earlier nights and send the alert; return the findings and the alert's message."""
     request, info = night.request, night.info
-    everything = not (request.workloads or request.recipes)
     names = {workload.name for workload in night.workloads}
+    everything = not (request.workloads or request.recipes)
     findings = look_back(night.store, info.night, names, is_everything=everything)
     news = reported(findings, request.recipes)
-    alert = night.attempt("sending the alert", lambda: raise_alarm(news, night.settings))
-    for action, why in (findings.troubles | (alert.failed if alert else {})).items():
+    alert, failed = night.attempt("sending the alert", lambda: raise_alarm(news, night.settings)) or ("", {})
+    for action, why in (findings.troubles | failed).items():
         night.fail(action, why)
     rows = findings.comparison.rows(info.run_id, info.night)
     night.attempt("recording the findings", lambda: steps.record(info, {"findings": rows}, night.store))
-    return news.comparison.findings, alert.message if alert else ""
+    return news.comparison.findings, alert
 
 
-def _hand_over(night: Night) -> None:
-    """Publish each workload's winner, and immediately record the workload's decisions."""
-    for result in night.results:
-        night.attempt(f"publishing {result.workload.name}", partial(_hand_over_one, night, result))
-
-
-def _hand_over_one(night: Night, result: WorkloadResult) -> None:
+def _hand_over(night: Night, result: WorkloadResult) -> None:
+    """Publish a workload's winner, and immediately record the workload's decisions."""
     name = result.workload.name
     outcome = hand_over(
         result,
@@ -236,15 +227,9 @@ def _hand_over_one(night: Night, result: WorkloadResult) -> None:
         night.info,
         BundleStore(night.store),
         package=lambda provenance, replacing: steps.package(provenance, night.store, replacing),
-        renew=partial(_renew, night),
+        renew=lambda version: night.settings.signer() and steps.renew(name, night.store, version),
     )
     steps.record(night.info, {"promotions": night.decide(name, outcome)}, night.store, name)
-
-
-def _renew(night: Night, workload: str, version: str) -> None:
-    """Re-sign a workload's current bundle if a signing key is set."""
-    if night.settings.signer() is not None:
-        steps.renew(workload, night.store, version)
 
 
 def _finish(night: Night) -> None:

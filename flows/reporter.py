@@ -6,12 +6,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rich.console import Console
 
-# Maximum time between consecutive lines about a running stage, in seconds.
-HEARTBEAT_S = 15.0
+_HEARTBEAT_S = 15.0  # maximum time between consecutive lines about a running stage
 
 
 class Reporter:
@@ -52,18 +51,14 @@ class _Running:
         return text
 
 
-@dataclass
 class _Lines(Reporter):
     """Reporter that prints timestamped lines when a stage begins, every 15 s while the stage runs, and when it ends."""
 
-    console: Console
-    heartbeat_s: float = HEARTBEAT_S
-    began: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
+    def __init__(self, console: Console) -> None:
+        self._console, self._began = console, time.monotonic()
         self._running: dict[str, _Running] = {}
         self._lock = threading.Lock()
-        self._closed = threading.Event()
+        self.closed = threading.Event()
 
     def started(self, label: str) -> None:
         with self._lock:
@@ -87,45 +82,38 @@ class _Lines(Reporter):
         with self._lock:
             self._print(text)
 
-    @contextmanager
-    def beating(self) -> Iterator[None]:
-        """Report long-running stages at regular intervals while the block runs."""
-        thread = threading.Thread(target=self._beat, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._closed.set()
-            thread.join()
-
     def _begin(self, label: str) -> None:
         if label not in self._running:
             now = time.monotonic()
             self._running[label] = _Running(now, now, now)
             self._print(f"{label} …")
 
-    def _beat(self) -> None:
-        while not self._closed.wait(self.heartbeat_s / 5):
+    def beat(self) -> None:
+        """Report long-running stages at regular intervals until the reporter is closed."""
+        while not self.closed.wait(_HEARTBEAT_S / 5):
             now = time.monotonic()
             with self._lock:
                 for label, stage in self._running.items():
-                    # Report after 80% of `heartbeat_s`, so that consecutive lines about a stage are never more than
-                    # `heartbeat_s` apart.
-                    if now - stage.reported >= 0.8 * self.heartbeat_s:
+                    if now - stage.reported >= 0.8 * _HEARTBEAT_S:
                         stage.reported = now
                         self._print(f"{label}: {stage.describe(now)}")
 
     def _print(self, text: str) -> None:
-        passed = elapsed(time.monotonic() - self.began)
-        self.console.print(f"{passed:>6} {text}", highlight=False, soft_wrap=True, markup=False)
+        passed = elapsed(time.monotonic() - self._began)
+        self._console.print(f"{passed:>6} {text}", highlight=False, soft_wrap=True, markup=False)
 
 
 @contextmanager
 def reporter_for(console: Console) -> Iterator[Reporter]:
     """Provide a reporter that prints lines."""
     lines = _Lines(console)
-    with lines.beating():
+    thread = threading.Thread(target=lines.beat, daemon=True)
+    thread.start()
+    try:
         yield lines
+    finally:
+        lines.closed.set()
+        thread.join()
 
 
 def elapsed(seconds: float) -> str:

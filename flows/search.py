@@ -1,8 +1,9 @@
-"""Search for recipes: find and store the answers that a `tasks.search.race.Race` requests."""
+"""Search for recipes: find and store the answers that a `tasks.search.race.Race` requests; and the Prefect flow."""
 
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -11,18 +12,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run as this_flow_run
+from prefect.states import Cancelled, Completed
+
 import tasks
 from flows import steps
-from flows.answers import Answers, required
-from flows.execution.context import current_execution
-from flows.execution.task_runners import CLUSTERS
+from flows.answers import Answers, Step, can_begin, fitting_steps, question_of, required
+from flows.execution.context import CONFIGURED, current_execution, current_invocation, executing
+from flows.execution.signals import ignoring_interruptions, interruption_behind, sigterm_as_interrupt
 from flows.fan_out import settle
-from flows.request import SearchResult
-from flows.search_steps import Step, can_begin, fitting_steps, question_of
+from flows.request import SearchRequest, SearchResult
 from flows.settings import Settings
 from storage.digest import digest_of
+from storage.errors import NightRunningError
+from storage.holder import Holder, hold
 from storage.humanize import plural, ratio
 from storage.journal import Answer, Journal, answers_of_others
+from storage.root import StoreRoot, set_cache_folder
 from tasks.job import Job
 from tasks.machine import fingerprint, this_machine
 from tasks.search.race import Race
@@ -40,7 +48,9 @@ from tasks.workload.workload import Workload
 class Search:
     """A search in progress."""
 
-    workload: Workload
+    workload: str
+    goal: Goal
+    finalists: int
     race: Race
     journal: Journal
     find: Callable[[Request, Sequence[Trial]], list[Found | None]]
@@ -57,7 +67,7 @@ class Search:
     @classmethod
     def begin(cls, workload: Workload, store: str, settings: Settings, budget_s: float | None = None) -> Search:
         """Begin or continue a workload's search; the workload's ``[search]`` section sets the default budget."""
-        section = _section(workload)
+        section = workload.search or SearchSection()
         goal = section.goal(workload.gate)
         prepared = settle(steps.prepare.submit(workload, store), "prepare")
         dataset = required(prepared, "the data could not be prepared")
@@ -85,7 +95,9 @@ class Search:
         )
         race = Race(board, partial(variants, workload), section.keep_float)
         return cls(
-            workload=workload,
+            workload=workload.name,
+            goal=goal,
+            finalists=section.finalists,
             race=race,
             journal=journal,
             find=answers.find,
@@ -93,7 +105,7 @@ class Search:
             fingerprint=host,
             budget_s=budget_s,
             deadline=deadline,
-            at_once=race.batch if settings.task_runner in CLUSTERS else settings.workers,
+            at_once=race.batch if settings.task_runner == "dask" else settings.workers,
             report=current_execution().reporter.noted,
             earlier=earlier,
             _since=began,
@@ -126,24 +138,23 @@ class Search:
             threads.shutdown(wait=False, cancel_futures=True)
         if errors:
             raise errors[0]
-        undecided = len(self.race.undecided())
-        ended = f"the budget ended with {plural(undecided, 'trial')} undecided"
-        result = self.result(ended if undecided else "no other trial can win")
+        undecided = plural(count, "trial") if (count := len(self.race.undecided())) else ""
+        result = self.result(f"the budget ended with {undecided} undecided" if undecided else "no other trial can win")
         self.journal.end(result.ended)
         return result
 
     def result(self, ended: str, stopped_by: int = 0) -> SearchResult:
         """Return the outcome so far."""
-        section, undecided = _section(self.workload), len(self.race.undecided())
+        undecided = len(self.race.undecided())
         # If the search is cut short, also count the time since the last answer.
         rest_s = time.monotonic() - self._since if undecided else 0.0
         return SearchResult(
-            workload=self.workload.name,
-            goal=section.goal(self.workload.gate),
+            workload=self.workload,
+            goal=self.goal,
             split=self.split,
             fingerprint=self.fingerprint,
-            trials=tuple(self.race.board.results(section.finalists)),
-            finalists=tuple(self.race.board.finalists(section.finalists)),
+            trials=tuple(self.race.board.results(self.finalists)),
+            finalists=tuple(self.race.board.finalists(self.finalists)),
             budget_s=self.budget_s,
             spent_s=self.journal.spent_s + rest_s,
             total_s=sum(answer.cost_s for answer in self.journal.answers()) + rest_s,
@@ -159,7 +170,7 @@ class Search:
                 (number, answer)
                 for request in requests
                 for number in request.numbers
-                if (answer := self.journal.find(self._question(request, number)))
+                if (answer := self.journal.find(question_of(request, self.race.board.trials[number - 1])))
             ]
             if known:
                 # Pass the known answers to the race first, because the race may then need fewer new answers.
@@ -169,7 +180,10 @@ class Search:
             left_s = self.deadline - time.time()
             if left_s <= 0:
                 return None
-            possible = [step for request in requests for step in self._steps(request, running, left_s)]
+            answers = [*self.earlier, *self.journal.answers()]
+            possible = [
+                step for request in requests for step in fitting_steps(request, self.race, answers, running, left_s)
+            ]
             if possible:
                 step = min(possible, key=_order)
                 return step if can_begin(step, running, self.at_once) else None
@@ -177,10 +191,6 @@ class Search:
                 return None
             self.race.set_aside(number for request in requests for number in request.numbers)
         return None
-
-    def _steps(self, request: Request, running: Collection[Step], left_s: float) -> list[Step]:
-        trials, answers = self.race.board.numbered(request.numbers), [*self.earlier, *self.journal.answers()]
-        return fitting_steps(request, trials, answers, running, left_s=left_s, follow_ups=self.race.follow_ups(request))
 
     def _save(self, step: Step, found: Sequence[Found | None], duration_s: float) -> None:
         """Save the answers of a finished step, and pass them to the race."""
@@ -191,7 +201,7 @@ class Search:
         cost_s, self._since = (now - self._since) / len(numbers), now
         answers = [
             Answer(
-                question=self._question(request, number),
+                question=question_of(request, self.race.board.trials[number - 1]),
                 value=None if one is None else one.model_dump(mode="json", exclude_defaults=True),
                 cost_s=cost_s,
                 duration_s=duration_s,
@@ -206,27 +216,14 @@ class Search:
             self._tell(number, answer)
         best = self.race.board.best()
         if best is not None and (before is None or best.name != before.name):
-            self._report(best)
+            faster = f"{ratio(best.speed.value)} as fast as the baseline, " if best.speed else ""
+            spent = f"{self.journal.spent_s:.0f} s of {self.budget_s:.0f} s spent"
+            self.report(f"{self.workload}: best recipe so far: {best.name}, {faster}{spent}")
 
     def _tell(self, number: int, answer: Answer) -> None:
         if answer.value is not None:
             found, is_own = Found.model_validate(answer.value), answer.question in self._own
             self.race.tell(number, found, cost_s=answer.cost_s if is_own else 0.0, known=not is_own)
-
-    def _report(self, best: Trial) -> None:
-        faster = f"{ratio(best.speed.value)} as fast as the baseline, " if best.speed else ""
-        spent = f"{self.journal.spent_s:.0f} s of {self.budget_s:.0f} s spent"
-        text = f"{self.workload.name}: best recipe so far: {best.name}, {faster}{spent}"
-        self.report(text)
-
-    def _question(self, request: Request, number: int) -> str:
-        return question_of(request, self.race.board.trials[number - 1])
-
-
-def _section(workload: Workload) -> SearchSection:
-    if workload.search is None:
-        raise ValueError(f"the workload {workload.name} has no [search] section; add this section to the workload file")
-    return workload.search
 
 
 def _order(step: Step) -> tuple[bool, float, bool]:
@@ -261,3 +258,40 @@ def _inputs(job: Job[Workload], split: str, goal: Goal, fingerprint: str) -> dic
         "libraries": this_machine().libraries,
         "code": {str(path.relative_to(package)): source_digest(path) for path in sorted(package.rglob("*.py"))},
     }
+
+
+@flow(
+    name="search-recipes",
+    description="Search for the best recipes of one workload.",
+    task_runner=CONFIGURED,
+    persist_result=False,
+    validate_parameters=True,
+)
+def search_recipes(request: SearchRequest) -> State[SearchResult] | State[NightRunningError]:
+    """Search for one workload's best recipes within a time budget, without publishing a bundle."""
+    settings, reporter = current_invocation()
+    settings = settings.model_copy(update=request.model_dump(include={"store"}, exclude_none=True))
+    set_cache_folder(settings.cache)
+    workload, store = request.load_workload(), StoreRoot.of(settings.store).url
+    search = None
+    try:
+        with (
+            hold(store, Holder(f"search {workload.name}", str(this_flow_run.id or ""))),
+            executing(settings, reporter) as execution,
+        ):
+            try:
+                with sigterm_as_interrupt():
+                    search = Search.begin(workload, store, settings, request.budget_s)
+                    result = search.run()
+            except BaseException as error:
+                stop = interruption_behind(error)
+                if stop is None or search is None:
+                    raise
+                with ignoring_interruptions():
+                    execution.workers.stop()
+                    number = signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM
+                    result = search.result(f"{number.name} stopped it", number)
+                return Cancelled(message=result.describe(), data=result)
+            return Completed(message=result.describe(), data=result)
+    except NightRunningError as error:
+        return Cancelled(message=str(error), data=error)

@@ -44,9 +44,6 @@ class Settings(BaseSettings):
         description="pause before the first retry after a network or server failure, in seconds; "
         "the pause grows with each retry",
     )
-    server_startup_timeout_s: PositiveFloat = Field(
-        default=300.0, description="maximum time to wait for the command's own Prefect server to start, in seconds"
-    )
     dask_address: str = Field(
         default="", description="address of the Dask scheduler; if empty, the run starts a local cluster"
     )
@@ -104,17 +101,14 @@ def load_settings(**flags: object) -> Settings:
 
 
 @contextmanager
-def children_inherit(**variables: str | None) -> Iterator[None]:
-    """Set environment variables for the processes that the block starts; the value None removes a variable."""
-    before = {name: os.environ.pop(name, None) for name in variables}
-    os.environ.update({name: value for name, value in variables.items() if value is not None})
+def without_signing_key() -> Iterator[None]:
+    """Remove the signing key from the environment of the processes that the block starts."""
+    key = os.environ.pop("NIGHTQUANT_SIGNING_KEY", None)
     try:
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        if key is not None:
+            os.environ["NIGHTQUANT_SIGNING_KEY"] = key
 
 
 def source_of(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,7 +17,6 @@ from prefect.context import TaskRunContext
 from prefect.logging import get_run_logger
 
 from flows.execution.context import current_execution, note
-from flows.execution.task_runners import require_fingerprint
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import MeasurementError, NightquantError, is_transient
@@ -30,6 +30,7 @@ from tasks.bundle.manifest import Provenance
 from tasks.bundle.package import BundleRef
 from tasks.bundle.package import package as package_candidate
 from tasks.job import Job, Workspace
+from tasks.machine import fingerprint as this_fingerprint
 from tasks.refs import CandidateRef, DatasetRef
 from tasks.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity, RunInfo
 from tasks.search.trial import RankedLayer, Timed
@@ -39,7 +40,6 @@ from tasks.workload.workload import Workload
 P = ParamSpec("P")
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
-_RETRIES = 3
 
 
 def _should_retry(task: object, run: TaskRun, state: State[object]) -> bool:
@@ -61,15 +61,13 @@ def _task(name: str, run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
         name=name,
         task_run_name=run_name,
         persist_result=False,
-        retries=_RETRIES,
-        # Prefect's own retry delay cannot be interrupted.
-        retry_delay_seconds=0,
+        retries=3,
+        retry_delay_seconds=0,  # Prefect's own retry delay cannot be interrupted
         retry_condition_fn=_should_retry,
     )
 
 
 def _stage(name: str, subject: str) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Turn a function into the Prefect task `name`, whose runs are named ``<subject>: <name>``; see `_task`."""
     return _task(name, f"{subject}: {name}")
 
 
@@ -145,16 +143,25 @@ def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitiv
     return _run(stages.study, store, job, recipe)
 
 
+def _time(
+    stage: Callable[[Workspace, *Ts], R], fingerprint: str, store: str, *args: *Ts, timeout_s: float | None = None
+) -> R:
+    """Run a stage that enforces its own time limit, which excludes the time spent waiting for another benchmark."""
+    if fingerprint not in ("", own := this_fingerprint()):
+        raise MeasurementError(
+            f"{_label()}: this host ({platform.node()}) has the fingerprint {own}, not {fingerprint}.",
+            hint="Run the workers on matching hosts only, or clear NIGHTQUANT_FINGERPRINT to allow any host.",
+        )
+    return current_execution().run(stage, _label(), timeout_s, store, *args)
+
+
 @_stage("benchmark", "{job.workload.name}")
 def benchmark(
     job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
 ) -> BenchmarkResult:
     """Time the baseline and candidates in interleaved rounds, which run in new processes."""
-    require_fingerprint(fingerprint)
-    execution = current_execution()
-    # The benchmark itself enforces the time limit, which excludes the time spent waiting for another benchmark.
-    limit_s = execution.settings.stage_timeout_s
-    return execution.run(stages.benchmark, _label(), None, store, job, candidates, profile, limit_s)
+    limit_s = current_execution().settings.stage_timeout_s
+    return _time(stages.benchmark, fingerprint, store, job, candidates, profile, limit_s)
 
 
 @_stage("find fastest float", "{job.workload.name}")
@@ -162,8 +169,8 @@ def fastest_float(
     job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
 ) -> tuple[str, str]:
     """Time the float candidates in two launches; return the fastest, and the reason for the choice."""
-    require_fingerprint(fingerprint)
-    return _run(stages.fastest_float, store, job, candidates, profile)
+    timeout_s = current_execution().settings.stage_timeout_s
+    return _time(stages.fastest_float, fingerprint, store, job, candidates, profile, timeout_s=timeout_s)
 
 
 @_stage("rank layers", "{job.workload.name} · {recipe.name}")
@@ -182,11 +189,9 @@ def time_trials(
     deadline: float,
 ) -> Timed:
     """Time a search's trials and the baseline in two launches."""
-    require_fingerprint(fingerprint)
-    execution = current_execution()
-    # The measurement itself enforces the time limit, which excludes the time spent waiting for another benchmark.
-    limit_s = execution.settings.stage_timeout_s
-    return execution.run(stages.time_trials, _label(), _left_s(deadline), store, job, baseline, trials, limit_s)
+    limit_s = current_execution().settings.stage_timeout_s
+    left_s = _left_s(deadline)
+    return _time(stages.time_trials, fingerprint, store, job, baseline, trials, limit_s, timeout_s=left_s)
 
 
 @_stage("package", "{provenance.job.workload.name} · {provenance.candidate.name}")

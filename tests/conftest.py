@@ -58,7 +58,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def migrated_home(shared_folder: Path) -> Path:
     """Prefect's home with its database made, to be copied: making it is half of a fresh server's start."""
     home = shared_folder / "migrated"
-    code = "from flows.execution.server import prefect_api\nwith prefect_api(90): pass"
+    code = "from flows.execution.server import prefect_api\nwith prefect_api(): pass"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     with file_lock(shared_folder / "migrated.lock"):
         if not home.is_dir():

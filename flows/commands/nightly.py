@@ -31,7 +31,7 @@ from flows.execution.server import ServerGoneError, prefect_api, require_api, se
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from flows.reporter import reporter_for
 from flows.request import NightlyRequest, NightSummary
-from flows.settings import Settings, children_inherit, load_settings
+from flows.settings import Settings, load_settings, without_signing_key
 from storage.results.query import open_catalog, rows_of
 from storage.root import check_writable
 from tasks.refs import Frozen
@@ -155,7 +155,7 @@ def exit_code_of(run: Callable[[], int], *, debug: bool) -> int:
         os.environ |= {"PREFECT_LOGGING_LEVEL": "DEBUG", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "DEBUG"}
     try:
         # Remove the signing key from the environment, because Prefect's server and the workers do not need it.
-        with unwinding_on_sigterm(), children_inherit(NIGHTQUANT_SIGNING_KEY=None):
+        with unwinding_on_sigterm(), without_signing_key():
             return run()
     except ServerGoneError as error:
         if debug:
@@ -181,9 +181,7 @@ def outcome_of(expected: type[T], flow: str, request: Frozen, settings: Settings
     """Run a flow (``module:name``), and return the flow's result."""
     with reporter_for(console) as reporter:
         reporter.started(_SERVER)
-        with prefect_api(
-            settings.server_startup_timeout_s, reporter.noted, meanwhile=partial(resolve_name, flow)
-        ) as server_s:
+        with prefect_api(meanwhile=partial(resolve_name, flow)) as server_s:
             reporter.finished(_SERVER, server_s)
             # Import the flow only after the server's URL is set, because Prefect reads its settings on import.
             run_flow: Callable[..., State[Any]] = resolve_name("flows.execution.context:run_flow")

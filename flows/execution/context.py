@@ -1,4 +1,4 @@
-"""Execution of a run's stages: the workers, the reporter, and the stages' durations."""
+"""Execution of a run's stages: the task runner, the workers, the reporter, and the stages' durations."""
 
 from __future__ import annotations
 
@@ -9,52 +9,95 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.util import Finalize
+from pkgutil import resolve_name
 from typing import Any, TypeVar, TypeVarTuple
 
 from prefect import Flow
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows.execution.task_runners import make_task_runner
 from flows.execution.workers import STARTED, Workers
 from flows.reporter import Reporter
-from flows.settings import Settings, children_inherit, load_settings
-from storage.errors import backoff_s
+from flows.settings import Settings, load_settings, without_signing_key
+from storage.errors import ConfigurationError, backoff_s
 from storage.root import set_cache_folder
 from tasks.job import Progress, Workspace
-from tasks.machine import available_cores
+from tasks.machine import available_cores, fingerprint
 from tasks.refs import Frozen
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
+AnyTaskRunner = TaskRunner[Any]  # each future has the result type of its stage
+# Allow many threads, because each task that waits for inputs occupies a thread. The `workers` setting limits the
+# number of stages that run at once.
+_WAITING_THREADS = 256
+INVOCATION: ContextVar[tuple[Settings, Reporter]] = ContextVar("nightquant_invocation")
 
 
-@dataclass(frozen=True)
-class Invocation:
-    """Settings and reporter that a command passes to the flow."""
-
-    settings: Settings
-    reporter: Reporter = field(default_factory=Reporter)
-
-
-INVOCATION: ContextVar[Invocation] = ContextVar("nightquant_invocation")
-
-
-def current_invocation() -> Invocation:
-    """Return the command's invocation, or, in a deployment, an invocation with this process's settings."""
-    return INVOCATION.get(None) or Invocation(load_settings())
+def current_invocation() -> tuple[Settings, Reporter]:
+    """Return the command's settings and reporter or, in a deployment, this process's settings."""
+    return INVOCATION.get(None) or (load_settings(), Reporter())
 
 
 def run_flow(flow: Flow[..., Any], request: Frozen, settings: Settings, reporter: Reporter) -> State[Any]:
     """Run a flow in this process, and report progress to `reporter`."""
-    INVOCATION.set(Invocation(settings, reporter))
+    INVOCATION.set((settings, reporter))
     configured: Callable[..., State[Any]] = flow.with_options(task_runner=make_task_runner(settings))
     return configured(request, return_state=True)
+
+
+class _ConfiguredTaskRunner(ThreadPoolTaskRunner[object]):
+    """Placeholder that creates the configured task runner when a run starts, not on import."""
+
+    def duplicate(self) -> AnyTaskRunner:  # type: ignore[override]  # Prefect itself needs only a context manager
+        return make_task_runner(load_settings())
+
+
+CONFIGURED: AnyTaskRunner = _ConfiguredTaskRunner()
+
+
+def make_task_runner(settings: Settings) -> AnyTaskRunner:
+    """Create the configured task runner."""
+    if settings.task_runner == "threads":
+        return ThreadPoolTaskRunner(max_workers=_WAITING_THREADS)
+    try:
+        return _dask(settings) if settings.task_runner == "dask" else resolve_name(settings.task_runner)()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"The task runner {settings.task_runner!r} cannot be imported: {error}.",
+            hint="Set it to `threads`, `dask` (pip install 'nightquant[dask]') or `module:Class`.",
+        ) from error
+
+
+def _dask(settings: Settings) -> AnyTaskRunner:
+    from prefect_dask.task_runners import DaskTaskRunner
+
+    if settings.dask_address:
+        return DaskTaskRunner(address=settings.dask_address)
+    # Local worker processes do not receive the command's options.
+    inherited = {"NIGHTQUANT_WORKERS": str(settings.workers)}
+    local = {"n_workers": settings.workers, "threads_per_worker": 1, "processes": True, "env": inherited}
+    # By default, Dask's dashboard listens on all interfaces, and Dask warns if the default port is in use.
+    return DaskTaskRunner(cluster_kwargs=local | {"dashboard_address": "127.0.0.1:0"})
+
+
+def place_benchmarks(settings: Settings) -> AbstractContextManager[None]:
+    """Restrict the tasks that the block submits to the Dask workers that have the configured fingerprint."""
+    run = FlowRunContext.get()
+    if run is None or settings.task_runner != "dask" or not settings.fingerprint:
+        return nullcontext()
+    from dask.base import annotate
+
+    found: dict[str, str] = run.task_runner.client.run(fingerprint)  # type: ignore[attr-defined]
+    workers = [address for address, own in found.items() if own == settings.fingerprint]
+    # If other workers were allowed, idle workers on any host could steal the benchmark.
+    return annotate(workers=workers, allow_other_workers=False) if workers else nullcontext()
 
 
 class Execution:
@@ -72,7 +115,7 @@ class Execution:
     def run(
         self, stage: Callable[[Workspace, *Ts], R], label: str, timeout_s: float | None, store: str, *args: *Ts
     ) -> R:
-        """Run a stage in a worker and report its progress; see `Workers.run` for parameters and exceptions."""
+        """Run a stage in a worker and report its progress; see `Workers.run`."""
         with self._reported(label) as own:
             return self.workers.run(stage, own, timeout_s, store, *args)
 
@@ -132,7 +175,7 @@ _FIRST = threading.Lock()
 def executing(settings: Settings, reporter: Reporter) -> Iterator[Execution]:
     """Provide an execution for this context and for threads that copy the context; stop the workers after the block."""
     # Remove the signing key from the environment, because the settings already contain the key.
-    with children_inherit(NIGHTQUANT_SIGNING_KEY=None):
+    with without_signing_key():
         execution = Execution(settings, reporter)
         token = _EXECUTION.set(execution)
         try:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import httpx
+import uvicorn
 
 import flows
 from storage.errors import ConfigurationError, NightquantError
@@ -29,8 +32,10 @@ _QUIET = {
     # nightquant reports an unreachable server once, at the end of a run, not for each event.
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
 }
+_STARTUP_S = 300.0
 _DRAIN_S = 5.0
 _ANSWER_S = 10.0
+_GRACE_S = 5.0
 
 
 class ServerGoneError(NightquantError):
@@ -50,12 +55,8 @@ def server_gone(error: Exception) -> ServerGoneError:
 
 
 @contextmanager
-def prefect_api(
-    startup_timeout_s: float,
-    noted: Callable[[str], None] = lambda text: None,
-    meanwhile: Callable[[], object] = lambda: None,
-) -> Iterator[float]:
-    """Make a Prefect API available to this process; yield the startup time in seconds."""
+def prefect_api(meanwhile: Callable[[], object] = lambda: None) -> Iterator[float]:
+    """Make a Prefect API available to this process; call `meanwhile` during the start, and yield the startup time."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     began = time.perf_counter()
@@ -63,7 +64,7 @@ def prefect_api(
     if configured_api():
         check_reachable()
     else:
-        process = _start(startup_timeout_s, noted, meanwhile)
+        process = _start(meanwhile)
     try:
         yield time.perf_counter() - began
     finally:
@@ -73,7 +74,7 @@ def prefect_api(
                 resolve_name(service).drain_all(timeout=_DRAIN_S)
         if process is not None:
             process.communicate()  # close the server's standard input, which stops the server
-            _forget()
+            os.environ.pop("PREFECT_API_URL", None)
 
 
 def configured_api() -> bool:
@@ -118,29 +119,16 @@ def _home() -> Path:
     return Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
 
 
-def _forget() -> None:
-    os.environ.pop("PREFECT_API_URL", None)
-
-
-def _start(timeout_s: float, noted: Callable[[str], None], meanwhile: Callable[[], object]) -> subprocess.Popen[str]:
-    try:
-        _home().mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(
-            f"Prefect's home folder {_home()} cannot be created: {error.strerror}.",
-            hint="Set PREFECT_HOME to a writable folder.",
-        ) from error
+def _start(meanwhile: Callable[[], object]) -> subprocess.Popen[str]:
     package = str(Path(flows.__path__[0]).parent)
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH", ""))))
     # Start one server at a time, because the migration of a new database fails if two servers run it at once.
-    with host_lock(
-        "prefect-server-start", on_wait=lambda: noted("Waiting for another command's Prefect server to start.")
-    ):
+    with host_lock("prefect-server-start"):
         # Open the socket here, so that the URL is known while the server starts.
         with socket.create_server(("127.0.0.1", 0)) as listener:
             process = subprocess.Popen(
                 # ``-P`` prevents modules in the working folder from shadowing nightquant's modules.
-                [sys.executable, "-P", "-m", "flows.execution.server_process", str(listener.fileno())],
+                [sys.executable, "-P", "-m", "flows.execution.server", str(listener.fileno())],
                 env=os.environ | {"PYTHONPATH": path},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -154,30 +142,72 @@ def _start(timeout_s: float, noted: Callable[[str], None], meanwhile: Callable[[
         os.environ["PREFECT_API_URL"] = url
         try:
             meanwhile()
-            wait_for(process, timeout_s, noted)
+            _wait_for(process)
         except BaseException:  # a starting server does not need a graceful shutdown
             process.kill()
             process.wait()
-            _forget()
+            os.environ.pop("PREFECT_API_URL", None)
             raise
     return process
 
 
-def wait_for(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[str], None]) -> None:
-    """Wait until a server prints its port, which it does as soon as it answers."""
+def _wait_for(process: subprocess.Popen[str]) -> None:
+    """Wait until a server prints a line, which it does as soon as it answers."""
     assert process.stdout is not None
-    for waited_s in (timeout_s / 2, timeout_s):
-        if select.select([process.stdout], [], [], timeout_s / 2)[0]:
-            break
-        noted(f"Still waiting for Prefect's server after {waited_s:.0f} s.")
-    else:
+    if not select.select([process.stdout], [], [], _STARTUP_S)[0]:
         raise ConfigurationError(
-            f"Prefect's server did not start within {timeout_s:.0f} s.",
-            hint="Raise NIGHTQUANT_SERVER_STARTUP_TIMEOUT_S, or start your own server (prefect server start) and "
-            "set PREFECT_API_URL.",
+            f"Prefect's server did not start within {_STARTUP_S:.0f} s.",
+            hint="Start your own server (prefect server start) and set PREFECT_API_URL.",
         )
     if not process.stdout.readline().strip():
         raise ConfigurationError(
             f"Prefect's server exited with code {process.wait()} before it answered.",
             hint="Check the server's messages above, and the database in PREFECT_HOME.",
         )
+
+
+class _Server(uvicorn.Server):
+    """Server that prints a line when it is ready, and stops at the end of standard input."""
+
+    # Prefect's own ephemeral server keeps running if the flow's process is killed.
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Ignore signals to the process group, because the flow must still report the end of the run to the server."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        threading.Thread(target=self._stop_with_parent, daemon=True).start()
+        await super().startup(sockets)
+        if self.started:
+            sys.stdout.write("ready\n")
+            sys.stdout.flush()
+
+    def _stop_with_parent(self) -> None:
+        sys.stdin.buffer.read()
+        self.should_exit = True
+        # Force the exit if the server cannot shut down in time, for example because a client stays connected.
+        threading.Timer(_GRACE_S, os._exit, args=(0,)).start()
+
+
+def _serve(listener: socket.socket) -> None:
+    """Serve Prefect's API in a process that never outlives its parent."""
+    os.environ.update(PREFECT__SERVER_EPHEMERAL="1", PREFECT__SERVER_FINAL="1", PREFECT_UI_ENABLED="0")
+    config = uvicorn.Config(
+        "prefect.server.api.server:create_app",
+        factory=True,
+        # Prefect's client retries a write that SQLite refused, so its traceback would only alarm.
+        log_level="critical",
+        lifespan="on",
+        timeout_graceful_shutdown=2,
+        # Prefect's client closes idle connections after 25 s, before this server does.
+        timeout_keep_alive=60,
+    )
+    _Server(config).run(sockets=[listener])
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -22,12 +22,8 @@ class Terminated(BaseException):
 
 
 def interruption_behind(error: BaseException) -> BaseException | None:
-    """Return the interruption that caused `error`, or None.
-
-    A signal handler can run inside a Python function that C code has called. If the C code does not expect an
-    exception, CPython raises `SystemError` instead. If this `SystemError` counted as a failed stage, the run would
-    continue.
-    """
+    """Return the interruption that caused `error`, or None."""
+    # If a signal handler raises inside a function that C code has called, CPython may raise `SystemError` instead.
     interruptions = (KeyboardInterrupt, Terminated, resolve_name("prefect.exceptions:ExternalSignal"))
     seen: BaseException | None = error
     while seen is not None:
@@ -75,11 +71,7 @@ def _handling(handler: Handler, *signals: signal.Signals) -> Iterator[None]:
 
 
 def unwinding_on_sigterm() -> AbstractContextManager[None]:
-    """Raise `Terminated` in the main thread when SIGTERM arrives.
-
-    If SIGTERM arrives while a flow runs, Prefect's handler reports the run as crashed, and then passes the signal to
-    the previous handler. Without the handler that this function installs, the process would die without a message.
-    """
+    """Raise `Terminated` in the main thread when SIGTERM arrives, also after Prefect's handler, which passes it on."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
         raise Terminated
@@ -94,17 +86,13 @@ def ignoring_interruptions() -> AbstractContextManager[None]:
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` on SIGTERM; after the block, convert the exception to Prefect's `TerminationSignal`.
-
-    After the first SIGTERM, ignore SIGTERM: a service manager signals the worker and the run, and the worker also
-    signals the run. A second signal would interrupt the recording of the results or the report of the run's state.
-
-    Native code that waits may propagate `KeyboardInterrupt` but drop other exceptions. If SIGTERM raised a different
-    exception, a run on such a task runner would ignore SIGTERM until the benchmark ended.
-    """
+    """Raise `KeyboardInterrupt` on SIGTERM; after the block, convert the exception to Prefect's `TerminationSignal`."""
+    # Native code that waits may propagate `KeyboardInterrupt` but drop other exceptions.
     received: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        # A service manager signals the worker and the run, and the worker also signals the run. A second signal would
+        # interrupt the recording of the results.
         signal.signal(number, signal.SIG_IGN)
         received.append(number)
         raise KeyboardInterrupt

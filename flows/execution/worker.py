@@ -35,7 +35,7 @@ class NightWorker(ProcessWorker):
         configuration: ProcessJobConfiguration,
         task_status: TaskStatus[int] | None = None,
     ) -> ProcessWorkerResult:
-        """Run a flow run in a process; when the worker is stopped, stop the process with SIGTERM and wait for it."""
+        """Run a flow run in a process; if the worker is stopped, stop the process with SIGTERM and wait for it."""
         started = _Started(task_status or anyio.TASK_STATUS_IGNORED)
         # A task of asyncio's own is not cancelled with the worker's tasks.
         running = asyncio.create_task(super().run(flow_run, configuration, started))
@@ -60,7 +60,6 @@ class _Started(TaskStatus[int]):
         self.pid = 0
 
     def started(self, value: int = 0) -> None:
-        """Keep the id of the process, and pass it on."""
         self.pid = value
         self._status.started(value)
 
@@ -69,7 +68,6 @@ class NightRunner(Runner):
     """Runner that lets the processes of its runs end before it ends."""
 
     async def __aenter__(self) -> Self:
-        """Start the runner; SIGTERM will cancel the current task."""
         self._serving = asyncio.current_task()
         return await super().__aenter__()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import pickle
 import signal
 import socket
 import tempfile
@@ -66,23 +65,21 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.stop()
-
-    def close(self) -> None:
-        """Stop the workers after their current stages."""
-        self._pool.close()  # type: ignore[no-untyped-call]  # pebble's method lacks annotations
-        self._clean_up()
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         """Stop the workers at once, and reject waiting and later stages."""
         with self._lock:
             self._stopped.set()
-        self._pool.stop()  # type: ignore[no-untyped-call]
-        self._clean_up()
+        self._pool.stop()  # type: ignore[no-untyped-call]  # pebble's method lacks annotations
+        self._pool.join()
+        if self._socket.fileno() != -1:
+            # Closing a socket does not wake the listening thread. Do not wait for that thread, because the listener may
+            # be waiting for Prefect's server.
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._folder.cleanup()
         for future in tuple(self._awaited):
             # A stopped pool drops a stage that no worker has acknowledged; without `cancel`, `run` would wait forever.
             future.cancel()  # type: ignore[no-untyped-call]
@@ -91,28 +88,22 @@ class Workers:
         """Wait for `seconds`, or until the workers are stopped; return whether stages can still run."""
         return not self._stopped.wait(seconds)
 
-    def _clean_up(self) -> None:
-        self._pool.join()
-        if self._socket.fileno() != -1:
-            # Closing a socket does not wake the listening thread. Do not wait for that thread, because the listener may
-            # be waiting for Prefect's server.
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._folder.cleanup()
-
     def run(
         self, stage: Callable[[Workspace, *Ts], R], label: str, timeout_s: float | None, store: str, *args: *Ts
     ) -> R:
         """Run a stage in a worker that opens the store, and return the stage's result."""
-        call = (stage, label, store, self._address, *args)
+        with self._lock:
+            if self._stopped.is_set():
+                raise StoppedError(f"{label}: the stage was stopped because the run ended.")
+            if not self._pool.active:
+                self._pool.stop()  # type: ignore[no-untyped-call]
+                self._pool.join()
+                self._pool = self._start_pool()
+            call = (stage, label, store, self._address, *args)
+            future = self._pool.schedule(run_stage, args=call, timeout=timeout_s)
+            self._awaited.add(future)
         try:
-            result: R
-            with suppress(BrokenProcessPool):
-                result = self._result(call, timeout_s)
-                return result
-            # A worker that dies while idle breaks the pool. Running the stage again is safe, because artifacts are
-            # looked up by digest.
-            result = self._result(call, timeout_s)
+            result: R = future.result()
             return result
         except FutureTimeoutError as error:
             raise LostError(
@@ -120,9 +111,11 @@ class Workers:
                 hint="To allow more time, raise NIGHTQUANT_STAGE_TIMEOUT_S or, in a search, its budget.",
             ) from error
         except BrokenProcessPool as error:
+            # An idle worker died. Running the stage again is safe, because artifacts are looked up by digest.
             raise LostError(
-                f"{label}: the worker processes died on both attempts.",
+                f"{label}: the worker processes died.",
                 hint="If the host is running out of memory, lower NIGHTQUANT_WORKERS.",
+                transient=True,
             ) from error
         except ProcessExpired as error:
             how = f"died with exit code {error.exitcode}."
@@ -131,19 +124,6 @@ class Workers:
             raise LostError(f"{label}: its process {how}") from error
         except CancelledError as error:
             raise StoppedError(f"{label}: the stage was stopped because the run ended.") from error
-
-    def _result(self, call: tuple[object, ...], timeout_s: float | None) -> Any:
-        with self._lock:
-            if self._stopped.is_set():
-                raise CancelledError
-            if not self._pool.active:
-                self._pool.stop()  # type: ignore[no-untyped-call]
-                self._pool.join()
-                self._pool = self._start_pool()
-            future = self._pool.schedule(run_stage, args=call, timeout=timeout_s)
-            self._awaited.add(future)
-        try:
-            return future.result()
         finally:
             self._awaited.discard(future)
 
@@ -174,18 +154,10 @@ def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, addr
         progress(0, 0, STARTED)
         try:
             return stage(Workspace(ArtifactStore(store), progress), *args)
-        except BaseException as error:
-            if isinstance(error, NightquantError | OSError) and _can_be_pickled(error):
-                raise
+        except NightquantError:
+            raise
+        except BaseException as error:  # it may not be possible to pickle a library's error
             raise library_error(f'The stage "{label}" failed', error) from error
-
-
-def _can_be_pickled(error: BaseException) -> bool:
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - pickling may raise any exception
-        return False
-    return True
 
 
 def _begin_worker(threads: int, cache: str) -> None:

@@ -44,7 +44,6 @@ class Document:
 
     links: tuple[str, ...]
     anchors: frozenset[str]
-    tags: Counter[str]
     shell: tuple[Block, ...]
     prose_code: tuple[str, ...]
 
@@ -57,12 +56,9 @@ class Document:
         targets = [
             token.attrGet("href") or token.attrGet("src") for token in inline if token.type in ("link_open", "image")
         ]
-        tags = Counter(token.tag for token in (*tokens, *inline) if token.nesting == 1 or token.type == "image")
-        tags["pre"] = sum(token.type in ("fence", "code_block") for token in tokens)
         return cls(
             links=tuple(str(target) for target in targets if target),
             anchors=frozenset(_anchors(tokens)),
-            tags=tags,
             shell=tuple(_shell_blocks(page, tokens)),
             prose_code=tuple(token.content for token in inline if token.type == "code_inline"),
         )

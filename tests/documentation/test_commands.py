@@ -1,4 +1,4 @@
-"""Every command on a page exists, with its options; those of the pages in ELSEWHERE are run by tests of their own."""
+"""Every command on a page exists, with its options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shlex
 import subprocess
 import tomllib
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -18,16 +17,8 @@ from tasks.workload.workload import Workload
 from tests.documentation.pages import MARKDOWN, ROOT, Document
 from tests.tasks.domains.text_encoder.encoders import write_directory
 
-# The pages of a server that stays: their commands need each other.
-ELSEWHERE = dict.fromkeys(("docs/schedule.md", "docs/monitoring.md"), "tests/flows/test_operations.py")
 # What has changed is history; it may name commands that are gone.
 LIVING = [page for page in MARKDOWN if page.name != "CHANGELOG.md"]
-BLOCKS = [block for page in LIVING for block in Document.read(page).shell]
-
-
-def test_the_pages_that_are_run_elsewhere_are_read_there() -> None:
-    for page, test in ELSEWHERE.items():
-        assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
 
 
 def whole_lines(text: str) -> Iterator[str]:
@@ -68,25 +59,6 @@ def test_every_subcommand_and_option_on_a_page_exists() -> None:
         command.make_parser(context).parse_args(words)  # click.NoSuchOption, where it has none of that name
         seen += 1
     assert seen > 40
-
-
-@pytest.mark.slow
-def test_every_module_and_target_on_a_page_exists() -> None:
-    targets = set(re.findall(r"(?m)^([\w./-]+):", (ROOT / "Makefile").read_text(encoding="utf-8")))
-    seen = 0
-    for place, (program, *words) in commands_shown():
-        if program == "make":
-            assert words[0] in targets, place
-        elif program == "python" and (words[0] == "-m" or words[0].endswith(".py")):
-            name = words[1] if words[0] == "-m" else words[0].removesuffix(".py").replace("/", ".")
-            if not name.startswith(("benchmarks.", "tests.")):
-                continue
-            file = Path(str(import_module(name).__file__))
-            source = (file.with_name("__main__.py") if file.name == "__init__.py" else file).read_text(encoding="utf-8")
-            own = words[: words.index("--")] if "--" in words else words  # what follows is another program's
-            assert all(f'"{word}"' in source for word in own if word.startswith("--")), place
-        seen += 1
-    assert seen > 10
 
 
 @pytest.mark.slow

@@ -136,23 +136,6 @@ def test_the_page_is_what_the_commands_say() -> None:
     assert written == documented(written), "Write it again: python -m tests.documentation.test_commands_reference"
 
 
-@pytest.mark.slow
-def test_every_command_and_option_says_what_it_does() -> None:
-    def commands(command: click.Command, context: click.Context) -> Iterator[click.Command]:
-        yield command
-        for name in command.list_commands(context) if isinstance(command, click.Group) else ():
-            found = command.get_command(context, name)
-            assert found is not None
-            yield from commands(found, click.Context(found, info_name=name, parent=context))
-
-    found = list(commands(nightquant, click.Context(nightquant)))
-    assert len(found) > 25
-    for command in found:
-        assert parts(command)[0], command.name
-        for option in command.params:
-            assert not isinstance(option, click.Option) or option.help, (command.name, option.name)
-
-
 def write() -> None:
     """Write the page again."""
     PAGE.write_text(documented(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any
 
 import pytest
 import yaml
 
 from flows.request import NightlyRequest
-from tests.documentation.pages import ROOT, Document
+from tests.documentation.pages import ROOT
 
 FILES = ROOT / "docs" / "examples" / "containers"
 STEPS = re.findall(r"(?m)^([A-Z]+) (.*(?:\\\n.*)*)", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
-# What prefect-docker 0.7 lets a deployment set.
-DOCKER = {
-    "image",
-    "image_pull_policy",
-    "auto_remove",
-    "volumes",
-    "container_create_kwargs",
-    "env",
-    "mem_limit",
-    "networks",
-}
-
-
-def _declared(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((FILES / name).read_text(encoding="utf-8"))
-    return found
-
-
-def test_the_page_names_every_file() -> None:
-    links = Document.read(ROOT / "docs" / "hosts.md").links
-    assert {f"examples/containers/{path.name}" for path in FILES.iterdir()} <= set(links)
 
 
 def test_what_the_image_copies_is_there_and_reaches_the_build() -> None:
@@ -60,7 +37,7 @@ def test_the_image_runs_as_somebody_who_is_not_root_and_nothing_is_installed_aft
 
 @pytest.mark.parametrize("name", ["prefect-docker.yaml", "prefect-kubernetes.yaml"])
 def test_deployments_are_those_of_the_checkout_in_an_image(name: str) -> None:
-    declared = _declared(name)
+    declared = yaml.safe_load((FILES / name).read_text(encoding="utf-8"))
     (pull,) = declared["pull"]
     (work_folder,) = (words for step, words in STEPS if step == "WORKDIR")
     assert pull["prefect.deployments.steps.set_working_directory"]["directory"] == work_folder
@@ -69,19 +46,3 @@ def test_deployments_are_those_of_the_checkout_in_an_image(name: str) -> None:
         same = ("entrypoint", "enforce_parameter_schema", "tags", "schedules")
         assert {key: each[key] for key in same} == {key: base["nightly"][key] for key in same}
         NightlyRequest.model_validate(each["parameters"]["request"])
-
-
-def test_pools_take_what_deployments_set() -> None:
-    template = json.loads((FILES / "kubernetes-pool.json").read_text(encoding="utf-8"))
-    variables = template["variables"]["properties"]
-    used = set(re.findall(r"{{ (\w+) }}", json.dumps(template["job_configuration"])))
-    assert used <= set(variables)
-    assert "node_selector" in used
-    pods = _declared("prefect-kubernetes.yaml")["definitions"]["work_pool"]["job_variables"]
-    assert set(pods) <= set(variables)
-    # Processors of their own are given to pods that ask for what they are limited to, in whole numbers.
-    assert pods["cpu_request"] == pods["cpu_limit"] == str(int(pods["cpu_limit"]))
-    assert pods["memory_request"] == pods["memory_limit"]
-    containers = _declared("prefect-docker.yaml")["definitions"]["work_pool"]["job_variables"]
-    assert set(containers) <= DOCKER
-    assert "nightquant-cache:/cache" in containers["volumes"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator
 from typing import Any
 
@@ -96,11 +95,6 @@ def test_the_page_is_what_the_runtimes_declare() -> None:
 
 def test_every_runtime_has_a_section() -> None:
     assert set(RUNTIMES) <= Document.read(PAGE).anchors
-
-
-def test_the_extras_exist() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert {RUNTIMES[name].extra for name in RUNTIMES} - {""} <= set(extras)
 
 
 def write() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import http.server
 import json
+import shutil
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.flows.processes import Command
+from tests.flows.site import Site
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +31,18 @@ def nothing_outlives_its_test() -> Iterator[None]:
     """A night that a failed test leaves running would hold the host's benchmark lock and fail its neighbours."""
     yield
     Command.end_all()
+
+
+@pytest.fixture
+def site(migrated_home: Path, tmp_path: Path) -> Iterator[Site]:
+    """A Prefect server of a test's own, with nothing on it."""
+    shutil.copytree(migrated_home, tmp_path / "prefect")
+    site = Site(tmp_path)
+    try:
+        site.start_server()
+        yield site
+    finally:
+        site.cut_power()
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 import uuid
-from pathlib import Path
 from typing import ClassVar
+
+import psutil
 
 NIGHTQUANT = (sys.executable, "-m", "flows")
 # Packaging runs in the flow's own process.
@@ -61,17 +62,10 @@ class Command:
     def survivors(self):
         """Living processes that carry this command's mark, itself included."""
         found = []
-        for folder in Path("/proc").iterdir():
-            if not folder.name.isdigit():
-                continue
-            try:
-                marked = f"MARK_OF_THIS_TEST={self.mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
-                state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
-                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-            if marked and state != "Z":
-                found.append((int(folder.name), line))
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("MARK_OF_THIS_TEST") == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append((process.pid, " ".join(process.cmdline())))
         return found
 
     def wait_until_gone(self, timeout_s=60.0):
@@ -93,10 +87,8 @@ class Command:
         """Kill whatever commands have left running: what a failed test leaves would disturb those after it."""
         while cls.begun:
             command = cls.begun.pop()
-            while left := command.survivors():
-                for pid, _ in left:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+            while command.survivors():
+                command.kill()
                 time.sleep(0.05)
             command.process.wait()
 

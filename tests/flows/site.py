@@ -98,9 +98,9 @@ class Site:
         home = self.folder / "prefect"
         return Command(*arguments, home=home, cwd=cwd, program=program, log=log, **self.variables)
 
-    def done(self, *arguments):
-        command = self.command(*arguments)
-        output, _ = command.process.communicate(timeout=300)
+    def done(self, *arguments, program=PREFECT):
+        command = self.command(*arguments, program=program)
+        output, _ = command.process.communicate(timeout=600)
         assert command.process.returncode == 0, output
         return output
 
@@ -113,18 +113,14 @@ class Site:
         """SIGKILL to the server alone."""
         self.running.pop(0).kill()
 
-    def start(self):
-        """Start the server and the worker."""
-        self.start_server()
-        self.start_worker()
-
     def start_worker(self, cwd=ROOT):
         worker = ("worker", "start", "--pool", "nightquant", "--type", "nightquant")
         self.running.append(self.command(*worker, log=self.folder / "worker.log", cwd=cwd))
 
-    def start_serving(self):
+    def start_serving(self, *options, cwd=ROOT):
         """Start ``nightquant serve``, and wait until its deployment can be run."""
-        self.running.append(self.command("serve", program=NIGHTQUANT, log=self.folder / "serve.log"))
+        log = self.folder / "serve.log"
+        self.running.append(self.command("serve", *options, program=NIGHTQUANT, log=log, cwd=cwd))
         self.wait_for(lambda: self.asked("/deployments/name/nightly-quantization/served"), 120)
 
     def cut_power(self):

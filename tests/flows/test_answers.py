@@ -1,4 +1,4 @@
-"""Answers to a search's requests if stages fail: what a failure says about a trial, and what it does not say."""
+"""The steps of a search: which can begin, how long they take, and what a failure says about a trial."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 from flows import answers
-from flows.answers import Answers
+from flows.answers import Answers, Step, can_begin, expected_s, fitting_steps, question_of
 from flows.settings import Settings
 from storage.errors import MeasurementError
+from storage.journal import Answer
 from tasks.job import Job
 from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
 from tasks.results import Comparison, Evaluation, Failure
-from tasks.search.trial import Build, Found, Screen, Selection, Speed, Time, Timed, Trial
+from tasks.search.race import Race
+from tasks.search.scoreboard import Scoreboard
+from tasks.search.trial import Build, Found, Rank, Request, Screen, Selection, Speed, Time, Timed, Trial
 from tasks.workload.recipe import Recipe
 from tests.tasks.test_gate import workload
 
@@ -26,9 +29,9 @@ UNHEARD = Failure(stage="benchmark", error="Prefect's server did not answer: Con
 BROKEN = Failure(stage="benchmark", error="the launch died")
 
 
-def trial(number: int) -> Trial:
+def trial(number: int, runtime: str = "eager") -> Trial:
     recipe = Recipe.model_validate({"name": f"r{number}", "method": "dynamic"})
-    return Trial(number=number, recipe=recipe, runtime="eager", origin="space")
+    return Trial(number=number, recipe=recipe, runtime=runtime, origin="space")
 
 
 TRIALS = [trial(number) for number in range(1, 5)]
@@ -123,3 +126,66 @@ def test_a_stage_that_fails_after_the_deadline_has_no_answer(monkeypatch: pytest
     assert late.find(Screen(numbers=(1,), samples=9), TRIALS[:1]) == [None]
     assert late.find(TIME, TRIALS) == [None] * 4
     assert stages.timed == []
+
+
+def answer(request: Request, duration_s: float, runtime: str = "eager", together: int = 1) -> Answer:
+    question = question_of(request, trial(9, runtime))
+    return Answer(question=question, value={}, cost_s=0.1, duration_s=duration_s, together=together)
+
+
+def fitting(request: Request, *known: Answer, running: tuple[Step, ...] = (), left_s: float = 10.0) -> list[Step]:
+    return fitting_steps(request, Race(Scoreboard("fastest", 1.0, (10,), TRIALS)), known, running, left_s)
+
+
+BUILD, PAIR = Build(numbers=(1, 2)), Time(numbers=(1, 2))
+
+
+def test_a_step_builds_one_trial_and_times_as_many_as_fit() -> None:
+    def numbers(request: Request, *known: Answer, left_s: float = 30.0) -> list[object]:
+        return [step.numbers for step in fitting(request, *known, left_s=left_s)]
+
+    assert numbers(BUILD) == [(1,), (2,)]
+    assert numbers(PAIR, left_s=12.0) == [(1, 2)]
+    assert numbers(PAIR, answer(PAIR, 10.0), left_s=10.0) == [(1,)]
+    assert numbers(PAIR, answer(PAIR, 11.0), left_s=10.0) == []
+    assert numbers(BUILD, answer(BUILD, 31.0)) == []
+
+
+def test_timing_runs_alone_and_no_trial_is_in_two_steps() -> None:
+    first, third = (Step(Build(numbers=(number,)), (number,), 1.0) for number in (1, 3))
+    timing = Step(PAIR, (1, 2), 1.0)
+    assert can_begin(timing, (), at_once=2)
+    assert not can_begin(timing, (third,), at_once=2)
+    assert not can_begin(first, (timing,), at_once=2)
+    assert can_begin(first, (third,), at_once=2)
+    assert not can_begin(first, (third,), at_once=1)
+    assert [step.numbers for step in fitting(BUILD, running=(first,), left_s=30.0)] == [(2,)]
+
+
+@pytest.mark.parametrize(("left_s", "fits"), [(16.9, False), (17.1, True)])
+def test_a_build_begins_only_if_the_time_suffices_to_evaluate_and_time_its_trial(left_s: float, fits: bool) -> None:
+    screen = Screen(numbers=(1,), samples=10)
+    known = [answer(BUILD, 3.0), answer(screen, 4.0), answer(PAIR, 16.0, together=4)]
+    assert bool(fitting(Build(numbers=(1,)), *known, left_s=left_s)) == fits
+
+
+def test_the_highest_cost_in_the_same_runtime_is_expected() -> None:
+    known = [answer(BUILD, 2.0), answer(BUILD, 3.0), answer(BUILD, 90.0, "aot-inductor"), answer(PAIR, 500.0)]
+    assert expected_s(BUILD, trial(1), known) == 3.0
+    assert expected_s(BUILD, trial(1, "aot-inductor"), known) == 90.0
+    assert expected_s(BUILD, trial(1, "openvino"), known[:2]) == 3.0
+    assert expected_s(Rank(numbers=(1,)), trial(1), known) == 0.0
+
+
+def test_timing_one_more_trial_costs_a_part_of_what_timing_one_alone_costs() -> None:
+    alone, eight = answer(PAIR, 10.0), answer(PAIR, 24.0, together=8)
+    assert expected_s(PAIR, trial(1), [alone]) == expected_s(PAIR, trial(1), [eight]) == 2.0
+    (step,) = fitting(PAIR, eight, left_s=99.0)
+    assert step.expected_s == 12.0
+
+
+def test_a_question_changes_with_the_recipe_and_the_samples() -> None:
+    renamed = trial(2).model_copy(update={"recipe": trial(2).recipe.model_copy(update={"engine": "onednn"})})
+    few, many = (Screen(numbers=(1,), samples=samples) for samples in (10, 40))
+    questions = {question_of(one, other) for one in (few, many, BUILD) for other in (trial(2), renamed)}
+    assert len(questions) == 6

@@ -35,7 +35,6 @@ def test_only_dead_nights_that_prefect_calls_alive_are_crashed(tmp_path: Path) -
         for name in ("dead", "ended", "retried"):
             _died(tmp_path, str(runs[name]))
         _died(tmp_path, unknown)
-        _died(tmp_path, "")
         with hold(tmp_path, Holder("now", str(runs["retried"]))) as held:
             end_dead_runs(held, str(runs["retried"]))
             # Another server may know it.

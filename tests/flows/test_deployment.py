@@ -8,34 +8,17 @@ DECLARED = yaml.safe_load((ROOT / "prefect.yaml").read_text())
 DEPLOYMENTS = {one["name"]: one for one in DECLARED["deployments"]}
 
 
-def _flow(name):
-    from prefect.flows import load_flow_from_entrypoint
-
-    return load_flow_from_entrypoint(DEPLOYMENTS[name]["entrypoint"])
-
-
-@pytest.fixture(autouse=True)
-def _in_the_checkout(monkeypatch):
-    monkeypatch.chdir(ROOT)
-
-
 @pytest.mark.parametrize(
     ("name", "flow_name"),
     [("nightly", "nightly-quantization"), ("smoke", "nightly-quantization"), ("compact-results", "compact-results")],
 )
-def test_entrypoints_load_and_take_the_declared_parameters(name, flow_name):
-    flow = _flow(name)
+def test_entrypoints_load_and_take_the_declared_parameters(name, flow_name, monkeypatch):
+    from prefect.flows import load_flow_from_entrypoint
+
+    monkeypatch.chdir(ROOT)
+    flow = load_flow_from_entrypoint(DEPLOYMENTS[name]["entrypoint"])
     assert flow.name == flow_name
     flow.validate_parameters(DEPLOYMENTS[name]["parameters"])
-
-
-def test_the_form_that_the_ui_shows_describes_every_field():
-    from prefect.utilities.callables import parameter_schema
-
-    schema = parameter_schema(_flow("nightly"))
-    fields = schema.definitions["NightlyRequest"]["properties"]
-    assert set(fields) == {"workloads", "recipes", "profile", "night", "store"}
-    assert all(field["description"] and field["title"] for field in fields.values())
 
 
 def test_no_task_is_looked_up_in_prefects_cache():

@@ -1,22 +1,13 @@
-"""What goes wrong around a night: its disk, its Prefect server; and how the next night goes on."""
-
-import os
-import shutil
-import subprocess
-import sys
+"""What a night does whose Prefect server goes in mid-run and stays away."""
 
 import pytest
 
 from storage.check import check
 from storage.results.query import run_query
-from tests.flows.processes import quick_night
+from tests.flows.processes import NIGHTQUANT
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module")
-def home(migrated_home, tmp_path_factory):
-    return shutil.copytree(migrated_home, tmp_path_factory.mktemp("home") / "prefect")
+NIGHT = ("nightly", "--workload", "lstm-demo", "--profile", "quick")
 
 
 def _end(command):
@@ -26,48 +17,20 @@ def _end(command):
     return command.process.returncode, output
 
 
-@pytest.fixture
-def own_server(home, monkeypatch):
-    """Start a Prefect server that nights are pointed at; it ends with the test at the latest."""
-    started = []
-
-    def start():
-        server = subprocess.Popen(
-            [sys.executable, "-m", "flows.execution.server_process"],
-            env=os.environ | {"PREFECT_HOME": str(home)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        started.append(server)
-        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.stdout.readline().strip()}/api")
-        return server
-
-    monkeypatch.setenv("PREFECT_CLIENT_MAX_RETRIES", "1")  # five by default, which takes a minute
-    yield start
-    for server in started:
-        server.kill()
-        server.wait()
-
-
-def test_a_server_that_goes_in_mid_run_and_stays_away_is_one_message_and_costs_no_measurement(
-    own_server, home, tmp_path
-):
-    store = tmp_path / "store"
-    server = own_server()
-    night = quick_night(store, "lstm-demo", home=home, cwd=tmp_path)
+def test_a_server_that_goes_in_mid_run_and_stays_away_is_one_message_and_costs_no_measurement(site):
+    site.variables["PREFECT_CLIENT_MAX_RETRIES"] = "1"  # five by default, which takes a minute
+    night = site.command(*NIGHT, program=NIGHTQUANT)
     night.wait_for("obtain checkpoint: done")
-    server.kill()
-    server.wait()
+    site.kill_server()
     code, output = _end(night)
     assert code == 1, output
     assert "stopped responding" in output
     assert "If you started the server yourself, start it again." in output
-    assert run_query(store, "SELECT status FROM runs").to_pylist() == [{"status": "completed"}]
-    rows = run_query(store, "SELECT status FROM measurements WHERE setting = 'primary'").to_pylist()
+    assert run_query(site.store, "SELECT status FROM runs").to_pylist() == [{"status": "completed"}]
+    rows = run_query(site.store, "SELECT status FROM measurements WHERE setting = 'primary'").to_pylist()
     assert rows == [{"status": "ok"}] * 4
-    assert check(store).problems == ()
+    assert check(site.store).problems == ()
 
-    code, output = _end(quick_night(store, "lstm-demo", home=home, cwd=tmp_path))
+    code, output = _end(site.command(*NIGHT, program=NIGHTQUANT))
     assert code == 2, output
     assert "is not responding" in output

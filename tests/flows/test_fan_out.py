@@ -1,11 +1,8 @@
-"""Where benchmarks are submitted, and what is reported of settings besides the primary one."""
+"""How benchmarks are submitted, and what becomes of the current bundle when stages fail."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from prefect.logging import disable_run_logger
@@ -49,26 +46,20 @@ def test_a_refusal_in_a_further_setting_is_told_and_fails_no_candidate(monkeypat
     assert [one.failure.error if one.failure else "" for one in result.candidates] == ["", "", "its output differs"]
 
 
-@pytest.mark.parametrize("runner", ["threads", "dask"])
-def test_a_cluster_gets_every_benchmark_at_once_and_each_where_it_may_run(
-    monkeypatch: pytest.MonkeyPatch, runner: Literal["threads", "dask"]
+@pytest.mark.parametrize(
+    ("runner", "expected"),
+    [("threads", ["submitted", "through"] * 2), ("dask", ["submitted"] * 2 + ["through"] * 2)],
+)
+def test_a_cluster_gets_every_benchmark_at_once(
+    monkeypatch: pytest.MonkeyPatch, runner: str, expected: list[str]
 ) -> None:
     events: list[str] = []
-
-    @contextmanager
-    def pin() -> Iterator[None]:
-        events.append("pinned")
-        yield
-
-    monkeypatch.setattr(fan_out, "place_benchmarks", lambda settings: pin)
+    monkeypatch.setattr(fan_out, "_submit_benchmark", lambda *arguments: events.append("submitted"))
     results = [WorkloadResult(workload=workload(), candidates=())] * 2
-
     for result in fan_out.benchmark_all(results, Settings(task_runner=runner), "store"):
         assert result == results[0]
         events.append("through")
-
-    one = ["pinned", "through"]
-    assert events == ({"threads": one * 2, "dask": ["pinned", "pinned", "through", "through"]}[runner])
+    assert events == expected
 
 
 def candidate(recipe: str, runtime: str = "torchscript", size: int = 100) -> CandidateResult:
@@ -91,11 +82,12 @@ def candidate(recipe: str, runtime: str = "torchscript", size: int = 100) -> Can
     )
 
 
-def standings(gate: dict[str, Any], incumbent: Incumbent | None = None) -> list[str]:
+def standings(gate: dict[str, Any]) -> list[str]:
     """What is submitted of a baseline of 100 bytes and a larger and a smaller candidate."""
     candidates = candidate("float", "eager"), candidate("int8", size=100), candidate("half", size=40)
-    result = WorkloadResult(workload=workload(**gate), candidates=candidates, incumbent=incumbent)
-    return [fan_out._standing(result, each) for each in candidates[1:]]
+    result = WorkloadResult(workload=workload(**gate), candidates=candidates)
+    subjects = [fan_out._subject(result, each) for each in candidates[1:]]
+    return [subject.standing for subject in subjects if subject]
 
 
 @pytest.mark.slow
@@ -120,45 +112,58 @@ def deployed() -> Incumbent:
     return Incumbent(version=VERSION, candidate=candidate("int8").built)
 
 
-def looked_up(
-    monkeypatch: pytest.MonkeyPatch, job: Job[Any] | None = JOB, baseline: Failure | None = None, **outcomes: Any
-) -> Incumbent | UnknownIncumbent | None:
-    """What becomes of the current bundle where stages end so."""
+class Stages:
+    """Stages that keep what they were asked with, in the place of Prefect's tasks."""
 
-    class Stage:
-        def submit(self, *arguments: object) -> None:
-            """Nothing runs here."""
+    def __init__(self) -> None:
+        self.find_incumbent = self.evaluate = self.compare = self
+        self.asked: list[tuple[Any, ...]] = []
 
-        def with_options(self, **options: object) -> Stage:
-            return self
+    def submit(self, *arguments: Any) -> None:
+        self.asked.append(arguments)
 
-    monkeypatch.setattr(fan_out, "steps", SimpleNamespace(find_incumbent=Stage(), evaluate=Stage(), compare=Stage()))
+    def with_options(self, **options: object) -> Stages:
+        return self
+
+
+def compared(
+    monkeypatch: pytest.MonkeyPatch, job: Job[Any] | None = JOB, comparisons: Any = None, **outcomes: Any
+) -> tuple[WorkloadResult, Stages]:
+    """What becomes of a workload whose stages end so, and what the stages were asked."""
+    stages = Stages()
+    monkeypatch.setattr(fan_out, "steps", stages)
     monkeypatch.setattr(fan_out, "settle", lambda future, stage: outcomes[stage])
-    first = candidate("float", "eager")
-    first = first.model_copy(update={"failure": baseline, "evaluation": None}) if baseline else first
-    result = WorkloadResult(workload=workload(), job=job, candidates=(first, candidate("half")))
-    return fan_out._with_incumbent(result, "store").incumbent
+    candidates = candidate("float", "eager"), candidate("half")
+    future: Any = None
+    submitted = fan_out.Submitted(workload(), "store", future, future, {}, {}, comparisons or {})
+    return fan_out.compare(WorkloadResult(workload=workload(), job=job, candidates=candidates), submitted), stages
+
+
+def difference(value: float) -> Comparison:
+    return Comparison(quality_difference=value)
 
 
 def test_a_look_up_that_failed_leaves_the_current_bundle_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looked_up(monkeypatch, handoff=KILLED)
+    two = [difference(0.0)] * 2
+    found = compared(monkeypatch, handoff=KILLED, compare=two)[0].incumbent
     assert isinstance(found, UnknownIncumbent)
     assert KILLED.error in found.reason
-    assert isinstance(looked_up(monkeypatch, job=None), UnknownIncumbent)
-    assert looked_up(monkeypatch, handoff=None) is None
+    assert isinstance(compared(monkeypatch, job=None, compare=two)[0].incumbent, UnknownIncumbent)
+    assert compared(monkeypatch, handoff=None, compare=two)[0].incumbent is None
 
 
-@pytest.mark.parametrize("stage", ["evaluate", "compare"])
-def test_a_current_bundle_whose_measurement_was_killed_is_known_and_not_measured(
-    monkeypatch: pytest.MonkeyPatch, stage: str
+def test_the_current_bundle_is_compared_with_the_candidates_unless_its_measurement_was_killed(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    good = {"evaluate": candidate("int8").evaluation, "compare": [Comparison(quality_difference=0.0)]}
-    found = looked_up(monkeypatch, handoff=deployed(), **good)
-    assert isinstance(found, Incumbent)
-    assert (found.failure, found.comparison) == (None, Comparison(quality_difference=0.0))
-    found = looked_up(monkeypatch, handoff=deployed(), **good | {stage: KILLED})
-    assert isinstance(found, Incumbent)
-    assert (found.version, found.fault, found.failure) == (VERSION, "", KILLED)
+    good = {"evaluate": candidate("int8").evaluation, "compare": [difference(value) for value in (0.0, 0.1, 0.2)]}
+    result, _ = compared(monkeypatch, handoff=deployed(), **good)
+    assert isinstance(result.incumbent, Incumbent)
+    assert (result.incumbent.failure, result.incumbent.comparison) == (None, difference(0.2))
+    assert [one.comparison for one in result.candidates] == [difference(0.0), difference(0.1)]
+    for killed in ({"evaluate": KILLED, "compare": [difference(0.0)] * 2}, {"compare": KILLED}):
+        found = compared(monkeypatch, handoff=deployed(), **good | killed)[0].incumbent
+        assert isinstance(found, Incumbent)
+        assert (found.version, found.fault, found.failure) == (VERSION, "", KILLED)
 
 
 def test_a_benchmark_that_failed_costs_the_current_bundle_its_measurement_too(
@@ -174,18 +179,6 @@ def test_a_benchmark_that_failed_costs_the_current_bundle_its_measurement_too(
 
 
 def test_only_candidates_that_a_search_chose_are_compared_with_wider_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-
-    class Compare:
-        def submit(self, *arguments: object) -> None:
-            asked.append(arguments[-1])
-
-    baseline, written, chosen = candidate("float", "eager"), candidate("int8"), candidate("half")
-    result = WorkloadResult(workload=workload(), candidates=(baseline, written, chosen))
-    future: Any = None
     comparisons = {("half", "torchscript"): 3}
-    submitted = fan_out.Submitted(workload(), "store", future, future, {}, {}, comparisons)
-    monkeypatch.setattr(fan_out, "steps", SimpleNamespace(compare=Compare()))
-    monkeypatch.setattr(fan_out, "settle", lambda future, stage: [Comparison(quality_difference=0.0)] * 3)
-    fan_out._compared(result, submitted)
-    assert asked == [[1, 1, 3]]
+    _, stages = compared(monkeypatch, comparisons=comparisons, handoff=None, compare=[difference(0.0)] * 2)
+    assert stages.asked[-1][-1] == [1, 3]

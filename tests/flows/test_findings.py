@@ -14,25 +14,18 @@ from tests.storage.results.rows import baseline, measurement, trial, write_night
 DAY = date(2026, 3, 1)
 
 
-def absences(root: Path, night: date, *, is_everything: bool = True) -> tuple[str, ...]:
-    return look_back(str(root), night, {"word-lm", "lstm-demo"}, is_everything=is_everything).absences
+def test_missed_nights_and_workloads_that_are_gone_are_told(tmp_path: Path) -> None:
+    def absences(day: int, *, is_everything: bool = True) -> tuple[str, ...]:
+        return look_back(str(tmp_path), date(2026, 3, day), {"word-lm"}, is_everything=is_everything).absences
 
-
-def record(root: Path, night: date, workloads: list[str]) -> None:
-    run_id = f"r{night:%Y%m%d}"
-    write_night(root, night, [baseline(run_id, night, workload=name) for name in workloads], run_id)
-
-
-def test_missed_nights_and_workloads_that_are_gone_are_told(tmp_path: Path):
-    first = date(2026, 11, 2)
-    record(tmp_path, first, ["word-lm"])
-    assert absences(tmp_path, first) == ()
-    record(tmp_path, first + timedelta(days=1), ["lstm-demo", "word-lm"])
-    record(tmp_path, first + timedelta(days=4), ["lstm-demo"])
-    last = first + timedelta(days=4)
-    missed = "no run on 2 nights, 2026-11-04 to 2026-11-05"
-    assert absences(tmp_path, last) == ("word-lm was measured on 2026-11-03, but not tonight", missed)
-    assert absences(tmp_path, last, is_everything=False) == (missed,)
+    for day, workloads in {2: ["word-lm"], 3: ["lstm-demo", "word-lm"], 6: ["lstm-demo"]}.items():
+        night, run = date(2026, 3, day), f"run-{day}"
+        write_night(tmp_path, night, [baseline(run, night, workload=name) for name in workloads], run)
+        if day == 2:
+            assert absences(2) == ()
+    missed = "no run on 2 nights, 2026-03-04 to 2026-03-05"
+    assert absences(6) == ("word-lm was measured on 2026-03-03, but not tonight", missed)
+    assert absences(6, is_everything=False) == (missed,)
 
 
 @pytest.fixture

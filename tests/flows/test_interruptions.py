@@ -72,7 +72,7 @@ def _require_stopped(command, number, missing, store):
 def test_a_night_that_is_stopped_while_its_server_starts_ends_with_it(home, tmp_path):
     command = quick_night(tmp_path / "store", "lstm-demo", home=home, cwd=tmp_path)
     command.wait_for("Prefect's server …")
-    while not any("flows.execution.server_process" in line for _, line in command.survivors()):
+    while not any("flows.execution.server" in line for _, line in command.survivors()):
         assert command.process.poll() is None
     command.process.send_signal(signal.SIGTERM)
     # Less than the 90 s that a server is given to start in: nobody waits for one that is not wanted any more.

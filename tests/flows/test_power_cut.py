@@ -23,7 +23,8 @@ def site(tmp_path):
 
 
 def test_the_night_after_a_power_cut_runs_and_outlives_its_server_and_the_dead_one_is_crashed(site):
-    site.start()
+    site.start_server()
+    site.start_worker()
     site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "nightquant", "--overwrite")
     site.done("--no-prompt", "deploy", "--name", "nightly", "--pool", "nightquant")
     begin = ("deployment", "run", "nightly-quantization/nightly", "--param", QUICK)
@@ -43,9 +44,9 @@ def test_the_night_after_a_power_cut_runs_and_outlives_its_server_and_the_dead_o
     assert "Traceback" not in output
 
     site.cut_power()
-    if site.database is not None:
-        site.database.start()
-    site.start()
+    site.database.start()
+    site.start_server()
+    site.start_worker()
     assert site.states()[0][0] == "RUNNING"
     site.done(*begin)
     # The server alone is killed in the middle of this night, and started again.

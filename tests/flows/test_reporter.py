@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from flows.reporter import _Lines, reporter_for
+from flows import reporter
 
 ERROR = "cannot read [/data/x]: bad value [type=missing, input_value=3] here"
 
@@ -25,41 +25,22 @@ def told(by: Console) -> list[str]:
     return [re.sub(r"^ *\d+:\d\d ", "", line) for line in lines]
 
 
-def test_brackets_in_an_error_are_shown_as_they_are() -> None:
-    out = console()
-    with reporter_for(out) as reporter:
-        reporter.finished("word-lm: evaluate", 1.0, ERROR)
-    assert isinstance(out.file, StringIO)
-    assert ERROR in out.file.getvalue()
-
-
 @pytest.mark.slow
-def test_a_stage_that_begins_again_is_heard_of_again() -> None:
+def test_a_stage_is_heard_of_when_it_begins_fails_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter, "_HEARTBEAT_S", 0.05)
     out = console()
-    lines = _Lines(out, heartbeat_s=0.05)
-    with lines.beating():
-        lines.started("word-lm: fetch")
-        lines.finished("word-lm: fetch", 1.0, "it is away")
-        lines.started("word-lm: fetch")
-        lines.progressed("word-lm: fetch", 1, 4, "MB")
-        deadline = time.monotonic() + 10
-        while len(told(out)) < 4 and time.monotonic() < deadline:
-            time.sleep(0.01)
-    assert told(out)[:3] == ["word-lm: fetch …", "word-lm: fetch: FAILED after 0:01: it is away", "word-lm: fetch …"]
-    assert told(out)[3].startswith("word-lm: fetch: 1 of 4 MB")
-
-
-@pytest.mark.slow
-def test_a_long_stage_is_heard_of_again_and_again_with_what_it_last_said() -> None:
-    out = console()
-    lines = _Lines(out, heartbeat_s=0.05)
-    with lines.beating():
+    with reporter.reporter_for(out) as lines:
+        lines.started("word-lm: train")
+        lines.finished("word-lm: train", 1.0, ERROR)
         lines.started("word-lm: train")
         lines.progressed("word-lm: train", 1.5, 4, "epochs, loss 5.91")
         deadline = time.monotonic() + 10
-        while len(told(out)) < 3 and time.monotonic() < deadline:
+        while len(told(out)) < 5 and time.monotonic() < deadline:
             time.sleep(0.01)
         lines.finished("word-lm: train", 2.0)
-    beats = told(out)[1:-1]
+    begun, failed, again, *beats, done = told(out)
+    assert begun == again == "word-lm: train …"
+    assert failed == f"word-lm: train: FAILED after 0:01: {ERROR}"
     assert len(beats) >= 2
     assert all(re.fullmatch(r"word-lm: train: 1.5 of 4 epochs, loss 5.91, about \d+:\d\d left", beat) for beat in beats)
+    assert done == "word-lm: train: done in 2.0 s"

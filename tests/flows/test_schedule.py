@@ -70,43 +70,25 @@ def test_each_date_of_a_schedule_has_one_night_when_the_clocks_change(client: An
         assert [night_of(run) for run in runs] == [first + timedelta(day) for day in range(4)]
 
 
-def test_each_run_has_the_zone_of_its_own_schedule_and_utc_without_a_zone(client: Any) -> None:
-    from flows.night import night_of
+def test_a_run_has_the_zone_of_its_own_schedule_even_if_that_is_deployed_again(client: Any) -> None:
+    from prefect.states import Scheduled
+
+    from flows.night import night_of, night_of_this_run
 
     east, none = cron("30 0 * * *", "Pacific/Kiritimati", "east"), cron("0 11 * * *", None, "none")
-    runs = Deployment(client, east, none).runs(datetime(2026, 3, 1, tzinfo=UTC), 1)
+    deployment = Deployment(client, east, none)
+    runs = deployment.runs(datetime(2026, 3, 1, tzinfo=UTC), 1)
+    again = Deployment(client, east, none, name=deployment.name)
+    assert client.read_deployment(again.id).schedules[0].id != runs[0].created_by.id
     # Half past midnight of March 2 is half past ten of March 1 in UTC.
     assert [(run.created_by.display_value, night_of(run)) for run in runs] == [
         ("east", date(2026, 3, 2)),
         ("none", date(2026, 3, 1)),
     ]
-
-
-def test_a_run_keeps_its_night_when_its_schedule_is_deployed_again(client: Any) -> None:
-    from flows.night import night_of
-
-    schedule = cron("30 1 * * *", "Europe/Berlin", "nightly")
-    deployment = Deployment(client, schedule)
-    (run,) = deployment.runs(datetime(2026, 3, 27, 12, tzinfo=UTC), 1)
-    again = Deployment(client, schedule, name=deployment.name)
-    assert client.read_deployment(again.id).schedules[0].id != run.created_by.id
-    assert night_of(run) == date(2026, 3, 28)
+    by_hand = client.create_flow_run_from_deployment(
+        deployment.id, state=Scheduled(scheduled_time=datetime(2026, 3, 28, 0, 30, tzinfo=UTC))
+    )
+    assert night_of(by_hand) == date(2026, 3, 27)  # the host's date
     client.delete_deployment(again.id)
-    assert night_of(run) == date(2026, 3, 27)  # only the host's zone is left
-
-
-def test_a_run_by_hand_has_the_hosts_date_of_the_time_for_which_it_was_asked(client: Any) -> None:
-    from prefect.states import Scheduled
-
-    from flows.night import night_of
-
-    deployment = Deployment(client, cron("30 1 * * *", "Europe/Berlin", "nightly"))
-    asked = Scheduled(scheduled_time=datetime(2026, 3, 28, 0, 30, tzinfo=UTC))
-    run = client.create_flow_run_from_deployment(deployment.id, state=asked)
-    assert night_of(run) == date(2026, 3, 27)
-
-
-def test_outside_a_run_the_night_is_the_hosts_date() -> None:
-    from flows.night import night_of_this_run
-
+    assert night_of(runs[0]) == date(2026, 2, 28)  # only the host's zone is left
     assert night_of_this_run() == (datetime.now(UTC) - timedelta(hours=12)).date()

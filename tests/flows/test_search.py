@@ -25,8 +25,7 @@ from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.trial import Build, Drop, Found, Rank, RankedLayer, Request, Screen, Speed, Time, Trial
 from tasks.workload.recipe import Recipe
-from tasks.workload.search import Search as SearchSection
-from tests.tasks.test_gate import workload as workload_of
+from tasks.workload.search import Goal
 
 LAYERS = tuple(RankedLayer(module=name, type="Linear", sqnr_db=20.0, time_share=0.1) for name in "abcdef")
 
@@ -86,9 +85,10 @@ def search(world: World, store: str, budget_s: float = 1e9, at_once: int = 1) ->
     ]
     race = Race(Scoreboard("fastest", 1.0, (4, 64), trials), lambda trial: [], batch=4)
     journal = Journal.read(store, "demo", "a" * 64)
-    section = SearchSection(finalists=2)
     return Search(
-        workload=workload_of(max_quality_drop=1.0).model_copy(update={"search": section}),
+        workload="demo",
+        goal=Goal("fastest", 1.0, "absolute"),
+        finalists=2,
         race=race,
         journal=journal,
         find=world.find,
@@ -221,44 +221,12 @@ def test_a_search_with_several_workers_asks_nothing_twice_and_finds_what_one_wor
     assert [trial.speed for trial in result.finalists[:1]] == [trial.speed for trial in expected.finalists[:1]]
 
 
-def test_a_recipe_that_changed_but_kept_its_name_is_measured_again(tmp_path: Path) -> None:
-    world = World([Truth(0.1, 2.0, False)])
-    search(world, str(tmp_path)).run()
-    changed, asked = search(world, str(tmp_path)), list(world.asked)
-    (trial,) = changed.race.board.trials
-    changed.race.board.trials[0] = trial.model_copy(
-        update={"recipe": trial.recipe.model_copy(update={"engine": "onednn"})}
-    )
-    changed.run()
-    assert world.asked == asked * 2
-
-
-def test_an_interrupted_search_gives_the_best_so_far_and_its_journal_stays_open(tmp_path: Path) -> None:
-    running = search(World([Truth(0.1, 2.0, False)] * 6, lives=9), str(tmp_path))
-    with pytest.raises(Killed):
-        running.run()
-    result = running.result("SIGINT stopped it", 2)
-    assert (result.ended, result.stopped_by, names(result)[:1]) == ("SIGINT stopped it", 2, ["r0/torchscript"])
-    assert running.journal.in_progress
-
-
-def test_only_finalists_that_a_search_made_share_their_error(tmp_path: Path) -> None:
-    result = search(World([Truth(0.1, 2.0, False), Truth(0.1, 2.0, False)]), str(tmp_path)).run()
-    first, second = result.finalists
-    written = first.model_copy(update={"origin": "written"})
-    mixed = result.model_copy(update={"finalists": (written, second)})
-    assert mixed.comparisons() == {(second.recipe.name, "torchscript"): 2}
-
-
 def test_speeds_of_an_earlier_search_are_known_by_the_names_of_its_trials() -> None:
-    speed = Speed(value=2.0, low=1.9, high=2.1, launches=2)
-    answers = [
-        Answer(question="build 1 r0/eager 00", value={"size_bytes": 1}, cost_s=1.0),
-        Answer(
-            question="time 1 r0/eager 00",
-            value=Found(speed=speed).model_dump(mode="json", exclude_defaults=True),
-            cost_s=1.0,
-        ),
-        Answer(question="time 1 r1/eager 00", value={"failed": "benchmark: it died"}, cost_s=1.0),
-    ]
+    timed = Found(speed=Speed(value=2.0, low=1.9, high=2.1, launches=2)).model_dump(mode="json", exclude_defaults=True)
+    found = {
+        "build 1 r0/eager 00": {"size_bytes": 1},
+        "time 1 r0/eager 00": timed,
+        "time 1 r1/eager 00": {"failed": ""},
+    }
+    answers = [Answer(question=question, value=value, cost_s=1.0) for question, value in found.items()]
     assert _speeds(answers) == {"r0/eager": 2.0}

@@ -110,7 +110,7 @@ def searched(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Searched:
     return Searched(tmp_path_factory.mktemp("searched"), home)
 
 
-def test_a_night_judges_what_its_search_has_found(searched: Searched) -> None:
+def test_a_night_judges_what_its_search_has_found_and_records_the_trials(searched: Searched) -> None:
     code, output = searched.night
     assert code == 0, output
     measured = searched.rows("select recipe, runtime, status from measurements where setting = 'primary' order by all")
@@ -121,9 +121,6 @@ def test_a_night_judges_what_its_search_has_found(searched: Searched) -> None:
     (decision,) = searched.rows("select recipe, decision from promotions")
     assert decision["recipe"] == "static"
     assert check(searched.store).problems == ()
-
-
-def test_a_night_records_its_trials_and_says_what_the_search_has_spent(searched: Searched) -> None:
     rows = searched.rows(
         "select recipe, outcome, split, samples, is_known, cost_s > 0 as cost from trials order by trial"
     )

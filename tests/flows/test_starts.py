@@ -11,14 +11,13 @@ from importlib.resources import files
 import pytest
 
 from storage.holder import Holder, hold
-from tests.flows.processes import NIGHTQUANT
 from tests.flows.site import FINAL, Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
 
 # In this zone, the dates of both schedules are one day earlier than in the zones of the schedules.
 HOST = dt.timezone(dt.timedelta(hours=-12))
-SERVE = ("serve", "--workload", "own.toml", "--profile", "quick", "--cron", "30 1 * * *", "--timezone", "Europe/Berlin")
+SERVE = ("--workload", "own.toml", "--profile", "quick", "--cron", "30 1 * * *", "--timezone", "Europe/Berlin")
 DAY = dt.date(2026, 3, 29)  # Berlin's clocks change in this night
 
 
@@ -34,11 +33,6 @@ class Starts:
         demo = (files("flows.workloads") / "lstm-demo.toml").read_text()
         (self.folder / "own.toml").write_text(demo.replace('name = "lstm-demo"', 'name = "own"'))
         self.site.start_server()
-
-    def serve(self):
-        log = self.site.folder / "serve.log"
-        self.site.running.append(self.site.command(*SERVE, program=NIGHTQUANT, log=log, cwd=self.folder))
-        self.site.wait_for(lambda: self.deployment("nightly-quantization/served"), 120)
 
     def deployment(self, name):
         found = self.site.asked(f"/deployments/name/{name}")
@@ -81,7 +75,7 @@ def ended(migrated_home, tmp_path_factory):
     starts = Starts(tmp_path_factory.mktemp("starts"), migrated_home)
     site, dates = starts.site, {dt.datetime.now(HOST).date()}
     with hold(site.store, Holder("another", "")):
-        starts.serve()
+        site.start_serving(*SERVE, cwd=starts.folder)
         site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "nightquant")
         site.done("--no-prompt", "deploy", "--all")
         site.start_worker(cwd=starts.folder)

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 from functools import partial
 
@@ -11,7 +10,7 @@ import pytest
 
 from storage.check import check
 from storage.results.query import run_query
-from tests.flows.site import FINAL, Site
+from tests.flows.site import FINAL
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
 WORKLOADS = ("first", "second")
@@ -40,20 +39,9 @@ baseline = "float/eager"
 """
 
 
-@pytest.fixture
-def site(migrated_home, tmp_path):
-    shutil.copytree(migrated_home, tmp_path / "prefect")
-    site = Site(tmp_path)
-    try:
-        site.start_server()
-        site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "nightquant")
-        site.done("--no-prompt", "deploy", "--name", "nightly", "--pool", "nightquant")
-        yield site
-    finally:
-        site.cut_power()
-
-
 def test_a_night_that_is_stopped_with_what_runs_it_keeps_what_it_measured_and_the_next_one_runs(site):
+    site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "nightquant")
+    site.done("--no-prompt", "deploy", "--name", "nightly", "--pool", "nightquant")
     # SIGTERM to `serve` and to the worker alone, and to each of the worker's processes, as a service manager sends it.
     ways = (
         ("served", site.start_serving, False, WORKLOADS[:1]),

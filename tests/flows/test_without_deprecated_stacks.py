@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from storage.results.query import run_query
-from tests.tasks.text_workloads import write_corpus
 
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
 
@@ -73,11 +72,6 @@ domain = "sequence"
 data = { kind = "random-sequence" }
 model = { kind = "lstm", dimension = 8 }
 """
-WORDS = """
-domain = "language-model"
-data = { kind = "text", uri = "corpus" }
-model = { kind = "word-lm", embedding_size = 16, hidden_size = 16, layers = 1 }
-"""
 IMAGES = """
 domain = "image-classification"
 model = { kind = "factory", factory = "tests.tasks.quantize.networks:plain" }
@@ -91,7 +85,7 @@ valid = 16
 test = 16
 """
 WORKLOADS = {
-    "onnxruntime-words": (WORDS, "dynamic", "onnxruntime"),
+    "onnxruntime-images": (IMAGES, "static", "onnxruntime"),
     "our-lstm": (SEQUENCE, "dynamic-per-row", "aot-inductor"),
     "openvino-images": (IMAGES, "static", "openvino"),
     "inductor-images": (IMAGES, "static", "aot-inductor"),
@@ -115,7 +109,6 @@ def test_a_night_hands_over_a_bundle_of_each_runtime_without_them(
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "AssertionError: deprecated" in refused.stderr
-    write_corpus(tmp_path / "corpus")
     named = []
     for name, (sections, method, runtime) in WORKLOADS.items():
         path = tmp_path / f"{name}.toml"

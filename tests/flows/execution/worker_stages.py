@@ -8,20 +8,11 @@ import time
 from pathlib import Path
 
 from storage.errors import InputError
-from storage.root import cache_folder
 from storage.transfer import fetch as fetched
 
 
 def echo(workspace, value):
     return value, str(workspace.store.root)
-
-
-def threads(workspace):
-    return os.environ["OMP_NUM_THREADS"]
-
-
-def cache(workspace):
-    return str(cache_folder("s3://bucket").parent)
 
 
 def pid(workspace):
@@ -51,10 +42,6 @@ def refuse(workspace):
     raise InputError("It is broken.", hint="Mend it.")
 
 
-def be_refused_for_now(workspace):
-    raise InputError("It is away.", transient=True)
-
-
 def hang(workspace):
     threading.Event().wait()
 
@@ -82,13 +69,6 @@ class HoldingError(Exception):
         self.held = lambda: None
 
 
-class StrangeFileError(OSError):
-    """One of the operating system's that cannot be unpickled."""
-
-    def __init__(self, name, *, reason):
-        super().__init__(f"{name}: {reason}")
-
-
 class PanicError(BaseException):
     """No Exception, as what a library in Rust raises."""
 
@@ -96,18 +76,9 @@ class PanicError(BaseException):
 FAILURES = {
     "two": lambda: TwoArgumentsError("left", "right"),
     "holding": lambda: HoldingError("held"),
-    "file": lambda: StrangeFileError("model", reason="torn"),
     "panic": lambda: PanicError("index out of bounds"),
-    "exit": lambda: SystemExit(3),
-    "gone": lambda: FileNotFoundError(2, "No such file or directory", "model"),
 }
 
 
 def fail(workspace, failure):
     raise FAILURES[failure]()
-
-
-def wait(workspace, seconds):
-    with (workspace.store.root / "begun").open("a") as file:
-        file.write("once\n")
-    threading.Event().wait(seconds)
