@@ -14,7 +14,7 @@ from storage.errors import BundleError, ConfigurationError, StoreError
 from storage.gc import leftovers
 from storage.recovery import unrecorded_switches
 from storage.results.layout import folder, read_rows
-from storage.results.tables import MEASUREMENTS, PROMOTIONS, TABLES
+from storage.results.tables import MEASUREMENTS, PROMOTIONS, TABLES, Table
 from storage.root import Entry, StoreRoot
 from storage.seal import SUMS, check_sums
 
@@ -49,7 +49,7 @@ def check(root: StoreRoot | Path | str) -> Checked:
     for table in TABLES.values():
         entries = root.list(folder(table))
         results_files += len(entries)
-        if broken := [problem for entry in entries for problem in _check_results_file(root, entry)]:
+        if broken := [problem for entry in entries for problem in _check_results_file(root, table, entry)]:
             broken_tables.add(table.name)
         problems += broken
     for artifact in artifacts:
@@ -71,16 +71,16 @@ def check(root: StoreRoot | Path | str) -> Checked:
     return Checked(results_files, len(artifacts), tuple(problems))
 
 
-def _check_results_file(root: StoreRoot, entry: Entry) -> Iterator[Problem]:
+def _check_results_file(root: StoreRoot, table: Table, entry: Entry) -> Iterator[Problem]:
     name = PurePosixPath(entry.name)
     if name.suffix == ".tmp":
         return
-    if name.suffix not in (".parquet", ".pq"):
+    if name.suffix != ".parquet":
         yield Problem(entry.name, "does not belong here", "Move the file out of the store.")
         return
     remedy = "Move the file out of the store, then run: nightquant store compact (which rebuilds the catalog)."
     try:
-        read_rows(root, entry.name)
+        read_rows(root, table, entry.name)
     except StoreError as error:
         yield Problem(entry.name, f"cannot be read: {error.__cause__ or error}", remedy)
 

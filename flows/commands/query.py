@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from flows.commands import FILE, format_option, night_option, print_result, store_option
 from flows.console import WIDTH, print_leaderboard
-from storage.results.descriptions import described
+from storage.results.catalog import described
 from storage.results.formats import fitted, formatted
 from storage.results.query import run_query
 

@@ -66,17 +66,14 @@ def _require_store(store: str) -> None:
 def compact(format: str, store: str) -> None:
     """Merge each finished month's results files and rebuild the catalog, without stopping readers or writers.
 
-    A compaction also deletes the small files of months that were compacted at least twelve hours earlier.
-
     \b
     Example:
       nightquant store compact
     """
     result = compact_store(store)
     lines = [f"compacted {month}" for month in result.written]
-    lines += [f"deleted the small files of {month}" for month in result.retired]
-    counts = f"{plural(len(result.written), 'month')} written, {len(result.retired)} swapped in"
-    print_result(format, result, [*lines, f"{counts}, {result.files_removed} small files deleted."])
+    counts = f"{plural(len(result.written), 'month')} written, {plural(result.files_removed, 'merged file')} deleted."
+    print_result(format, result, [*lines, counts])
 
 
 @command.command()
