@@ -13,7 +13,7 @@ from storage.bundles import BundleStore
 from storage.errors import BundleError, ConfigurationError, StoreError
 from storage.gc import leftovers
 from storage.results.layout import folder, read_rows
-from storage.results.tables import TABLES
+from storage.results.tables import TABLES, Table
 from storage.root import Entry, StoreRoot
 from storage.seal import SUMS, check_sums
 
@@ -42,8 +42,8 @@ def check(root: StoreRoot | Path | str) -> Checked:
     """Read and check every results file, artifact and bundle of a store."""
     root = StoreRoot.of(root)
     artifacts = artifacts_in(root)
-    entries = [entry for table in TABLES.values() for entry in root.list(folder(table))]
-    problems = [problem for entry in entries for problem in _check_results_file(root, entry)]
+    files = [(table, entry) for table in TABLES.values() for entry in root.list(folder(table))]
+    problems = [problem for table, entry in files for problem in _check_results_file(root, table, entry)]
     for artifact in artifacts:
         problems += _check_artifact(root, artifact)
     problems += _check_bundles(root)
@@ -51,19 +51,19 @@ def check(root: StoreRoot | Path | str) -> Checked:
         Problem(entry.name, "is left over from a killed writer", "Run: nightquant store gc")
         for entry in leftovers(root, time.time() - _ABANDONED_S)
     ]
-    return Checked(len(entries), len(artifacts), tuple(problems))
+    return Checked(len(files), len(artifacts), tuple(problems))
 
 
-def _check_results_file(root: StoreRoot, entry: Entry) -> Iterator[Problem]:
+def _check_results_file(root: StoreRoot, table: Table, entry: Entry) -> Iterator[Problem]:
     name = PurePosixPath(entry.name)
     if name.suffix == ".tmp":
         return
-    if name.suffix not in (".parquet", ".pq"):
+    if name.suffix != ".parquet":
         yield Problem(entry.name, "does not belong here", "Move the file out of the store.")
         return
     remedy = "Move the file out of the store, then run: nightquant store compact (which rebuilds the catalog)."
     try:
-        read_rows(root, entry.name)
+        read_rows(root, table, entry.name)
     except StoreError as error:
         yield Problem(entry.name, f"cannot be read: {error.__cause__ or error}", remedy)
 

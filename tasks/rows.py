@@ -7,7 +7,7 @@ from datetime import datetime
 from storage.digest import canonical_json
 from storage.results import UNKNOWN, Cell, Row
 from storage.results.tables import MEASUREMENTS, TEXT
-from storage.results.values import known
+from storage.results.writer import known
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
 from tasks.extensions import RUNTIMES
 from tasks.machine import Evidence

@@ -29,21 +29,21 @@ def bit_flips(chance: random.Random, tries: int, folder: Path) -> Iterator[Outco
         changed = bytearray(content)
         changed[place // 8] ^= 1 << place % 8
         root.put("flipped.parquet", bytes(changed))
-        outcome = outcome_of(lambda: read_rows(root, "flipped.parquet"))
+        outcome = outcome_of(lambda: read_rows(root, PROMOTIONS, "flipped.parquet"))
         yield "through" if outcome == "harmless" else outcome
 
 
 @cache
 def _results() -> tuple[bytes, bytes]:
     """A run's results file, and that of a compacted month."""
-    rows = validated(PROMOTIONS, [promotion("r1", dt.date(2026, 3, 1))], "r1")
-    return serialized(PROMOTIONS, rows), whole_month(PROMOTIONS, rows, ["r1"])
+    rows, _ = validated(PROMOTIONS, [promotion("r1", dt.date(2026, 3, 1))], "r1")
+    return serialized(rows), whole_month(PROMOTIONS, rows, ["r1"])
 
 
 def results_files(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcome]:
     """Damaged results files."""
     root = StoreRoot.of(folder)
-    names = "results/promotions/month=2026-03/r1.parquet", "results/promotions/compacted/2026-03-0001.pq"
+    names = "results/promotions/month=2026-03/r1.parquet", "results/promotions/month=2026-03/compacted-0001.parquet"
     for _ in range(tries):
         which = chance.randrange(2)
         good = _results()[which]
@@ -52,7 +52,7 @@ def results_files(chance: random.Random, tries: int, folder: Path) -> Iterator[O
 
         def read() -> None:
             for entry in find_files(root, PROMOTIONS).current:
-                read_rows(root, entry.name).to_pylist()
+                read_rows(root, PROMOTIONS, entry.name).to_pylist()
             if content != good:  # noqa: B023 - called at once
                 raise AssertionError("a changed file was read")
 

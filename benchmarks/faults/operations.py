@@ -27,7 +27,6 @@ from tests.storage.results.rows import at, baseline, measurement, run_row
 
 WORKLOAD = "word-lm"
 LATER = dt.datetime.now(dt.UTC) + dt.timedelta(days=3)
-_NONE_YOUNG = dt.timedelta(0)
 # A month in which a compaction replaces the runs' files by one, one that it merges, and one that is not over.
 _WHOLE, _FINISHED, _OPEN = dt.date(2026, 1, 5), dt.date(2026, 2, 5), dt.datetime.now(dt.UTC).date()
 _NEW = {"seed": "new"}
@@ -74,7 +73,7 @@ def facts_of(root: StoreRoot) -> Facts:
     facts: Facts = {}
     try:
         files = find_files(root, MEASUREMENTS).current
-        rows = [row for entry in files for row in read_rows(root, entry.name).to_pylist()]
+        rows = [row for entry in files for row in read_rows(root, MEASUREMENTS, entry.name).to_pylist()]
     except StoreError as error:
         rows, facts["results"] = [], f"torn: {error.message}"
     for run in {row["run_id"] for row in rows}:
@@ -165,7 +164,7 @@ def _promote_new(root: StoreRoot, promise: Callable[[str], None]) -> None:
 
 
 def _compact(root: StoreRoot, promise: Callable[[str], None]) -> None:
-    compact(root, now=LATER, grace=_NONE_YOUNG)
+    compact(root, now=LATER)
 
 
 def _collect(root: StoreRoot, promise: Callable[[str], None]) -> None:

@@ -24,7 +24,7 @@ from flows.console import WIDTH, became, faster, marked_lines, metric_of, print_
 from storage.errors import ConfigurationError
 from storage.humanize import plural, ratio
 from storage.results import FindingMetric, Row, deciding, number
-from storage.results.descriptions import described
+from storage.results.catalog import described
 from storage.results.formats import fitted, formatted
 from storage.results.query import open_catalog, rows_of, run_query
 from storage.root import StoreRoot

@@ -242,8 +242,6 @@ def check(context: click.Context, store: str) -> None:
 def compact(store: str) -> None:
     """Merge each finished month's results files and rebuild the catalog, without stopping readers or writers.
 
-    A compaction also deletes the small files of months that were compacted at least twelve hours earlier.
-
     \b
     Example:
       nightquant store compact
@@ -251,10 +249,8 @@ def compact(store: str) -> None:
     result = compact_store(store)
     for month in result.written:
         click.echo(f"compacted {month}")
-    for month in result.retired:
-        click.echo(f"deleted the small files of {month}")
-    counts = f"{plural(len(result.written), 'month')} written, {len(result.retired)} swapped in"
-    click.echo(f"{counts}, {result.files_removed} small files deleted.")
+    merged = plural(result.files_removed, "merged file")
+    click.echo(f"{plural(len(result.written), 'month')} written, {merged} deleted.")
 
 
 @store.command()

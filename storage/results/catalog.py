@@ -1,29 +1,38 @@
-"""Build the catalog ``results.duckdb`` from the results files, and replace the old catalog atomically."""
+"""Build the catalog ``results.duckdb`` from the results files, and describe its tables, views and columns.
+
+The descriptions become the catalog's comments, ``nightquant query --list`` and ``docs/results.md``.
+"""
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
+from importlib import resources
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from storage.digest import digest_of
-from storage.results.descriptions import add_comments, quoted, view_files
-from storage.results.layout import arrow_files, broken, checked, find_files
+from storage.results import STOLEN_SHARE, WAITED_SHARE
+from storage.results.layout import find_files, listed_again, read_rows
 from storage.results.tables import MEASUREMENTS, TABLES, Table
-from storage.root import Entry, StoreRoot
+from storage.root import StoreRoot
 
 CATALOG = "results.duckdb"
 # DuckDB's published command-line client is one release behind the library and cannot read a newer format.
 _STORAGE_VERSION = "v1.5.0"
+# Lists of timings, which the catalog's copy of ``measurements`` omits; the ``samples`` view reads another table.
 _RAW = ("block_launch", "block_round", "block_s", "cold_launch", "cold_s")
-_KEYS = "run_id, night, workload, recipe, runtime, setting, threads, batch_size, fingerprint, sequence_length"
-_RAW_BLOCKS = ("internal.raw_blocks", f"{_KEYS}, {', '.join(_RAW)}")
+_BLOCKS = (
+    "select run_id, night, workload, recipe, runtime, setting, threads, batch_size, fingerprint, block_launch, "
+    "block_round, block_s, sequence_length from current_rows where block_s is not null"
+)
+_COLUMN = re.compile(r"^column (\w+): (.+)$")
 
 
 def refresh(root: StoreRoot | Path | str) -> str:
@@ -41,31 +50,30 @@ def refresh(root: StoreRoot | Path | str) -> str:
                 built = Path(scratch) / CATALOG
                 listed = build(root, built)
                 root.put(CATALOG, built)
-            if root.local is not None or listed == current_names(root):
+            current = [entry.name for table in TABLES.values() for entry in find_files(root, table).current]
+            if root.local is not None or listed == current:
                 return root.uri(CATALOG)
-
-
-def current_names(root: StoreRoot) -> list[str]:
-    """Return the names of the results files that together contain every row exactly once."""
-    return [entry.name for table in TABLES.values() for entry in find_files(root, table).current]
 
 
 def build(root: StoreRoot, target: Path) -> list[str]:
     """Copy the store's current results to a new catalog in a local file; return the names of the results files."""
+    return listed_again(lambda: _build(root, target))
+
+
+def _build(root: StoreRoot, target: Path) -> list[str]:
     target.write_bytes(_empty())
+    names: list[str] = []
     with _changed(target) as connection:
-        names: list[str] = []
         for table in TABLES.values():
-            files = find_files(root, table).current
-            for entry in files:
-                checked(root, entry.name)
-                row = [table.name, entry.name, entry.size]
-                connection.execute("insert into internal.catalog_files values (?, ?, ?)", row)
+            files = [entry.name for entry in find_files(root, table).current]
             if files:
-                _copy_rows(connection, root, table, files, table.name, _columns(table))
-            if files and table.name == MEASUREMENTS.name:
-                _copy_rows(connection, root, table, files, *_RAW_BLOCKS, "where block_s is not null")
-            names += [entry.name for entry in files]
+                rows = pa.concat_tables(read_rows(root, table, name) for name in files)
+                connection.register("current_rows", rows)
+                connection.execute(f"insert into {table.name} select {_columns(table)} from current_rows")
+                if table.name == MEASUREMENTS.name:
+                    connection.execute(f"insert into internal.raw_blocks {_BLOCKS}")
+                connection.unregister("current_rows")
+            names += files
     return names
 
 
@@ -76,17 +84,15 @@ def _empty() -> bytes:
         file = Path(scratch) / CATALOG
         with _changed(file) as connection:
             connection.execute("create schema internal")  # SHOW TABLES omits internal tables
-            connection.execute("create table internal.catalog_files (table_name text, name text, bytes bigint)")
             connection.execute(
                 "create table internal.catalog_version as select $version as version", {"version": version()}
             )
             for table in TABLES.values():
-                connection.register("empty", table.schema.empty_table())
-                connection.execute(f"create table {table.name} as select {_columns(table)} from empty")
+                connection.register("current_rows", table.schema.empty_table())
+                connection.execute(f"create table {table.name} as select {_columns(table)} from current_rows")
                 if table.name == MEASUREMENTS.name:
-                    name, columns = _RAW_BLOCKS
-                    connection.execute(f"create table {name} as select {columns} from empty")
-                connection.unregister("empty")
+                    connection.execute(f"create table internal.raw_blocks as {_BLOCKS}")
+                connection.unregister("current_rows")
             for statement in view_files().values():
                 connection.execute(statement)
             add_comments(connection)
@@ -117,29 +123,84 @@ def version() -> str:
     return digest_of({"tables": tables, "views": view_files()})
 
 
-def _copy_rows(
-    connection: duckdb.DuckDBPyConnection,
-    root: StoreRoot,
-    table: Table,
-    files: Sequence[Entry],
-    name: str,
-    columns: str,
-    where: str = "",
-) -> None:
-    """Insert the files' rows into the table called `name`."""
-    filesystem, base = arrow_files(root)
-    options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-    # With a fixed schema, columns that an old file lacks are NULL, and each file is opened only once.
-    data = ds.dataset(
-        [f"{base}/{entry.name}" for entry in files],
-        schema=table.schema,
-        format=ds.ParquetFileFormat(default_fragment_scan_options=options),
-        filesystem=filesystem,
+@dataclass(frozen=True)
+class Described:
+    """A table or view, with an example query; ``columns`` describes the columns that exist only in the view."""
+
+    name: str
+    kind: str
+    meaning: str
+    example: str
+    columns: dict[str, str] = field(default_factory=dict)
+
+
+def described() -> list[Described]:
+    """Describe the tables and views, each with an example."""
+    tables = [
+        Described(table.name, "table", table.meaning, f"select * from {table.name} limit 5")
+        for table in TABLES.values()
+    ]
+    return tables + [_view(name, sql) for name, sql in view_files().items()]
+
+
+def view_files() -> dict[str, str]:
+    """Return the SQL of the views, keyed by file name; each view comes after the views that it reads."""
+    folder = resources.files("storage.results") / "views"
+    items = sorted((item for item in folder.iterdir() if item.name.endswith(".sql")), key=lambda item: item.name)
+    files = {item.name: item.read_text(encoding="utf-8") for item in items}
+    for name, share in (("WAITED_SHARE", WAITED_SHARE), ("STOLEN_SHARE", STOLEN_SHARE)):
+        files = {file: sql.replace(f"{{{name}}}", str(share)) for file, sql in files.items()}
+    return files
+
+
+def add_comments(connection: duckdb.DuckDBPyConnection) -> None:
+    """Add comments to every table, view and column of the connection's current catalog."""
+    listed = connection.execute(
+        "select table_name, column_name, table_name in (select view_name from duckdb_views()) from duckdb_columns() "
+        "where database_name = current_database() and schema_name = 'main'"
+    ).fetchall()
+    kinds = {name: "view" if is_view else "table" for name, _, is_view in listed}
+    meanings = {item.name: item.meaning for item in described()}
+    for name, kind in kinds.items():
+        connection.execute(f"comment on {kind} {name} is '{quoted(meanings[name])}'")
+    explained = {name: _columns_of(name) for name in kinds}
+    for name, column, _ in listed:
+        if meaning := explained[name].get(column):
+            connection.execute(f"comment on column {name}.{column} is '{quoted(meaning)}'")
+
+
+def quoted(text: str) -> str:
+    """Escape text for use between single quotes in SQL."""
+    return text.replace("'", "''")
+
+
+def _view(file: str, sql: str) -> Described:
+    # The SQL comments give the view's meaning, an example, notes, and descriptions of the columns that exist only in
+    # the view.
+    comments = [line.removeprefix("--").strip() for line in sql.splitlines() if line.startswith("--")]
+    meaning, _, rest = "\n".join(comments).partition("\nexample: ")
+    example, *lines = rest.splitlines()
+    columns = {match[1]: match[2] for line in lines if (match := _COLUMN.match(line))}
+    return Described(Path(file).stem.partition("_")[2], "view", meaning.replace("\n", " "), example, columns)
+
+
+def _columns_of(name: str) -> dict[str, str]:
+    """Return each column's meaning; a view's columns are described in its file or in the tables that it reads."""
+    if table := TABLES.get(name):
+        return _meanings(table)
+    view, sql = next((view, sql) for file, sql in view_files().items() if (view := _view(file, sql)).name == name)
+    words = re.findall(r"\w+", sql)
+    sources = sorted(
+        (table for table in TABLES.values() if table.name in words), key=lambda table: words.index(table.name)
     )
-    connection.register("current_files", data)
-    try:
-        connection.execute(f"insert into {name} select {columns} from current_files {where}")
-    except (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException) as error:
-        raise broken(root, f"results/{table.name}", error) from error
-    finally:
-        connection.unregister("current_files")
+    meanings: dict[str, str] = {}
+    for table in (*sources, MEASUREMENTS, *TABLES.values()):
+        meanings = _meanings(table) | meanings
+    return meanings | view.columns
+
+
+def _meanings(table: Table) -> dict[str, str]:
+    return {
+        column.name: f"{column.description} [{column.unit}]" if column.unit else column.description
+        for column in table.columns
+    }

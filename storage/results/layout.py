@@ -5,11 +5,9 @@
 ``results/<table>/month=YYYY-MM/<run-id>.<workload>.parquet``
     Rows of one run and one workload; a run records each workload's measurements as soon as they are finished, and each
     workload's decisions as soon as they take effect.
-``results/<table>/compacted/YYYY-MM-NNNN.pq``
-    All rows of a finished month; the file with the highest NNNN supersedes the others. The footer names the runs in the
-    file.
 ``results/<table>/month=YYYY-MM/compacted-NNNN.parquet``
-    All rows of a finished month, in a file that has replaced the runs' own files.
+    All rows of a finished month; the file with the highest NNNN supersedes the others. The footer names the runs in the
+    file, which replaces the runs' own files.
 
 The footer of a results file contains the file's SHA-256, which is computed with a placeholder for the digest. Parquet's
 checksums cover only pages, but a flipped bit in a header or footer can also change values.
@@ -21,14 +19,14 @@ import hashlib
 import io
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
 from storage.errors import StoreError
 from storage.results.tables import Table
@@ -46,8 +44,8 @@ def sealed(content: bytes) -> bytes:
 
 
 RUNS_KEY = b"nightquant.runs"
-_COMPACTED = re.compile(r"^(\d{4}-\d{2})-(\d{4,})\.pq$")
-_MONTH = re.compile(r"^month=(\d{4}-\d{2})$")
+_COMPACTED = re.compile(r"^compacted-(\d{4,})$")
+T = TypeVar("T")
 
 
 def folder(table: Table) -> str:
@@ -60,13 +58,9 @@ def part_name(run_id: str, part: str = "") -> str:
     return f"{run_id}.{part}" if part else run_id
 
 
-@dataclass(frozen=True)
-class RunFile:
-    """A file with all or part of a run's rows; ``run_id`` is the file's name without its suffix (see `part_name`)."""
-
-    entry: Entry
-    month: str
-    run_id: str
+def month_of(entry: Entry) -> str:
+    """Return the month, as YYYY-MM, in whose folder a file is."""
+    return PurePosixPath(entry.name).parent.name.removeprefix("month=")
 
 
 @dataclass(frozen=True)
@@ -74,109 +68,91 @@ class CompactedFile:
     """The compacted file of a finished month; ``runs`` names the runs in the file."""
 
     entry: Entry
-    month: str
     number: int
     runs: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Files:
-    """A table's files at one moment: the runs' own files, and each month's latest and superseded compacted files."""
+    """A table's files at one moment: the runs' own files by `part_name`, and the compacted files by month."""
 
-    runs: tuple[RunFile, ...]
-    newest: dict[str, CompactedFile]
-    superseded: dict[str, tuple[Entry, ...]]
-
-    @cached_property
-    def compacted_runs(self) -> frozenset[str]:
-        """Names of all runs and parts in the latest compacted files."""
-        return frozenset(run for file in self.newest.values() for run in file.runs)
-
-    @cached_property
-    def months(self) -> dict[str, list[RunFile]]:
-        """The runs' own files, keyed by month of publication."""
-        return {month: list(files) for month, files in groupby(self.runs, lambda file: file.month)}
+    runs: dict[str, Entry]
+    compacted: dict[str, CompactedFile]
+    superseded: tuple[Entry, ...]
 
     @property
     def current(self) -> list[Entry]:
         """Files, sorted by month, that together contain each row exactly once."""
-        loose = [(file.month, file.entry) for file in self.runs if file.run_id not in self.compacted_runs]
-        compacted = [(month, file.entry) for month, file in self.newest.items()]
-        return [entry for _, entry in sorted(compacted + loose)]
+        return sorted({self.file_of(name) for name in self.names})
+
+    @cached_property
+    def merged(self) -> frozenset[str]:
+        """Names of all runs and parts in the compacted files."""
+        return frozenset(run for file in self.compacted.values() for run in file.runs)
 
     @property
     def names(self) -> frozenset[str]:
         """Names of all runs and parts in the table, as returned by `part_name`."""
-        return self.compacted_runs.union(file.run_id for file in self.runs)
+        return self.merged.union(self.runs)
 
-    def file_of(self, run_id: str) -> Entry | None:
-        """Return a file that contains the run's rows, or None if no file contains them."""
-        loose = (file.entry for file in self.runs if file.run_id == run_id)
-        compacted = (file.entry for file in self.newest.values() if run_id in file.runs)
-        return next(loose, None) or next(compacted, None)
+    def file_of(self, name: str) -> Entry:
+        """Return the file that contains the rows of a run or part; raise `KeyError` if no file contains them."""
+        return next((file.entry for file in self.compacted.values() if name in file.runs), None) or self.runs[name]
 
-    def files_of(self, run_id: str) -> list[Entry]:
+    def files_of(self, run_id: str) -> set[Entry]:
         """Return the files that together contain the rows of the run and its parts; they may contain other rows."""
-        names = (name for name in self.names if name == run_id or name.startswith(f"{run_id}."))
-        found = (self.file_of(name) for name in sorted(names))
-        return list({entry.name: entry for entry in found if entry is not None}.values())
+        return {self.file_of(name) for name in self.names if name == run_id or name.startswith(f"{run_id}.")}
 
 
-def find_files(root: StoreRoot, table: Table) -> Files:
-    """List a table's files; ignore temporary files and files from other programs."""
+def listed_again(read: Callable[[], T]) -> T:
+    """Return the result of `read`; repeat it if a compaction has deleted a file that `read` had listed."""
     missing = ""
     while True:
         try:
-            return _list_files(root, table)
+            return read()
         except StoreError as error:
-            # A compaction has deleted the file since the listing; the next listing includes the compacted file.
             if not isinstance(error.__cause__, FileNotFoundError) or error.message == missing:
                 raise
             missing = error.message
 
 
+def find_files(root: StoreRoot, table: Table) -> Files:
+    """List a table's files; ignore temporary files and files from other programs."""
+    return listed_again(lambda: _list_files(root, table))
+
+
 def _list_files(root: StoreRoot, table: Table) -> Files:
-    runs: list[RunFile] = []
-    compacted: dict[str, list[tuple[int, Entry]]] = {}
+    runs: dict[str, Entry] = {}
+    numbered: dict[str, list[tuple[int, Entry]]] = {}
     for entry in root.list(folder(table)):
-        path = PurePosixPath(entry.name)
-        if month := _MONTH.match(path.parent.name):
-            if path.suffix == ".parquet" and not path.name.startswith((".", "compacted-")):
-                runs.append(RunFile(entry, month[1], path.stem))
-        elif match := _COMPACTED.match(path.name):
-            compacted.setdefault(match[1], []).append((int(match[2]), entry))
-    newest, superseded = {}, {}
-    for name, numbered in sorted(compacted.items()):
-        *older, (number, entry) = sorted(numbered)
+        file = PurePosixPath(entry.name)
+        if not file.match("month=*/*.parquet") or file.name.startswith("."):
+            continue
+        if match := _COMPACTED.match(file.stem):
+            numbered.setdefault(month_of(entry), []).append((int(match[1]), entry))
+        else:
+            runs[file.stem] = entry
+    compacted: dict[str, CompactedFile] = {}
+    for month, entries in numbered.items():
+        number, entry = max(entries)
         try:
-            runs_in = json.loads((footer(root, entry).metadata or {}).get(RUNS_KEY, b"[]"))
-            newest[name] = CompactedFile(entry, name, number, frozenset(map(str, runs_in)))
-        except (ValueError, TypeError) as error:
+            # Read only the footer, because a writer lists the files for each file that it adds.
+            path = root.uri(entry.name).removeprefix("s3://")
+            metadata = pq.read_metadata(path, filesystem=root.filesystem()).metadata or {}
+            compacted[month] = CompactedFile(
+                entry, number, frozenset(map(str, json.loads(metadata.get(RUNS_KEY, b""))))
+            )
+        except (pa.ArrowException, OSError, ValueError, TypeError) as error:
             raise broken(root, entry.name, error) from error
-        superseded[name] = tuple(entry for _, entry in older)
-    return Files(tuple(runs), newest, superseded)
+    older = (entry for entries in numbered.values() for _, entry in sorted(entries)[:-1])
+    return Files(runs, compacted, tuple(older))
 
 
-def arrow_files(root: StoreRoot) -> tuple[FileSystem, str]:
-    """Return a store's file system for pyarrow, and the root's path in that file system."""
-    if root.local is not None:
-        return LocalFileSystem(), root.url
-    handler = FSSpecHandler(root.filesystem())  # type: ignore[abstract]  # the stubs miss what the class implements
-    return PyFileSystem(handler), root.url.removeprefix("s3://")
+def read_rows(root: StoreRoot, table: Table, name: str) -> pa.Table:
+    """Read all rows of a results file, with NULL in columns that an old file lacks.
 
-
-def footer(root: StoreRoot, entry: Entry) -> pq.FileMetaData:
-    """Read a Parquet file's footer."""
-    filesystem, base = arrow_files(root)
-    try:
-        with filesystem.open_input_file(f"{base}/{entry.name}") as stream:
-            return pq.ParquetFile(stream).metadata
-    except (pa.ArrowException, OSError) as error:
-        raise broken(root, entry.name, error) from error
-
-
-def checked(root: StoreRoot, name: str) -> pq.ParquetFile:
-    """Read a complete results file and check its digest; raise `StoreError` if the digest does not match."""
+    Raise `StoreError` if the file is damaged or its digest does not match.
+    """
     try:
         content = root.read(name)
         # Do not use ``read_table``, which would turn the folder name ``month=…`` into a column.
@@ -184,15 +160,11 @@ def checked(root: StoreRoot, name: str) -> pq.ParquetFile:
         digest = (file.metadata.metadata or {}).get(_DIGEST.encode(), b"none")
         if hashlib.sha256(content.replace(digest, _PLACEHOLDER.encode())).hexdigest().encode() != digest:
             raise ValueError("its SHA-256 differs from the digest in its footer")
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise broken(root, name, error) from error
-    return file
-
-
-def read_rows(root: StoreRoot, name: str) -> pa.Table:
-    """Read all rows of a results file and check its checksums; raise `StoreError` if the file is damaged."""
-    try:
-        return checked(root, name).read()
+        rows = file.read()
+        for field in table.schema:
+            if field.name not in rows.column_names:
+                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+        return rows.select(table.schema.names).cast(table.schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise broken(root, name, error) from error
 

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from storage.errors import ConfigurationError, StoreError
 from storage.results import Row
-from storage.results.catalog import CATALOG, build, version
-from storage.results.descriptions import quoted
+from storage.results.catalog import CATALOG, build, quoted, version
 from storage.root import StoreRoot
 
 

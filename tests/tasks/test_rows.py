@@ -136,7 +136,7 @@ def test_rows_are_what_the_measurements_table_takes():
         benchmark=_benchmark(_timing(), _timing("dynamic-int8", speedup=2.0)),
     )
     rows = measurement_rows(RUN, result, NOW)
-    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 2
+    assert validated(MEASUREMENTS, rows, RUN.run_id)[0].num_rows == 2
     int8 = rows[1]
     assert (int8["size_ratio"], int8["baseline_size_bytes"]) == (4.0, 1000)
     assert (int8["quality_difference"], int8["baseline_quality"]) == (1.5, 0.0)
@@ -160,7 +160,7 @@ def test_a_failed_candidate_is_one_row_with_its_stage_and_error():
         update={"runtime": "openvino", "failure": Failure(stage="build", error="not installed", skipped=True)}
     )
     rows = measurement_rows(RUN, _result(_candidate(), failed, skipped, benchmark=_benchmark(_timing())), NOW)
-    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 3
+    assert validated(MEASUREMENTS, rows, RUN.run_id)[0].num_rows == 3
     assert (rows[1]["status"], rows[1]["stage"], rows[1]["error"]) == ("failed", "quantize", "no kernel")
     assert (rows[2]["status"], rows[2]["error"]) == ("skipped", "not installed")
     assert rows[1]["verdict"] == "not-measured"
@@ -170,7 +170,7 @@ def test_a_failed_candidate_is_one_row_with_its_stage_and_error():
 def test_every_setting_is_a_row_of_its_own_and_the_verdict_belongs_to_the_primary_one():
     benchmark = _benchmark(_timing(), _timing(setting="throughput", batch_size=8), verdict="inconclusive")
     rows = measurement_rows(RUN, _result(_candidate(), benchmark=benchmark), NOW)
-    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 2
+    assert validated(MEASUREMENTS, rows, RUN.run_id)[0].num_rows == 2
     assert [(row["setting"], row["verdict"], row["aa_low"]) for row in rows] == [
         ("primary", "inconclusive", 0.99),
         ("throughput", None, None),
@@ -186,7 +186,7 @@ def test_the_incumbent_is_a_row_of_its_own_unless_it_is_one_of_tonights():
     benchmark = _benchmark(_timing(), *timings)
     candidates = _candidate(), _candidate("dynamic-int8", quality=1.6)
     rows = measurement_rows(RUN, _result(*candidates, benchmark=benchmark, incumbent=incumbent), NOW)
-    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 3
+    assert validated(MEASUREMENTS, rows, RUN.run_id)[0].num_rows == 3
     assert [(row["recipe"], row["setting"], row["speedup"], row["quality"]) for row in rows[1:]] == [
         ("dynamic-int8", "primary", 2.0, 1.6),
         ("dynamic-int8", "incumbent", 3.0, 1.5),
@@ -201,7 +201,7 @@ def test_an_incumbent_that_failed_is_told_of():
     failure = Failure(stage="evaluate", error="no such operator")
     incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, failure=failure, coverage=0.75)
     rows = measurement_rows(RUN, _result(_candidate(), incumbent=incumbent), NOW)
-    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 2
+    assert validated(MEASUREMENTS, rows, RUN.run_id)[0].num_rows == 2
     assert (rows[1]["setting"], rows[1]["status"], rows[1]["error"]) == ("incumbent", "failed", "no such operator")
     assert (rows[1]["method"], rows[1]["coverage"], rows[1]["modules_total"]) == (None, 0.75, None)
 
@@ -222,7 +222,7 @@ def test_layers_have_one_row_a_module_of_each_candidate():
         sensitivities=(LayerSensitivity(recipe="dynamic-int8", module="lstm", type="LSTM", sqnr_db=30.0, rank=1),),
     )
     rows = layer_rows(RUN, result)
-    assert validated(LAYERS, rows, RUN.run_id).num_rows == 4
+    assert validated(LAYERS, rows, RUN.run_id)[0].num_rows == 4
     assert [row["runtime"] for row in rows] == ["eager", "eager", "torchscript", "torchscript"]
     assert [row["sqnr_db"] for row in rows] == [30.0, None, 30.0, None]
     assert (rows[1]["quantized"], rows[1]["reason"]) == (False, "excluded")
@@ -233,7 +233,7 @@ def test_a_number_that_no_table_takes_is_left_out_with_its_reason():
     metrics = {"loss": 800.0, "perplexity": float("inf")}
     evaluation = candidate.evaluation.model_copy(update={"metrics": metrics})
     rows = measurement_rows(RUN, _result(candidate.model_copy(update={"evaluation": evaluation})), NOW)
-    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 1
+    assert validated(MEASUREMENTS, rows, RUN.run_id)[0].num_rows == 1
     assert rows[0]["metrics"] is None
     assert "inf is not a finite number" in rows[0]["unknown"]["metrics"]
 
@@ -247,7 +247,7 @@ def test_one_odd_number_costs_neither_its_row_nor_another_and_the_gate_sees_what
     benchmark = _benchmark(_timing(), _timing("dynamic-int8", speedup=2.0)).model_copy(update={"proofs": proofs})
     candidates = _candidate(), odd.model_copy(update={"evaluation": evaluation})
     rows = measurement_rows(RUN, _result(*candidates, benchmark=benchmark), NOW)
-    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 2
+    assert validated(MEASUREMENTS, rows, RUN.run_id)[0].num_rows == 2
     row = rows[1]
     assert (row["speedup"], row["saturation"]) == (2.0, 2.5)
     assert row["batch_difference"] == (difference if is_known else None)

@@ -11,3 +11,6 @@ select
     unnest(block_s) as seconds,
     sequence_length
 from internal.raw_blocks;
+
+-- Select the number for the calls, with warm or cold caches, that the gate uses.
+create macro internal.deciding(caches, cold, warm) as case when caches = 'cold' then cold else warm end;

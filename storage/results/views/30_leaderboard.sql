@@ -1,6 +1,5 @@
 -- A summary of each workload's latest night, with the best passing candidate first. The latest view contains
--- all measurements of the latest night. leaderboard_on(date '2026-11-21') returns that night's rows with unrounded
--- values and additional columns; leaderboard_on(null) returns the same columns for the latest night.
+-- all measurements of the latest night, and the outcomes view the unrounded values.
 -- example: from leaderboard where workload = 'word-lm'
 -- column rank: rank in the workload, 1 for the best candidate; passing candidates come first
 -- column candidate: name of the candidate, as recipe/runtime
@@ -21,24 +20,6 @@
 -- column capacity_p99_ms: 99th percentile of the latency at capacity_rps, in milliseconds
 -- column cost_per_million: cost of a million requests, in the currency of price_per_hour in the workload file
 -- column why: first line of the gate's reason or of the error; the outcomes view contains the full text
-create macro leaderboard_on(asked) as table
-select
-    workload, rank,
-    recipe, runtime, method, status, passes, decision, is_baseline, baseline,
-    size_bytes, baseline_size_bytes, size_ratio,
-    quality_metric, quality, baseline_quality, quality_difference, quality_difference_low, quality_difference_high,
-    higher_is_better, agreement, quality_batched,
-    latency_s, baseline_latency_s, coalesce(speedup, case when is_baseline then 1.0 end) as speedup, speedup_low,
-    speedup_high, best_float, over_best_float, over_best_float_low, over_best_float_high, runtime_gain, int8_gain,
-    peak_rss_bytes, coverage, verdict, why as reason, stage, error, night, run_id, profile, fingerprint, artifact_digest,
-    incumbent_stays,
-    caches, cold_latency_s, cold_baseline_latency_s, cold_speedup, cold_speedup_low, cold_speedup_high,
-    capacity_scenario, capacity_rps, capacity_ratio, capacity_ratio_low, capacity_ratio_high, capacity_p50_s,
-    capacity_p99_s, capacity_split, capacity_limit, cost_per_million
-from outcomes_on(asked)
-where setting = 'primary'
-order by workload, rank;
-
 create macro internal.to_three_digits(number) as
     case
         when number = 0 then 0.0::double

@@ -17,5 +17,5 @@ select
     internal.deciding(caches, cold_speedup_low, speedup_low) as deciding_speedup_low,
     internal.deciding(caches, cold_speedup_high, speedup_high) as deciding_speedup_high,
     data_digest, checkpoint_digest, calibration_digest, recipe_digest
-from candidates
-where status = 'ok';
+from measurements
+where status = 'ok' and setting = 'primary';

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.errors import StoreError
-from storage.results.catalog import CATALOG, refresh
-from storage.results.descriptions import described
+from storage.results.catalog import CATALOG, described, refresh
 from storage.results.query import run_query
 from storage.results.writer import ResultsStore
 from tests.storage.results.rows import at, measurement, rewrite, write_night

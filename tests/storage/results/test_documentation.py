@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.results.descriptions import Described, described
+from storage.results.catalog import Described, described
 from storage.results.tables import SCHEMA_VERSION, TABLES, Column, Table
 
 HERE = Path(__file__).parent

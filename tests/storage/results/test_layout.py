@@ -19,7 +19,7 @@ from storage.root import StoreRoot
 from tests.storage.results.rows import baseline, measurement, promotion, rewrite, write_night
 
 NIGHT = dt.date(2026, 3, 1)
-ROWS = validated(MEASUREMENTS, [baseline("r1", NIGHT), measurement("r1", NIGHT)], "r1")
+ROWS, _ = validated(MEASUREMENTS, [baseline("r1", NIGHT), measurement("r1", NIGHT)], "r1")
 
 
 def flipped(content: bytes, bit: int) -> bytes:
@@ -30,19 +30,20 @@ def flipped(content: bytes, bit: int) -> bytes:
 
 @pytest.mark.slow
 def test_the_checksum_of_a_written_file_is_right_and_the_rows_are_as_they_were(tmp_path: Path) -> None:
-    content = serialized(MEASUREMENTS, ROWS)
+    content = serialized(ROWS)
     (tmp_path / "r1.parquet").write_bytes(content)
-    assert read_rows(StoreRoot.of(tmp_path), "r1.parquet").equals(ROWS)
-    assert serialized(MEASUREMENTS, ROWS) == content
+    assert read_rows(StoreRoot.of(tmp_path), MEASUREMENTS, "r1.parquet").equals(ROWS)
+    assert serialized(ROWS) == content
 
 
 @pytest.mark.slow
 def test_a_flipped_bit_is_found_wherever_it_is(tmp_path: Path) -> None:
-    content = serialized(PROMOTIONS, validated(PROMOTIONS, [promotion("r1", NIGHT)], "r1"))
+    rows, _ = validated(PROMOTIONS, [promotion("r1", NIGHT)], "r1")
+    content = serialized(rows)
     for bit in range(0, 8 * len(content), 101):
         (tmp_path / "r1.parquet").write_bytes(flipped(content, bit))
         with pytest.raises(StoreError, match=r"r1\.parquet cannot be read"):
-            read_rows(StoreRoot.of(tmp_path), "r1.parquet")
+            read_rows(StoreRoot.of(tmp_path), PROMOTIONS, "r1.parquet")
 
 
 @pytest.fixture
@@ -72,16 +73,16 @@ def test_a_flipped_value_never_reaches_the_catalog_nor_a_compacted_month(store: 
         refresh(store)
     with pytest.raises(StoreError, match="cannot be read: "):
         compact(store, now=dt.datetime(2026, 5, 1, tzinfo=dt.UTC))
-    assert not list(store.rglob("*.pq"))
+    assert list((store / "results/measurements").rglob("*.parquet")) == [results(store)]
 
 
 @pytest.mark.parametrize("runs", [b"[not JSON", b"5", b"\xff"])
 def test_a_compacted_month_whose_list_of_runs_is_damaged_is_named(runs: bytes, store: Path) -> None:
     compact(store, now=dt.datetime(2026, 5, 1, tzinfo=dt.UTC))
-    whole = next((store / "results/measurements/compacted").iterdir())
+    (whole,) = (store / "results/measurements").rglob("compacted-*")
     rows = pq.ParquetFile(whole).read()
     rewrite(whole, rows.replace_schema_metadata({b"nightquant.runs": runs}))
-    with pytest.raises(StoreError, match=r"0001\.pq cannot be read"):
+    with pytest.raises(StoreError, match=r"0001\.parquet cannot be read"):
         refresh(store)
 
 
@@ -89,4 +90,4 @@ def test_a_file_without_a_checksum_is_refused(store: Path) -> None:
     rows = pq.ParquetFile(results(store)).read()
     pq.write_table(rows.replace_schema_metadata(MEASUREMENTS.schema.metadata), results(store))
     with pytest.raises(StoreError, match="its SHA-256 differs"):
-        read_rows(StoreRoot.of(store), "results/measurements/month=2026-03/r1.parquet")
+        read_rows(StoreRoot.of(store), MEASUREMENTS, "results/measurements/month=2026-03/r1.parquet")

@@ -15,7 +15,6 @@ from tests.storage.results.rows import at, write_night
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 NIGHTS = [dt.date(2026, 3, 1), dt.date(2026, 3, 2), dt.date(2026, 4, 1)]
 LATER = at(dt.date(2026, 4, 5))
-EXPIRED = dt.timedelta(days=-36500)
 
 
 @pytest.fixture
@@ -48,16 +47,11 @@ def test_a_query_cannot_write_there(store: str) -> None:
     assert StoreRoot.of(store).list("") == before
 
 
-def test_a_finished_month_is_compacted_and_its_small_files_go_one_cycle_later(store: str) -> None:
-    for _ in range(2):
-        compact(store, now=LATER, grace=EXPIRED)
-        assert count(store) == 6
+def test_a_finished_month_is_compacted_into_one_file(store: str) -> None:
+    compact(store, now=LATER)
+    assert count(store) == 6
     names = [
         entry.name.removeprefix("results/measurements/") for entry in StoreRoot.of(store).list("results/measurements")
     ]
-    assert names == [
-        "compacted/2026-03-0001.pq",
-        "month=2026-03/compacted-0001.parquet",
-        "month=2026-04/run-2026-04-01.parquet",
-    ]
-    assert compact(store, now=LATER, grace=EXPIRED).retired == ()
+    assert names == ["month=2026-03/compacted-0001.parquet", "month=2026-04/run-2026-04-01.parquet"]
+    assert compact(store, now=LATER).written == ()

@@ -55,7 +55,8 @@ def test_a_run_of_some_recipes_leaves_the_others_in_the_leaderboard_with_their_o
     write_night(tmp_path, FIRST, narrow, "narrow")
     decide(tmp_path, "full", FIRST, dynamic="reject", other="pass")
     decide(tmp_path, "narrow", FIRST, dynamic="promote")
-    found = ask(tmp_path, "select rank, recipe, speedup, decision, run_id from leaderboard_on(null)")
+    sql = "select rank, recipe, deciding_speedup, decision, run_id from outcomes where setting = 'primary'"
+    found = ask(tmp_path, sql)
     assert [tuple(row.values()) for row in found] == [
         (1, "dynamic", 3.0, "promote", "narrow"),
         (2, "other", 2.0, "pass", "full"),
@@ -75,7 +76,7 @@ def test_the_best_passing_candidate_is_first_and_the_failed_last(tmp_path: Path)
     ]
     write_night(tmp_path, FIRST, rows, "a")
     decide(tmp_path, "a", FIRST, better="promote", good="pass", **{"fast-but-bad": "reject"})
-    ranked = ask(tmp_path, "select rank, recipe, passes from leaderboard_on(null)")
+    ranked = ask(tmp_path, "select rank, recipe, passes from outcomes where setting = 'primary'")
     assert [row["recipe"] for row in ranked] == ["better", "good", "fast-but-bad", "float", "broken"]
     assert [row["passes"] for row in ranked] == [True, True, False, False, False]
     assert [row["rank"] for row in ranked] == [1, 2, 3, 4, 5]
