@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, cast
 
 import httpx
@@ -12,6 +12,7 @@ from prefect.futures import PrefectFuture
 from flows import steps
 from flows.execution.context import note, place_benchmarks
 from flows.execution.signals import interruption_behind
+from flows.request import SearchResult
 from flows.settings import Settings
 from storage.errors import UnavailableError
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
@@ -43,15 +44,13 @@ class Submitted:
     """Futures of one workload's stages; the keys of ``built`` and ``evaluated`` are (recipe, runtime) pairs."""
 
     workload: Workload
-    store: str
     dataset: PrefectFuture[DatasetRef]
     job: PrefectFuture[Job[Workload]]
     built: dict[Key, PrefectFuture[CandidateRef]]
     evaluated: dict[Key, PrefectFuture[Evaluation]]
-    comparisons: Mapping[Key, int] = field(default_factory=dict)
 
 
-def submit(workload: Workload, store: str, comparisons: Mapping[Key, int] | None = None) -> Submitted:
+def submit(workload: Workload, store: str) -> Submitted:
     """Submit every stage up to evaluation without waiting; each stage waits for its own inputs."""
     dataset = steps.prepare.submit(workload, store)
     job = steps.obtain.submit(workload, later(dataset), store)
@@ -62,7 +61,7 @@ def submit(workload: Workload, store: str, comparisons: Mapping[Key, int] | None
             key = recipe.name, runtime
             built[key] = steps.build.submit(later(job), recipe, runtime, store)
             evaluated[key] = steps.evaluate.submit(later(job), later(built[key]), store)
-    return Submitted(workload, store, dataset, job, built, evaluated, comparisons or {})
+    return Submitted(workload, dataset, job, built, evaluated)
 
 
 def later(future: PrefectFuture[R]) -> R:
@@ -109,21 +108,22 @@ def with_fastest_float(result: WorkloadResult, settings: Settings, store: str) -
     return result.model_copy(update={"workload": workload, "job": job}), reason
 
 
-def compare(result: WorkloadResult, submitted: Submitted) -> WorkloadResult:
+def compare(result: WorkloadResult, store: str, search: SearchResult | None) -> WorkloadResult:
     """Evaluate a workload's current bundle, and compare the candidates and the bundle with the baseline."""
-    result, baseline = _with_incumbent(result, submitted.store), result.baseline()
+    result, baseline = _with_incumbent(result, store), result.baseline()
     if baseline is None or baseline.evaluation is None:
         why = baseline.failure.error if baseline and baseline.failure else "it was not run"
         failed = Failure(stage="compare", error=f"The baseline {result.workload.baseline_name} failed: {why}")
         return _with_failures(result, lambda name: failed)
     evaluations = [candidate.evaluation for candidate in result.candidates if candidate.evaluation is not None]
     keys = [(evaluation.recipe, evaluation.runtime) for evaluation in evaluations]
-    counts = [submitted.comparisons.get(key, 1) for key in keys]
+    simultaneous = search.comparisons() if search else {}
+    counts = [simultaneous.get(key, 1) for key in keys]
     current = result.incumbent
     if isinstance(current, Incumbent) and current.evaluation is not None:
         evaluations.append(current.evaluation)
         counts.append(1)
-    future = steps.compare.submit(result.workload, baseline.evaluation, evaluations, submitted.store, counts)
+    future = steps.compare.submit(result.workload, baseline.evaluation, evaluations, store, counts)
     comparisons = settle(future, "compare")
     if isinstance(comparisons, Failure):
         return _with_failures(result, lambda name: comparisons)

@@ -148,14 +148,10 @@ def _measure(night: Night) -> None:
     night.attempt("looking up the baselines", partial(_freeze_baselines, night))
     # Search before all other stages, because the stages of other workloads would disturb the search's timings.
     night.workloads = [_with_finalists(night, workload) for workload in night.workloads]
-    searches = night.searches
-    submitted = [
-        submit(workload, night.store, searches[workload.name].comparisons() if workload.name in searches else None)
-        for workload in night.workloads
-    ]
+    submitted = [submit(workload, night.store) for workload in night.workloads]
     # Start timing after all other stages, because training during a benchmark would disturb the measurements.
     gathered = [_with_baseline(night, gather(futures)) for futures in submitted]
-    gathered = [compare(result, futures) for result, futures in zip(gathered, submitted, strict=True)]
+    gathered = [compare(result, night.store, night.searches.get(result.workload.name)) for result in gathered]
     if night.info.profile == "full":
         gathered = [study_layers(result, night.store) for result in gathered]
     for result in benchmark_all(gathered, night.settings, night.store):

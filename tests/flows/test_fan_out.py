@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -134,9 +135,9 @@ def compared(
     monkeypatch.setattr(fan_out, "steps", stages)
     monkeypatch.setattr(fan_out, "settle", lambda future, stage: outcomes[stage])
     candidates = candidate("float", "eager"), candidate("half")
-    future: Any = None
-    submitted = fan_out.Submitted(workload(), "store", future, future, {}, {}, comparisons or {})
-    return fan_out.compare(WorkloadResult(workload=workload(), job=job, candidates=candidates), submitted), stages
+    search: Any = SimpleNamespace(comparisons=lambda: comparisons or {})
+    result = WorkloadResult(workload=workload(), job=job, candidates=candidates)
+    return fan_out.compare(result, "store", search), stages
 
 
 def difference(value: float) -> Comparison:
