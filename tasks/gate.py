@@ -15,7 +15,7 @@ from tasks.results import Incumbent, UnknownIncumbent
 from tasks.workload.gate import OVER_BEST_FLOAT, Gate, finite, rules_on, text
 from tasks.workload.workload import Workload
 
-_RATIOS = ("min_speedup", "min_over_best_float", "min_capacity_ratio")
+_RATIOS = ("min_speedup", "min_over_best_float")
 DOES_NOT_PAY = "int8 does not pay here: a float candidate is faster than every quantized candidate"
 _NEEDED_OF_FLOATS = ("status", "constant_quality", "max_quality_drop", "max_batch_difference")
 
@@ -188,9 +188,6 @@ def _advantage(gate: Gate, row: Row, current: Row | None) -> str:
         low, value = (finite(row, deciding(row, f"over_incumbent{end}")) for end in ("_low", ""))
         if low is not None and value is not None and low > gate.margin:
             return f"{value:.3g} times as fast as the current bundle in the same launches, at least {low:.3g} times"
-    elif gate.objective == "cheapest":
-        if (least := _least_capacity(row, current)) and least > gate.margin:
-            return f"serves at least {least:.3g} times as many requests as the current bundle"
     else:
         size, before = finite(row, "size_bytes"), finite(current, "size_bytes")
         if size and before and before / size > gate.margin:
@@ -205,19 +202,10 @@ def _advantage(gate: Gate, row: Row, current: Row | None) -> str:
     return f"passes a rule that is undecided for the current bundle: {open_rules[0].describe()}" if open_rules else ""
 
 
-def _least_capacity(row: Row, current: Row) -> float | None:
-    """Return a lower bound on the ratio of two capacities, or None if the bound is unknown."""
-    low, before = finite(row, "capacity_ratio_low"), finite(current, "capacity_ratio_high")
-    limited = text(row, "capacity_limit") or text(current, "capacity_limit")
-    return low / before if low and before and not limited else None
-
-
 def _undecided(gate: Gate, row: Row, current: Row | None) -> str:
     low, high = (finite(row, deciding(row, f"over_incumbent_{end}")) for end in ("low", "high"))
     if gate.objective == "smallest":
         return f"this candidate is not more than {gate.margin:g} times as small"
-    if gate.objective == "cheapest":
-        return f"this candidate does not certainly serve more than {gate.margin:g} times as many requests"
     if low is None or high is None:
         return "this candidate was not timed in the same launches"
     return f"this candidate is {low:.3g} to {high:.3g} times as fast, and more than {gate.margin:g} is required"
@@ -249,9 +237,4 @@ def _rank(gate: Gate, row: Row) -> tuple[float, float]:
     """Return a sort key for the gate's ``objective``; smaller keys are better."""
     speed, size = -(finite(row, deciding(row, "speedup")) or 0.0), finite(row, "size_bytes")
     size = math.inf if size is None else size
-    keys = {
-        "fastest": (speed, size),
-        "smallest": (size, speed),
-        "cheapest": (-(finite(row, "capacity_ratio") or 0.0), size),
-    }
-    return keys[gate.objective]
+    return (size, speed) if gate.objective == "smallest" else (speed, size)

@@ -167,7 +167,6 @@ class ServedCapacity(Frozen):
     capacity_p99_s: float | None = None
     capacity_split: str
     capacity_limit: str = ""
-    cost_per_million: float | None = None
 
 
 class BenchmarkResult(Frozen):

@@ -130,7 +130,6 @@ _CAPACITY = (
     Column("capacity_p99_s", REAL, "99th-percentile latency at capacity_rps, over at least 1,000 requests", "seconds"),
     Column("capacity_split", TEXT, "numbers of processes, threads per process and rows per call"),
     Column("capacity_limit", TEXT, "why the request generator limited capacity_rps; NULL if it was not the limit"),
-    Column("cost_per_million", REAL, "cost of a million requests, in the currency of price_per_hour"),
 )
 
 
@@ -417,7 +416,7 @@ TRIALS = Table(
         Column("is_known", FLAG, "whether all measurements of the trial come from earlier runs"),
         _FINGERPRINT,
         Column("quality_bound", REAL, "largest allowed quality_drop; NULL if the search does not limit it", _DROP_UNIT),
-        Column("objective", TEXT, "criterion for the best trial; `cheapest` ranks the trials that pass by speed"),
+        Column("objective", TEXT, "criterion for the best trial"),
         _UNKNOWN,
     ),
 )

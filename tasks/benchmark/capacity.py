@@ -80,7 +80,6 @@ def measure_capacity(
             capacity_ratio_high=ratios[name].high,
             capacity_split=f"{split}, batch {workload.benchmark.batch_size}",
             capacity_limit=served.limit,
-            cost_per_million=settings.price_per_hour and settings.price_per_hour / 3600 / rps * 1e6,
             **served.percentiles,
         )
     columns = ("capacity_rps", "capacity_ratio")

@@ -20,8 +20,6 @@ class Capacity(Section):
     """Number of threads per process; there are as many processes as the processors allow."""
     budget_s: PositiveFloat = 90.0
     """Time budget for the measurement, in seconds, shared by all candidates of the workload."""
-    price_per_hour: PositiveFloat | None = None
-    """Price of the host per hour, in any currency; used to calculate the cost per million requests."""
 
     @property
     def scenario(self) -> Scenario:

@@ -29,7 +29,7 @@ OVER_BEST_FLOAT = "min_over_best_float"
 CONSTANT = "constant_quality"  # the rule that the baseline must be better than the best constant answer
 
 Outcome = Literal["passed", "held", "failed"]
-Objective = Literal["fastest", "smallest", "cheapest"]
+Objective = Literal["fastest", "smallest"]
 _QUALITY = ("quality_difference", "quality_difference_low", "quality_difference_high", "higher_is_better")
 
 
@@ -40,10 +40,7 @@ class Gate(Section):
     """
 
     objective: Objective = "fastest"
-    """Criterion for choosing among the candidates that pass.
-
-    `cheapest` selects the candidate with the highest capacity.
-    """
+    """Criterion for choosing among the candidates that pass."""
     quality_drop: Literal["absolute", "relative"] = "absolute"
     """Unit of `max_quality_drop`: the unit of the metric, or a fraction of the baseline's quality."""
     max_quality_drop: float | None = Field(default=None, ge=0)
@@ -61,8 +58,6 @@ class Gate(Section):
 
     The default is 1.0 if `objective` is `fastest`; otherwise, the rule does not apply. 0 turns the rule off.
     """
-    min_capacity_ratio: PositiveFloat | None = None
-    """Minimum required ratio of the candidate's capacity to the baseline's capacity; needs `[benchmark.capacity]`."""
     max_peak_rss_bytes: PositiveInt | None = None
     """Maximum allowed peak memory of the candidate's process, in bytes."""
     min_coverage: float | None = Field(default=None, ge=0, le=1)
@@ -74,19 +69,13 @@ class Gate(Section):
     require_batch_invariance: bool = False
     """Whether a row must have the same output in a batch as in a separate call."""
     margin: float = Field(default=1.0, ge=1)
-    """Factor by which a candidate must improve on the current bundle's speed, size or cost, depending on `objective`.
-    """
+    """Factor by which a candidate must improve on the current bundle's speed or size, depending on `objective`."""
 
     @property
     def over_best_float(self) -> float | None:
         """The bound of the rule `min_over_best_float`, or None if the rule does not apply."""
         default = 1.0 if self.objective == "fastest" else None
         return default if self.min_over_best_float is None else self.min_over_best_float or None
-
-    @property
-    def needs_capacity(self) -> bool:
-        """Whether decisions depend on the candidates' capacities."""
-        return self.objective == "cheapest" or self.min_capacity_ratio is not None
 
 
 class RuleOutcome(BaseModel):
@@ -160,8 +149,6 @@ class Rule:
         """Return the gate's bound for this rule, or None if the rule does not apply."""
         if self.name == "max_batch_difference":
             return BATCH_TOLERANCE if gate.require_batch_invariance else None
-        if self.name == "min_capacity_ratio" and gate.objective == "cheapest":
-            return gate.min_capacity_ratio or 0.0  # with a bound of 0, any known capacity passes
         if self.name == OVER_BEST_FLOAT:
             return gate.over_best_float
         bound: float | None = getattr(gate, self.name)
@@ -250,15 +237,6 @@ def _over_best_float(gate: Gate, row: Row) -> Seen:
     return Seen((low, high), note, why_unknown(row, "over_best_float"))
 
 
-def _capacity_ratio(gate: Gate, row: Row) -> Seen:
-    columns = ("capacity_ratio_low", "capacity_ratio_high")
-    low, high = (finite(row, column) for column in columns)
-    if limit := text(row, "capacity_limit"):
-        return Seen((low, high), unknown=f"limited by {limit}")
-    note = "no capacity was measured" if low is None or high is None else f"interval: {low:.4g} to {high:.4g}"
-    return Seen((low, high), note, why_unknown(row, "capacity_ratio", *columns))
-
-
 def _quality_drop(gate: Gate, row: Row) -> Seen:
     """Return the ends of the quality drop's interval, in the metric's unit or relative to the baseline's quality."""
     relative = gate.quality_drop == "relative"
@@ -309,7 +287,6 @@ RULES: dict[str, Rule] = {
         Rule("min_size_ratio", "at least", "size ratio", "ratio", partial(_column, "size_ratio")),
         Rule("min_speedup", "at least", "speedup", "ratio", _speedup, is_timed=True),
         Rule(OVER_BEST_FLOAT, "at least", "gain over the best float", "ratio", _over_best_float, is_timed=True),
-        Rule("min_capacity_ratio", "at least", "capacity", "ratio", _capacity_ratio, is_timed=True),
         Rule("max_peak_rss_bytes", "at most", "memory", "bytes", partial(_column, "peak_rss_bytes"), is_timed=True),
         Rule("min_coverage", "at least", "coverage", "share", partial(_column, "coverage")),
         Rule(

@@ -39,10 +39,7 @@ class Search(Section):
     budget_s: PositiveFloat = 1800
     """Maximum duration of a search, in seconds."""
     objective: Objective | None = None
-    """Criterion for choosing the best recipe; the default is the gate's `objective`.
-
-    With `cheapest`, the search ranks recipes by speed, because only a run measures capacity.
-    """
+    """Criterion for choosing the best recipe; the default is the gate's `objective`."""
     max_quality_drop: float | None = Field(default=None, ge=0)
     """Maximum allowed quality loss on the selection split; the default is the gate's `max_quality_drop`."""
     quality_drop: QualityUnit | None = None

@@ -144,11 +144,6 @@ class Workload(Section):
                 f'benchmark.baseline "{self.benchmark.baseline}" is not a candidate of this workload; '
                 f"choose one of {', '.join(self.candidates())}"
             )
-        if self.gate.needs_capacity and self.benchmark.capacity is None:
-            key = "min_capacity_ratio" if self.gate.min_capacity_ratio is not None else 'objective = "cheapest"'
-            raise ValueError(
-                f"the gate's {key} requires the section [benchmark.capacity]; add the section, or remove {key}"
-            )
         return self
 
     @classmethod

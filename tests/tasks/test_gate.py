@@ -253,54 +253,6 @@ def test_fastest_and_smallest_choose_differently_and_only_among_those_that_pass(
         assert list(found.values()) == ["pass"]
 
 
-def capacity(value: float, low: float, high: float) -> dict[str, float]:
-    return {"capacity_ratio": value, "capacity_ratio_low": low, "capacity_ratio_high": high}
-
-
-@pytest.mark.parametrize(
-    ("changes", "outcome"),
-    [
-        (capacity(1.5, 1.2, 1.8), "passed"),
-        (capacity(1.2, 1.0, 1.4), "held"),
-        (capacity(0.9, 0.8, 1.0), "failed"),
-        ({}, "held"),
-        (capacity(2.0, 1.9, 2.1) | {"capacity_limit": "the generator, which was busy 93% of the time"}, "held"),
-    ],
-)
-def test_a_capacity_is_judged_by_the_worse_end_of_its_interval(changes: dict[str, Any], outcome: str):
-    decision = only(judge(workload(min_capacity_ratio=1.1), [row(**changes)]))
-    assert outcomes(decision) == {"min_capacity_ratio": outcome}
-
-
-def test_the_cheapest_serves_most_requests_and_an_unknown_capacity_never_wins():
-    rows = [
-        row("int8/torchscript", speedup=3.0, **capacity(1.2, 1.1, 1.3)),
-        row("other/torchscript", speedup=2.0, **capacity(1.6, 1.5, 1.7)),
-        row("half/torchscript", speedup=9.0, unknown={"capacity_ratio": "the worker was killed"}),
-    ]
-    judgement = judge(workload(objective="cheapest"), rows)
-    assert decided(judgement) == {
-        "int8/torchscript": "pass",
-        "other/torchscript": "promote",
-        "half/torchscript": "hold",
-    }
-    assert "the worker was killed" in judgement.decisions[2].reason
-
-
-@pytest.mark.parametrize(("low", "stays"), [(1.31, False), (1.29, True)])
-def test_by_capacity_an_incumbent_is_replaced_only_if_the_intervals_are_apart(low: float, stays: bool):
-    deployed = row("int8/torchscript", setting="incumbent", **capacity(1.2, 1.1, 1.3))
-    better = row("half/torchscript", **capacity(1.5, low, 1.7))
-    judgement = judge(workload(objective="cheapest"), [deployed, better], incumbent())
-    assert judgement.incumbent is not None
-    assert judgement.incumbent.stays is stays
-    limited = judge(
-        workload(objective="cheapest"), [deployed | {"capacity_limit": "the generator"}, better], incumbent()
-    )
-    assert limited.incumbent is not None
-    assert limited.incumbent.stays
-
-
 def test_other_settings_and_workloads_and_the_verdict_on_noise_do_not_count():
     rows = [
         row(verdict="inconclusive"),
@@ -538,7 +490,7 @@ numbers = st.one_of(st.none(), st.floats(allow_nan=True), st.floats(0, 4))
         ),
         unique_by=lambda pair: pair[0],
     ),
-    st.sampled_from(["fastest", "smallest", "cheapest"]),
+    st.sampled_from(["fastest", "smallest"]),
     st.sampled_from(["absolute", "relative"]),
     st.sampled_from(["int8/torchscript", "other/torchscript", "", None]),
     st.randoms(),

@@ -58,7 +58,7 @@ judged as (
             else coalesce(decided.reason, baseline_reason)
         end as why,
         case max(decided.objective) over of_night
-            when 'smallest' then size_ratio when 'cheapest' then capacity_ratio else deciding_speedup
+            when 'smallest' then size_ratio else deciding_speedup
         end as goodness,
         case
             when setting = 'primary' and status = 'ok'

@@ -18,7 +18,6 @@
 -- column capacity_ratio: candidate capacity / baseline capacity, rounded to three significant digits; above 1 if the candidate serves more requests per second
 -- column capacity_p50_ms: median latency at capacity_rps, in milliseconds; NULL in the offline scenario
 -- column capacity_p99_ms: 99th percentile of the latency at capacity_rps, in milliseconds
--- column cost_per_million: cost of a million requests, in the currency of price_per_hour in the workload file
 -- column why: first line of the gate's reason or of the error; the outcomes view contains the full text
 create macro internal.to_three_digits(number) as
     case
@@ -47,7 +46,6 @@ select
     internal.to_three_digits(capacity_ratio) as capacity_ratio,
     internal.to_three_digits(capacity_p50_s * 1e3) as capacity_p50_ms,
     internal.to_three_digits(capacity_p99_s * 1e3) as capacity_p99_ms,
-    internal.to_three_digits(cost_per_million) as cost_per_million,
     regexp_replace(split_part(why, chr(10), 1), '^(stays: |passes all [0-9]+ rules; )', '') as why
 from outcomes
 where setting = 'primary'

@@ -106,10 +106,8 @@ def test_keys_and_values_of_any_length_and_kind_are_cut_and_escaped(tmp_path: Pa
         ('method = "none"', 'method = "none"\nonednn = false\nruntimes = ["torchscript"]', "cannot switch oneDNN off"),
         ("[model]", '[benchmark]\nbaseline = "float/torchscript"\n[model]', "choose one of float/eager"),
         ('name = "dynamic-int8"', 'name = "float"', "the recipe names ['float', 'float'] are not unique"),
-        ("[model]", "[benchmark.capacity]\nprise_per_hour = 1\n[model]", '(did you mean "price_per_hour"?)'),
+        ("[model]", "[benchmark.capacity]\nbudjet_s = 1\n[model]", '(did you mean "budget_s"?)'),
         ("[model]", "[benchmark.capacity]\nbatch_sizes = [2]\n[model]", "batch_sizes: Extra inputs are not permitted"),
-        ("[model]", '[gate]\nobjective = "cheapest"\n[model]', "requires the section [benchmark.capacity]"),
-        ("[model]", "[gate]\nmin_capacity_ratio = 1.1\n[model]", "requires the section [benchmark.capacity]"),
     ],
 )
 def test_an_invalid_file_is_refused_with_the_reason_and_a_proposal(tmp_path, old, new, said):
