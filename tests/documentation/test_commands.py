@@ -75,7 +75,7 @@ def test_make_installs_extras_that_exist() -> None:
             assert re.sub(r"^\.\[(\w+)\]$", r"\1", requirement) in extras
 
 
-YOUR_MODEL = ("your-model.md", "tabular.md", "text-encoder.md", "vision.md")
+YOUR_MODEL = ("your-model.md", "data-and-metrics.md", "tabular.md", "text-encoder.md", "vision.md")
 
 
 def toml_blocks(page: str) -> list[str]:
@@ -94,7 +94,7 @@ def test_the_sections_that_the_pages_about_your_model_show_are_those_of_their_ex
             assert keys.items() >= example[section].items(), (name, section)
         Workload.model_validate(example | shown, context={"folder": str(tmp_path)})
         seen.add(name)
-    assert seen == {"gestures.toml", "power.toml", "encoder.toml", "classifier.toml", "photos.toml"}
+    assert seen == {"power.toml", "encoder.toml", "classifier.toml", "photos.toml"}
 
 
 @pytest.mark.slow

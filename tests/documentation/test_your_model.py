@@ -45,6 +45,9 @@ def test_an_example_runs_as_the_page_says_to_a_verified_bundle(
             [*programs[program], *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
+    if name == "gestures":  # the page links the file that its command writes
+        example = ROOT / "docs" / "examples" / "gestures.toml"
+        assert (tmp_path / "gestures.toml").read_text(encoding="utf-8") == example.read_text(encoding="utf-8")
     (pointer,) = tmp_path.glob(f"*/handoff/{name}/current.json")
     bundle = pointer.parent / json.loads(pointer.read_text(encoding="utf-8"))["version"]
     manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
