@@ -9,7 +9,7 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from tasks.domains.language_model import WordLanguageModelSpec
-from tasks.domains.language_model.stream import segment_losses
+from tasks.domains.language_model.domain import segment_losses
 from tasks.extensions import RUNTIMES
 from tasks.outputs import distance, intra_op_threads, tensors_of
 from tasks.runtimes.base import CandidateFiles
