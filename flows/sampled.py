@@ -23,9 +23,8 @@ from tasks.results import (
 )
 from tasks.stages import build, compare, pace, worst_layers
 from tasks.workload import Workload
-from tasks.workload.gate import RULES, Gate
+from tasks.workload.gate import RULES, Gate, rows_to_decide
 from tasks.workload.recipe import Recipe
-from tasks.workload.rows_needed import rows_to_decide
 
 _CONVERTED = "converted"  # kind of the artifact that torch's runtimes share
 

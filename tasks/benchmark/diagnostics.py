@@ -64,8 +64,6 @@ def timings_of(
             block_launch=_numbered(launches, rounds),
             block_round=tuple(range(1, rounds + 1)) * launches,
             block_s=tuple(blocks.ravel().tolist()),
-            cold_launch=_numbered(launches, calls.shape[1]),
-            cold_s=tuple(calls.ravel().tolist()),
             **(memory[name].model_dump() if name in memory else {}),
             **_ratios(warm, name, "", is_decided=is_decided),
             **_ratios(cold, name, "cold_", is_decided=is_decided),

@@ -19,7 +19,7 @@ from flows.settings import load_settings
 from storage.holder import Holder, hold
 from storage.recovery import unrecorded_switches
 from storage.results.query import open_fresh, rows_of
-from tasks.judgement import GateDecision, Judgement
+from tasks.gate import GateDecision, Judgement
 from tasks.results import CandidateResult, Failure, WorkloadResult
 from tests.flows.commands import filled_store
 from tests.storage.results.rows import baseline, measurement, write_night
