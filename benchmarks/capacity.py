@@ -28,7 +28,7 @@ from tasks.job import Workspace
 from tasks.machine import affinity, this_machine
 from tasks.stages import build, evaluate, obtain, prepare
 from tasks.workload import read_workload
-from tasks.workload.capacity import Capacity
+from tasks.workload.workload import Capacity
 
 _WORKLOADS = Path(__file__).parent.parent / "flows" / "workloads"
 

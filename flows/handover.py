@@ -13,8 +13,7 @@ from storage.pointer import Pointer, by_run
 from storage.results import Row
 from tasks.bundle.manifest import Provenance
 from tasks.bundle.package import BundleRef, content_of, withdrawn_contents
-from tasks.gate import judge
-from tasks.judgement import Judgement
+from tasks.gate import Judgement, judge
 from tasks.results import Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
 
 

@@ -31,9 +31,8 @@ from tasks.results import (
 )
 from tasks.stages import build, compare, evaluate, pace, preview, try_candidate, worst_layers
 from tasks.workload import Workload
-from tasks.workload.gate import RULES, Gate
+from tasks.workload.gate import RULES, Gate, rows_to_decide
 from tasks.workload.recipe import Recipe
-from tasks.workload.rows_needed import rows_to_decide
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")

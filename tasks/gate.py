@@ -1,23 +1,116 @@
 """The gate: decide which candidates may be promoted, and whether a candidate replaces the current bundle.
 
-The functions are pure: the same rows of the ``measurements`` table always lead to the same decisions.
+The functions are pure: the same rows of the ``measurements`` table always lead to the same decisions. The gate decides
+before packaging; the store records `Judgement.packaged` or `Judgement.not_packaged`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import date, datetime
 
+from storage.digest import canonical_json
+from storage.humanize import plural
 from storage.results import Decision, Row, deciding
 from tasks.extensions import RUNTIMES
-from tasks.judgement import GateDecision, Judgement, Standing, explained
+from tasks.refs import Frozen
 from tasks.results import Incumbent, UnknownIncumbent
-from tasks.workload.gate import OVER_BEST_FLOAT, Gate, finite, rules_on, text
+from tasks.workload.gate import OVER_BEST_FLOAT, Gate, Objective, RuleOutcome, finite, rules_on, text
 from tasks.workload.workload import Workload
 
 _RATIOS = ("min_speedup", "min_over_best_float")
 DOES_NOT_PAY = "int8 does not pay here: a float candidate is faster than every quantized candidate"
 _NEEDED_OF_FLOATS = ("status", "constant_quality", "max_quality_drop", "max_batch_difference")
+
+
+class GateDecision(Frozen):
+    """The gate's decision about one candidate, rule by rule; ``reason`` is a one-line summary."""
+
+    recipe: str
+    runtime: str
+    decision: Decision
+    objective: Objective
+    rules: tuple[RuleOutcome, ...]
+    reason: str
+    artifact_digest: str | None = None
+
+    @property
+    def candidate(self) -> str:
+        """``recipe/runtime``."""
+        return f"{self.recipe}/{self.runtime}"
+
+    def became(self, decision: Decision, why: str) -> GateDecision:
+        """Return the decision about a candidate that passes every rule, with another outcome."""
+        reason = f"passes all {len(self.rules)} rules; {why}"
+        return self.model_copy(update={"decision": decision, "reason": reason})
+
+
+class Standing(Frozen):
+    """The decision about the current bundle; ``version`` and ``stays`` are None if the version is unknown."""
+
+    version: str | None
+    stays: bool | None
+    reason: str
+
+
+class Judgement(Frozen):
+    """A workload's decisions; ``unknown`` is the reason that the current bundle could not be judged, or ``""``."""
+
+    decisions: tuple[GateDecision, ...]
+    incumbent: Standing | None = None
+    unknown: str = ""
+
+    @property
+    def promoted(self) -> GateDecision | None:
+        """Decision about the candidate that becomes, or already is, the current bundle."""
+        return next((decision for decision in self.decisions if decision.decision == "promote"), None)
+
+    def packaged(self, version: str) -> Judgement:
+        """Return the decisions after the promoted candidate has been packaged and `version` has become current."""
+        standing = self.incumbent
+        stays = standing is not None and standing.version == version
+        if standing is None or standing.stays == stays:
+            return self
+        if stays:
+            reason = "the winner has the same content, so it was not replaced"
+        else:
+            reason = f"its content was packaged again, as {version}"
+        return self.model_copy(update={"incumbent": standing.model_copy(update={"stays": stays, "reason": reason})})
+
+    def not_packaged(self, problem: str, version: str) -> Judgement:
+        """Return the decisions after `problem` has prevented promotion; `version` is the current bundle or ``""``."""
+        standing, promoted = self.incumbent, self.promoted
+        stays = standing is not None and standing.version == version
+        if promoted is None or (standing is not None and standing.stays and stays):
+            return self
+        decisions = tuple(old.became("hold", problem) if old is promoted else old for old in self.decisions)
+        if standing is not None:
+            reason = f"{promoted.candidate} was chosen, but {problem}"
+            reason += "" if stays else f"; meanwhile the current bundle changed to {version or 'none'}"
+            standing = standing.model_copy(update={"stays": stays, "reason": reason})
+        return self.model_copy(update={"decisions": decisions, "incumbent": standing})
+
+    def rows(
+        self, *, workload: str, run_id: str, night: date, decided_at: datetime, bundle_version: str | None = None
+    ) -> list[Row]:
+        """Return rows of the ``promotions`` table; only the promoted candidate's row has a `bundle_version`."""
+        incumbent: Row = {}
+        if self.incumbent is not None:
+            incumbent = {f"incumbent_{name}": value for name, value in self.incumbent.model_dump().items()}
+        return [
+            {
+                "run_id": run_id,
+                "night": night,
+                "workload": workload,
+                "decided_at": decided_at,
+                **decision.model_dump(exclude={"rules"}),
+                "rules": canonical_json([rule.model_dump(mode="json") for rule in decision.rules]),
+                "bundle_version": bundle_version if decision.decision == "promote" else None,
+                **incumbent,
+            }
+            for decision in self.decisions
+        ]
 
 
 def judge(
@@ -27,43 +120,32 @@ def judge(
     *,
     withdrawn: Collection[str] = (),
 ) -> Judgement:
-    """Return the decisions about the current bundle and the candidates.
+    """Return the decisions about the current bundle and the candidates (rows of ``measurements``).
 
     The gate rejects a candidate that failed or breaks a rule, and holds a candidate if a rule is undecided. Among the
     passing candidates that can be deployed, the gate promotes the best by ``objective``. A candidate replaces a good
     current bundle only if it is clearly better, or passes a rule that is undecided for the bundle. If the current
     bundle could not be looked up or measured, the gate holds all passing candidates. The baseline is left out unless it
-    is a float candidate that could be deployed and satisfies every rule.
-
-    Parameters
-    ----------
-    rows
-        Rows with the columns of the ``measurements`` table; rows of other workloads and settings are ignored.
-    incumbent
-        The current bundle; pass None only if it is certain that no bundle is current.
-    withdrawn
-        Candidates (``recipe/runtime``) with the same content as a withdrawn bundle; the gate never promotes them.
+    is a float candidate that could be deployed and satisfies every rule. `incumbent` is None only if it is certain that
+    no bundle is current. Candidates in `withdrawn` have the same content as a withdrawn bundle and are never promoted.
     """
     # Candidates that this host cannot run were not measured, so the gate does not decide on them.
     measured = [row for row in rows if row["workload"] == workload.name and row["status"] != "skipped"]
-    tonight = {_candidate(row): row for row in measured if row["setting"] == "primary"}
+    tonight = {f"{row['recipe']}/{row['runtime']}": row for row in measured if row["setting"] == "primary"}
     decisions = {name: _decide(workload.gate, row) for name, row in tonight.items()}
-    baseline = tonight.get(workload.baseline_name)
-    if baseline is not None and not (
-        could_serve(workload, baseline) and decisions[workload.baseline_name].decision == "pass"
-    ):
-        del decisions[workload.baseline_name]
+    name = workload.baseline_name
+    if name in tonight and not (could_serve(workload, tonight[name]) and decisions[name].decision == "pass"):
+        del decisions[name]
     passing = [name for name, item in decisions.items() if item.decision == "pass" and hands_over(item.runtime)]
     for name in withdrawn:
         if name in passing:
             passing.remove(name)
-            why = "this content was rolled back, and stays withdrawn"
-            decisions[name] = explained(decisions[name], "pass", why)
+            decisions[name] = decisions[name].became("pass", "this content was rolled back, and stays withdrawn")
     # The name comes last in the sort key, so that equal candidates have the same order every night.
     passing.sort(key=lambda name: (*_rank(workload.gate, tonight[name]), name))
     if incumbent is None:
         if passing:
-            _promote(decisions, passing[0], _best_of(workload.gate, passing) + _no_gain(decisions))
+            _promote(decisions, passing[0], _best_of(workload.gate, passing, decisions))
         return Judgement(decisions=tuple(decisions.values()))
     if isinstance(incumbent, UnknownIncumbent):
         return _hold_all(decisions, passing, incumbent.version, incumbent.reason)
@@ -82,12 +164,10 @@ def may_be_promoted(workload: Workload, row: Row) -> bool:
 
 def could_serve(workload: Workload, row: Row) -> bool:
     """Return whether a float candidate could be deployed instead of a quantized candidate; its size does not matter."""
+    if text(row, "method") != "none" or not hands_over(str(row["runtime"])):
+        return False
     quality = [rule for rule in rules_on(workload.gate, row, timed=False) if rule.name in _NEEDED_OF_FLOATS]
-    return (
-        text(row, "method") == "none"
-        and hands_over(str(row["runtime"]))
-        and all(r.outcome == "passed" for r in quality)
-    )
+    return all(rule.outcome == "passed" for rule in quality)
 
 
 def hands_over(runtime: str) -> bool:
@@ -98,12 +178,9 @@ def hands_over(runtime: str) -> bool:
 
 def _hold_all(decisions: dict[str, GateDecision], passing: Sequence[str], version: str, unknown: str) -> Judgement:
     for name in passing:
-        decisions[name] = explained(decisions[name], "hold", f"the current bundle is unknown: {unknown}")
-    standing = Standing(
-        version=version or None,
-        stays=True if version else None,
-        reason=f"it is unknown ({unknown}), so nothing is promoted",
-    )
+        decisions[name] = decisions[name].became("hold", f"the current bundle is unknown: {unknown}")
+    reason = f"it is unknown ({unknown}), so nothing is promoted"
+    standing = Standing(version=version or None, stays=True if version else None, reason=reason)
     return Judgement(decisions=tuple(decisions.values()), incumbent=standing, unknown=unknown)
 
 
@@ -117,23 +194,12 @@ def _decide(gate: Gate, row: Row) -> GateDecision:
     else:
         outcome = "failed" if decision == "reject" else "held"
         reason = "; ".join(rule.describe() for rule in rules if rule.outcome == outcome)
-    return GateDecision(
-        recipe=str(row["recipe"]),
-        runtime=runtime,
-        decision=decision,
-        objective=gate.objective,
-        rules=rules,
-        reason=reason,
-        artifact_digest=text(row, "artifact_digest"),
-    )
+    names = {"recipe": str(row["recipe"]), "runtime": runtime, "artifact_digest": text(row, "artifact_digest")}
+    return GateDecision(decision=decision, objective=gate.objective, rules=rules, reason=reason, **names)
 
 
 def _replace(
-    gate: Gate,
-    incumbent: Incumbent,
-    current: Row | None,
-    passing: dict[str, Row],
-    decisions: dict[str, GateDecision],
+    gate: Gate, incumbent: Incumbent, current: Row | None, passing: dict[str, Row], decisions: dict[str, GateDecision]
 ) -> Standing:
     """Choose between the current bundle and the passing candidates (best first); record promotions in `decisions`."""
     unfit = _unfit(gate, incumbent, current)
@@ -141,21 +207,21 @@ def _replace(
     if unfit and passing:
         best = next(iter(passing))
         reason = f"{unfit}; {best} replaces it"
-        why = f"{_best_of(gate, passing)}; it replaces the current bundle: {unfit}{_no_gain(decisions)}"
+        why = _best_of(gate, passing, decisions, f"; it replaces the current bundle: {unfit}")
         _promote(decisions, best, why)
     elif unfit:
         reason = f"no candidate passes that could replace it, although {unfit}"
     elif better:
         best, why = next(iter(better.items()))
         reason = f"{best} replaces it: {why}"
-        _promote(decisions, best, f"{_best_of(gate, passing)}; {why}{_no_gain(decisions)}")
+        _promote(decisions, best, _best_of(gate, passing, decisions, f"; {why}"))
     else:
         reason = "it passes, and no challenger is decidedly better" if passing else "no challenger passes"
         if incumbent.same_as in passing:
             _promote(decisions, incumbent.same_as, reason)
         for name in passing.keys() - {incumbent.same_as}:
             why = f"the current bundle stays: {_undecided(gate, passing[name], current)}"
-            decisions[name] = explained(decisions[name], "pass", why)
+            decisions[name] = decisions[name].became("pass", why)
     replaced = any(decision.decision == "promote" and name != incumbent.same_as for name, decision in decisions.items())
     return Standing(version=incumbent.version, stays=not replaced, reason=reason)
 
@@ -194,12 +260,10 @@ def _advantage(gate: Gate, row: Row, current: Row | None) -> str:
             return f"{before / size:.3g} times as small as the current bundle"
     # Ignore rules about ratios to the baseline, because the measured ratios of equally fast candidates may differ.
     # A missing number does not count against the current bundle.
-    open_rules = [
-        rule
-        for rule in rules_on(gate, current)
-        if rule.outcome == "held" and rule.name not in _RATIOS and rule.seen is not None
-    ]
-    return f"passes a rule that is undecided for the current bundle: {open_rules[0].describe()}" if open_rules else ""
+    for rule in rules_on(gate, current):
+        if rule.outcome == "held" and rule.name not in _RATIOS and rule.seen is not None:
+            return f"passes a rule that is undecided for the current bundle: {rule.describe()}"
+    return ""
 
 
 def _undecided(gate: Gate, row: Row, current: Row | None) -> str:
@@ -215,22 +279,15 @@ def _promote(decisions: dict[str, GateDecision], name: str, reason: str) -> None
     decisions[name] = decisions[name].model_copy(update={"decision": "promote", "reason": reason})
 
 
-def _best_of(gate: Gate, passing: Sequence[str] | dict[str, Row]) -> str:
-    return f"{gate.objective} of {len(passing)} passing candidate{'s' if len(passing) > 1 else ''}"
+def _best_of(gate: Gate, passing: Collection[str], decisions: Mapping[str, GateDecision], why: str = "") -> str:
+    no_gain = "" if pays(decisions.values()) else f"; {DOES_NOT_PAY}"
+    return f"{gate.objective} of {plural(len(passing), 'passing candidate')}{why}{no_gain}"
 
 
 def pays(decisions: Iterable[GateDecision]) -> bool:
     """Return whether int8 pays: whether any quantized candidate may be faster than the fastest float candidate."""
     outcomes = [rule.outcome for each in decisions for rule in each.rules if rule.name == OVER_BEST_FLOAT]
     return not outcomes or any(outcome != "failed" for outcome in outcomes)
-
-
-def _no_gain(decisions: Mapping[str, GateDecision]) -> str:
-    return "" if pays(decisions.values()) else f"; {DOES_NOT_PAY}"
-
-
-def _candidate(row: Row) -> str:
-    return f"{row['recipe']}/{row['runtime']}"
 
 
 def _rank(gate: Gate, row: Row) -> tuple[float, float]:

@@ -39,9 +39,7 @@ def measurement_rows(
         common |= run.model_dump() | {"measured_at": measured_at}
         common |= {"baseline_reason": baseline_reason} if common["is_baseline"] else {}
         if deployed and isinstance(result.incumbent, Incumbent):
-            # Set the module counts to None, because the bundle's files do not list the modules.
             common |= {"artifact_digest": result.incumbent.made_as, "coverage": result.incumbent.coverage}
-            common |= {"modules_quantized": None, "modules_total": None}
         timed = [
             common
             | shared
@@ -91,20 +89,11 @@ def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:
     for candidate in result.candidates:
         for module in candidate.built.coverage if candidate.built else ():
             layer = sensitivity.get((candidate.recipe, module.module))
-            rows.append(
-                {
-                    "run_id": run.run_id,
-                    "night": run.night,
-                    "workload": result.workload.name,
-                    "recipe": candidate.recipe,
-                    "runtime": candidate.runtime,
-                    **module.model_dump(exclude={"reason"}),
-                    "reason": module.reason or None,
-                    "sqnr_db": layer.sqnr_db if layer else None,
-                    "sensitivity_rank": layer.rank if layer else None,
-                    "kept_float_quality": layer.kept_float_quality if layer else None,
-                }
-            )
+            row: dict[str, Cell] = run.model_dump(exclude={"profile"}) | module.model_dump()
+            row |= {"workload": result.workload.name, "recipe": candidate.recipe, "runtime": candidate.runtime}
+            if layer is not None:
+                row |= layer.model_dump(include={"sqnr_db", "kept_float_quality"}) | {"sensitivity_rank": layer.rank}
+            rows.append(row | {"reason": module.reason or None})
     return rows
 
 
@@ -132,11 +121,8 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
     baseline = result.baseline()
     if built is not None:
         reference = baseline.built.size_bytes if baseline and baseline.built else None
-        counted = [module for module in built.coverage if module.parameters]
-        columns |= _recorded(built, "coverage") | {
+        columns |= _recorded(built) | {
             "coverage": built.covered_share,
-            "modules_quantized": sum(module.quantized for module in counted),
-            "modules_total": len(counted),
             "artifact_digest": built.digest,
             "baseline_size_bytes": reference,
             "size_ratio": reference / built.size_bytes if reference is not None and built.size_bytes else None,
@@ -151,11 +137,11 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
     return columns
 
 
-def _recorded(value: Frozen, *without: str) -> dict[str, Cell]:
+def _recorded(value: Frozen) -> dict[str, Cell]:
     """Return a result's ``measurements`` columns; sort maps, and convert ``""`` to NULL and tuples to JSON."""
     cells: dict[str, Cell] = {}
     for column in MEASUREMENTS.columns:
-        if column.name in type(value).model_fields.keys() - {"recipe", "runtime", *without}:
+        if column.name in type(value).model_fields.keys() - {"recipe", "runtime", "coverage"}:
             cell = getattr(value, column.name)
             if isinstance(cell, dict):
                 cell = dict(sorted(cell.items()))

@@ -27,7 +27,7 @@ CATALOG = "results.duckdb"
 # DuckDB's published command-line client is one release behind the library and cannot read a newer format.
 _STORAGE_VERSION = "v1.5.0"
 # Lists of timings, which the catalog's copy of ``measurements`` omits; the ``samples`` view reads another table.
-_RAW = ("block_launch", "block_round", "block_s", "cold_launch", "cold_s")
+_RAW = ("block_launch", "block_round", "block_s")
 _BLOCKS = (
     "select run_id, night, workload, recipe, runtime, setting, threads, batch_size, fingerprint, block_launch, "
     "block_round, block_s, sequence_length from current_rows where block_s is not null"

@@ -67,16 +67,13 @@ def _required(name: str, type_: pa.DataType, meaning: str, unit: str = "") -> Co
     return Column(name, type_, meaning, unit, nullable=False)
 
 
-def _ends(stem: str, meaning: str, unit: str = "ratio") -> tuple[Column, Column]:
-    low, high = (
-        Column(f"{stem}_{end}", REAL, f"{which} bound {meaning}", unit)
-        for end, which in (("low", "lower"), ("high", "upper"))
-    )
-    return low, high
+def _ends(stem: str, meaning: str, unit: str = "ratio") -> tuple[Column, ...]:
+    ends = (("low", "lower"), ("high", "upper"))
+    return tuple(Column(f"{stem}_{end}", REAL, f"{which} bound {meaning}", unit) for end, which in ends)
 
 
-def _choice(name: str, choices: object, meaning: str) -> Column:
-    return Column(name, TEXT, meaning, nullable=False, choices=get_args(choices))
+def _choice(name: str, choices: object, meaning: str, nullable: bool = False) -> Column:
+    return Column(name, TEXT, meaning, nullable=nullable, choices=get_args(choices))
 
 
 _RUN_ID = _required("run_id", TEXT, "id of the run")
@@ -90,9 +87,7 @@ _FINGERPRINT = Column("fingerprint", TEXT, "SHA-256 of the host's constant prope
 _MACHINE = Column("machine", TEXT, "SHA-256 of the host's constant properties, such as processor and memory")
 _ARTIFACT_DIGEST = Column("artifact_digest", TEXT, "digest of the candidate in the artifact store")
 _DROP_UNIT = "quality_unit"
-_UNKNOWN = Column(
-    results.UNKNOWN, pa.map_(TEXT, TEXT), "columns whose values the run could not measure or record, with the reasons"
-)
+_UNKNOWN = Column(results.UNKNOWN, pa.map_(TEXT, TEXT), "columns that the run could not measure, with the reasons")
 
 RUNS = Table(
     name="runs",
@@ -122,7 +117,7 @@ RUNS = Table(
 )
 
 _CAPACITY = (
-    Column("capacity_scenario", TEXT, "load under which the run measured capacity", choices=get_args(results.Scenario)),
+    _choice("capacity_scenario", results.Scenario, "load under which the run measured capacity", True),
     Column("capacity_rps", REAL, "requests per second that the host serves with this candidate", "requests per second"),
     Column("capacity_ratio", REAL, "candidate capacity / baseline capacity, measured in the same sittings", "ratio"),
     *_ends("capacity_ratio", "of the 95% interval for capacity_ratio"),
@@ -133,13 +128,6 @@ _CAPACITY = (
 )
 
 
-def _gain(name: str, meaning: str) -> tuple[Column, ...]:
-    return (
-        Column(name, REAL, f"{meaning}; for the calls that the gate uses", "ratio"),
-        *_ends(name, f"of the 95% interval for {name}"),
-    )
-
-
 MEASUREMENTS = Table(
     name="measurements",
     meaning="One row per run, workload, recipe, runtime and setting, with all measurements.",
@@ -147,11 +135,7 @@ MEASUREMENTS = Table(
     order=("night", "workload", "recipe", "runtime"),
     columns=(
         *_CANDIDATE,
-        _choice(
-            "setting",
-            results.Setting,
-            "primary or further setting (such as another batch size), a copy of the baseline, or the current bundle",
-        ),
+        _choice("setting", results.Setting, "primary or further setting, copy of the baseline, or current bundle"),
         _required("threads", INT, "number of intra-op threads", "threads"),
         _required("batch_size", INT, "number of samples in a call", "samples"),
         _choice("status", results.Status, "whether the candidate succeeded, failed, or was skipped"),
@@ -191,20 +175,11 @@ MEASUREMENTS = Table(
         Column("load_s", REAL, "median time to load the model in a fresh process", "seconds"),
         Column("first_call_s", REAL, "median duration of the first call in a fresh process", "seconds"),
         Column("rss_loaded_bytes", INT, "increase in resident memory when the model is loaded", "bytes"),
-        Column(
-            "peak_rss_bytes", INT, "peak resident memory minus resident memory before the model was loaded", "bytes"
-        ),
-        Column(
-            "verdict",
-            TEXT,
-            "whether the A/A interval contains 1 and is narrow enough to measure a 5% difference",
-            choices=get_args(results.Verdict),
-        ),
+        Column("peak_rss_bytes", INT, "peak resident memory minus the memory before the model was loaded", "bytes"),
+        _choice("verdict", results.Verdict, "whether the A/A interval contains 1 and shows a 5% difference", True),
         Column("aa_ratio", REAL, "latency of the baseline / latency of the baseline's copy", "ratio"),
         *_ends("aa", "of the 95% interval for aa_ratio"),
         Column("coverage", REAL, "fraction of the parameters that are in quantized modules", "share"),
-        Column("modules_quantized", INT, "number of quantized leaf modules", "modules"),
-        Column("modules_total", INT, "number of leaf modules with parameters", "modules"),
         _ARTIFACT_DIGEST,
         Column("checkpoint_digest", TEXT, "digest of the float weights in the artifact store"),
         Column("data_digest", TEXT, "digest of the data set in the artifact store"),
@@ -218,19 +193,10 @@ MEASUREMENTS = Table(
         *_ends("over_incumbent", "that the gate uses for over_incumbent"),
         Column("quality_batched", REAL, "quality with several rows per call; see docs/quality.md", "quality_metric"),
         _MACHINE,
-        Column(
-            "environment",
-            TEXT,
-            "versions of the kernel, Python and the libraries where the candidate was timed, as JSON",
-        ),
+        Column("environment", TEXT, "versions of the host's kernel, Python and libraries, as JSON"),
         Column("recipe_digest", TEXT, "SHA-256 of the recipe without its name and runtimes"),
         Column("source_digest", TEXT, "SHA-256 of the code that built the candidate from its inputs"),
-        Column(
-            "caches",
-            TEXT,
-            "state of the caches at the start of each call that the gate uses",
-            choices=get_args(results.Caches),
-        ),
+        _choice("caches", results.Caches, "caches at the start of each call that the gate uses", True),
         Column("cold_latency_s", REAL, "median seconds per call with cold caches", "seconds"),
         Column("cold_baseline_latency_s", REAL, "baseline's median seconds per call with cold caches", "seconds"),
         Column("cold_speedup", REAL, "baseline latency / candidate latency with cold caches", "ratio"),
@@ -240,39 +206,27 @@ MEASUREMENTS = Table(
         *_ends("cold_over_incumbent", "that the gate uses for cold_over_incumbent"),
         Column("cold_aa_ratio", REAL, "aa_ratio with cold caches", "ratio"),
         *_ends("cold_aa", "of the 95% interval for cold_aa_ratio"),
-        Column("cold_launch", pa.list_(pa.int32()), "launch number of each call with cold caches", "launches"),
-        Column("cold_s", pa.list_(REAL), "duration of each call with cold caches", "seconds"),
         Column("int8_time_share", REAL, "fraction of the operators' time spent in int8 operators", "share"),
-        Column(
-            "float_operators", TEXT, "most expensive float operators, their fractions of the time, and reasons, as JSON"
-        ),
+        Column("float_operators", TEXT, "most expensive float operators, with fractions of time and reasons, as JSON"),
         Column("instructions", pa.map_(TEXT, REAL), "fraction of time spent in the loops of each instruction family"),
-        Column(
-            "saturation", REAL, "change of the outputs by saturation, as a fraction of the output's range", "ranges"
-        ),
+        Column("saturation", REAL, "change by saturation, as a fraction of the output's range", "ranges"),
         Column("doubts", TEXT, "warnings about how the candidate computes, as a JSON list of sentences"),
-        Column(
-            "batch_difference",
-            REAL,
-            "largest change of the outputs by batching, as a fraction of the output's range",
-            "ranges",
-        ),
+        Column("batch_difference", REAL, "largest change by batching, as a fraction of the output's range", "ranges"),
         Column("batch_changed", REAL, "fraction of samples whose top-1 prediction changes in one batch", "share"),
-        Column(
-            "sequence_length", INT, "number of steps in each sequence; NULL for the primary setting's length", "steps"
-        ),
+        Column("sequence_length", INT, "number of steps in each sequence; NULL for the primary length", "steps"),
         *_CAPACITY,
         _UNKNOWN,
+        Column("constant_quality", REAL, "quality of the best constant answer, if known", "quality_metric"),
+        # These gains are for the calls that the gate uses.
         Column(
-            "constant_quality",
-            REAL,
-            "quality of the best constant answer, such as the most frequent class",
-            "quality_metric",
+            "runtime_gain", REAL, "baseline latency / latency of the same runtime's float candidate, the twin", "ratio"
         ),
-        *_gain("runtime_gain", "baseline latency / latency of the float candidate of the same runtime (the twin)"),
-        *_gain("int8_gain", "latency of the twin / candidate latency; runtime_gain x int8_gain = speedup"),
+        *_ends("runtime_gain", "of the 95% interval for runtime_gain"),
+        Column("int8_gain", REAL, "twin's latency / candidate latency; runtime_gain x int8_gain = speedup", "ratio"),
+        *_ends("int8_gain", "of the 95% interval for int8_gain"),
         Column("best_float", TEXT, "fastest float candidate that could be deployed, as recipe/runtime"),
-        *_gain("over_best_float", "latency of best_float / candidate latency, in the same launches"),
+        Column("over_best_float", REAL, "best_float's latency / candidate latency, in the same launches", "ratio"),
+        *_ends("over_best_float", "of the 95% interval for over_best_float"),
         *_ends("over_best_float_bound", "that the gate uses for over_best_float"),
         Column("baseline_reason", TEXT, "reason why the candidate is the baseline; NULL if the workload file names it"),
     ),
@@ -280,8 +234,7 @@ MEASUREMENTS = Table(
 
 LAYERS = Table(
     name="layers",
-    meaning="One row per run, workload, candidate and module, with the module's coverage and, if computed, its "
-    "sensitivity.",
+    meaning="One row per run, workload, candidate and module, with its coverage and, if computed, its sensitivity.",
     key=("run_id", "workload", "recipe", "runtime", "module"),
     order=("night", "workload", "recipe", "module"),
     columns=(
@@ -296,9 +249,7 @@ LAYERS = Table(
         Column("reason", TEXT, "reason why the module stayed in float; NULL if the module was quantized"),
         Column("sqnr_db", REAL, "signal-to-quantization-noise ratio of the module's output", "decibels"),
         Column("sensitivity_rank", INT, "rank of the module by quantization loss, 1 for the largest loss", "rank"),
-        Column(
-            "kept_float_quality", REAL, "quality if this and all higher-ranked modules stay in float", "quality_metric"
-        ),
+        Column("kept_float_quality", REAL, "quality if all modules up to this rank stay in float", "quality_metric"),
         Column("runtime", TEXT, "runtime of the candidate; NULL for all runtimes that share the torch module"),
         _UNKNOWN,
     ),
@@ -320,11 +271,7 @@ PROMOTIONS = Table(
         _ARTIFACT_DIGEST,
         Column("incumbent_version", TEXT, "version of the previously current bundle; NULL if none or unknown"),
         Column("incumbent_stays", FLAG, "whether the previously current bundle stays current; NULL if none or unknown"),
-        Column(
-            "incumbent_reason",
-            TEXT,
-            "reason why the previously current bundle stays, is replaced, or could not be judged",
-        ),
+        Column("incumbent_reason", TEXT, "reason why that bundle stays, is replaced, or could not be judged"),
         _UNKNOWN,
     ),
 )
@@ -356,8 +303,7 @@ FINDINGS = Table(
 
 ACKNOWLEDGEMENTS = Table(
     name="acknowledgements",
-    meaning="One row per finding that a person accepted. After the acknowledgement, the metric's reference includes "
-    "only the night of the finding and later nights.",
+    meaning="One row per finding that a person accepted; the metric's reference begins again on the finding's night.",
     key=("run_id", "workload", "recipe", "runtime", "metric"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
@@ -387,27 +333,15 @@ TRIALS = Table(
         _RUNTIME,
         _required("method", TEXT, 'quantization method, or "none" for a float model'),
         Column("settings", TEXT, "settings of the recipe, as JSON"),
-        _choice(
-            "origin",
-            results.TrialOrigin,
-            "source: the workload file, the search space, a repair that varies a recipe or keeps layers in float",
-        ),
-        Column(
-            "parent", TEXT, "candidate that the trial repairs, as recipe/runtime; NULL if the trial is not a repair"
-        ),
-        _choice(
-            "outcome",
-            results.TrialOutcome,
-            "whether the trial was chosen, passes, failed, was dropped, or is undecided",
-        ),
+        _choice("origin", results.TrialOrigin, "workload file, search space, or a repair of another trial"),
+        Column("parent", TEXT, "candidate that the trial repairs, as recipe/runtime; NULL if it repairs none"),
+        _choice("outcome", results.TrialOutcome, "whether the trial was chosen, passes, failed, or is undecided"),
         Column("reason", TEXT, "one-line reason for the outcome"),
         Column("split", TEXT, "split on which the search measured quality"),
         Column("samples", INT, "number of samples on which the search measured quality", "samples"),
-        Column(
-            "quality_drop", REAL, "quality lost relative to the baseline; negative if the trial is better", _DROP_UNIT
-        ),
+        Column("quality_drop", REAL, "quality lost relative to the baseline; negative if better", _DROP_UNIT),
         *_ends("quality_drop", "of the paired 95% interval for quality_drop", _DROP_UNIT),
-        Column("quality_unit", TEXT, "unit of quality_drop, as in the gate", choices=get_args(results.QualityUnit)),
+        _choice("quality_unit", results.QualityUnit, "unit of quality_drop, as in the gate", True),
         Column("size_bytes", INT, "size of the trial's serialized state", "bytes"),
         Column("speedup", REAL, "baseline latency / candidate latency, as timed by the search", "ratio"),
         *_ends("speedup", "of the 95% interval for speedup"),

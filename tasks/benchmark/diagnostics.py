@@ -71,8 +71,6 @@ def timings_of(
             block_launch=tuple(np.repeat(numbers, rounds).tolist()),
             block_round=tuple(range(1, rounds + 1)) * launches,
             block_s=tuple(blocks.ravel().tolist()),
-            cold_launch=tuple(np.repeat(numbers, calls.shape[1]).tolist()),
-            cold_s=tuple(calls.ravel().tolist()),
             **(memory[name].model_dump() if name in memory else {}),
             **_ratios(warm, name, "", is_decided=is_decided),
             **_ratios(cold, name, "cold_", is_decided=is_decided),

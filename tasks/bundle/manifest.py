@@ -16,8 +16,8 @@ from safetensors import safe_open
 from storage.errors import shown
 from storage.results import Row
 from tasks.extensions import DOMAINS, RUNTIMES
+from tasks.gate import GateDecision
 from tasks.job import Job
-from tasks.judgement import GateDecision
 from tasks.machine import this_machine, versions
 from tasks.quantize.spec import spec_of
 from tasks.refs import CandidateRef
@@ -25,7 +25,7 @@ from tasks.results import Evaluation
 from tasks.tensor_files import GOLDEN, INPUT, OUTPUT, case_prefix, names_of
 from tasks.workload.workload import Workload
 
-_RAW = ("block_launch", "block_round", "block_s", "cold_launch", "cold_s")
+_RAW = ("block_launch", "block_round", "block_s")
 
 Json = dict[str, object]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -17,13 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 from storage.results import Row, caches_of, deciding, number, why_unknown
 from tasks.workload.base import Section
-from tasks.workload.rows_needed import rows_to_decide
 
 # Largest allowed difference between a row's outputs with and without batching, as a fraction of the output's range.
 # Shared activation ranges cause differences of about 3e-3; float rounding causes smaller differences.
 BATCH_TOLERANCE = 1e-4
 
 _BATCH_NOTE = "distance between batched and separate outputs, as a fraction of the output's range"
+_MOST_ROWS = 10_000_000  # more rows than anyone evaluates
 
 OVER_BEST_FLOAT = "min_over_best_float"
 CONSTANT = "constant_quality"  # the rule that the baseline must be better than the best constant answer
@@ -77,6 +77,11 @@ class Gate(Section):
         default = 1.0 if self.objective == "fastest" else None
         return default if self.min_over_best_float is None else self.min_over_best_float or None
 
+    @property
+    def max_batch_difference(self) -> float | None:
+        """The bound of the rule `max_batch_difference`, or None if the rule does not apply."""
+        return BATCH_TOLERANCE if self.require_batch_invariance else None
+
 
 class RuleOutcome(BaseModel):
     """The outcome of one rule; ``seen`` is the deciding value, or None if the value is unknown."""
@@ -100,14 +105,11 @@ class RuleOutcome(BaseModel):
             )
         verb = "allows" if self.name.startswith("max_") else "requires"
         bound = _digits(self.bound, 6)
-        if self.seen is None:
-            result = "but the value is unknown"
-        elif self.outcome == "held":
-            result = "but the measured value is uncertain"
-        else:
+        result = "the value is unknown" if self.seen is None else "the measured value is uncertain"
+        if self.seen is not None and self.outcome != "held":
             seen = _digits(self.seen, 4)
-            result = f"but the measured value is {_digits(self.seen, 6) if seen == bound else seen}"
-        return f"{self.name} {verb} {bound}, {result}" + (f" ({self.note})" if self.note else "")
+            result = f"the measured value is {_digits(self.seen, 6) if seen == bound else seen}"
+        return f"{self.name} {verb} {bound}, but {result}" + (f" ({self.note})" if self.note else "")
 
 
 def _digits(value: float | str, digits: int) -> str:
@@ -118,10 +120,9 @@ def _digits(value: float | str, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Seen:
-    """The interval that a rule checks, with the lower end first.
+    """The interval that a rule checks, and the reason if it is ``unknown``.
 
-    ``unknown`` is the reason that the interval cannot be checked. ``value`` is the estimate within the interval if more
-    than ``samples`` samples would make the interval narrower.
+    ``value`` is the estimate within the interval if more than ``samples`` samples would make the interval narrower.
     """
 
     ends: tuple[float | None, float | None]
@@ -133,25 +134,18 @@ class Seen:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the gate; ``see`` extracts the bounded quantity from a row.
-
-    ``words`` and ``unit`` describe the quantity for users. ``is_timed`` is true if only timing shows the quantity.
-    """
+    """A rule of the gate; ``see`` extracts the quantity from a row; ``words`` and ``unit`` describe it for users."""
 
     name: str
     direction: Literal["at least", "at most"]
     words: str
     unit: str
     see: Callable[[Gate, Row], Seen]
-    is_timed: bool = False
+    is_timed: bool = False  # whether only timing shows the quantity
 
     def bound(self, gate: Gate) -> float | None:
         """Return the gate's bound for this rule, or None if the rule does not apply."""
-        if self.name == "max_batch_difference":
-            return BATCH_TOLERANCE if gate.require_batch_invariance else None
-        if self.name == OVER_BEST_FLOAT:
-            return gate.over_best_float
-        bound: float | None = getattr(gate, self.name)
+        bound: float | None = gate.over_best_float if self.name == OVER_BEST_FLOAT else getattr(gate, self.name)
         return bound
 
     def check(self, gate: Gate, row: Row, bound: float) -> RuleOutcome:
@@ -173,6 +167,20 @@ class Rule:
             enough = f"about {needed:,} would decide" if needed else "the loss is too close to the bound to decide"
             note += f"; {seen.samples:,} samples do not decide, {enough}"
         return RuleOutcome(name=self.name, bound=float(bound), seen=decides, outcome=outcome, note=note)
+
+
+def rows_to_decide(drop: float, low: float, high: float, bound: float, rows: int) -> int | None:
+    """Return about how many rows would move an undecided interval to one side of a bound, or None if too many would.
+
+    The interval of a paired difference shrinks with the square root of the number of rows. See Connor, "Sample size for
+    testing differences in proportions for the paired-sample design", Biometrics 43(1), 1987.
+    """
+    margin, half = abs(bound - drop), high - drop if drop <= bound else drop - low
+    if margin * math.sqrt(_MOST_ROWS / rows) <= half:
+        return None
+    needed = rows * (half / margin) ** 2
+    step: int = 10 ** max(0, math.floor(math.log10(max(needed, 1))) - 1)
+    return math.ceil(needed / step) * step
 
 
 def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, ...]:
@@ -221,20 +229,23 @@ def _column(column: str, gate: Gate, row: Row, note: Callable[[Row], str] = lamb
     return Seen((value, value), note(row), why_unknown(row, column))
 
 
+def _interval(row: Row, stem: str, *more: str) -> Seen:
+    columns = (f"{stem}_low", f"{stem}_high")
+    low, high = (finite(row, column) for column in columns)
+    note = "" if low is None or high is None else f"interval: {low:.4g} to {high:.4g}"
+    return Seen((low, high), note, why_unknown(row, *columns, *more))
+
+
 def _speedup(gate: Gate, row: Row) -> Seen:
-    bounds = tuple(deciding(row, f"speedup_bound_{end}") for end in ("low", "high"))
-    low, high = (finite(row, bound) for bound in bounds)
-    note = "its speedup has no bounds" if low is None or high is None else f"interval: {low:.4g} to {high:.4g}"
-    note += " with cold caches" if caches_of(row) == "cold" else ""
-    return Seen((low, high), note, why_unknown(row, *bounds))
+    seen = _interval(row, deciding(row, "speedup_bound"))
+    caches = " with cold caches" if caches_of(row) == "cold" else ""
+    return replace(seen, note=(seen.note or "its speedup has no bounds") + caches)
 
 
 def _over_best_float(gate: Gate, row: Row) -> Seen:
-    low, high = (finite(row, f"over_best_float_bound_{end}") for end in ("low", "high"))
+    seen = _interval(row, "over_best_float_bound", "over_best_float")
     note = f"{text(row, 'best_float')} is the fastest float candidate"
-    if low is not None and high is not None:
-        note += f"; interval: {low:.4g} to {high:.4g}"
-    return Seen((low, high), note, why_unknown(row, "over_best_float"))
+    return replace(seen, note=f"{note}; {seen.note}" if seen.note else note)
 
 
 def _quality_drop(gate: Gate, row: Row) -> Seen:
@@ -263,14 +274,12 @@ def _quality_drop(gate: Gate, row: Row) -> Seen:
 
 
 def _float_operators(row: Row) -> str:
-    operators = json.loads(text(row, "float_operators") or "[]")
-    return "; ".join(map(_describe_operator, operators[:3])) or "its runtime has no profiler"
-
-
-def _describe_operator(operator: Mapping[str, str | float]) -> str:
-    where = f" of {operator['name']}" if operator["name"] else ""
-    reason = f": {operator['reason']}" if operator.get("reason") else ""
-    return f"{operator['type']}{where}, {operator['share']:.0%} of the time{reason}"
+    described = []
+    for operator in json.loads(text(row, "float_operators") or "[]")[:3]:
+        where = f" of {operator['name']}" if operator["name"] else ""
+        reason = f": {operator['reason']}" if operator.get("reason") else ""
+        described.append(f"{operator['type']}{where}, {operator['share']:.0%} of the time{reason}")
+    return "; ".join(described) or "its runtime has no profiler"
 
 
 def _instructions(row: Row) -> str:

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import (
     Field,
     ModelWrapValidatorHandler,
+    PositiveFloat,
     PositiveInt,
     SerializeAsAny,
     TypeAdapter,
@@ -15,15 +16,33 @@ from pydantic import (
     model_validator,
 )
 
-from storage.results import Caches
+from storage.results import Caches, Scenario
 from tasks.extensions import DOMAINS, METHODS, RUNTIMES, Need
 from tasks.workload.base import Kind, Section, Slug
-from tasks.workload.capacity import Capacity
 from tasks.workload.gate import Gate
 from tasks.workload.recipe import Recipe
 from tasks.workload.search import Search
 
 FASTEST_FLOAT = "fastest-float"
+
+
+class Capacity(Section):
+    """Settings for the capacity measurement; without this section, a run does not measure capacity.
+
+    A request is a call with `benchmark.batch_size` rows. Without `latency_bound_ms`, all processors are kept busy.
+    """
+
+    latency_bound_ms: PositiveFloat | None = None
+    """Send requests at random times, and limit the 99th-percentile latency, including queueing, to this value."""
+    threads: PositiveInt = 1
+    """Number of threads per process; there are as many processes as the processors allow."""
+    budget_s: PositiveFloat = 90.0
+    """Time budget for the measurement, in seconds, shared by all candidates of the workload."""
+
+    @property
+    def scenario(self) -> Scenario:
+        """The kind of load, with MLPerf's names."""
+        return "offline" if self.latency_bound_ms is None else "server"
 
 
 class Benchmark(Section):
@@ -62,10 +81,6 @@ class SequenceBenchmark(Benchmark):
 
     sequence_lengths: tuple[PositiveInt, ...] = ()
     """Additional sequence lengths to time; the gate ignores these timings."""
-
-
-def _deployable() -> list[str]:
-    return [name for name in RUNTIMES if RUNTIMES[name].hands_over]
 
 
 _LACKS: Mapping[Need, str] = {
@@ -135,9 +150,10 @@ class Workload(Section):
         if self.search:
             self.search.goal(self.gate)
         if self.chooses_baseline and not self.floats():
+            deployable = ", ".join(name for name in RUNTIMES if RUNTIMES[name].hands_over)
             raise ValueError(
                 f'benchmark.baseline = "{FASTEST_FLOAT}" requires a float candidate that can be deployed; add a recipe '
-                f'with method = "none" and one of the runtimes {", ".join(_deployable())}'
+                f'with method = "none" and one of the runtimes {deployable}'
             )
         if self.benchmark.baseline not in (FASTEST_FLOAT, *self.candidates()):
             raise ValueError(

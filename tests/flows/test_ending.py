@@ -18,7 +18,7 @@ from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
 from flows.settings import load_settings
 from storage.results.query import open_fresh, rows_of
-from tasks.judgement import GateDecision, Judgement
+from tasks.gate import GateDecision, Judgement
 from tasks.results import CandidateResult, Failure, WorkloadResult
 from tests.storage.results.rows import baseline, write_night
 from tests.tasks.test_gate import workload

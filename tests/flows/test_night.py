@@ -12,7 +12,7 @@ from flows.nightly import _save_finished
 from flows.request import NightlyRequest
 from flows.settings import load_settings
 from storage.results.query import run_query
-from tasks.judgement import GateDecision, Judgement
+from tasks.gate import GateDecision, Judgement
 from tasks.machine import observe
 from tasks.results import BenchmarkResult, WorkloadResult
 from tests.storage.results.rows import baseline, measurement

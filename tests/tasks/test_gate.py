@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from storage.results import Row
 from storage.results.tables import PROMOTIONS
-from tasks.gate import DOES_NOT_PAY, could_serve, may_be_promoted, pays
+from tasks.gate import DOES_NOT_PAY, GateDecision, Judgement, could_serve, may_be_promoted, pays
 from tasks.gate import judge as judge_beside
-from tasks.judgement import GateDecision, Judgement
 from tasks.results import Failure, Incumbent, UnknownIncumbent
 from tasks.workload.workload import Workload
 

@@ -9,8 +9,7 @@ import pytest
 
 from tasks.benchmark.diagnostics import timings_of
 from tasks.benchmark.protocol import Contest, Measured, Session
-from tasks.gate import judge
-from tasks.judgement import Judgement
+from tasks.gate import Judgement, judge
 from tests.tasks.benchmark.planted import LOADER, TINY, plan
 from tests.tasks.test_gate import row, workload
 

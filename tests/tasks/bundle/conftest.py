@@ -16,9 +16,8 @@ from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from tasks.bundle.manifest import Provenance
 from tasks.bundle.package import BundleRef, package
-from tasks.gate import judge
+from tasks.gate import GateDecision, judge
 from tasks.job import Job, Workspace
-from tasks.judgement import GateDecision
 from tasks.refs import CandidateRef
 from tasks.results import Evaluation
 from tasks.workload.workload import Workload
