@@ -115,13 +115,3 @@ def children_inherit(**variables: str | None) -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-def source_of(name: str) -> str:
-    """Return the source of a setting's value: ``environment, VARIABLE``, ``nightquant.toml`` or ``default``."""
-    variable = f"NIGHTQUANT_{name.upper()}"
-    if os.environ.get(variable):
-        return f"environment, {variable}"
-    if name in TomlConfigSettingsSource(Settings)():
-        return "nightquant.toml"
-    return "default"

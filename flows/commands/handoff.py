@@ -13,7 +13,6 @@ from flows.commands import (
     by_option,
     format_option,
     print_json,
-    print_result,
     reason_option,
     store_option,
     workload_argument,
@@ -42,9 +41,8 @@ def command() -> None:
 
 @command.command("list")
 @click.argument("workload", required=False)
-@format_option("table", "json")
 @store_option
-def list_bundles(workload: str | None, format: str, store: str) -> None:
+def list_bundles(workload: str | None, store: str) -> None:
     """List all bundles, or only the bundles of WORKLOAD.
 
     \b
@@ -54,18 +52,12 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
     bundles = BundleStore(store)
     if workload is not None:
         bundles.require(workload)
-    rows = [
-        {
-            "workload": entry.workload,
-            "version": entry.version,
-            "state": "current" if entry.is_current else "withdrawn" if entry.is_withdrawn else "",
-            "location": bundles.root.uri(entry.location),
-        }
-        for entry in bundles.entries(workload)
-    ]
-    lines = [f"{row['workload']:<16} {row['version']}  {row['state']:<9}  {row['location']}" for row in rows]
-    none = f"{store} has no bundles yet. A run builds a bundle for each workload with a promoted candidate."
-    print_result(format, rows, lines or [none])
+    entries = bundles.entries(workload)
+    for entry in entries:
+        state = "current" if entry.is_current else "withdrawn" if entry.is_withdrawn else ""
+        click.echo(f"{entry.workload:<16} {entry.version}  {state:<9}  {bundles.root.uri(entry.location)}")
+    if not entries:
+        click.echo(f"{store} has no bundles yet. A run builds a bundle for each workload with a promoted candidate.")
 
 
 @command.command()
@@ -215,7 +207,10 @@ def verify(
             report = VerificationReport(path, "pointer", str(error))
         else:
             report = verify_bundle(path if is_bundle else path / pointer.version, pointer=pointer)
-    print_result(format, asdict(report) | {"ok": report.ok}, _lines(report))
+    if format == "json":
+        print_json(asdict(report) | {"ok": report.ok})
+    else:
+        click.echo("\n".join(_lines(report)))
     context.exit(0 if report.ok else 1)
 
 

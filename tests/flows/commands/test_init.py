@@ -181,14 +181,6 @@ def test_weights_that_int8_spoils_are_named_before_a_night(folder: Path) -> None
     assert re.search(rf"(?m)^  ! {said}", done.output)
     text = (folder / "net.toml").read_text(encoding="utf-8")
     assert re.search(rf"(?m)^# {said}", text[text.index('name = "static-int8"') : text.index("[benchmark]")])
-    checked = CliRunner().invoke(
-        workloads, ["--check", "-w", "net.toml", "--store", "store", "--format", "json"], standalone_mode=False
-    )
-    assert checked.return_value == 0
-    losses = {each["candidate"]: each["loss"] for each in json.loads(checked.stdout)[0]["candidates"]}
-    assert losses["float/torchscript"] is None
-    assert losses["static-int8/torchscript"]["layers"][0] == "third"
-    assert losses["static-int8/torchscript"]["share"] > 0.3
 
 
 def here(folder: Path, monkeypatch: pytest.MonkeyPatch, before: Before | None = None) -> None:
@@ -260,26 +252,14 @@ def test_an_embedding_gets_its_pairs_and_its_pooling(folder: Path) -> None:
     found = sections(Asked("bert", "texts.csv", folder, target="answer"))
     columns = {"text": "question", "pair": "answer", "split": "split"}
     assert found["data"] == {"kind": "csv", "uri": "texts.csv", **columns}
-    assert found["model"] == {
-        "kind": "directory",
-        "path": "bert",
-        "task": "embedding",
-        "normalize": False,
-        "pooling": "cls",
-    }
+    model = {"kind": "directory", "path": "bert", "task": "embedding", "normalize": False, "pooling": "cls"}
+    assert found["model"] == model
     assert found["evaluate"] == {"metric": "retrieval"}
     with pytest.raises(ConfigurationError, match=r'does not have a column "awnser" \(did you mean "answer"\?\)'):
         sections(Asked("bert", "texts.csv", folder, target="awnser"))
     write_table(folder, "csv", number=[1, 2])
     with pytest.raises(ConfigurationError, match="does not have a text column"):
         sections(Asked("bert", "texts.csv", folder))
-
-
-@pytest.mark.slow
-def test_data_that_init_does_not_know_are_refused_with_what_it_knows(folder: Path) -> None:
-    done = init("--model", "tagging_model:Tagger", "--data", "nothing.txt")
-    assert isinstance(done.exception, ConfigurationError)
-    assert "module:callable, a .csv, .jsonl or .parquet file, or a folder" in str(done.exception)
 
 
 @given(

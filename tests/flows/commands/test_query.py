@@ -10,7 +10,6 @@ import sys
 import termios
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -41,13 +40,6 @@ def test_csv_and_json(store: Path) -> None:
     assert ask(store, SQL, "--format", "csv").output == csv
     second = {"recipe": "float", "night": "2026-03-01", "speedup": 1.0}
     assert json.loads(ask(store, SQL, "--format", "json").output)[1] == second
-
-
-@pytest.mark.slow
-def test_parquet_goes_to_a_file(store: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.parquet"
-    assert ask(store, SQL, "--format", "parquet", "-o", str(out)).output == ""
-    assert pq.read_table(out).column("recipe").to_pylist() == ["dynamic", "float"]
 
 
 @pytest.mark.slow
@@ -87,13 +79,6 @@ def test_the_leaderboard_is_a_table_for_each_workload_on_a_terminal(tmp_path: Pa
     assert max(map(len, printed)) <= 80
     assert {"lstm-demo", "resnet18", "word-lm"} <= set(printed)
     assert sum(line.startswith("  candidate") for line in printed) == 3
-
-
-@pytest.mark.slow
-def test_a_format_that_is_asked_for_cuts_nothing_at_a_terminal(tmp_path: Path) -> None:
-    fill(tmp_path)
-    printed = at_terminal(tmp_path, "FROM leaderboard", 80, "--format", "table")
-    assert printed == ask(tmp_path, "FROM leaderboard").output.splitlines()
 
 
 def test_nothing_is_cut_where_there_is_no_terminal(store: Path, tmp_path: Path) -> None:
