@@ -1,4 +1,4 @@
-"""What a preview says of quality: int8 that spoils a model is found with its layer; without cause nothing is said."""
+"""What a preview says of quality: int8 that spoils a model is found; without cause nothing is said."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def previewed(folder: Path, **changed: Any) -> dict[str, CandidatePreview]:
 
 
 @pytest.mark.slow
-def test_a_candidate_that_outliers_spoil_is_named_with_the_layer_behind_them(folder: Path) -> None:
+def test_a_candidate_that_outliers_spoil_is_named(folder: Path) -> None:
     found = previewed(folder, checkpoint={"kind": "uri", "uri": str(folder / "planted.pth")})
     assert found["float/eager"].loss is None
     for name in FOUND:
@@ -68,12 +68,6 @@ def test_a_candidate_that_outliers_spoil_is_named_with_the_layer_behind_them(fol
         assert loss.share > 0.3
         assert loss.after == pytest.approx(loss.before * (1 - loss.share))
         assert loss.samples == 256
-        assert loss.layers[0] == "third"
-        assert loss.exclude == loss.layers
-        assert len(loss.layers) == 3
-        assert loss.share_left is not None
-        assert loss.share_left < 0.01
-    assert [found[name].loss.ranks_for for name in FOUND] == ["", "onnxruntime"]  # type: ignore[union-attr]
 
 
 @pytest.mark.slow

@@ -100,38 +100,13 @@ def test_tracebacks_are_printed_by_debug_alone_and_never_in_json(capsys: pytest.
     assert "tracebacks" not in FOUND.model_dump()
 
 
-def test_a_loss_is_a_line_that_says_how_much_where_and_what_to_do() -> None:
-    loss = QualityLoss(metric="mse", higher_is_better=False, before=2.0, after=2.7, share=0.35, samples=1024)
-    located = {"layers": ("a", "b"), "ranks_for": "openvino", "exclude": ("head", "a", "b")}
-    remedy = {"left": 2.04, "share_left": 0.02}
-    assert loss.describe() == "is 35.0% worse in mse on 1,024 samples."
-    assert loss.model_copy(update=located | remedy).describe() == (
-        "is 35.0% worse in mse on 1,024 samples; these layers lose most in torch's conversion: "
-        'a, b. Keep them float: exclude = ["head", "a", "b"], which leaves a loss of 2.0%; exclude more layers by the '
-        "ranking of `nightquant sensitivity`."
-    )
-
-
 @pytest.mark.parametrize(
-    ("left", "share_left", "said"),
-    [
-        (0.0001, 0.008, 'Keep them float: exclude = ["a"], which leaves mae at 0.0001.'),
-        (
-            0.00342,
-            0.279,
-            "Keeping them float would still leave mae at 0.00342; `nightquant sensitivity` ranks all layers.",
-        ),
-    ],
+    ("before", "after", "said"),
+    [(2.0, 2.7, "is 35.0% worse in mse"), (5.8e-8, 0.00345, "changes mse from 5.8e-08 to 0.00345")],
 )
-def test_a_loss_of_more_than_the_float_models_quality_is_described_by_both_qualities(
-    left: float, share_left: float, said: str
-) -> None:
-    loss = QualityLoss(
-        metric="mae", higher_is_better=False, before=5.8e-8, after=0.00345, share=0.28, samples=128, layers=("a",),
-        exclude=("a",), left=left, share_left=share_left,
-    )  # fmt: skip
-    began = "changes mae from 5.8e-08 to 0.00345 on 128 samples; these layers lose most: a. "
-    assert loss.describe() == began + said
+def test_a_loss_is_a_share_of_the_quality_unless_that_is_nearly_nothing(before: float, after: float, said: str) -> None:
+    loss = QualityLoss(metric="mse", higher_is_better=False, before=before, after=after, share=0.35, samples=1024)
+    assert loss.describe().startswith(f"{said} on 1,024 samples. ")
 
 
 @pytest.fixture
