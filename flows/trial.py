@@ -208,8 +208,7 @@ class _Comparing:
                 before, after = self._reference(count), _evaluated(count, self.job, candidate, self.run)
                 (comparison,) = self.run(compare, f"{label}: comparison", before, [after])
                 note = undecided(comparison, before, self.job.workload.gate, self.job.dataset.splits["test"])
-                known = {"samples": before.samples, "comparison": comparison, "undecided": note}
-                row = row.model_copy(update=known | {"uncompared": ""})
+                row = row.model_copy(update={"undecided": note, "uncompared": ""})
                 share, least = _loss(comparison, self.reference)
                 if share <= NOTICED_LOSS or least > 0:
                     break

@@ -342,9 +342,7 @@ class CandidatePreview(Frozen):
     exported_only: bool = False
     uncompared: str = ""
     undecided: str = ""
-    samples: int = 0
-    comparison: Comparison | None = None
-    built: CandidateRef | None = Field(default=None, exclude=True)
+    built: CandidateRef | None = None
     coverage: tuple[ModuleCoverage, ...] = ()
     loss: QualityLoss | None = None
 
@@ -357,7 +355,7 @@ class Preview(Frozen):
 
     workload: str
     problems: tuple[str, ...] = ()
-    tracebacks: tuple[str, ...] = Field(default=(), exclude=True)
+    tracebacks: tuple[str, ...] = ()
     splits: dict[str, int] = Field(default_factory=dict)
     data_notes: tuple[str, ...] = ()
     checkpoint: str = ""

@@ -40,26 +40,14 @@ def test_what_fits_is_accepted_with_who_and_why_and_the_rest_stays(store: Path) 
     assert [found.recipe for found in compare_night(store).findings] == ["dynamic"]
     rest = run(store, "--workload", "word-lm", "--reason", "the same").stdout
     assert rest.startswith("Acknowledged: word-lm dynamic/eager larger: size_bytes 500")
-    kept = "select night, workload, recipe, runtime, metric, reason, acknowledged_by from acknowledgements"
-    assert run_query(store, f"{kept} where recipe = 'static'").to_pylist() == [
-        {
-            "night": FIRST + dt.timedelta(days=1),
-            "workload": "word-lm",
-            "recipe": "static",
-            "runtime": "eager",
-            "metric": "size_bytes",
-            "reason": "a larger table",
-            "acknowledged_by": "me",
-        }
-    ]
+    kept = "select night, runtime, metric, reason, acknowledged_by from acknowledgements where recipe = 'static'"
+    (row,) = run_query(store, kept).to_pylist()
+    assert list(row.values()) == [FIRST + dt.timedelta(days=1), "eager", "size_bytes", "a larger table", "me"]
 
 
-@pytest.mark.parametrize(
-    "narrow", [["-w", "resnet18"], ["-w", "word-lm", "--recipe", "none"], ["-w", "word-lm", "--metric", "speedup"]]
-)
 @pytest.mark.slow
-def test_nothing_that_fits_is_refused_with_what_was_found(store: Path, narrow: list[str]) -> None:
+def test_nothing_that_fits_is_refused_with_what_was_found(store: Path) -> None:
     with pytest.raises(ConfigurationError, match="nothing to acknowledge") as refused:
-        run(store, *narrow, "--reason", "why not")
+        run(store, "-w", "word-lm", "--metric", "speedup", "--reason", "why not")
     assert "word-lm static/eager larger" in str(refused.value)
     assert len(compare_night(store).findings) == 2

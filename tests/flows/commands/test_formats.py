@@ -18,7 +18,6 @@ NightQuant = Callable[..., tuple[int, str]]
 # By command: what it is called with, in a store of two nights, and the exit code.
 CALLS: dict[str, tuple[list[str], int]] = {
     "status": ([], 0),
-    "show": (["word-lm"], 0),
     "compare": ([RUNS[0], NIGHTS[1].isoformat()], 0),
     "query": (["from leaderboard"], 0),
     "handoff verify": (["{bundle}"], 1),  # its model is a text

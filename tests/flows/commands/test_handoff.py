@@ -9,8 +9,7 @@ from click.testing import CliRunner, Result
 
 from flows.commands.handoff import command
 from storage.bundles import BundleStore
-from storage.errors import BundleError, ConfigurationError, ConflictError
-from storage.seal import check_sums
+from storage.errors import ConfigurationError, ConflictError
 from tests.storage.bundle_files import key_file, publish, signer_of, version
 
 
@@ -102,17 +101,3 @@ def test_verify_of_a_damaged_bundle_ends_with_1_and_names_the_file(store: Path):
     assert result.exit_code == 1
     assert "more.bin" in result.output
     assert json.loads(invoke("verify", folder, "--format", "json").output)["stage"] == "files"
-
-
-def test_show_does_not_show_what_was_exchanged_after_it_was_checked(filled: Path, monkeypatch: pytest.MonkeyPatch):
-    def exchanged(folder: Path) -> str:
-        sums = check_sums(folder)
-        (folder / "MODEL_CARD.md").chmod(0o644)
-        (folder / "MODEL_CARD.md").write_text("Trust me.")
-        return sums
-
-    assert "Trust me." not in invoke("show", "word-lm", store=filled).output
-    monkeypatch.setattr("flows.commands.handoff.check_sums", exchanged)
-    result = invoke("show", "word-lm", store=filled)
-    assert isinstance(result.exception, BundleError)
-    assert "Trust me." not in result.output

@@ -97,7 +97,6 @@ def test_a_module_gets_its_axes_its_metric_and_the_recipes_that_it_takes(folder:
     assert document["checkpoint"] == {"kind": "seeded"}
     text = (folder / "tagging-model.toml").read_text(encoding="utf-8")
     assert re.search(r"# 2,\d{3} parameters\. One call takes words int64 \[1, 3\], mask float32 \[1, 3\]", text)
-    assert "# threads = 1" not in text
     recipes = {recipe.name: recipe.runtimes for recipe in read_workload(folder / "tagging-model.toml").recipe}
     assert "torchscript" in recipes["dynamic-int8"]
     # What init tried out is what is checked: once, for it takes as long.
@@ -117,12 +116,8 @@ def test_a_table_gets_its_columns(folder: Path) -> None:
     document = written(
         init("--model", "torch.nn:Linear", *options, "--data", "table.csv", "--target", "weight"), Path("weights.toml")
     )
-    assert document["data"] == {
-        "kind": "csv",
-        "uri": "table.csv",
-        "features": ["width", "height"],
-        "target": "weight",
-    }
+    columns = {"features": ["width", "height"], "target": "weight"}
+    assert document["data"] == {"kind": "csv", "uri": "table.csv", **columns}
     assert document["evaluate"] == {"metric": "mse"}
     strict = {"objective": "fastest", "quality_drop": "relative", "max_quality_drop": 0.01}
     assert document["gate"] == strict
@@ -134,8 +129,6 @@ def test_a_table_gets_its_columns(folder: Path) -> None:
     )
     assert document["evaluate"] == {"metric": "own_metric:worst", "higher_is_better": False}
     assert document["gate"] == strict
-    refused = init("--model", "torch.nn:Linear", "--data", "table.csv", "--target", "wieght")
-    assert 'table.csv does not have a column "wieght" (did you mean "weight"?).' in str(refused.exception)
 
 
 @pytest.mark.slow
@@ -257,9 +250,6 @@ def test_an_embedding_gets_its_pairs_and_its_pooling(folder: Path) -> None:
     assert found["evaluate"] == {"metric": "retrieval"}
     with pytest.raises(ConfigurationError, match=r'does not have a column "awnser" \(did you mean "answer"\?\)'):
         sections(Asked("bert", "texts.csv", folder, target="awnser"))
-    write_table(folder, "csv", number=[1, 2])
-    with pytest.raises(ConfigurationError, match="does not have a text column"):
-        sections(Asked("bert", "texts.csv", folder))
 
 
 @given(

@@ -17,9 +17,7 @@ from tests.tasks.test_gate import workload
 
 RECIPES = [
     {"method": "dynamic", "modules": ["LSTM", "GRU"], "dtype": "float16"},
-    {"method": "dynamic-per-row", "embedding_bits": 8},
     {"method": "static", "weights": "per-tensor", "exclude": ["layer1.0.conv1", 'odd"name']},
-    {"method": "none", "onednn": False},
 ]
 
 

@@ -112,7 +112,6 @@ def test_a_store_that_is_absent_or_empty_says_how_to_begin_and_stays_so(tmp_path
     [
         (["--help"], ["pyarrow", "duckdb", "pydantic"]),
         (["status"], ["jsonschema"]),
-        (["query", "--list"], ["httpx"]),
         (["query", "from leaderboard"], ["httpx"]),
     ],
 )

@@ -110,7 +110,6 @@ def test_parts_of_different_bundles_are_no_bundle(mirror: Mirror, served: Callab
     [
         (("--state", "seen.json"), "--workload"),
         (("--workload", "tiny"), "--public-key"),
-        (("--workload", "tiny", "--public-key", "none.pub"), "none.pub"),
     ],
 )
 def test_wrong_requests(arguments: tuple[str, ...], why: str, tmp_path: Path):
