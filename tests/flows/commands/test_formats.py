@@ -72,7 +72,12 @@ def test_json_is_one_document_on_standard_output(name: str, two_nights: Path, ni
         ["compare", "2020-01-01", RUNS[1]],
         ["handoff", "promote", "word-lm", "2026-03-09-00000000000c", "--reason", "x"],
         ["handoff", "promote", "word-lm", VERSIONS[1]],
+        ["handoff", "list", "resnet18"],
+        ["handoff", "show", "word-lm", "2026-03-09-00000000000c"],
+        ["handoff", "rollback", "../word-lm", "--reason", "x"],
         ["status", "--format", "yaml"],
+        ["status", "--max-age", "1 week"],
+        ["status", "--workload", "word-lm"],
     ],
 )
 def test_a_wrong_request_ends_with_2_and_prints_no_document(

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from flows.commands.query import query
+from flows.commands.query import acknowledge, query
+from storage.errors import ConfigurationError
 from storage.results.catalog import refresh
-from storage.results.query import QueryError
+from storage.results.query import QueryError, run_query
+from storage.results.regressions import compare_night
 from tests.storage.results.filled import fill
-from tests.storage.results.rows import write_night
+from tests.storage.results.rows import baseline, measurement, write_night
 
 
 @pytest.fixture
@@ -107,3 +109,45 @@ def test_a_reader_that_has_seen_enough_is_no_error(store: Path) -> None:
         process.stdout.close()
         errors = process.stderr.read()
     assert (process.returncode, errors) == (0, b"")
+
+
+FIRST = dt.date(2026, 3, 1)
+
+
+@pytest.fixture
+def regressed(tmp_path: Path) -> Path:
+    for index, size in enumerate((400, 500)):
+        night, run = FIRST + dt.timedelta(days=index), f"run-{index}"
+        rows = [baseline(run, night)]
+        rows += [measurement(run, night, recipe=recipe, size_bytes=size) for recipe in ("dynamic", "static")]
+        write_night(tmp_path, night, rows, run)
+    refresh(tmp_path)
+    return tmp_path
+
+
+def acknowledged(store: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(acknowledge, [*arguments, "--store", str(store)], catch_exceptions=False)
+
+
+@pytest.mark.slow
+def test_what_fits_is_accepted_with_who_and_why_and_the_rest_stays(regressed: Path) -> None:
+    done = acknowledged(
+        regressed, "--workload", "word-lm", "--recipe", "static", "--reason", "a larger table", "--by", "me"
+    )
+    assert done.exit_code == 0
+    assert done.output.startswith("Acknowledged: word-lm static/eager larger: size_bytes 500, was 400, +25.0%")
+    assert done.output.count("\n") == 1
+    assert [found.recipe for found in compare_night(regressed).findings] == ["dynamic"]
+    rest = acknowledged(regressed, "--workload", "word-lm", "--reason", "the same").stdout
+    assert rest.startswith("Acknowledged: word-lm dynamic/eager larger: size_bytes 500")
+    kept = "select night, runtime, metric, reason, acknowledged_by from acknowledgements where recipe = 'static'"
+    (row,) = run_query(regressed, kept).to_pylist()
+    assert list(row.values()) == [FIRST + dt.timedelta(days=1), "eager", "size_bytes", "a larger table", "me"]
+
+
+@pytest.mark.slow
+def test_nothing_that_fits_is_refused_with_what_was_found(regressed: Path) -> None:
+    with pytest.raises(ConfigurationError, match="nothing to acknowledge") as refused:
+        acknowledged(regressed, "-w", "word-lm", "--metric", "speedup", "--reason", "why not")
+    assert "word-lm static/eager larger" in str(refused.value)
+    assert len(compare_night(regressed).findings) == 2

@@ -174,9 +174,3 @@ def test_the_command_exits_1_with_one_message_or_0_in_silence(
     assert err.startswith(f"nightquant: {two_nights}: no good night since 2026-03-02 04:00 UTC")
     assert err.count("\n") == 1
     assert overdue(str(two_nights / "none"), (), HOUR, AFTER) == ["no good night yet"]
-
-
-@pytest.mark.parametrize("arguments", [("--max-age", "1 week"), ("--workload", "word-lm")])
-@pytest.mark.slow
-def test_a_wrong_request_is_refused(arguments: tuple[str, ...], two_nights: Path, nightquant: NightQuant) -> None:
-    assert nightquant("status", *arguments, "--store", two_nights)[0] == 2
