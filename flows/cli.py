@@ -31,7 +31,7 @@ COMMANDS = {
     "handoff": ("handoff:command", "List, show, verify, sign, export, promote or roll back bundles."),
     "operations": ("operations:command", "Set up alerts for runs that fail or never begin."),
     "store": ("setup:store", "Check, compact or clean the store."),
-    "config": ("setup:config", "Show each setting with its value and source."),
+    "config": ("setup:config", "Show each setting with its value."),
 }
 
 

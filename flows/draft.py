@@ -56,10 +56,6 @@ class Asked:
 
 def sections(request: Asked) -> JsonObject:
     """Return the ``domain`` key and the sections that describe the model and the data."""
-    if not request.data:
-        raise ConfigurationError(
-            "--data is missing.", hint="Set --data to module:callable, a table, or a folder of images."
-        )
     names = get_args(TorchvisionModel)
     is_callable = re.match(REFERENCE, request.model) is not None
     if Path(request.data).is_dir() and (is_callable or request.model in names):
@@ -96,10 +92,9 @@ def _module(request: Asked) -> JsonObject:
     if request.data.endswith(_TABLES):
         if not request.target:
             raise ConfigurationError("--target is missing.", hint="Use --target to name the column to predict.")
-        columns = _columns(request)
-        target = _column(request, request.target, columns)
-        features = [name for name, numbers in columns.items() if numbers and name != target]
-        data = _table(request, columns) | {"features": features, "target": target}
+        columns = _columns(request, request.target)
+        features = [name for name, numbers in columns.items() if numbers and name != request.target]
+        data = _table(request, columns) | {"features": features, "target": request.target}
     elif re.match(REFERENCE, request.data):
         data = {"kind": "factory", "factory": request.data} | ({"collate": request.collate} if request.collate else {})
     else:
@@ -118,7 +113,8 @@ def _module(request: Asked) -> JsonObject:
     }
 
 
-def _columns(request: Asked) -> dict[str, bool]:
+def _columns(request: Asked, target: str) -> dict[str, bool]:
+    """Return whether each column is numeric; refuse a `target` that is not among the columns."""
     if not request.data.endswith(_TABLES):
         raise ConfigurationError(
             f'--data "{request.data}" is not a table.',
@@ -126,16 +122,13 @@ def _columns(request: Asked) -> dict[str, bool]:
         )
     from tasks.data.tables import columns_of
 
-    return columns_of(Path(request.data))
-
-
-def _column(request: Asked, name: str, columns: Collection[str]) -> str:
-    if name not in columns:
+    columns = columns_of(Path(request.data))
+    if target and target not in columns:
         raise ConfigurationError(
-            f'{request.data} does not have a column "{name}"{did_you_mean(name, columns)}.',
+            f'{request.data} does not have a column "{target}"{did_you_mean(target, columns)}.',
             hint=f"Use --target to name one of these columns: {', '.join(columns)}.",
         )
-    return name
+    return columns
 
 
 def _table(request: Asked, columns: Collection[str]) -> JsonObject:
@@ -151,10 +144,11 @@ def _weights(request: Asked) -> JsonObject:
 
 
 def _encoder(request: Asked) -> JsonObject:
-    folder, columns = Path(request.model), _columns(request)
+    folder = Path(request.model)
     classifies = is_classifier(read_config(folder))
     target = request.target or ("label" if classifies else "")
-    labels = {"label" if classifies else "pair": _column(request, target, columns)} if target else {}
+    columns = _columns(request, target)
+    labels = {"label" if classifies else "pair": target} if target else {}
     texts = [name for name, numbers in columns.items() if not numbers and name not in (target, "split")]
     if not texts:
         raise ConfigurationError(

@@ -109,13 +109,3 @@ def without_signing_key() -> Iterator[None]:
     finally:
         if key is not None:
             os.environ["NIGHTQUANT_SIGNING_KEY"] = key
-
-
-def source_of(name: str) -> str:
-    """Return the source of a setting's value: ``environment, VARIABLE``, ``nightquant.toml`` or ``default``."""
-    variable = f"NIGHTQUANT_{name.upper()}"
-    if os.environ.get(variable):
-        return f"environment, {variable}"
-    if name in TomlConfigSettingsSource(Settings)():
-        return "nightquant.toml"
-    return "default"

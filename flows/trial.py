@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Protocol, TypeVar, TypeVarTuple
 
 from rich.console import Console
@@ -29,7 +29,7 @@ from tasks.results import (
     QualityLoss,
     Reference,
 )
-from tasks.stages import build, compare, evaluate, pace, preview, try_candidate, worst_layers
+from tasks.stages import build, compare, evaluate, pace, preview, try_candidate
 from tasks.workload import Workload
 from tasks.workload.gate import RULES, Gate, rows_to_decide
 from tasks.workload.recipe import Recipe
@@ -42,7 +42,6 @@ _SAMPLES = (64, 256, 1024)  # 64 if more would take too long; 1024 if a loss on 
 _CALIBRATION = 64
 _FLOAT = Recipe.model_validate({"name": "float", "method": "none", "runtimes": ["eager"]})
 _PENDING = "the trial ended first"
-_CONVERTED = "converted"  # kind of the artifact that torch's runtimes share
 
 
 class Run(Protocol):
@@ -196,7 +195,6 @@ class _Comparing:
     reference: Reference
     run: Run
     _float: dict[int, Evaluation]  # evaluations of the float model, keyed by number of samples
-    _worst: dict[str, tuple[tuple[str, ...], Recipe] | None] = field(default_factory=dict)
 
     def compare(self, row: CandidatePreview, candidate: CandidateRef) -> CandidatePreview:
         """Return the candidate's preview with the comparison and any loss, or the reason why neither is known."""
@@ -209,8 +207,7 @@ class _Comparing:
                 before, after = self._reference(count), _evaluated(count, self.job, candidate, self.run)
                 (comparison,) = self.run(compare, f"{label}: comparison", before, [after])
                 note = undecided(comparison, before, self.job.workload.gate, self.job.dataset.splits["test"])
-                known = {"samples": before.samples, "comparison": comparison, "undecided": note}
-                row = row.model_copy(update=known | {"uncompared": ""})
+                row = row.model_copy(update={"undecided": note, "uncompared": ""})
                 share, least = _loss(comparison, self.reference)
                 if share <= NOTICED_LOSS or least > 0:
                     break
@@ -230,33 +227,7 @@ class _Comparing:
             share=share,
             samples=before.samples,
         )
-        return row.model_copy(update={"loss": self._located(loss, candidate, before, label)})
-
-    def _located(self, loss: QualityLoss, candidate: CandidateRef, before: Evaluation, label: str) -> QualityLoss:
-        """Add the layers that lose most, and the quality without them; leave out steps that fail."""
-        if (worst := self._layers(candidate)) is None:
-            return loss
-        layers, reduced = worst
-        ranks_for = "" if _CONVERTED in candidate.shared else candidate.runtime
-        loss = loss.model_copy(update={"layers": layers, "ranks_for": ranks_for, "exclude": reduced.exclude})
-        label = f"{label} without {', '.join(layers)}"
-        with suppress(NightquantError):
-            rebuilt = self.run(build, f"{label}: build", self.job, reduced, candidate.runtime)
-            after = _evaluated(loss.samples, self.job, rebuilt, self.run)
-            (comparison,) = self.run(compare, f"{label}: comparison", before, [after])
-            share = _loss(comparison, self.reference)[0]
-            return loss.model_copy(update={"left": after.quality, "share_left": share})
-        return loss
-
-    def _layers(self, candidate: CandidateRef) -> tuple[tuple[str, ...], Recipe] | None:
-        """Rank a recipe's layers by noise once for all runtimes; return None if torch cannot convert the model."""
-        workload, name = self.job.workload, candidate.recipe
-        if name not in self._worst:
-            self._worst[name] = None
-            with suppress(NightquantError):
-                recipe = workload.recipe_named(name).sketch(_CALIBRATION)
-                self._worst[name] = self.run(worst_layers, f"{workload.name} · {name}: layers", self.job, recipe)
-        return self._worst[name]
+        return row.model_copy(update={"loss": loss})
 
     def _reference(self, count: int) -> Evaluation:
         if count not in self._float:

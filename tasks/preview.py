@@ -23,10 +23,8 @@ from tasks.outputs import finite_outputs, outputs_of
 from tasks.quantize.coverage import excluded_modules
 from tasks.quantize.export import export
 from tasks.quantize.source import ModelSource
-from tasks.quantize.spec import excluding
 from tasks.refs import CandidateRef, DatasetRef
 from tasks.results import CandidatePreview, Preview
-from tasks.sensitivity import sensitivity
 from tasks.user_code import in_its_own_words
 from tasks.workload.base import SeededCheckpoint
 from tasks.workload.recipe import Recipe
@@ -36,7 +34,6 @@ TRAINS = "trains on first use"
 _FAILED = "Trying out the workload failed"
 # A candidate's pace is measured until it made these calls or took this long.
 _CALLS, _LONGEST_S = 5, 5.0
-_NAMED = 3  # layers that lose most
 
 
 @dataclass
@@ -116,14 +113,6 @@ def pace(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> f
             opened.call(*inputs)
             calls.append(time.perf_counter() - began)
     return min(calls) / job.workload.benchmark.batch_size
-
-
-def worst_layers(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[tuple[str, ...], Recipe] | None:
-    """Return the layers that lose most, and a recipe that keeps them float; None if no other layer is quantized."""
-    ranking = sensitivity(job, recipe, workspace)
-    count = min(_NAMED, len(ranking) - 1)  # at least one layer must stay quantized
-    layers = {layer.module: layer.type for layer in ranking}
-    return (tuple(layers)[:count], excluding(recipe, layers, count)) if count > 0 else None
 
 
 def _call_model(job: Job[Workload], source: ModelSource, workspace: Workspace) -> dict[str, object]:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import date
 from typing import Literal
 
@@ -273,17 +272,11 @@ class WorkloadResult(Frozen):
 
 
 _NEARLY_NOTHING = 1e-4  # errors up to this fraction of a constant answer's error are nearly 0
-UNHELPFUL = 0.9  # advice that leaves more than this fraction of a loss is not given
 NOTICED_LOSS = 0.01  # losses up to this fraction of the float model's quality are not reported
 
 
 class QualityLoss(Frozen):
-    """A candidate's significant loss on test samples; ``share`` is the lost fraction of `Reference.unit`.
-
-    ``layers`` have the lowest signal-to-noise ratios. If ``ranks_for`` names a runtime, the runtime uses its own
-    quantizer, but the layers were ranked in torch's conversion. With ``exclude``, the quality is ``left`` and the loss
-    ``share_left``.
-    """
+    """A candidate's significant loss on test samples; ``share`` is the lost fraction of `Reference.unit`."""
 
     metric: str
     higher_is_better: bool
@@ -291,35 +284,17 @@ class QualityLoss(Frozen):
     after: float
     share: float
     samples: int
-    layers: tuple[str, ...] = ()
-    ranks_for: str = ""
-    exclude: tuple[str, ...] = ()
-    left: float | None = None
-    share_left: float | None = None
 
     def describe(self) -> str:
-        """Describe the loss, the layers that cause the loss, and the remedy."""
+        """Describe the loss, and the command that ranks the layers."""
         # A percentage says nothing if the float model's quality is nearly 0.
-        in_percent = abs(self.after - self.before) <= abs(self.before)
-        lost = f"loses {self.share:.1%} of" if self.higher_is_better else f"is {self.share:.1%} worse in"
-        text = (
-            f"{lost} {self.metric}"
-            if in_percent
-            else f"changes {self.metric} from {self.before:.3g} to {self.after:.3g}"
-        )
-        text += f" on {self.samples:,} samples"
-        if self.layers:
-            where = " in torch's conversion" if self.ranks_for else ""
-            text += f"; these layers lose most{where}: {', '.join(self.layers)}"
-        if self.left is None or self.share_left is None:
-            return f"{text}."
-        left = f"a loss of {max(0.0, self.share_left):.1%}" if in_percent else f"{self.metric} at {self.left:.3g}"
-        if self.share_left > UNHELPFUL * self.share:
-            return f"{text}. Keeping them float would still leave {left}; `nightquant sensitivity` ranks all layers."
-        text += f". Keep them float: exclude = {json.dumps(self.exclude)}, which leaves {left}"
-        if self.share_left > NOTICED_LOSS:
-            text += "; exclude more layers by the ranking of `nightquant sensitivity`"
-        return f"{text}."
+        if abs(self.after - self.before) > abs(self.before):
+            lost = f"changes {self.metric} from {self.before:.3g} to {self.after:.3g}"
+        elif self.higher_is_better:
+            lost = f"loses {self.share:.1%} of {self.metric}"
+        else:
+            lost = f"is {self.share:.1%} worse in {self.metric}"
+        return f"{lost} on {self.samples:,} samples. To find the layers that lose most: nightquant sensitivity."
 
 
 class Reference(Frozen):
@@ -361,9 +336,7 @@ class CandidatePreview(Frozen):
     exported_only: bool = False
     uncompared: str = ""
     undecided: str = ""
-    samples: int = 0
-    comparison: Comparison | None = None
-    built: CandidateRef | None = Field(default=None, exclude=True)
+    built: CandidateRef | None = None
     coverage: tuple[ModuleCoverage, ...] = ()
     loss: QualityLoss | None = None
 
@@ -376,7 +349,7 @@ class Preview(Frozen):
 
     workload: str
     problems: tuple[str, ...] = ()
-    tracebacks: tuple[str, ...] = Field(default=(), exclude=True)
+    tracebacks: tuple[str, ...] = ()
     splits: dict[str, int] = Field(default_factory=dict)
     data_notes: tuple[str, ...] = ()
     checkpoint: str = ""

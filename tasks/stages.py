@@ -54,14 +54,6 @@ def pace(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) -> f
         return measure(job, candidate, workspace)
 
 
-def worst_layers(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[tuple[str, ...], Recipe] | None:
-    """Return the layers that lose most, and a recipe that keeps them float."""
-    from tasks.preview import worst_layers as rank
-
-    with reported_as("The layers cannot be ranked"), contained():
-        return rank(job, recipe, workspace)
-
-
 def propose(workspace: Workspace, workload: Workload) -> Proposal:
     """Propose keys for a workload file from its data, model and weights."""
     require_domain(workload)

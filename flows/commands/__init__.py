@@ -128,15 +128,6 @@ def toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def print_result(format: str, document: object, lines: Iterable[str]) -> None:
-    """Print a document as JSON if `format` is ``json``; otherwise, print `lines`, which show the document as text."""
-    if format == "json":
-        print_json(document)
-    else:
-        for line in lines:
-            click.echo(line)
-
-
 def store_flag(store: str) -> str:
     """Return the ``--store`` option for a suggested command, or ``""`` if the settings already name the store."""
     return "" if store == load_settings().store else f" --store {store}"

@@ -13,7 +13,6 @@ from flows.commands import (
     by_option,
     format_option,
     print_json,
-    print_result,
     reason_option,
     store_option,
     workload_argument,
@@ -63,7 +62,11 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
     ]
     lines = [f"{row['workload']:<16} {row['version']}  {row['state']:<9}  {row['location']}" for row in rows]
     none = f"{store} has no bundles yet. A run builds a bundle for each workload with a promoted candidate."
-    print_result(format, rows, lines or [none])
+    if format == "json":
+        print_json(rows)
+        return
+    for line in lines or [none]:
+        click.echo(line)
 
 
 @command.command()
@@ -214,7 +217,10 @@ def verify(
             report = VerificationReport(path, "pointer", str(error))
         else:
             report = verify_bundle(path if is_bundle else path / pointer.version, pointer=pointer)
-    print_result(format, asdict(report) | {"ok": report.ok}, _lines(report))
+    if format == "json":
+        print_json(asdict(report) | {"ok": report.ok})
+    else:
+        click.echo("\n".join(_lines(report)))
     context.exit(0 if report.ok else 1)
 
 

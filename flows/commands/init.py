@@ -48,7 +48,7 @@ def _arguments(context: click.Context, parameter: click.Parameter, value: tuple[
     help="Pass this argument to the model's callable, with VALUE as JSON or text; repeatable.",
 )  # fmt: skip
 @click.option(
-    "--data", default="", metavar="MODULE:CALLABLE|FILE|FOLDER",
+    "--data", required=True, metavar="MODULE:CALLABLE|FILE|FOLDER",
     help="Read the data from this source: a callable, a file (.csv, .jsonl or .parquet), or a folder with one "
     "subfolder of images per class.",
 )  # fmt: skip

@@ -7,7 +7,7 @@ import math
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import IO, get_args
@@ -155,7 +155,7 @@ def compare(first: str, second: str, format: str, store: str) -> None:
         console.print(Text(workload, style="bold"))
         console.print(Text(_line("", "faster", "smaller", metric, "decision", metric), style="dim"), soft_wrap=True)
         for pair in pairs:
-            for line in _lines(pair, metric):
+            for line in _lines(pair, comparison.changed, metric):
                 console.print(line, highlight=False, soft_wrap=isinstance(line, Text))
 
 
@@ -167,7 +167,7 @@ def _runs(comparison: RunComparison) -> Iterator[tuple[str, str]]:
     yield "≠", "; ".join(comparison.changed.values()) or "no recorded change that applies to all candidates"
 
 
-def _lines(pair: Pair, metric: str) -> Iterator[Text | Table]:
+def _lines(pair: Pair, common: dict[str, str], metric: str) -> Iterator[Text | Table]:
     """Yield lines for one candidate: the name, the row in each run, and the differences between the rows."""
     rows = [(mark, row) for mark, row in (("A", pair.before), ("B", pair.after)) if row is not None]
     yield Text(f"  {pair.candidate}{'' if len(rows) == 2 else f' (only in {rows[0][0]})'}")
@@ -179,7 +179,7 @@ def _lines(pair: Pair, metric: str) -> Iterator[Text | Table]:
             change = signed(number(row, "quality_difference"))
             speed = faster(row, deciding(rows[-1][1], "speedup"))
             yield Text(_line(mark, speed, ratio(number(row, "size_ratio")), change, became(row), metric))
-    if remarks := list(_remarks(pair)):
+    if remarks := list(_remarks(pair, common)):
         yield marked_lines([("    ≠", Text("; ".join(remarks), style="yellow"))], width=5)
 
 
@@ -188,7 +188,7 @@ def _line(mark: str, faster: str, smaller: str, quality: str, decision: str, met
     return f"    {mark:1}  {faster:<12}  {smaller:>7}  {quality:>{max(9, len(metric))}}  {decision}"
 
 
-def _remarks(pair: Pair) -> Iterator[str]:
+def _remarks(pair: Pair, common: dict[str, str]) -> Iterator[str]:
     if pair.before is not None and pair.after is not None:
         if pair.is_apart and pair.times_as_fast is not None:
             change = 100 * (pair.times_as_fast - 1)
@@ -198,7 +198,7 @@ def _remarks(pair: Pair) -> Iterator[str]:
             yield f"size {100 * (new / old - 1):+.2g}%"
         if (before := became(pair.before)) != (after := became(pair.after)):
             yield f"{before} → {after}: {pair.after['why']}"
-    yield from pair.changed.values()
+    yield from (text for name, text in pair.changed.items() if name not in common)
 
 
 def compare_runs(place: str, first: str, second: str) -> RunComparison:
@@ -215,13 +215,9 @@ def compare_runs(place: str, first: str, second: str) -> RunComparison:
     keys = sorted(dict.fromkeys([*old, *new]), key=lambda key: key[0])
     pairs = [_pair(key, old.get(key), new.get(key)) for key in keys]
     changes = [pair.changed for pair in pairs if pair.before and pair.after]
-    candidates = changes[0].items() if changes else ()
-    common = {name: text for name, text in candidates if all(change.get(name) == text for change in changes)}
-    own = tuple(
-        replace(pair, changed={name: pair.changed[name] for name in pair.changed.keys() - common.keys()})
-        for pair in pairs
-    )
-    return RunComparison(tuple(before), tuple(after), common, own)
+    shared = changes[0] if changes else {}
+    common = {name: text for name, text in shared.items() if all(change.get(name) == text for change in changes)}
+    return RunComparison(tuple(before), tuple(after), common, tuple(pairs))
 
 
 def _runs_named(connection: duckdb.DuckDBPyConnection, name: str) -> list[Row]:

@@ -11,7 +11,7 @@ from rich.text import Text
 from flows.commands import format_option, print_json, print_tracebacks, store_option, workload_option
 from flows.console import new_table
 from flows.request import NightlyRequest
-from flows.settings import Settings, load_settings, source_of
+from flows.settings import Settings, load_settings
 from flows.trial import built, compared, running
 from storage.check import check as check_store
 from storage.errors import NightquantError, StoreError
@@ -32,8 +32,7 @@ _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of workload files, for editors.")
 @click.option("--check", is_flag=True, help="Check the data, model, weights and candidates without training the model.")
 @store_option
-@format_option("table", "json")
-def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, format: str) -> int:
+def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str) -> int:
     """List the workloads with their recipes, or check your own workload files.
 
     With --check, the command tests the data, model, weights and candidates without training or timing the model. The
@@ -54,10 +53,7 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
         return 0
     loaded = NightlyRequest(workloads=workload).load_workloads()
     if check:
-        return _check(loaded, store, format)
-    if format == "json":
-        print_json(loaded)
-        return 0
+        return _check(loaded, store)
     table = new_table("Workloads", "workload", "description", "data", "model", "candidates", "baseline")
     for entry in loaded:
         candidates = "\n".join(entry.candidates())
@@ -67,7 +63,7 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
     return 0
 
 
-def _check(loaded: list[Workload], store: str, format: str) -> int:
+def _check(loaded: list[Workload], store: str) -> int:
     previews = []
     with running(store) as run:
         for workload in loaded:
@@ -83,11 +79,8 @@ def _check(loaded: list[Workload], store: str, format: str) -> int:
                 print_tracebacks(tracebacks)
             print_tracebacks(result.tracebacks)
             previews.append(result)
-    if format == "json":
-        print_json(previews)
-    else:
-        for result in previews:
-            print_preview(result)
+    for result in previews:
+        print_preview(result)
     return 2 if any(result.problems for result in previews) else 0
 
 
@@ -153,7 +146,7 @@ def _candidate(candidate: CandidatePreview) -> str:
 
 @click.command()
 def config() -> None:
-    """Show every setting with its value and its source, but hide secrets.
+    """Show every setting with its value, but hide secrets.
 
     \b
     Example:
@@ -162,9 +155,9 @@ def config() -> None:
     """
     values = load_settings().model_dump(mode="json")
     title = "Settings (flag beats NIGHTQUANT_… variable beats nightquant.toml)"
-    table = new_table(title, "setting", "value", "from", "meaning")
+    table = new_table(title, "setting", "value", "meaning")
     for name, field in Settings.model_fields.items():
-        table.row(name, values[name], source_of(name), field.description or "")
+        table.row(name, values[name], field.description or "")
     Console().print(table)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from flows.commands import format_option, print_json, store_flag, store_option, workload_argument
+from flows.commands import store_flag, store_option, workload_argument
 from flows.commands.status import has_results
 from flows.console import became, faster, marked_lines, metric_of, plain_table, signed
 from storage.bundles import BundleStore
@@ -73,78 +73,70 @@ _PARTS = {
 }
 
 
-@dataclass(frozen=True)
-class Current:
-    """A workload's current bundle, its latest switch, and the outcomes of the gate's rules."""
-
-    version: str
-    candidate: str
-    size_bytes: int | None
-    switch: Switch
-    rules: tuple[Row, ...]
-    recipe: Row
-
-
-@dataclass(frozen=True)
-class Story:
-    """Details of a workload; ``nights`` begins with the latest night, and ``layers`` contains rows of layer studies."""
-
-    workload: str
-    current: Current | None
-    nights: tuple[Row, ...] = ()
-    layers: tuple[Row, ...] = ()
-    coverage: tuple[Row, ...] = ()
-    executed: tuple[Row, ...] = ()
-
-
 @click.command()
 @workload_argument
 @click.option(
     "--nights", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Show the last N nights."
 )
-@format_option("text", "json")
 @store_option
-def command(workload: str, nights: int, format: str, store: str) -> None:
+def command(workload: str, nights: int, store: str) -> None:
     """Show WORKLOAD's current bundle, recent nights, layers and recipe.
 
     \b
     Example:
       nightquant show word-lm --nights 30
     """
-    result = story(store, workload, nights)
-    if format == "json":
-        print_json(result)
-        return
+    rows = story(store, workload, nights)
+    bundles = BundleStore(store)
+    pointer = bundles.pointer(workload)
+    sections: dict[str, Iterator[object]] = {
+        f"Nights (quality: {metric_of(rows['nights'])})": _nights(rows["nights"]),
+        "Layers": _layers(rows, f"nightquant sensitivity --workload {workload}{store_flag(store)}"),
+    }
+    if any(number(row, "int8_time_share") or row["doubts"] or _unknown_reason(row) for row in rows["executed"]):
+        sections["Executed"] = _executed(rows["executed"])
+    bundle: Iterator[object] = iter([Text("  none: no candidate has been promoted yet")])
+    if pointer is not None:
+        folder = bundles.local_folder(workload, pointer.version)
+        check_sums(folder)
+        manifest = read_manifest(folder)
+        bundle, sections["Recipe"] = _bundle(manifest, pointer.history[-1]), _recipe(manifest["recipe"])
     console = Console()
-    for title, lines in _sections(result, store).items():
+    for title, lines in ({f"{workload}: current bundle": bundle} | sections).items():
         console.print()
         console.print(title, style="bold", highlight=False)
         for line in lines:
             console.print(line, highlight=False)
 
 
-def _sections(content: Story, store: str) -> dict[str, Iterator[object]]:
-    sections = {f"{content.workload}: current bundle": _bundle(content.current)}
-    sections[f"Nights (quality: {metric_of(content.nights)})"] = _nights(content.nights)
-    sections["Layers"] = _layers(content, store)
-    if any(number(row, "int8_time_share") or row["doubts"] or _unknown_reason(row) for row in content.executed):
-        sections["Executed"] = _executed(content.executed)
-    if content.current:
-        sections["Recipe"] = _recipe(content.current.recipe)
-    return sections
+def story(place: str, workload: str, nights: int) -> dict[str, list[Row]]:
+    """Return a workload's layers, coverage, executed operators, and last `nights` nights, latest first."""
+    root = StoreRoot.of(place)
+    known = set(BundleStore(root).workloads())
+    rows: dict[str, list[Row]] = {part: [] for part in (*_PARTS, "nights")}
+    if has_results(root):
+        with open_catalog(root) as connection:
+            known |= {str(row["workload"]) for row in rows_of(connection, "select distinct workload from measurements")}
+            rows = {part: rows_of(connection, query, workload=workload) for part, query in _PARTS.items()}
+            rows["nights"] = rows_of(connection, _HISTORY, workload=workload, nights=nights)
+    if workload not in known:
+        raise ConfigurationError(
+            f'The store {root.url} does not contain the workload "{workload}".',
+            hint=f"Workloads in the store: {', '.join(sorted(known)) or 'none; run nightquant nightly first'}.",
+        )
+    return rows
 
 
-def _bundle(current: Current | None) -> Iterator[object]:
-    if current is None:
-        yield Text("  none: no candidate has been promoted yet")
-        return
-    switch = current.switch
+def _bundle(manifest: Mapping[str, Any], switch: Switch) -> Iterator[object]:
+    digest = manifest["sources"]["quantized"]
+    sizes = [row.get("size_bytes") for row in manifest["measurements"] if row.get("artifact_digest") == digest]
     table = plain_table("", "")
-    table.row("  candidate", f"{current.candidate}, {size(current.size_bytes)}")
-    table.row("  version", current.version)
+    candidate = f"{manifest['recipe']['name']}/{manifest['model']['runtime']}"
+    table.row("  candidate", f"{candidate}, {size(next(iter(sizes), None))}")
+    table.row("  version", switch.version)
     table.row("  since", f"{moment(switch.at)}, {switch.action} by {switch.by}")
     table.row("  why", switch.reason)
-    for rule in current.rules:
+    for rule in manifest["gate"]["rules"]:
         table.row("  rule", _rule(rule))
     yield table
 
@@ -176,20 +168,20 @@ def _nights(nights: Sequence[Row]) -> Iterator[object]:
         yield marked_lines([("", f"{newest['night']}: {newest['reason']}")])
 
 
-def _layers(content: Story, store: str) -> Iterator[object]:
-    for row in content.coverage:
+def _layers(rows: Mapping[str, Sequence[Row]], study: str) -> Iterator[object]:
+    for row in rows["coverage"]:
         if row["quantized"]:
             candidate = "/".join(str(row[part]) for part in ("recipe", "runtime") if row[part])
             yield Text(f"  {candidate}: {row['quantized']} of {row['modules']} modules quantized")
-    for recipe, rows in groupby(content.layers, key=lambda row: row["recipe"]):
+    for recipe, layers in groupby(rows["layers"], key=lambda row: row["recipe"]):
         table = plain_table(f"  most sensitive with {recipe}", "type", "SQNR (dB)", right=("SQNR (dB)",))
-        for row in list(rows)[:_SHOWN_LAYERS]:
+        for row in list(layers)[:_SHOWN_LAYERS]:
             sqnr_db = number(row, "sqnr_db")
             noise = MISSING if sqnr_db is None else f"{sqnr_db:.1f}"
             table.row(f"  {row['module']}", row["type"], noise)
         yield table
-    if not content.layers:
-        yield Text(f"  no study yet; run: nightquant sensitivity --workload {content.workload}{store_flag(store)}")
+    if not rows["layers"]:
+        yield Text(f"  no study yet; run: {study}")
 
 
 def _executed(executed: Sequence[Row]) -> Iterator[object]:
@@ -223,42 +215,3 @@ def _recipe(recipe: Row) -> Iterator[object]:
 
 def _candidate(row: Row) -> str:
     return f"{row['recipe']}/{row['runtime']}"
-
-
-def story(place: str, workload: str, nights: int) -> Story:
-    """Return a workload's current bundle, layers, executed operators, and last `nights` nights."""
-    root = StoreRoot.of(place)
-    bundles = BundleStore(root)
-    known = set(bundles.workloads())
-    rows: dict[str, tuple[Row, ...]] = {}
-    if has_results(root):
-        with open_catalog(root) as connection:
-            known |= {str(row["workload"]) for row in rows_of(connection, "select distinct workload from measurements")}
-            rows = {part: tuple(rows_of(connection, query, workload=workload)) for part, query in _PARTS.items()}
-            rows["nights"] = tuple(rows_of(connection, _HISTORY, workload=workload, nights=nights))
-    if workload not in known:
-        raise ConfigurationError(
-            f'The store {root.url} does not contain the workload "{workload}".',
-            hint=f"Workloads in the store: {', '.join(sorted(known)) or 'none; run nightquant nightly first'}.",
-        )
-    return Story(workload, _current(bundles, workload), **rows)
-
-
-def _current(bundles: BundleStore, workload: str) -> Current | None:
-    pointer = bundles.pointer(workload)
-    if pointer is None:
-        return None
-    folder = bundles.local_folder(workload, pointer.version)
-    check_sums(folder)
-    manifest = read_manifest(folder)
-    recipe, runtime = manifest["recipe"], manifest["model"]["runtime"]
-    digest = manifest["sources"]["quantized"]
-    sizes = [row.get("size_bytes") for row in manifest["measurements"] if row.get("artifact_digest") == digest]
-    return Current(
-        version=pointer.version,
-        candidate=f"{recipe['name']}/{runtime}",
-        size_bytes=next(iter(sizes), None),
-        switch=pointer.history[-1],
-        rules=tuple(manifest["gate"]["rules"]),
-        recipe=recipe,
-    )

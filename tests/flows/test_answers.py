@@ -38,19 +38,19 @@ TRIALS = [trial(number) for number in range(1, 5)]
 TIME = Time(numbers=(1, 2, 3, 4))
 
 
+def _stage(outcome: Callable[..., object]) -> SimpleNamespace:
+    return SimpleNamespace(submit=outcome)
+
+
 class Stages:
     """Stages whose futures are their outcomes; ``time`` gives the outcome of timing candidates with these names."""
 
     def __init__(self, time: Callable[[set[str]], Timed | Failure], build: Failure | None = None) -> None:
         self.timed: list[set[str]] = []
-        self.build = self._stage(lambda job, recipe, runtime, *_: self._ref(recipe, runtime, build))
-        self.evaluate = self._stage(lambda job, ref, *_: self._evaluation(ref))
-        self.compare = self._stage(lambda workload, baseline, good, *_, **__: [Comparison(quality_difference=0.0)])
-        self.time_trials = self._stage(lambda job, baseline, subjects, *_: self._time(time, subjects))
-
-    @staticmethod
-    def _stage(outcome: Callable[..., object]) -> SimpleNamespace:
-        return SimpleNamespace(submit=outcome)
+        self.build = _stage(lambda job, recipe, runtime, *_: self._ref(recipe, runtime, build))
+        self.evaluate = _stage(lambda job, ref, *_: self._evaluation(ref))
+        self.compare = _stage(lambda workload, baseline, good, *_, **__: [Comparison(quality_difference=0.0)])
+        self.time_trials = _stage(lambda job, baseline, subjects, *_: self._time(time, subjects))
 
     @staticmethod
     def _ref(recipe: Recipe, runtime: str, failure: Failure | None) -> CandidateRef | Failure:
@@ -82,9 +82,7 @@ def speeds(names: set[str]) -> Timed:
     return Timed(speeds={f"{name}/eager": SPEED for name in names}, refused={})
 
 
-def test_timing_that_fails_is_repeated_for_each_trial_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_timing_that_fails_is_repeated_for_each_trial_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     stages = Stages(lambda names: BROKEN if "r3" in names else speeds(names))
     found = answering(monkeypatch, stages).find(TIME, TRIALS)
     good, broken = Found(speed=SPEED), Found(failed="benchmark: the launch died")

@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from flows.commands import store_option
-from flows.settings import load_settings, source_of
+from flows.settings import load_settings
 from storage.errors import ConfigurationError
 from storage.root import cache_folder
 
@@ -20,10 +20,8 @@ def _empty_folder(tmp_path, monkeypatch):
 def test_flag_beats_variable_beats_file(tmp_path, monkeypatch):
     (tmp_path / "nightquant.toml").write_text('store = "from-file"\n')
     assert load_settings().store == "from-file"
-    assert source_of("store") == "nightquant.toml"
     monkeypatch.setenv("NIGHTQUANT_STORE", "from-environment")
     assert load_settings(store=None).store == "from-environment"
-    assert source_of("store") == "environment, NIGHTQUANT_STORE"
     assert load_settings(store="from-flag").store == "from-flag"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -27,14 +27,13 @@ def filled(two_nights: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def nightquant(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
-    """Run the command line at a width; give its exit code and standard output."""
+    """Run the command line; give its exit code and standard output."""
 
-    def run(*arguments: str | Path, width: int = 80) -> tuple[int, str]:
-        monkeypatch.setenv("COLUMNS", str(width))
+    def run(*arguments: str | Path) -> tuple[int, str]:
+        monkeypatch.setenv("COLUMNS", "80")
         capsys.readouterr()
-        given: Sequence[str] = [str(argument) for argument in arguments]
         with pytest.raises(SystemExit) as ended:
-            main(list(given))
+            main([str(argument) for argument in arguments])
         code = ended.value.code
         assert isinstance(code, int)
         return code, click.unstyle(capsys.readouterr().out)

@@ -41,9 +41,7 @@ def test_both_runs_of_each_candidate_are_shown_and_what_changed_for_all_once(
 ) -> None:
     found = compare_runs(str(store), *RUNS)
     assert found.changed == {"environment": "environment: torch 2.14.0 → 2.15.0"}
-    assert {pair.candidate: pair.changed for pair in found.pairs if pair.changed} == {
-        "dynamic/eager": {"recipe": "recipe"}
-    }
+    assert [pair.candidate for pair in found.pairs if "recipe" in pair.changed] == ["dynamic/eager"]
     code, shown = nightquant("compare", *RUNS, "--store", store)
     assert code == 0
     assert "environment: torch 2.14.0 → 2.15.0" in shown

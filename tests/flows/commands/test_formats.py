@@ -18,16 +18,12 @@ NightQuant = Callable[..., tuple[int, str]]
 # By command: what it is called with, in a store of two nights, and the exit code.
 CALLS: dict[str, tuple[list[str], int]] = {
     "status": ([], 0),
-    "workloads": ([], 0),
-    "show": (["word-lm"], 0),
     "compare": ([RUNS[0], NIGHTS[1].isoformat()], 0),
     "query": (["from leaderboard"], 0),
-    "handoff list": ([], 0),
     "handoff verify": (["{bundle}"], 1),  # its model is a text
 }
 # Those that compute for longer: their own modules hold them to the same.
 ELSEWHERE = {"nightly", "search", "doctor"}
-_WITHOUT_STORE = {"workloads", "handoff verify"}
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -64,7 +60,7 @@ def test_json_is_one_document_on_standard_output(name: str, two_nights: Path, ni
     arguments, expected = CALLS[name]
     bundle = BundleStore(two_nights).local_folder("word-lm", VERSIONS[0])
     given = [*name.split(), *(argument.format(bundle=bundle) for argument in arguments), "--format", "json"]
-    code, shown = nightquant(*given, *([] if name in _WITHOUT_STORE else ["--store", two_nights]))
+    code, shown = nightquant(*given, *([] if name == "handoff verify" else ["--store", two_nights]))
     assert code == expected
     assert json.loads(shown)
 
@@ -76,7 +72,12 @@ def test_json_is_one_document_on_standard_output(name: str, two_nights: Path, ni
         ["compare", "2020-01-01", RUNS[1]],
         ["handoff", "promote", "word-lm", "2026-03-09-00000000000c", "--reason", "x"],
         ["handoff", "promote", "word-lm", VERSIONS[1]],
+        ["handoff", "list", "resnet18"],
+        ["handoff", "show", "word-lm", "2026-03-09-00000000000c"],
+        ["handoff", "rollback", "../word-lm", "--reason", "x"],
         ["status", "--format", "yaml"],
+        ["status", "--max-age", "1 week"],
+        ["status", "--workload", "word-lm"],
     ],
 )
 def test_a_wrong_request_ends_with_2_and_prints_no_document(

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from flows.commands.handoff import command
 from storage.bundles import BundleStore
-from storage.errors import ConfigurationError, ConflictError
+from storage.errors import ConflictError
 from tests.storage.bundle_files import key_file, publish, signer_of, version
 
 
@@ -27,9 +27,9 @@ def invoke(*arguments: str | Path, store: Path | None = None) -> Result:
 
 
 def test_list_shows_every_bundle_and_which_is_current(store: Path):
-    rows = json.loads(invoke("list", "--format", "json", store=store).output)
-    assert [(row["version"], row["state"]) for row in rows] == [(version(1), ""), (version(2), "current")]
-    assert "current" in invoke("list", "word-lm", store=store).output
+    first, second = invoke("list", "word-lm", store=store).output.splitlines()
+    assert first.split()[1:] == [version(1), str(store / "handoff/word-lm" / version(1))]
+    assert second.split()[1:3] == [version(2), "current"]
 
 
 @pytest.mark.slow
@@ -78,20 +78,6 @@ def test_a_switch_to_the_current_bundle_says_what_it_changes(
     assert result.stderr == f"The bundle {current} is already current; {changed}.\n"
     assert result.stdout == f"word-lm: the current version is {current}.\n"
     assert (bundles.pointer("word-lm") == before) is not is_signed
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("list", "resnet18"),
-        ("show", "word-lm", version(9)),
-        ("rollback", "../word-lm", "--reason", "x"),
-    ],
-)
-def test_what_is_not_there_is_a_wrong_request(arguments: tuple[str, ...], store: Path):
-    error = invoke(*arguments, store=store).exception
-    assert isinstance(error, ConfigurationError)
-    assert error.exit_code == 2
 
 
 def test_verify_of_a_damaged_bundle_ends_with_1_and_names_the_file(store: Path):

@@ -97,7 +97,6 @@ def test_a_module_gets_its_axes_its_metric_and_the_recipes_that_it_takes(folder:
     assert document["checkpoint"] == {"kind": "seeded"}
     text = (folder / "tagging-model.toml").read_text(encoding="utf-8")
     assert re.search(r"# 2,\d{3} parameters\. One call takes words int64 \[1, 3\], mask float32 \[1, 3\]", text)
-    assert "# threads = 1" not in text
     recipes = {recipe.name: recipe.runtimes for recipe in read_workload(folder / "tagging-model.toml").recipe}
     assert "torchscript" in recipes["dynamic-int8"]
     # What init tried out is what is checked: once, for it takes as long.
@@ -117,12 +116,8 @@ def test_a_table_gets_its_columns(folder: Path) -> None:
     document = written(
         init("--model", "torch.nn:Linear", *options, "--data", "table.csv", "--target", "weight"), Path("weights.toml")
     )
-    assert document["data"] == {
-        "kind": "csv",
-        "uri": "table.csv",
-        "features": ["width", "height"],
-        "target": "weight",
-    }
+    columns = {"features": ["width", "height"], "target": "weight"}
+    assert document["data"] == {"kind": "csv", "uri": "table.csv", **columns}
     assert document["evaluate"] == {"metric": "mse"}
     strict = {"objective": "fastest", "quality_drop": "relative", "max_quality_drop": 0.01}
     assert document["gate"] == strict
@@ -134,8 +129,6 @@ def test_a_table_gets_its_columns(folder: Path) -> None:
     )
     assert document["evaluate"] == {"metric": "own_metric:worst", "higher_is_better": False}
     assert document["gate"] == strict
-    refused = init("--model", "torch.nn:Linear", "--data", "table.csv", "--target", "wieght")
-    assert 'table.csv does not have a column "wieght" (did you mean "weight"?).' in str(refused.exception)
 
 
 @pytest.mark.slow
@@ -147,12 +140,7 @@ def test_an_old_checkpoint_of_torchvisions_is_loaded(folder: Path) -> None:
         for index in range(20):
             colour = (10 * index, 100 if name == "cats" else 200, 50)
             Image.new("RGB", (40, 40), colour).save(folder / "photos" / name / f"{index}.png")
-    state = {
-        key: tensor.half() if tensor.is_floating_point() else tensor
-        for key, tensor in resnet18(num_classes=3).state_dict().items()
-        if not key.endswith("num_batches_tracked")
-    }
-    torch.save({"state_dict": state}, folder / "old.pth")
+    torch.save({"state_dict": resnet18(num_classes=3).half().state_dict()}, folder / "old.pth")
     done = init("--model", "resnet18", "--checkpoint", "old.pth", "--data", "photos")
     document = written(done, folder / "resnet18.toml")
     assert document["model"] == {"kind": "torchvision", "name": "resnet18"}
@@ -163,8 +151,6 @@ def test_an_old_checkpoint_of_torchvisions_is_loaded(folder: Path) -> None:
     assert "Chose data.image_size = 40: 40 of 40 images are 40 x 40." in done.output
     assert "images float32 [1, 3, 40, 40]" in done.output
     assert 'used the weights under "state_dict"; converted float16 values to float32' in done.output
-    refused = init("--model", "resnet81", "--checkpoint", "old.pth", "--data", "photos")
-    assert 'init does not support the model "resnet81" (did you mean "resnet18"?)' in str(refused.exception)
 
 
 @pytest.mark.slow
@@ -177,18 +163,10 @@ def test_weights_that_int8_spoils_are_named_before_a_night(folder: Path) -> None
     bounds = {"quality_drop": "absolute", "max_quality_drop": 0.5}
     assert document["gate"] == {"objective": "fastest"} | bounds
     assert "\nChose gate.max_quality_drop = 0.5: accuracy is a percentage, and a candidate may lose" in done.output
-    said = r"static-int8/torchscript loses [\d.]+% of accuracy on 256 samples; these layers lose most: third, "
+    said = r"static-int8/torchscript loses [\d.]+% of accuracy on 256 samples\. "
     assert re.search(rf"(?m)^  ! {said}", done.output)
     text = (folder / "net.toml").read_text(encoding="utf-8")
     assert re.search(rf"(?m)^# {said}", text[text.index('name = "static-int8"') : text.index("[benchmark]")])
-    checked = CliRunner().invoke(
-        workloads, ["--check", "-w", "net.toml", "--store", "store", "--format", "json"], standalone_mode=False
-    )
-    assert checked.return_value == 0
-    losses = {each["candidate"]: each["loss"] for each in json.loads(checked.stdout)[0]["candidates"]}
-    assert losses["float/torchscript"] is None
-    assert losses["static-int8/torchscript"]["layers"][0] == "third"
-    assert losses["static-int8/torchscript"]["share"] > 0.3
 
 
 def here(folder: Path, monkeypatch: pytest.MonkeyPatch, before: Before | None = None) -> None:
@@ -260,26 +238,11 @@ def test_an_embedding_gets_its_pairs_and_its_pooling(folder: Path) -> None:
     found = sections(Asked("bert", "texts.csv", folder, target="answer"))
     columns = {"text": "question", "pair": "answer", "split": "split"}
     assert found["data"] == {"kind": "csv", "uri": "texts.csv", **columns}
-    assert found["model"] == {
-        "kind": "directory",
-        "path": "bert",
-        "task": "embedding",
-        "normalize": False,
-        "pooling": "cls",
-    }
+    model = {"kind": "directory", "path": "bert", "task": "embedding", "normalize": False, "pooling": "cls"}
+    assert found["model"] == model
     assert found["evaluate"] == {"metric": "retrieval"}
     with pytest.raises(ConfigurationError, match=r'does not have a column "awnser" \(did you mean "answer"\?\)'):
         sections(Asked("bert", "texts.csv", folder, target="awnser"))
-    write_table(folder, "csv", number=[1, 2])
-    with pytest.raises(ConfigurationError, match="does not have a text column"):
-        sections(Asked("bert", "texts.csv", folder))
-
-
-@pytest.mark.slow
-def test_data_that_init_does_not_know_are_refused_with_what_it_knows(folder: Path) -> None:
-    done = init("--model", "tagging_model:Tagger", "--data", "nothing.txt")
-    assert isinstance(done.exception, ConfigurationError)
-    assert "module:callable, a .csv, .jsonl or .parquet file, or a folder" in str(done.exception)
 
 
 @given(

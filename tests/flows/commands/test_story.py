@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,7 +56,7 @@ def test_a_night_on_which_the_incumbent_was_measured_by_its_own_files_shows_thos
         measurement(run, day, recipe="dynamic", runtime="torchscript", setting="incumbent", speedup=3.0),
     ]
     write(tmp_path, 1, measurements=rows, promotions=[promotion(run, day, recipe="other", decision="pass", **stays)])
-    newest = story(str(tmp_path), "word-lm", 9).nights[0]
+    newest = story(str(tmp_path), "word-lm", 9)["nights"][0]
     assert (newest["recipe"], newest["speedup"], newest["bundle_version"]) == ("dynamic", 3.0, VERSIONS[0])
     assert (newest["incumbent_stays"], newest["reason"]) == (True, "it passes")
 
@@ -69,7 +68,6 @@ def test_the_most_sensitive_layers_of_a_study_are_shown(filled: Path, nightquant
     shown = nightquant("show", "word-lm", "--store", filled)[1]
     assert [name for name in ("m1", "m5", "m6", "unranked") if name in shown] == ["m1", "m5"]
     assert "8 of 8 modules quantized" in shown
-    assert len(json.loads(nightquant("show", "word-lm", "--store", filled, "--format", "json")[1])["layers"]) == 7
 
 
 def test_an_unknown_workload_is_refused_with_those_that_there_are(two_nights: Path, tmp_path: Path) -> None:
@@ -78,4 +76,4 @@ def test_an_unknown_workload_is_refused_with_those_that_there_are(two_nights: Pa
     hand_over(tmp_path, 0)
     with pytest.raises(ConfigurationError, match="Workloads in the store: word-lm"):
         story(str(tmp_path), "resnet18", 9)
-    assert story(str(tmp_path), "word-lm", 9).nights == ()
+    assert story(str(tmp_path), "word-lm", 9)["nights"] == []
