@@ -32,7 +32,7 @@ _MEANINGS = "select column_name, comment from duckdb_columns() where table_name 
 @click.argument("sql", required=False)
 @click.option("--list", "list_", is_flag=True, help="List the tables and views, with an example query for each.")
 @click.option("-o", "--output", type=FILE, help="Write the result to this file.")
-@format_option("table", "csv", "json", "markdown", "parquet")
+@format_option("table", "csv", "json", "parquet")
 @store_option
 def query(sql: str | None, list_: bool, output: Path | None, format: str, store: str) -> None:
     """Run a read-only DuckDB SQL query over the store's tables and views.

@@ -172,7 +172,7 @@ def acknowledge(
     Example:
       nightquant acknowledge --workload word-lm --metric size_bytes --reason "a larger vocabulary"
     """
-    from storage.results.acknowledgements import acknowledge as accept  # imports SciPy
+    from storage.results.regressions import acknowledge as accept  # imports SciPy
 
     accepted = accept(
         StoreRoot.of(store),
