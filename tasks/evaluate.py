@@ -101,11 +101,6 @@ def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: b
     """Return two qualities: one for separate rows, as in deployment, and one for calls with several rows.
 
     If the rows of a call affect each other (`apart`), the first quality is measured with a separate call for each row.
-
-    Raises
-    ------
-    MeasurementError
-        The model computes NaN or infinities, or its outputs do not match the data.
     """
     domain = DOMAINS[job.workload.domain]
     batched = domain.evaluate(job, call, workspace)
@@ -114,14 +109,10 @@ def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: b
 
 def _store_outputs(candidate: CandidateRef, golden: Golden, quality: Quality, workspace: Workspace) -> ArtifactRef:
     """Write golden tensors and per-sample results; the artifact's digest covers the written bytes."""
-    files = {
-        GOLDEN: golden.to_bytes(),
-        SAMPLES: save({name: tensor.contiguous() for name, tensor in quality.paired().items()}),
-    }
-    made_from = {
-        "candidate": candidate.digest,
-        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
-    }
+    samples = save({name: tensor.contiguous() for name, tensor in quality.paired().items()})
+    files = {GOLDEN: golden.to_bytes(), SAMPLES: samples}
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    made_from = {"candidate": candidate.digest, "files": digests}
     digest = artifact_digest(KIND, made_from)
     if workspace.store.find(KIND, digest) is None:
         with workspace.store.create(KIND, digest, made_from) as folder:
@@ -143,18 +134,11 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore, *
 
     With several `comparisons`, the candidates' intervals hold simultaneously (Bonferroni), so the quality of the best
     candidate is not overestimated. Each ``samples.safetensors`` may contain ``quality``, float32 [N], and
-    ``prediction``, int64 [N]. The interval is None if ``quality`` is missing or contains only one value.
-
-    Raises
-    ------
-    MeasurementError
-        The two candidates were evaluated on different samples or with different metrics.
+    ``prediction``, int64 [N]. The interval is None if ``quality`` is missing or contains only one value. Raise
+    `MeasurementError` if the candidates were evaluated on different samples or with different metrics.
     """
-    if (baseline.quality_metric, baseline.samples, baseline.contributions) != (
-        candidate.quality_metric,
-        candidate.samples,
-        candidate.contributions,
-    ):
+    measured = [(each.quality_metric, each.samples, each.contributions) for each in (baseline, candidate)]
+    if measured[0] != measured[1]:
         raise MeasurementError(
             f"{_label(candidate)} cannot be compared with {_label(baseline)}, because their metrics or samples differ.",
             hint="Evaluate both candidates with the same [evaluate] settings on the same data.",
@@ -172,12 +156,8 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore, *
         _, low, high = INTERVALS[baseline.contributions](before["quality"], after["quality"], comparisons=comparisons)
     if "prediction" in before and "prediction" in after:
         agreement = float((before["prediction"] == after["prediction"]).mean())
-    return Comparison(
-        quality_difference=difference,
-        quality_difference_low=low,
-        quality_difference_high=high,
-        agreement=agreement,
-    )
+    ends = {"quality_difference_low": low, "quality_difference_high": high}
+    return Comparison(quality_difference=difference, agreement=agreement, **ends)
 
 
 def compare_all(
@@ -188,8 +168,8 @@ def compare_all(
 ) -> list[Comparison]:
     """Compare each candidate with the baseline, and return the results in the candidates' order; see `compare`."""
     compared = []
-    counts = comparisons or [1] * len(candidates)
-    for number, (candidate, count) in enumerate(zip(candidates, counts, strict=True), start=1):
+    for number, candidate in enumerate(candidates, start=1):
+        count = comparisons[number - 1] if comparisons else 1
         compared.append(compare(baseline, candidate, workspace.store, comparisons=count))
         workspace.progress(number, len(candidates), "candidates")
     return compared

@@ -25,17 +25,8 @@ KIND = "incumbent"
 def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], workspace: Workspace) -> Incumbent | None:
     """Return the workload's current bundle as a candidate, or None if the workload has no current bundle.
 
-    If the bundle's files cannot be used, ``fault`` gives the reason. If this function raises an error, the bundle may
-    still exist and be usable.
-
-    Raises
-    ------
-    StoreError
-        The store cannot be read, or its pointer to the bundle is damaged.
-    UnavailableError
-        This host lacks a package that the bundle's runtime needs.
-    BundleError
-        The operating system cannot read the bundle.
+    If the bundle's files cannot be used, ``fault`` gives the reason. If this function raises an error, for example
+    because this host lacks a package or cannot read the store, the bundle may still exist and be usable.
     """
     bundles = BundleStore(workspace.store.place)
     pointer = bundles.pointer(job.workload.name)
@@ -54,34 +45,27 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
         if not _is_bundle_fault(error):
             raise
         return Incumbent(version=pointer.version, fault=str(error))
-    checkpoint = manifest["sources"]["checkpoint"]
+    before, now = manifest["sources"]["checkpoint"], job.checkpoint.digest
+    changed = f"it was made from checkpoint {before[:12]}, but the workload now has {now[:12]}"
     return Incumbent(
         version=pointer.version,
         candidate=deployed,
         made_as=manifest["sources"]["quantized"],
         same_as=same.name if same else "",
         coverage=_recorded(manifest, "coverage"),
-        outdated=""
-        if checkpoint == job.checkpoint.digest
-        else f"it was made from checkpoint {checkpoint[:12]}, but the workload now has {job.checkpoint.digest[:12]}",
+        outdated="" if before == now else changed,
     )
 
 
 def _is_bundle_fault(error: Exception) -> bool:
     """Return whether an error was caused by the bundle's bytes, not by this host or a failed read."""
-    is_unread = isinstance(error.__cause__, OSError) and not isinstance(
-        error.__cause__, FileNotFoundError | NotADirectoryError
-    )
+    is_missing = isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
+    is_unread = isinstance(error.__cause__, OSError) and not is_missing
     return not is_unread and not isinstance(error, UnavailableError)
 
 
 def _as_candidate(
-    folder: Path,
-    sums: str,
-    digests: Mapping[str, str],
-    manifest: JsonObject,
-    recipe: Recipe,
-    workspace: Workspace,
+    folder: Path, sums: str, digests: Mapping[str, str], manifest: JsonObject, recipe: Recipe, workspace: Workspace
 ) -> CandidateRef:
     runtime, files = manifest["model"]["runtime"], manifest["model"]["files"]
     size = int(_recorded(manifest, "size_bytes") or sum((folder / name).stat().st_size for name in files))
@@ -92,10 +76,7 @@ def _as_candidate(
             for name in files:
                 shutil.copyfile(folder / name, draft / name)
                 if file_digest(draft / name) != digests[name]:
-                    raise BundleError(
-                        f"{folder}: {name} changed while it was being copied.",
-                        hint="Bundles must not change; find the program that modified the file.",
-                    )
+                    raise BundleError(f"{folder}: {name} changed while it was being copied.")
             made = Made(size_bytes=size, recipe=recipe.model_dump(mode="json"))
             (draft / DOCUMENT).write_text(made.model_dump_json(indent=1), encoding="utf-8")
     return CandidateRef(kind=KIND, digest=digest, recipe=recipe.name, runtime=runtime, size_bytes=size)
@@ -112,6 +93,7 @@ def _is_same(candidate: CandidateRef, digests: Mapping[str, str], manifest: Json
 def _recorded(manifest: JsonObject, column: str) -> float | None:
     """Return a number from the manifest's measurements, or None if the manifest lacks this number."""
     primary = manifest["recipe"]["name"], manifest["model"]["runtime"], "primary"
-    rows = (row for row in manifest["measurements"] if (row["recipe"], row["runtime"], row["setting"]) == primary)
-    values = [row.get(column) for row in rows]
-    return next((float(value) for value in values if isinstance(value, int | float)), None)
+    for row in manifest["measurements"]:
+        if (row["recipe"], row["runtime"], row["setting"]) == primary and isinstance(row.get(column), int | float):
+            return float(row[column])
+    return None

@@ -44,11 +44,9 @@ def tensors_of(result: object) -> tuple[Tensor, ...]:
     if len(tensors) == len(items) and items:
         return tensors
     other_types = [type(item).__name__ for item in items if not isinstance(item, Tensor)]
-    description = f"an object of type {type(result).__name__}"
-    if isinstance(result, tuple | list):
-        description += f" with an element of type {other_types[0]}" if other_types else " without elements"
+    within = f" with {', '.join(other_types) or 'nothing'} in it" if isinstance(result, tuple | list) else ""
     raise QuantizationError(
-        f"The model returns {description}, but only a tensor or a tuple of tensors can be saved.",
+        f"The model returns a {type(result).__name__}{within}, but only a tensor or a tuple of tensors can be saved.",
         hint="In the factory, wrap the model so that forward returns the logits, or a tuple that begins with the "
         "logits.",
     )

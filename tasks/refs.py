@@ -29,12 +29,7 @@ class ArtifactRef(Frozen):
 
 
 class DatasetRef(ArtifactRef):
-    """A prepared data set: samples (or tokens) per split, number of classes, vocabulary size, and sample shape.
-
-    ``tokens_per_sample`` is the number of tokens that count as one sample if the splits are streams of tokens.
-    ``judged_on`` replaces the test split while a search selects recipes, and ``at_most`` limits its size (0 means all).
-    ``notes`` describes how the samples were prepared.
-    """
+    """A prepared data set: samples (or tokens) per split, number of classes, vocabulary size, and sample shape."""
 
     splits: dict[str, int]
     classes: int = 0
@@ -43,9 +38,9 @@ class DatasetRef(ArtifactRef):
     calibration_digest: str = ""
     skipped: int = 0
     notes: tuple[str, ...] = ()
-    tokens_per_sample: int = Field(default=1, exclude=True)
-    at_most: int = Field(default=0, exclude=True)
-    judged_on: str = Field(default="test", exclude=True)
+    tokens_per_sample: int = Field(default=1, exclude=True)  # above 1 if the splits are streams of tokens
+    at_most: int = Field(default=0, exclude=True)  # limits the test split; 0 means all samples
+    judged_on: str = Field(default="test", exclude=True)  # replaces the test split while a search selects recipes
 
     def samples(self, split: str) -> int:
         """Return a split's number of samples, or 0 if the split does not exist."""
@@ -88,21 +83,16 @@ class ModuleCoverage(Frozen):
 
 
 class CandidateRef(ArtifactRef):
-    """A candidate: the result of one recipe for one runtime.
-
-    ``size_bytes`` is the serialized size as counted by the runtime. ``shared`` contains the digests of artifacts that
-    several candidates share, keyed by kind. ``source_digest`` is the digest of the code that built the candidate.
-    ``notes`` says where the runtime's tools quantize in another way than the recipe asks.
-    """
+    """A candidate: the result of one recipe for one runtime."""
 
     recipe: str
     runtime: str
-    size_bytes: int
+    size_bytes: int  # as counted by the runtime
     coverage: tuple[ModuleCoverage, ...] = ()
-    notes: tuple[str, ...] = ()
-    shared: dict[str, str] = {}
+    notes: tuple[str, ...] = ()  # where the runtime's tools quantize in another way than the recipe asks
+    shared: dict[str, str] = {}  # digests of artifacts that several candidates share, by kind
     recipe_digest: str = ""
-    source_digest: str = ""
+    source_digest: str = ""  # of the code that built the candidate
 
     @property
     def name(self) -> str:

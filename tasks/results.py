@@ -30,12 +30,7 @@ class Proposal(Frozen):
 
 
 class Evaluation(Frozen):
-    """The quality of one candidate; ``quality`` is the metric value that the gate uses.
-
-    ``quality_batched`` is the quality with several rows per call; it differs only if rows share activation ranges.
-    ``batch_difference`` and ``batch_changed`` come from `tasks.proof.golden.Batching`. ``outputs`` is an artifact with
-    golden tensors and per-sample results. ``constant_quality`` is the quality of the best constant answer, if known.
-    """
+    """The quality of one candidate; ``quality`` is the metric value that the gate uses."""
 
     # Write ``NaN`` and ``Infinity`` to JSON, because ``null`` means that the batch difference was not measured.
     model_config = ConfigDict(ser_json_inf_nan="constants")
@@ -47,13 +42,13 @@ class Evaluation(Frozen):
     higher_is_better: bool
     metrics: dict[str, float]
     mode: str = ""
-    quality_batched: float
+    quality_batched: float  # with several rows per call; it differs only if rows share activation ranges
     samples: int
     contributions: Contributions = "independent"
     batch_difference: float | None = None
     batch_changed: float | None = None
-    constant_quality: float | None = None
-    outputs: ArtifactRef
+    constant_quality: float | None = None  # quality of the best constant answer
+    outputs: ArtifactRef  # golden tensors and per-sample results
 
     @property
     def beats_constant(self) -> bool:
@@ -72,27 +67,18 @@ class Comparison(Frozen):
 
 
 class LayerSensitivity(Frozen):
-    """A quantized layer's signal-to-noise ratio and rank; the layer with rank 1 has the lowest ratio.
-
-    ``kept_float_quality`` is the quality if this layer and all layers with a lower ratio stay in float.
-    """
+    """A quantized layer's signal-to-noise ratio and rank; the layer with rank 1 has the lowest ratio."""
 
     recipe: str
     module: str
     type: str
     sqnr_db: float
     rank: int
-    kept_float_quality: float | None = None
+    kept_float_quality: float | None = None  # if this layer and all layers with a lower ratio stay in float
 
 
 class Timing(Frozen):
-    """One candidate's timing in one setting; ``speedup`` is the baseline's latency divided by the candidate's latency.
-
-    Fields with the suffixes ``_low`` and ``_high`` are the ends of the 95% interval; the gate checks the ``_bound_``
-    fields and ``over_incumbent``. Fields with the prefix ``cold_`` describe calls with cold caches. ``block_launch``,
-    ``block_round`` and ``block_s`` contain the raw samples, in the order of measurement. ``sequence_length``
-    is None if the setting uses the primary sequence length.
-    """
+    """One candidate's timing in one setting, with the columns of ``measurements``."""
 
     recipe: str
     runtime: str
@@ -152,10 +138,7 @@ class Timing(Frozen):
 
 
 class ServedCapacity(Frozen):
-    """The host's capacity when serving one candidate, in requests per second and relative to the baseline's capacity.
-
-    ``capacity_limit`` is ``""`` unless the load generator limited the rate.
-    """
+    """The host's capacity when serving one candidate, with the columns of ``measurements``."""
 
     capacity_scenario: Scenario
     capacity_rps: float
@@ -169,11 +152,7 @@ class ServedCapacity(Frozen):
 
 
 class BenchmarkResult(Frozen):
-    """All timings of one workload, with the A/A check and the host's state.
-
-    ``refused`` maps ``recipe/runtime`` to the reason that the candidate was not timed. ``unknown`` gives the reason for
-    each missing value, keyed by subject and ``measurements`` column.
-    """
+    """All timings of one workload, with the A/A check and the host's state."""
 
     workload: str
     baseline: str
@@ -187,10 +166,10 @@ class BenchmarkResult(Frozen):
     cold_aa_high: float
     fingerprint: str
     timings: tuple[Timing, ...]
-    refused: dict[str, str] = Field(default_factory=dict)
+    refused: dict[str, str] = Field(default_factory=dict)  # why a ``recipe/runtime`` was not timed
     proofs: dict[str, Proof] = Field(default_factory=dict)
     capacities: dict[str, ServedCapacity] = Field(default_factory=dict)
-    unknown: dict[str, dict[str, str]] = Field(default_factory=dict)
+    unknown: dict[str, dict[str, str]] = Field(default_factory=dict)  # reasons, by subject and column
     evidence_before: str
     evidence_after: str
 
@@ -201,15 +180,12 @@ class BenchmarkResult(Frozen):
 
 
 class Failure(Frozen):
-    """The error that stopped a candidate in a stage; ``skipped`` is true if this host cannot run the candidate.
-
-    ``unheard`` is true if Prefect's server did not answer, so that the outcome of the stage is unknown.
-    """
+    """The error that stopped a candidate in a stage."""
 
     stage: str
     error: str
-    skipped: bool = False
-    unheard: bool = False
+    skipped: bool = False  # whether this host cannot run the candidate
+    unheard: bool = False  # whether Prefect's server did not answer, so that the outcome of the stage is unknown
 
 
 class CandidateResult(Frozen):
@@ -227,16 +203,14 @@ class Incumbent(Frozen):
     """The current bundle, with its results from tonight's stages.
 
     ``candidate`` is an artifact with the bundle's own files, or tonight's candidate ``same_as`` with the same files. If
-    the files cannot be used, ``candidate`` is None and ``fault`` is the reason. If a stage fails, ``failure`` describes
-    the error. ``made_as`` is the digest of the packaged candidate. ``outdated`` says that the checkpoint has changed
-    since.
+    the files cannot be used, ``candidate`` is None and ``fault`` is the reason.
     """
 
     version: str
     candidate: CandidateRef | None = None
-    made_as: str = ""
+    made_as: str = ""  # digest of the packaged candidate
     same_as: str = ""
-    outdated: str = ""
+    outdated: str = ""  # says that the checkpoint has changed since
     fault: str = ""
     coverage: float | None = None
     evaluation: Evaluation | None = None
@@ -265,10 +239,7 @@ class WorkloadResult(Frozen):
     def baseline(self) -> CandidateResult | None:
         """Return the baseline's result, or None if the run does not include the baseline's recipe."""
         recipe, runtime = self.workload.baseline()
-        return next(
-            (candidate for candidate in self.candidates if (candidate.recipe, candidate.runtime) == (recipe, runtime)),
-            None,
-        )
+        return next((each for each in self.candidates if (each.recipe, each.runtime) == (recipe, runtime)), None)
 
 
 _NEARLY_NOTHING = 1e-4  # errors up to this fraction of a constant answer's error are nearly 0
@@ -312,10 +283,9 @@ class Reference(Frozen):
     @property
     def is_nearly_perfect(self) -> bool:
         """Whether an error is so close to 0, compared with a constant answer's error, that a fraction says nothing."""
-        constant = self.evaluation.constant_quality
-        if constant is None or self.evaluation.higher_is_better:
-            return False
-        return abs(self.evaluation.quality) <= _NEARLY_NOTHING * abs(constant)
+        found, constant = self.evaluation, self.evaluation.constant_quality
+        is_error = constant is not None and not found.higher_is_better
+        return is_error and abs(found.quality) <= _NEARLY_NOTHING * abs(constant or 0.0)
 
     @property
     def unit(self) -> float:
@@ -325,17 +295,13 @@ class Reference(Frozen):
 
 
 class CandidatePreview(Frozen):
-    """The result of trying out a candidate: coverage and loss, or the ``obstacle`` that prevented the trial.
-
-    If building takes minutes, the trial only exports the model. ``uncompared`` is the reason that the comparison is
-    missing. ``undecided`` says that the test split has too few samples for the gate's bound.
-    """
+    """The result of trying out a candidate: coverage and loss, or the ``obstacle`` that prevented the trial."""
 
     candidate: str
     obstacle: str = ""
-    exported_only: bool = False
-    uncompared: str = ""
-    undecided: str = ""
+    exported_only: bool = False  # because building takes minutes
+    uncompared: str = ""  # why the comparison is missing
+    undecided: str = ""  # says that the test split has too few samples for the gate's bound
     built: CandidateRef | None = None
     coverage: tuple[ModuleCoverage, ...] = ()
     loss: QualityLoss | None = None

@@ -283,7 +283,7 @@ def acknowledge(
     Example:
       nightquant acknowledge --workload word-lm --metric size_bytes --reason "a larger vocabulary"
     """
-    from storage.results.acknowledgements import acknowledge as accept  # imports SciPy
+    from storage.results.regressions import acknowledge as accept  # imports SciPy
 
     filters = {"workloads": workload, "recipes": recipe, "runtimes": runtime, "metrics": metric}
     for finding in accept(StoreRoot.of(store), night, by=by, reason=reason, **filters):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -57,8 +56,6 @@ def _next(current: Row, rows: Collection[Row]) -> Baseline:
     if not faster:
         return Baseline(name, str(current["baseline_reason"] or f"it was the baseline on {night}"))
     best = max(faster, key=lambda row: number(row, "speedup") or 0.0)
-    return Baseline(str(best["candidate"]), _reason(night, number(best, "low") or 0.0, name), replaces=name)
-
-
-def _reason(night: dt.date, low: float, earlier: str) -> str:
-    return f"on {night}, it was at least {low:.3g} times as fast as {earlier}, the baseline until then"
+    least = number(best, "low") or 0.0
+    reason = f"on {night}, it was at least {least:.3g} times as fast as {name}, the baseline until then"
+    return Baseline(str(best["candidate"]), reason, replaces=name)

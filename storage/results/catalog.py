@@ -32,13 +32,12 @@ _BLOCKS = (
     "select run_id, night, workload, recipe, runtime, setting, threads, batch_size, fingerprint, block_launch, "
     "block_round, block_s, sequence_length from current_rows where block_s is not null"
 )
+_SHARE = re.compile(r"{(\w+_SHARE)}")
 _COLUMN = re.compile(r"^column (\w+): (.+)$")
 
 
 def refresh(root: StoreRoot | Path | str) -> str:
-    """Build the catalog, replace the old catalog, and return the new catalog's path or URL.
-
-    Connections that are already open keep the old catalog.
+    """Build the catalog, replace the old one, which open connections keep, and return the new one's path or URL.
 
     On one host, callers wait for each other, so that an old catalog never replaces a newer catalog. On an object store,
     the files are listed again after publishing, and the catalog is rebuilt if another host has added files.
@@ -147,10 +146,8 @@ def view_files() -> dict[str, str]:
     """Return the SQL of the views, keyed by file name; each view comes after the views that it reads."""
     folder = resources.files("storage.results") / "views"
     items = sorted((item for item in folder.iterdir() if item.name.endswith(".sql")), key=lambda item: item.name)
-    files = {item.name: item.read_text(encoding="utf-8") for item in items}
-    for name, share in (("WAITED_SHARE", WAITED_SHARE), ("STOLEN_SHARE", STOLEN_SHARE)):
-        files = {file: sql.replace(f"{{{name}}}", str(share)) for file, sql in files.items()}
-    return files
+    shares = {"WAITED_SHARE": str(WAITED_SHARE), "STOLEN_SHARE": str(STOLEN_SHARE)}
+    return {item.name: _SHARE.sub(lambda match: shares[match[1]], item.read_text(encoding="utf-8")) for item in items}
 
 
 def add_comments(connection: duckdb.DuckDBPyConnection) -> None:
@@ -175,8 +172,7 @@ def quoted(text: str) -> str:
 
 
 def _view(file: str, sql: str) -> Described:
-    # The SQL comments give the view's meaning, an example, notes, and descriptions of the columns that exist only in
-    # the view.
+    # The SQL comments give the view's meaning, an example, and descriptions of the columns that only the view has.
     comments = [line.removeprefix("--").strip() for line in sql.splitlines() if line.startswith("--")]
     meaning, _, rest = "\n".join(comments).partition("\nexample: ")
     example, *lines = rest.splitlines()
@@ -190,11 +186,9 @@ def _columns_of(name: str) -> dict[str, str]:
         return _meanings(table)
     view, sql = next((view, sql) for file, sql in view_files().items() if (view := _view(file, sql)).name == name)
     words = re.findall(r"\w+", sql)
-    sources = sorted(
-        (table for table in TABLES.values() if table.name in words), key=lambda table: words.index(table.name)
-    )
+    named = [TABLES[word] for word in words if word in TABLES]
     meanings: dict[str, str] = {}
-    for table in (*sources, MEASUREMENTS, *TABLES.values()):
+    for table in (*named, MEASUREMENTS, *TABLES.values()):
         meanings = _meanings(table) | meanings
     return meanings | view.columns
 

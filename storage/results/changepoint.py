@@ -48,22 +48,15 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Scan:
-    """Results for all possible starts of a change; each array has one element per start.
+    """Results for all possible starts of a change; each array has one element per start."""
 
-    ``starts`` contains the indices of the first changed nights. ``reference`` is the mean of the values on the
-    reference nights, and ``nights`` is the number of reference nights. ``shift`` is the mean of the values since the
-    start, minus the reference. ``p`` is the shift's one-sided p-value, or 1 if the change is too small, lasted only one
-    night, or has ended. ``evidence`` is the logarithm of the likelihood ratio. ``resolution`` is the smallest shift
-    that five nights would reveal.
-    """
-
-    starts: Indices
-    reference: Floats
-    nights: Indices
-    shift: Floats
-    p: Floats
-    evidence: Floats
-    resolution: float
+    starts: Indices  # indices of the first changed nights
+    reference: Floats  # mean of the values on the reference nights
+    nights: Indices  # numbers of reference nights
+    shift: Floats  # mean of the values since the start, minus the reference
+    p: Floats  # one-sided p-value, or 1 if the change is too small, lasted only one night, or has ended
+    evidence: Floats  # logarithm of the likelihood ratio
+    resolution: float  # smallest shift that five nights would reveal
 
     @property
     def best(self) -> int:
@@ -82,15 +75,10 @@ class Scan:
 
 
 def scan(values: Floats, sds: Floats) -> Scan | None:
-    """Compare the last nights of a series with its first nights; return None if the series is too short.
+    """Compare the last nights of a series (logarithms, oldest first) with its first nights; None if it is too short.
 
-    Parameters
-    ----------
-    values
-        One number per night on a logarithmic scale, oldest first.
-    sds
-        Standard deviation of each value, computed from the value's interval. Deviations below the series' median are
-        raised to the median, because an interval from only a few launches is often narrow by chance.
+    `sds` are the values' standard deviations. Deviations below the series' median are raised to the median, because an
+    interval from only a few launches is often narrow by chance.
     """
     count = len(values)
     if count < LEAST_NIGHTS + 2:

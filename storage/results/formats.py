@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from math import inf
 
 import duckdb
@@ -14,6 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.humanize import cut
+
+_GAP = "  "
+_LENGTHS = (None, 64, 40, 24)  # maximum text lengths in a table, tried in order
 
 
 def formatted(rows: pa.Table, format_: str) -> bytes:
@@ -24,74 +26,68 @@ def formatted(rows: pa.Table, format_: str) -> bytes:
     return FORMATS[format_](rows)
 
 
-@dataclass(frozen=True)
-class Grid:
-    """Rows as text: the column names and the cells of each row; ``numeric`` marks the columns to right-align."""
-
-    names: list[str]
-    cells: list[list[str]]
-    numeric: list[bool]
-
-
-def grid(rows: pa.Table) -> Grid:
-    """Format each cell as one line, and numbers with six significant digits."""
-    names, values = _values(rows)
-    numeric = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in rows.schema.types]
-    return Grid(names, [[_text(value) for value in row] for row in values], numeric)
-
-
-_GAP = "  "
-_LENGTHS = (None, 64, 40, 24)  # maximum text lengths in a table, tried in order
-
-
 def fitted(rows: pa.Table, width: int) -> bytes:
     """Format rows as text of at most `width` characters: as a table if a layout fits, otherwise as records.
 
     Shortened text ends with "…", and the last line says how to see the complete values.
     """
-    text = grid(rows)
-    cuttable = [pa.types.is_string(kind) or pa.types.is_nested(kind) for kind in rows.schema.types]
+    names, cells = _cells(rows)
     for most in _LENGTHS:
-        narrow = replace(text, cells=[_cut_row(row, cuttable, most) for row in text.cells]) if most else text
-        if lines := _aligned(narrow, width):
+        lines = _aligned(rows, names, cells if most is None else _cut_texts(rows, cells, most), width)
+        if lines:
             break
     else:
-        narrow, lines = text, [cut(line, width) for line in _records(text)]
-    is_cut = narrow is not text or any(line.endswith("…") for line in lines)
-    hint = ['Texts that end with "…" are cut. For complete values: --format json'] if is_cut else []
-    return _encoded(cut(line, width) for line in [*lines, _count_line(rows), *hint])
+        most, lines = None, [cut(line, width) for line in _records(names, cells)]
+    hint = ['Texts that end with "…" are cut. For complete values: --format json']
+    is_cut = most is not None or any(line.endswith("…") for line in lines)
+    return _encoded(cut(line, width) for line in [*lines, _count_line(rows), *(hint if is_cut else ())])
 
 
-def _cut_row(row: list[str], cuttable: list[bool], most: int) -> list[str]:
-    return [cut(cell, most) if can_cut else cell for cell, can_cut in zip(row, cuttable, strict=True)]
+def _cells(rows: pa.Table) -> tuple[list[str], list[list[str]]]:
+    """Return the columns' names, and each cell as one line, with numbers of six significant digits."""
+    names, values = _values(rows)
+    return names, [[_text(value) for value in row] for row in values]
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
+
+
+def _cut_texts(rows: pa.Table, cells: list[list[str]], most: int) -> list[list[str]]:
+    cuttable = [pa.types.is_string(kind) or pa.types.is_nested(kind) for kind in rows.schema.types]
+    return [
+        [cut(cell, most) if can_cut else cell for cell, can_cut in zip(row, cuttable, strict=True)] for row in cells
+    ]
 
 
 def _table(rows: pa.Table) -> bytes:
-    return _encoded([*(_aligned(grid(rows)) or ()), _count_line(rows)])
+    return _encoded([*(_aligned(rows, *_cells(rows)) or ()), _count_line(rows)])
 
 
-def _aligned(text: Grid, width: float = inf) -> list[str] | None:
+def _aligned(rows: pa.Table, names: list[str], cells: list[list[str]], width: float = inf) -> list[str] | None:
     """Return the table's lines, or None if a line exceeds `width`.
 
     The rich library is not used, because it is too slow for a million rows.
     """
-    widths = [max(map(len, column)) for column in zip(text.names, *text.cells, strict=True)]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     if sum(widths) + len(_GAP) * (len(widths) - 1) > width:
         return None
+    numeric = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in rows.schema.types]
 
     def aligned(row: list[str]) -> str:
-        cells = zip(row, widths, text.numeric, strict=True)
-        padded = (cell.rjust(wide) if number else cell.ljust(wide) for cell, wide, number in cells)
-        return _GAP.join(padded).rstrip()
+        columns = zip(row, widths, numeric, strict=True)
+        return _GAP.join(cell.rjust(wide) if number else cell.ljust(wide) for cell, wide, number in columns).rstrip()
 
-    return [aligned(text.names), _GAP.join("-" * wide for wide in widths), *map(aligned, text.cells)]
+    return [aligned(names), _GAP.join("-" * wide for wide in widths), *map(aligned, cells)]
 
 
-def _records(text: Grid) -> Iterator[str]:
-    wide = max(map(len, text.names))
-    for number, row in enumerate(text.cells, 1):
-        yield f"--- row {number:,} of {len(text.cells):,} ---"
-        for name, cell in zip(text.names, row, strict=True):
+def _records(names: list[str], cells: list[list[str]]) -> Iterator[str]:
+    wide = max(map(len, names))
+    for number, row in enumerate(cells, 1):
+        yield f"--- row {number:,} of {len(cells):,} ---"
+        for name, cell in zip(names, row, strict=True):
             yield f"{name.ljust(wide)}  {cell}".rstrip()
 
 
@@ -125,12 +121,7 @@ def _parquet(rows: pa.Table) -> bytes:
     return buffer.getvalue()
 
 
-FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
-    "table": _table,
-    "csv": _csv,
-    "json": _json,
-    "parquet": _parquet,
-}
+FORMATS: dict[str, Callable[[pa.Table], bytes]] = {"table": _table, "csv": _csv, "json": _json, "parquet": _parquet}
 
 
 def _values(rows: pa.Table) -> tuple[list[str], list[list[object]]]:
@@ -141,9 +132,3 @@ def _values(rows: pa.Table) -> tuple[list[str], list[list[object]]]:
         names, written = relation.columns, relation.project("to_json(columns(*))").fetchall()
     read = json.JSONDecoder(parse_constant=lambda name: None).decode
     return names, [[None if cell is None else read(cell) for cell in row] for row in written]
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())

@@ -77,18 +77,14 @@ class Tonight:
 
 @dataclass(frozen=True)
 class Series:
-    """A metric's values since the first reference night, one per night: sizes, qualities, or logarithms of speed-ups.
-
-    ``sds`` contains the standard deviations of the logarithms. ``low`` and ``high`` are the ends of a quality
-    difference's last interval, and ``scale`` is the magnitude of the quality with which it is compared.
-    """
+    """A metric's values since the first reference night: sizes, qualities, or logarithms of speed-ups."""
 
     nights: list[dt.date]
     values: Floats
-    sds: Floats | None = None
-    low: float | None = None
+    sds: Floats | None = None  # standard deviations of the logarithms
+    low: float | None = None  # ends of a quality difference's last interval
     high: float | None = None
-    scale: float | None = None
+    scale: float | None = None  # magnitude of the quality with which the difference is compared
 
 
 class History:

@@ -55,8 +55,7 @@ def open_fresh(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnecti
 
 @contextmanager
 def _opened(root: StoreRoot, catalog: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    # Attach the file to an in-memory database. If the file were opened directly, all connections of this process would
-    # share one database and its locked settings.
+    # Connections that open the same file would share one database and its locked settings, so attach the file.
     with duckdb.connect() as connection:
         try:
             if not _attach(connection, catalog):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -15,10 +16,13 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
+from storage.errors import ConfigurationError
 from storage.results import FindingKind, FindingMetric, Row
+from storage.results.catalog import refresh
 from storage.results.changepoint import scan
 from storage.results.history import History, Key, Series, Tonight, attribute
 from storage.results.query import open_catalog
+from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
 
 KNOWN_NIGHTS = 10  # a candidate that was absent for this many nights counts as new
@@ -29,10 +33,7 @@ _WORSE: dict[FindingMetric, FindingKind] = {"speedup": "slower", "size_bytes": "
 
 @dataclass(frozen=True)
 class Regression:
-    """A finding about a candidate on a night.
-
-    The fields are columns of ``findings``. For a candidate that appeared or vanished, all numbers are missing.
-    """
+    """A finding about a candidate, with the columns of ``findings``; if it appeared or vanished, without numbers."""
 
     workload: str
     recipe: str
@@ -84,13 +85,10 @@ class NightComparison:
     def of(self, workloads: Collection[str]) -> NightComparison:
         """Return the part of the comparison that concerns `workloads`."""
 
-        def among(names: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(name for name in names if name.partition(" ")[0] in workloads)
-
         return NightComparison(
             tuple(finding for finding in self.findings if finding.workload in workloads),
-            among(self.compared),
-            among(self.incomparable),
+            tuple(name for name in self.compared if name.partition(" ")[0] in workloads),
+            tuple(name for name in self.incomparable if name.partition(" ")[0] in workloads),
             {name: night for name, night in self.nights.items() if name in workloads},
         )
 
@@ -108,6 +106,11 @@ class _Change:
     shift: float
     starts: dict[dt.date, float]
     certainty: float
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Sort key of a candidate's changes: regressions come first, then the most certain changes."""
+        return self.finding.is_bad, self.certainty
 
 
 def compare_night(
@@ -131,7 +134,7 @@ def compare_night(
                 name = f"{row.key.workload} {row.key.recipe}/{row.key.runtime} {metric}"
                 compared[name] = compared.get(name, False) or is_compared
                 known = changes.get((row.key, metric))
-                if change is not None and (known is None or _rank(change) > _rank(known)):
+                if change is not None and (known is None or change.rank > known.rank):
                     changes[row.key, metric] = change
         inputs = history.inputs({change.row.candidate for change in changes.values()}) if changes else []
         findings = [_with_cause(change, inputs) for change in changes.values()] + list(_presence(history))
@@ -207,11 +210,6 @@ def _number(row: Tonight, series: Series | None, metric: FindingMetric) -> tuple
     return True, _Change(finding, row, shift, {nights[first]: 0.0}, abs(shift))
 
 
-def _rank(change: _Change) -> tuple[bool, float]:
-    """Return a key that ranks a candidate's changes: regressions come first, then the most certain changes."""
-    return change.finding.is_bad, change.certainty
-
-
 def _with_cause(change: _Change, inputs: Sequence[Row]) -> Regression:
     tonight, finding = change.row, change.finding
     candidate = [row for row in inputs if row["is_candidate"] and row["candidate"] == tonight.candidate]
@@ -236,3 +234,52 @@ def _presence(history: History) -> Iterator[Regression]:
             yield Regression(*key, "appeared", "candidate")
         for key in sorted(key for key, age in ages.items() if key not in tonight and age <= reach):
             yield Regression(*key, "vanished", "candidate")
+
+
+def acknowledge(
+    root: StoreRoot,
+    night: dt.date | None,
+    *,
+    workloads: Sequence[str],
+    recipes: Sequence[str] = (),
+    runtimes: Sequence[str] = (),
+    metrics: Sequence[str] = (),
+    by: str,
+    reason: str,
+) -> list[Regression]:
+    """Accept a night's findings that match the filters, so that later nights are compared with the accepted numbers.
+
+    Candidates that appeared or vanished are reported only once and do not need to be accepted. Raise
+    `ConfigurationError` if no finding matches, or if the reason is empty.
+    """
+    if not reason.strip():
+        raise ConfigurationError(
+            "The reason for the acknowledgement is empty.", hint='Give a reason with --reason "…".'
+        )
+    compared = compare_night(root, night)
+    open_findings = [finding for finding in compared.findings if finding.metric != "candidate"]
+    accepted = [
+        finding
+        for finding in open_findings
+        if finding.workload in workloads
+        and (not recipes or finding.recipe in recipes)
+        and (not runtimes or finding.runtime in runtimes)
+        and (not metrics or finding.metric in metrics)
+    ]
+    if not accepted:
+        known = "; ".join(finding.describe() for finding in open_findings)
+        raise ConfigurationError(
+            f"There is nothing to acknowledge for {', '.join(workloads)}.",
+            hint=f"Choose one of the night's findings: {known}." if known else "The night has no findings.",
+        )
+    now = dt.datetime.now(dt.UTC)
+    run_id = f"acknowledged-{now:%Y%m%d}-{uuid.uuid4().hex[:12]}"
+    rows: list[Row] = [
+        {name: getattr(finding, name) for name in ("workload", "recipe", "runtime", "metric")}
+        | {"night": compared.nights[finding.workload], "run_id": run_id}
+        | {"reason": reason, "acknowledged_by": by, "acknowledged_at": now}
+        for finding in accepted
+    ]
+    ResultsStore(root).append("acknowledgements", rows, run_id, now)
+    refresh(root)
+    return accepted

@@ -23,13 +23,7 @@ __all__ = ["Workload", "find_workloads", "read_workload", "validated"]
 
 
 def read_workload(path: Path) -> Workload:
-    """Read and validate one workload file; see `validated`.
-
-    Raises
-    ------
-    ConfigurationError
-        The file cannot be read, is not valid TOML, or contains an invalid key, type, recipe or reference.
-    """
+    """Read and validate one workload file; raise `ConfigurationError` if it cannot be read or is not valid."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -40,14 +34,10 @@ def read_workload(path: Path) -> Workload:
 
 
 def validated(path: Path, document: JsonObject) -> Workload:
-    """Validate the content of a workload file; the file at `path` does not have to exist.
+    """Validate the content of a workload file; raise `ConfigurationError` if it is not valid.
 
-    Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` are resolved against the file's folder.
-
-    Raises
-    ------
-    ConfigurationError
-        A key, type, recipe or reference is invalid.
+    The file at `path` does not have to exist. Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` are
+    resolved against the file's folder.
     """
     document, folder = deepcopy(dict(document)), path.resolve().parent
     for section, key in (("data", "uri"), ("data", "root"), ("checkpoint", "uri")):
@@ -61,13 +51,7 @@ def validated(path: Path, document: JsonObject) -> Workload:
 
 
 def find_workloads(names: Iterable[str], built_in: Path) -> list[Workload]:
-    """Return the workloads that `names` lists by name or TOML path, or all built-in workloads if `names` is empty.
-
-    Raises
-    ------
-    ConfigurationError
-        A name is unknown, a file is invalid, or two workloads share a name.
-    """
+    """Return the workloads that `names` lists by name or TOML path, or all built-in workloads if `names` is empty."""
     paths = {path.stem: path for path in sorted(built_in.glob("*.toml"))}
     workloads = []
     for name in list(names) or paths:
@@ -101,14 +85,11 @@ def _explained(path: Path, error: ValidationError) -> str:
 
 def _proposal(kind: str, place: Sequence[str | int], value: object, context: JsonObject) -> str:
     """Suggest a valid key, kind or word that is similar to the invalid input; return ``""`` if none is similar."""
-    match kind:
-        case "extra_forbidden":
-            return did_you_mean(str(place[-1]), _keys_beside(place) if place[1:] else Workload.model_fields)
-        case "literal_error":
-            return did_you_mean(str(value), _QUOTED.findall(context["expected"]))
-        case "union_tag_invalid":
-            return did_you_mean(context["tag"], _QUOTED.findall(context["expected_tags"]))
-    return ""
+    if kind == "extra_forbidden":
+        return did_you_mean(str(place[-1]), _keys_beside(place) if place[1:] else Workload.model_fields)
+    if kind == "literal_error":
+        return did_you_mean(str(value), _QUOTED.findall(context["expected"]))
+    return did_you_mean(context["tag"], _QUOTED.findall(context["expected_tags"])) if "tag" in context else ""
 
 
 _DEFINITIONS = "#/$defs/"

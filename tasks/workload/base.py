@@ -23,19 +23,13 @@ Reference = Annotated[str, StringConstraints(pattern=REFERENCE)]
 
 
 class Section(BaseModel):
-    """A section of a workload file; sections are immutable and reject unknown keys.
-
-    The string after a key is the key's description.
-    """
+    """A section of a workload file; the string after a key is the key's description."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class FromFile(Section):
-    """A section that stores the folder of its workload file, where nightquant first looks for the user's code.
-
-    The folder is not part of the section's content or digest, so moving the file does not change the workload.
-    """
+    """A section that knows its workload file's folder, which is not part of the section's content or digest."""
 
     _folder: str = PrivateAttr(default="")
 

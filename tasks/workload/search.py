@@ -56,13 +56,7 @@ class Search(Section):
     """Whether to try recipes that keep some layers in float."""
 
     def goal(self, gate: Gate) -> Goal:
-        """Return the search's objective and bounds, with the gate's values for missing keys.
-
-        Raises
-        ------
-        ValueError
-            Neither the search nor the gate bounds the quality loss.
-        """
+        """Return the search's objective and bounds, with the gate's values for missing keys."""
         bound = gate.max_quality_drop if self.max_quality_drop is None else self.max_quality_drop
         if bound is None:
             raise ValueError("[search] needs a limit for the quality loss; set max_quality_drop in [search] or [gate]")

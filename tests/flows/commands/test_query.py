@@ -48,7 +48,7 @@ def test_csv_and_json(store: Path) -> None:
 def test_every_example_of_the_list_runs(store: Path) -> None:
     listing = ask(store, "--list").output
     examples = [line.strip() for line in listing.splitlines() if line.startswith("    ")]
-    assert len(examples) == 22
+    assert len(examples) == 20
     for view in ("latest", "leaderboard", "trend", "pareto", "regressions", "failures", "samples"):
         assert f"{view} (view)" in listing
     for example in examples:

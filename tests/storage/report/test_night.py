@@ -20,10 +20,9 @@ from storage.report.night import (
     shown_of,
 )
 from storage.results import Row
-from storage.results.acknowledgements import acknowledge
 from storage.results.catalog import refresh
 from storage.results.query import open_catalog
-from storage.results.regressions import Regression
+from storage.results.regressions import Regression, acknowledge
 from storage.root import StoreRoot
 from tests.storage.report.nights import FIRST, LAST, REWRITTEN, SLOWER, UPGRADED, evidence
 from tests.storage.results.rows import measurement, write_night

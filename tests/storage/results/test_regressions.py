@@ -9,9 +9,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from storage.results.acknowledgements import acknowledge
 from storage.results.catalog import refresh
-from storage.results.regressions import Regression, compare_night
+from storage.results.regressions import Regression, acknowledge, compare_night
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
 from tests.storage.results.rows import at, baseline, measurement, promotion, write_night
