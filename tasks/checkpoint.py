@@ -94,7 +94,8 @@ def find_or_make(
     expected = build_blank(lambda: build(workload.model, dataset)).state_dict()
     # The layout can change without the code that builds the model.
     layout = {key: [*tensor.shape, str(tensor.dtype)] for key, tensor in expected.items()}
-    digest = artifact_digest(KIND, {**made_from, "layout": digest_of(layout)})
+    made_from = {**made_from, "layout": digest_of(layout)}
+    digest = artifact_digest(KIND, made_from)
     if store.find(KIND, digest) is None:
         try:
             tensors, notes = load_into(make(), lambda: build(workload.model, dataset))

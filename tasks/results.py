@@ -85,7 +85,6 @@ class Timing(Frozen):
     setting: Setting
     threads: int
     batch_size: int
-    sequence_length: int | None = None
     latency_s: float
     latency_q25_s: float
     latency_q75_s: float
@@ -133,7 +132,6 @@ class Timing(Frozen):
     block_launch: tuple[int, ...] = ()
     block_round: tuple[int, ...] = ()
     block_s: tuple[float, ...] = ()
-    cold_launch: tuple[int, ...] = ()
     cold_s: tuple[float, ...] = ()
 
 

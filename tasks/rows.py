@@ -41,12 +41,7 @@ def measurement_rows(
         if deployed and isinstance(result.incumbent, Incumbent):
             common |= {"artifact_digest": result.incumbent.made_as, "coverage": result.incumbent.coverage}
         timed = [
-            common
-            | shared
-            | _recorded(timing)
-            # The A/A check measured the primary setting, and does not apply to other batch sizes or thread counts.
-            | (dict.fromkeys(("verdict", *_AA)) if timing.setting == "throughput" else {})
-            | _proof_columns(benchmark, timing, candidate)
+            common | shared | _recorded(timing) | _proof_columns(benchmark, timing, candidate)
             for timing in (benchmark.timings if benchmark and candidate.failure is None else ())
             if (timing.recipe, timing.runtime) == (candidate.recipe, candidate.runtime)
             and (timing.setting == "incumbent") == deployed
@@ -66,8 +61,7 @@ def _incumbents(result: WorkloadResult) -> list[CandidateResult]:
 
 
 def _proof_columns(benchmark: BenchmarkResult | None, timing: Timing, candidate: CandidateResult) -> dict[str, Cell]:
-    # Proofs and capacities apply only to the primary setting.
-    if benchmark is None or timing.setting == "throughput":
+    if benchmark is None:
         return {}
     name = f"{timing.recipe}/{timing.runtime}{INCUMBENT_SUFFIX if timing.setting == 'incumbent' else ''}"
     columns: dict[str, Cell] = {UNKNOWN: benchmark.unknown[name]} if name in benchmark.unknown else {}

@@ -30,7 +30,7 @@ _STORAGE_VERSION = "v1.5.0"
 _RAW = ("block_launch", "block_round", "block_s")
 _BLOCKS = (
     "select run_id, night, workload, recipe, runtime, setting, threads, batch_size, fingerprint, block_launch, "
-    "block_round, block_s, sequence_length from current_rows where block_s is not null"
+    "block_round, block_s from current_rows where block_s is not null"
 )
 _SHARE = re.compile(r"{(\w+_SHARE)}")
 _COLUMN = re.compile(r"^column (\w+): (.+)$")

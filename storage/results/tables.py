@@ -131,11 +131,11 @@ _CAPACITY = (
 MEASUREMENTS = Table(
     name="measurements",
     meaning="One row per run, workload, recipe, runtime and setting, with all measurements.",
-    key=("run_id", "workload", "recipe", "runtime", "setting", "threads", "batch_size", "sequence_length"),
+    key=("run_id", "workload", "recipe", "runtime", "setting", "threads", "batch_size"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
         *_CANDIDATE,
-        _choice("setting", results.Setting, "primary or further setting, copy of the baseline, or current bundle"),
+        _choice("setting", results.Setting, "primary, a copy of the baseline, or the current bundle"),
         _required("threads", INT, "number of intra-op threads", "threads"),
         _required("batch_size", INT, "number of samples in a call", "samples"),
         _choice("status", results.Status, "whether the candidate succeeded, failed, or was skipped"),
@@ -213,7 +213,6 @@ MEASUREMENTS = Table(
         Column("doubts", TEXT, "warnings about how the candidate computes, as a JSON list of sentences"),
         Column("batch_difference", REAL, "largest change by batching, as a fraction of the output's range", "ranges"),
         Column("batch_changed", REAL, "fraction of samples whose top-1 prediction changes in one batch", "share"),
-        Column("sequence_length", INT, "number of steps in each sequence; NULL for the primary length", "steps"),
         *_CAPACITY,
         _UNKNOWN,
         Column("constant_quality", REAL, "quality of the best constant answer, if known", "quality_metric"),

@@ -30,13 +30,7 @@ from tasks.results import Timing
 _MARKED: dict[str, Setting] = {COPY_SUFFIX[1:]: "a/a", INCUMBENT_SUFFIX[1:]: "incumbent"}
 
 
-def timings_of(
-    measured: Measured,
-    batch_size: int,
-    setting: Setting,
-    memory: dict[str, Memory],
-    sequence_length: int | None = None,
-) -> Iterator[Timing]:
+def timings_of(measured: Measured, batch_size: int, memory: dict[str, Memory]) -> Iterator[Timing]:
     """Yield one row per subject; the row for the baseline's copy has the setting ``a/a``."""
     warm, cold = measured.with_caches("warm"), measured.with_caches("cold")
     for name in measured.names():
@@ -47,14 +41,13 @@ def timings_of(
         recipe, _, runtime = plain.partition("/")
         launches, rounds = blocks.shape
         numbers = range(1, launches + 1)
-        is_decided = setting == "primary" and name != measured.baseline
+        is_decided = name != measured.baseline
         yield Timing(
             recipe=recipe,
             runtime=runtime,
-            setting=_MARKED.get(mark, setting),
+            setting=_MARKED.get(mark, "primary"),
             threads=measured.threads,
             batch_size=batch_size,
-            sequence_length=sequence_length,
             latency_s=float(median),
             latency_q25_s=float(lower),
             latency_q75_s=float(upper),
@@ -74,7 +67,7 @@ def timings_of(
             **(memory[name].model_dump() if name in memory else {}),
             **_ratios(warm, name, "", is_decided=is_decided),
             **_ratios(cold, name, "cold_", is_decided=is_decided),
-            **(_gains(measured.with_caches(measured.contest.caches), name) if setting == "primary" else {}),
+            **_gains(measured.with_caches(measured.contest.caches), name),
         )
 
 

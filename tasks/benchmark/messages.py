@@ -32,16 +32,14 @@ class Profile(Frozen):
     single_s: float = 0.3
     cold_rounds: int = 40
     cold_share: float = 1 / 4
-    further_launches: int = 5
 
 
 PROFILES = {
     "quick": Profile(
-        name="quick", launches=3, rounds=4, budget_s=60, warm_up_s=0.3, rewarm_s=0.1, single_s=0.1, cold_share=1 / 3,
-        further_launches=2,
+        name="quick", launches=3, rounds=4, budget_s=60, warm_up_s=0.3, rewarm_s=0.1, single_s=0.1, cold_share=1 / 3
     ),
     "standard": Profile(name="standard", launches=5, rounds=8, budget_s=300),
-    "full": Profile(name="full", launches=10, rounds=10, budget_s=900, further_launches=10),
+    "full": Profile(name="full", launches=10, rounds=10, budget_s=900),
 }  # fmt: skip
 
 

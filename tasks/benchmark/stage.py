@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from itertools import product
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal
 
-from storage.artifacts import ArtifactStore
-from storage.errors import InputError, MeasurementError, StoreError
+from storage.errors import StoreError
 from storage.humanize import plural
 from storage.locks import host_lock
 from tasks.benchmark.capacity import eligible_subjects, measure_capacity
 from tasks.benchmark.child import Limit
 from tasks.benchmark.diagnostics import diagnose, timings_of
 from tasks.benchmark.messages import INCUMBENT_SUFFIX, Profile, Subject
-from tasks.benchmark.protocol import LOCK, Contest, Measured, Session
+from tasks.benchmark.protocol import LOCK, Contest, Session
 from tasks.benchmark.statistics import verdict_of
-from tasks.extensions import DOMAINS, RUNTIMES
+from tasks.extensions import RUNTIMES
 from tasks.facts import Fact, host_conditions
 from tasks.job import Job, Workspace
 from tasks.machine import fingerprint, observe
@@ -29,8 +24,8 @@ from tasks.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.results import BenchmarkResult
 from tasks.runtimes.base import CandidateFiles
 from tasks.sources import code_digest
-from tasks.tensor_files import GOLDEN, Golden
-from tasks.workload.workload import Benchmark, SequenceBenchmark, Workload
+from tasks.tensor_files import GOLDEN
+from tasks.workload.workload import Workload
 
 
 class BenchmarkCandidate(Frozen):
@@ -65,17 +60,6 @@ class BenchmarkCandidate(Frozen):
         )
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A batch size, and a sequence length (None means the workload's sequence length)."""
-
-    batch_size: int
-    sequence_length: int | None = None
-
-    def __str__(self) -> str:
-        return f"batch {self.batch_size}" + (f", {self.sequence_length} steps" if self.sequence_length else "")
-
-
 @contextmanager
 def alone_on_host(
     workload: Workload, baseline: str, profile: Profile, workspace: Workspace, limit_s: float | None = None
@@ -101,8 +85,8 @@ def benchmark(
 ) -> BenchmarkResult:
     """Time all candidates of a workload against its baseline, while no other benchmark runs on the host.
 
-    `limit_s` limits the duration in seconds, excluding the wait for other benchmarks. In the result, ``refused``
-    reports failures in further settings, and ``unknown`` reports failures of memory measurements or proofs.
+    `limit_s` limits the duration in seconds, excluding the wait for other benchmarks. In the result, ``unknown``
+    reports failures of memory measurements or proofs.
     """
     workload, settings = job.workload, job.workload.benchmark
     subjects = [candidate.subject(workspace) for candidate in candidates]
@@ -111,11 +95,9 @@ def benchmark(
         before = observe(settings.threads)
         measured = session.measure(subjects, contest)
         timed = [subject for subject in subjects if subject.name in measured.names()]
-        tonight = [subject for subject in timed if not subject.name.endswith(INCUMBENT_SUFFIX)]
         facts = proof_facts(workload, candidates, measured.names())
         known = {name: proof for name, fact in facts.items() if (proof := fact.find(workspace.store))}
         diagnosis = diagnose(session, timed, measured.launches[0].modules, known)
-        further, refused = _measure_further(session, tonight, job, workspace.store)
         after = observe(settings.threads)
         # Measure capacity last, so that its load does not affect the recorded state of the host.
         if settings.capacity is not None:
@@ -128,9 +110,6 @@ def benchmark(
             with suppress(StoreError):  # the next run can repeat the proof, but cannot recover lost timings
                 facts[name].keep(diagnosis.proofs[name], workspace.store)
     aa, cold_aa = measured.aa_ratio(), measured.with_caches("cold").aa_ratio()
-    timings = list(timings_of(measured, settings.batch_size, "primary", diagnosis.memory))
-    for setting, timed_further in further.items():
-        timings += timings_of(timed_further, setting.batch_size, "throughput", {}, setting.sequence_length)
     return BenchmarkResult(
         workload=workload.name,
         baseline=workload.baseline_name,
@@ -143,8 +122,8 @@ def benchmark(
         cold_aa_low=cold_aa.low,
         cold_aa_high=cold_aa.high,
         fingerprint=fingerprint(),
-        timings=tuple(timings),
-        refused=measured.refused | refused,
+        timings=tuple(timings_of(measured, settings.batch_size, diagnosis.memory)),
+        refused=measured.refused,
         proofs=diagnosis.proofs,
         capacities=served,
         unknown={
@@ -187,30 +166,6 @@ def fastest_float(
     return best, reason + (f", {1 / nearest:.3g} times as fast as the next" if nearest else "")
 
 
-def further_settings(benchmark: Benchmark) -> list[Setting]:
-    """Return every combination of batch size and sequence length, except the primary setting."""
-    batch_sizes = benchmark.batch_sizes or (benchmark.batch_size,)
-    requested = benchmark.sequence_lengths if isinstance(benchmark, SequenceBenchmark) else ()
-    lengths = [length if length != benchmark.sequence_length else None for length in requested] or [None]
-    settings = [Setting(*sizes) for sizes in product(batch_sizes, lengths)]
-    return [setting for setting in dict.fromkeys(settings) if setting != Setting(benchmark.batch_size)]
-
-
-@contextmanager
-def subjects_at(
-    setting: Setting, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
-) -> Iterator[list[Subject]]:
-    """Yield the subjects with inputs of the setting's batch size and sequence length."""
-    benchmark = job.workload.benchmark
-    sizes = {"batch_size": setting.batch_size, "sequence_length": setting.sequence_length or benchmark.sequence_length}
-    workload = job.workload.model_copy(update={"benchmark": benchmark.model_copy(update=sizes)})
-    inputs = DOMAINS[workload.domain].example_inputs(workload, job.dataset, store, setting.batch_size)
-    with TemporaryDirectory(prefix="nightquant-") as folder:
-        path = Path(folder) / GOLDEN
-        path.write_bytes(Golden(inputs).to_bytes())
-        yield [subject.model_copy(update={"golden": str(path)}) for subject in subjects]
-
-
 def proof_facts(
     workload: Workload, candidates: Sequence[BenchmarkCandidate], timed: Collection[str]
 ) -> dict[str, Fact[Proof]]:
@@ -227,21 +182,3 @@ def proof_facts(
             }
             facts[each.name] = Fact("proof", Proof, each.candidate, conditions)
     return facts
-
-
-def _measure_further(
-    session: Session, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
-) -> tuple[dict[Setting, Measured], dict[str, str]]:
-    results: dict[Setting, Measured] = {}
-    refused: dict[str, str] = {}
-    profile = session.profile.model_copy(update={"launches": session.profile.further_launches})
-    for setting in further_settings(job.workload.benchmark):
-        try:
-            with subjects_at(setting, subjects, job, store) as resized:
-                measured = replace(session, profile=profile).measure(resized, with_copy=False)
-        except (MeasurementError, InputError) as error:
-            refused[f"every candidate ({setting})"] = str(error)
-        else:
-            results[setting] = measured
-            refused |= {f"{name} ({setting})": reason for name, reason in measured.refused.items()}
-    return results, refused

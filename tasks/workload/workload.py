@@ -65,8 +65,6 @@ class Benchmark(Section):
     """Number of rows per timed call."""
     sequence_length: PositiveInt = 25
     """Number of steps per timed call, for models whose inputs have steps."""
-    batch_sizes: tuple[PositiveInt, ...] = ()
-    """Additional batch sizes to time; the gate ignores these timings."""
     caches: Caches = "warm"
     """Timed calls that the gate uses.
 
@@ -74,13 +72,6 @@ class Benchmark(Section):
     """
     capacity: Capacity | None = None
     """Settings for the capacity measurement."""
-
-
-class SequenceBenchmark(Benchmark):
-    """Settings for the timed calls, for domains whose inputs have steps."""
-
-    sequence_lengths: tuple[PositiveInt, ...] = ()
-    """Additional sequence lengths to time; the gate ignores these timings."""
 
 
 _LACKS: Mapping[Need, str] = {

@@ -255,7 +255,6 @@ def test_fastest_and_smallest_choose_differently_and_only_among_those_that_pass(
 def test_other_settings_and_workloads_and_the_verdict_on_noise_do_not_count():
     rows = [
         row(verdict="inconclusive"),
-        row(setting="throughput", speedup_bound_low=0.05, speedup_bound_high=0.1),
         row(setting="a/a", speedup_bound_low=0.05, speedup_bound_high=0.1),
         row(workload="another", speedup_bound_low=0.05, speedup_bound_high=0.1),
         row(workload="other", speedup_bound_low=0.05, speedup_bound_high=0.1),

@@ -164,16 +164,6 @@ def test_a_failed_candidate_is_one_row_with_its_stage_and_error():
     assert "speedup" not in rows[1]
 
 
-def test_every_setting_is_a_row_of_its_own_and_the_verdict_belongs_to_the_primary_one():
-    benchmark = _benchmark(_timing(), _timing(setting="throughput", batch_size=8), verdict="inconclusive")
-    rows = measurement_rows(RUN, _result(_candidate(), benchmark=benchmark), NOW)
-    assert validated(MEASUREMENTS, rows, RUN.run_id)[0].num_rows == 2
-    assert [(row["setting"], row["verdict"], row["aa_low"]) for row in rows] == [
-        ("primary", "inconclusive", 0.99),
-        ("throughput", None, None),
-    ]
-
-
 def test_the_incumbent_is_a_row_of_its_own_unless_it_is_one_of_tonights():
     deployed = _candidate("dynamic-int8", quality=1.5)
     incumbent = Incumbent(
@@ -282,7 +272,7 @@ def test_what_was_not_found_out_about_a_candidate_is_unknown_in_its_row():
         "peak_rss_bytes": "The memory process was killed by SIGKILL.",
         "int8_time_share": "It was killed by SIGSEGV.",
     }
-    timings = _timing(), _timing("dynamic-int8"), _timing("dynamic-int8", setting="throughput", batch_size=8)
+    timings = _timing(), _timing("dynamic-int8")
     deployed = _candidate("dynamic-int8")
     incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, evaluation=deployed.evaluation)
     benchmark = _benchmark(*timings, _timing("dynamic-int8", setting="incumbent")).model_copy(
@@ -293,7 +283,6 @@ def test_what_was_not_found_out_about_a_candidate_is_unknown_in_its_row():
     assert rows == {
         ("float", "primary"): None,
         ("dynamic-int8", "primary"): why,
-        ("dynamic-int8", "throughput"): None,
         ("dynamic-int8", "incumbent"): {"saturation": "The same."},
     }
 
@@ -311,7 +300,7 @@ def test_a_capacity_stands_in_the_rows_of_its_own_subject_in_the_primary_setting
     deployed = _candidate("dynamic-int8")
     incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, evaluation=deployed.evaluation)
     bundle = served.model_copy(update={"capacity_rps": 2e3})
-    benchmark = _benchmark(*timings, _timing("dynamic-int8", setting="throughput", batch_size=8)).model_copy(
+    benchmark = _benchmark(*timings).model_copy(
         update={"capacities": {"float/eager": served, "dynamic-int8/eager#incumbent": bundle}}
     )
     result = _result(_candidate(), deployed, benchmark=benchmark, incumbent=incumbent)
@@ -320,7 +309,6 @@ def test_a_capacity_stands_in_the_rows_of_its_own_subject_in_the_primary_setting
         ("float", "primary"): 1e3,
         ("float", "a/a"): None,
         ("dynamic-int8", "primary"): None,
-        ("dynamic-int8", "throughput"): None,
         ("dynamic-int8", "incumbent"): 2e3,
     }
     assert rows[0]["capacity_limit"] is None

@@ -8,8 +8,7 @@ select
     run_id, night, workload, recipe, runtime, setting, threads, batch_size, fingerprint,
     unnest(block_launch) as launch,
     unnest(block_round) as round,
-    unnest(block_s) as seconds,
-    sequence_length
+    unnest(block_s) as seconds
 from internal.raw_blocks;
 
 -- Select the number for the calls, with warm or cold caches, that the gate uses.

@@ -19,4 +19,4 @@ join (
     from measurements join newest_nights(null::date) using (workload, night)
     group by workload, recipe, runtime, night
 ) using (workload, recipe, runtime, night, run_id)
-order by workload, recipe, runtime, setting, threads, batch_size, sequence_length nulls first;
+order by workload, recipe, runtime, setting, threads, batch_size;

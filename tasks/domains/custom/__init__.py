@@ -10,7 +10,7 @@ from storage.errors import did_you_mean
 from tasks.data.sections import BATCH, FactoryData, Metric, TableData
 from tasks.sources import user_digest
 from tasks.workload.base import REFERENCE, FactorySpec, FetchedCheckpoint, FromFile, Kind, Reference, SeededCheckpoint
-from tasks.workload.workload import SequenceBenchmark, Workload
+from tasks.workload.workload import Benchmark, Workload
 
 OFFERED = get_args(Metric)
 _BUILT_IN_TRAINING = {"batch_size", "learning_rate"}  # recipe keys that the user's training callable does not use
@@ -73,7 +73,7 @@ class Evaluate(FromFile):
         return self
 
 
-class CustomBenchmark(SequenceBenchmark):
+class CustomBenchmark(Benchmark):
     """The ``[benchmark]`` section describes the timed calls."""
 
     sequence_length: PositiveInt | None = None  # type: ignore[assignment]  # by default, the data determines the length
@@ -95,7 +95,7 @@ class CustomWorkload(Workload):
 
     @model_validator(mode="after")
     def _steps_have_an_axis(self) -> Self:
-        if (self.benchmark.sequence_length or self.benchmark.sequence_lengths) and not self.steps:
+        if self.benchmark.sequence_length and not self.steps:
             raise ValueError(
                 "benchmark.sequence_length needs data.axes with exactly one named axis besides batch, the steps"
             )

@@ -12,7 +12,7 @@ from storage.digest import JsonObject, read_json
 from storage.errors import InputError
 from tasks.data.sections import PythonSources, TextTable
 from tasks.workload.base import Kind, Section, SeededCheckpoint, TrainedCheckpoint
-from tasks.workload.workload import SequenceBenchmark, Workload
+from tasks.workload.workload import Benchmark, Workload
 
 Pooling = Literal["mean", "cls", "max"]
 Task = Literal["classification", "embedding"]
@@ -110,7 +110,7 @@ class Evaluate(Section):
     """Number of texts in one call; the texts in a call have similar lengths."""
 
 
-class EncoderBenchmark(SequenceBenchmark):
+class EncoderBenchmark(Benchmark):
     """The ``[benchmark]`` section describes the timed calls."""
 
     sequence_length: PositiveInt = 128

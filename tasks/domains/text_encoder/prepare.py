@@ -166,7 +166,7 @@ def _length(workload: EncoderWorkload, classes: int, tokenizer: Tokenizer) -> in
     sizes = DatasetRef(kind="samples", digest="", splits={}, classes=classes, vocabulary=tokenizer.get_vocab_size())
     positions = longest_text(build_blank(lambda: build_encoder(workload.model, sizes)))
     length = workload.model.max_length or min(positions, DEFAULT_LENGTH)
-    timed = max(workload.benchmark.sequence_length, *workload.benchmark.sequence_lengths, 0)
+    timed = workload.benchmark.sequence_length
     if length > positions:
         raise ConfigurationError(
             f"model.max_length is {length}, but the model has only {positions} positions.",
@@ -175,7 +175,7 @@ def _length(workload: EncoderWorkload, classes: int, tokenizer: Tokenizer) -> in
     if timed > length:
         raise ConfigurationError(
             f"[benchmark] uses inputs of {timed} tokens, but texts are truncated to {length} tokens.",
-            hint=f"Set sequence_length and sequence_lengths to {length} or less.",
+            hint=f"Set sequence_length to {length} or less.",
         )
     return length
 

@@ -20,6 +20,7 @@ CALLS: dict[str, tuple[list[str], int]] = {
     "status": ([], 0),
     "compare": ([RUNS[0], NIGHTS[1].isoformat()], 0),
     "query": (["from leaderboard"], 0),
+    "handoff list": ([], 0),
     "handoff verify": (["{bundle}"], 1),  # its model is a text
 }
 # Those that compute for longer: their own modules hold them to the same.

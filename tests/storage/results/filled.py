@@ -120,7 +120,6 @@ def _measurements(run: str, night: dt.date, machine: str, workload: str, when: d
             "over_incumbent": speedup / ratio, "over_incumbent_low": 0.55, "over_incumbent_high": 1.48,
         }  # fmt: skip
         rows.append(measurement(run, night, **common, **values))
-        rows.append(measurement(run, night, **common, **values, setting="throughput", batch_size=8))
     broken = {"recipe": "static-int8", "runtime": "onnxruntime", "status": "failed", "stage": "build", "speedup": None}
     if workload == "resnet18":
         error = "No module named 'onnxruntime'\nInstall it with: pip install 'nightquant[onnxruntime]'"

@@ -72,8 +72,8 @@ def test_the_page_is_what_the_tables_say() -> None:
 @pytest.mark.slow
 def test_keys_and_orders_name_columns_that_are_never_null(table: str) -> None:
     required = {column.name for column in TABLES[table].columns if not column.nullable}
-    # A layer may belong to every runtime, and only a further setting has a length of its own.
-    added = {"layers": {"runtime"}, "measurements": {"sequence_length"}}
+    # A layer may belong to every runtime.
+    added = {"layers": {"runtime"}}
     assert set(TABLES[table].key) - required == added.get(table, set())
     assert set(TABLES[table].order) <= required
 

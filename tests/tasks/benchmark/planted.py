@@ -24,7 +24,7 @@ from tasks.benchmark.rounds import Loaded
 LOADER = "tests.tasks.benchmark.planted:load"
 TINY = Profile(
     name="tiny", launches=2, rounds=6, budget_s=0, block_s=0.01, warm_up_s=0.02, single_calls=30, single_s=0.02,
-    cold_rounds=6, further_launches=2,
+    cold_rounds=6,
 )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def judged(folder: Path, int8: int) -> Judgement:
     )
     measured = measure(folder, contest, **{name.replace("/", "_"): work for name, work in names.items()})
     rows: list[dict[str, Any]] = []
-    for timing in timings_of(measured, 1, "primary", {}):
+    for timing in timings_of(measured, 1, {}):
         method = {"float": "none", "int8": "dynamic"}[timing.recipe]
         if timing.setting == "primary":
             rows.append(row(f"{timing.recipe}/{timing.runtime}", method=method) | timing.model_dump(exclude_none=True))

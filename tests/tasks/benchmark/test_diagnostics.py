@@ -66,7 +66,7 @@ def test_a_candidates_baseline_latency_comes_from_the_launches_that_timed_the_ca
     both = {"float": 0.002, "float" + COPY_SUFFIX: 0.002, "int8": 0.001}
     slower = {"float": 0.006, "float" + COPY_SUFFIX: 0.006}  # the host became slower after the candidate had left
     launches = (launch(both), launch(both), *[launch(slower)] * 3)
-    baseline, _, candidate = timings_of(Measured("float", 1, launches, {}, Contest()), 1, "primary", {})
+    baseline, _, candidate = timings_of(Measured("float", 1, launches, {}, Contest()), 1, {})
     assert (baseline.latency_s, baseline.baseline_latency_s) == (0.006, 0.006)
     assert (candidate.baseline_latency_s, candidate.cold_baseline_latency_s) == (0.002, 0.002)
     assert candidate.baseline_latency_s / candidate.speedup == pytest.approx(candidate.latency_s)

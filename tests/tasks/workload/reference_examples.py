@@ -15,7 +15,6 @@ licence = "The text is Python's documentation (PSF License Version 2)"
 baseline = "float/torchscript"
 threads = 1
 batch_size = 1
-batch_sizes = [8, 32]
 """,
     "[gate]": """
 [gate]
@@ -202,7 +201,6 @@ metric = "f1-macro"
     "text-encoder: benchmark": """
 [benchmark]
 sequence_length = 128
-sequence_lengths = [16, 512]
 """,
     "custom: data, factory": """
 [data]
@@ -240,7 +238,7 @@ arguments = { learning_rate = 0.0003 }
 """,
     "custom: benchmark": """
 [benchmark]
-sequence_lengths = [16, 32]
+sequence_length = 32
 """,
     "uri": """
 [checkpoint]

@@ -107,7 +107,7 @@ def test_keys_and_values_of_any_length_and_kind_are_cut_and_escaped(tmp_path: Pa
         ("[model]", '[benchmark]\nbaseline = "float/torchscript"\n[model]', "choose one of float/eager"),
         ('name = "dynamic-int8"', 'name = "float"', "the recipe names ['float', 'float'] are not unique"),
         ("[model]", "[benchmark.capacity]\nbudjet_s = 1\n[model]", '(did you mean "budget_s"?)'),
-        ("[model]", "[benchmark.capacity]\nbatch_sizes = [2]\n[model]", "batch_sizes: Extra inputs are not permitted"),
+        ("[model]", "[benchmark.capacity]\nbatch_size = 2\n[model]", "batch_size: Extra inputs are not permitted"),
     ],
 )
 def test_an_invalid_file_is_refused_with_the_reason_and_a_proposal(tmp_path, old, new, said):

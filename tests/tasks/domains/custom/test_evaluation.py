@@ -144,7 +144,7 @@ def test_rows_of_different_lengths_are_evaluated_without_padding_as_by_plain_tor
 
 
 FORWARDS = {
-    "return {'logits': self.layer(rows), 'note': 'text'}": (QuantizationError, "with an element of type str"),
+    "return {'logits': self.layer(rows), 'note': 'text'}": (QuantizationError, "with str in it"),
     "return self.layer(rows) * torch.nan": (MeasurementError, "returns NaN or infinities"),
     "return self.layer(rows).mean()": (MeasurementError, r"shape \[\] for 7 input rows"),
     "return self.layer(rows)[:3]": (MeasurementError, r"shape \[3, 2\] for 7 input rows"),

@@ -26,7 +26,7 @@ TRAINED = {"kind": "train", "train": "own_code:train"}
         ({"data": {"kind": "csv", "uri": "t.csv", "features": [], "target": "y"}}, "features"),
         ({"benchmark": {"sequence_length": 8}}, "exactly one named axis besides batch"),
         (
-            {"benchmark": {"sequence_lengths": [8]}, "data": DATA | {"axes": {"a": ["batch", "x"], "b": ["", "y"]}}},
+            {"benchmark": {"sequence_length": 8}, "data": DATA | {"axes": {"a": ["batch", "x"], "b": ["", "y"]}}},
             "exactly one named axis besides batch",
         ),
         ({"recipe": [FLOAT, {"name": "q", "method": "qat"}]}, 'method "qat" of recipe "q" needs a training callable'),
