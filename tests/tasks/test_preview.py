@@ -102,7 +102,7 @@ def test_a_layer_that_is_not_there_is_told_once_for_the_candidates_of_its_recipe
     [
         ("error", "KeyError: 'no such width'.\n  File \""),
         ("forward", "ValueError: not today"),
-        ("text", "with an element of type str"),
+        ("text", "with str in it"),
         ("nan", "NaN or infinities"),
         ("shape", "first output has the shape [2"),
     ],

@@ -27,7 +27,7 @@ LEVELS = {
     "AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "NIGHTQUANT_ISA": "avx2"},
 }
 TESTS = (
-    "tests/tasks/quantize/graph/test_observers.py",
+    "tests/tasks/quantize/graph/test_convert.py",
     "tests/tasks/quantize/test_trained.py",
     "tests/tasks/runtimes/test_base.py",
 )
