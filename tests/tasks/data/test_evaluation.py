@@ -76,8 +76,8 @@ def test_logits_over_which_labels_would_broadcast_are_refused(form, message):
 @pytest.mark.parametrize(
     ("form", "what"),
     [
-        (lambda logits: {"logits": logits}, "an object of type dict"),
-        (lambda logits: (logits, None), "an object of type tuple with an element of type NoneType"),
+        (lambda logits: {"logits": logits}, "a dict"),
+        (lambda logits: (logits, None), "a tuple with NoneType in it"),
     ],
 )
 def test_what_is_not_a_tensor_is_refused(form, what):
