@@ -87,7 +87,7 @@ def built(workload: Workload, run: Run) -> Preview:
     if (job := found.job) is None:
         return found
     candidates, tracebacks, failed = [], list(found.tracebacks), dict[str, list[str]]()
-    samples = _CALIBRATION if _has_weights(job) else 1
+    samples = _CALIBRATION if workload.brings_weights else 1
     for recipe, runtime in [(each, runtime) for each in workload.recipe for runtime in each.runtimes]:
         name = f"{recipe.name}/{runtime}"
         try:
@@ -106,11 +106,7 @@ def built(workload: Workload, run: Run) -> Preview:
     found = found.model_copy(
         update={"candidates": tuple(candidates), "problems": problems, "tracebacks": tuple(dict.fromkeys(tracebacks))}
     )
-    return _with_reference(found, job, run) if _has_weights(job) else found
-
-
-def _has_weights(job: Job[Workload]) -> bool:
-    return job.workload.checkpoint.kind not in ("train", "seeded")
+    return _with_reference(found, job, run) if workload.brings_weights else found
 
 
 def _with_reference(found: Preview, job: Job[Workload], run: Run) -> Preview:

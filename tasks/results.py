@@ -132,7 +132,6 @@ class Timing(Frozen):
     block_launch: tuple[int, ...] = ()
     block_round: tuple[int, ...] = ()
     block_s: tuple[float, ...] = ()
-    cold_s: tuple[float, ...] = ()
 
 
 class ServedCapacity(Frozen):

@@ -60,13 +60,13 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
         }
         for entry in bundles.entries(workload)
     ]
-    lines = [f"{row['workload']:<16} {row['version']}  {row['state']:<9}  {row['location']}" for row in rows]
-    none = f"{store} has no bundles yet. A run builds a bundle for each workload with a promoted candidate."
     if format == "json":
         print_json(rows)
         return
-    for line in lines or [none]:
-        click.echo(line)
+    for row in rows:
+        click.echo(f"{row['workload']:<16} {row['version']}  {row['state']:<9}  {row['location']}")
+    if not rows:
+        click.echo(f"{store} has no bundles yet. A run builds a bundle for each workload with a promoted candidate.")
 
 
 @command.command()
