@@ -110,20 +110,11 @@ class Workers:
                 f"{label}: the stage was stopped after {timeout_s:.0f} s.",
                 hint="To allow more time, raise NIGHTQUANT_STAGE_TIMEOUT_S or, in a search, its budget.",
             ) from error
-        except BrokenProcessPool as error:
-            # An idle worker died. Running the stage again is safe, because artifacts are looked up by digest.
-            raise LostError(
-                f"{label}: the worker processes died.",
-                hint="If the host is running out of memory, lower NIGHTQUANT_WORKERS.",
-                transient=True,
-            ) from error
-        except ProcessExpired as error:
-            how = f"died with exit code {error.exitcode}."
-            if error.exitcode in (-signal.SIGKILL, 128 + signal.SIGKILL):
-                how = "was killed, most likely because memory ran out. Use a smaller batch or fewer workers."
-            raise LostError(f"{label}: its process {how}") from error
-        except CancelledError as error:
-            raise StoppedError(f"{label}: the stage was stopped because the run ended.") from error
+        except (BrokenProcessPool, ProcessExpired, CancelledError) as error:
+            # A stopped pool kills its workers, and may report a stage as expired before the stage is cancelled.
+            if self._stopped.is_set() or isinstance(error, CancelledError):
+                raise StoppedError(f"{label}: the stage was stopped because the run ended.") from error
+            raise _lost(label, error) from error
         finally:
             self._awaited.discard(future)
 
@@ -137,6 +128,17 @@ class Workers:
                 return
             if self._listener is not None:
                 self._listener(*json.loads(message))
+
+
+def _lost(label: str, error: BrokenProcessPool | ProcessExpired) -> LostError:
+    if isinstance(error, BrokenProcessPool):
+        # An idle worker died. Running the stage again is safe, because artifacts are looked up by digest.
+        hint = "If the host is running out of memory, lower NIGHTQUANT_WORKERS."
+        return LostError(f"{label}: the worker processes died.", hint=hint, transient=True)
+    how = f"died with exit code {error.exitcode}."
+    if error.exitcode in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        how = "was killed, most likely because memory ran out. Use a smaller batch or fewer workers."
+    return LostError(f"{label}: its process {how}")
 
 
 def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, address: str, *args: *Ts) -> R:
