@@ -35,40 +35,29 @@ INCONCLUSIVE = (0.05, 0.2)  # standard deviations within such a night, drawn eve
 
 @dataclass(frozen=True)
 class Candidate:
-    """A simulated candidate: the logarithm of its true ratio by night, and its other columns by night.
-
-    ``incumbent`` is the incumbent's ratio where there is one, whose bytes stay the same.
-    """
+    """A simulated candidate: the logarithm of its true ratio by night, and its other columns by night."""
 
     name: str
     ratio: Callable[[int], float]
     columns: Callable[[int], Row]
-    incumbent: Callable[[int], float] | None = None
 
 
 def rows_of(generator: np.random.Generator, noise: float, candidate: Candidate, index: int) -> Iterator[Row]:
-    """One night's measurements of a candidate and its incumbent: in one run, or in two where the night is doubled."""
+    """One night's measurements of a candidate: in one run, or in two where the night is doubled."""
     kind = generator.random()
-    wobble = generator.normal(0, noise / math.sqrt(2), 2)
+    wobble = generator.normal(0, noise / math.sqrt(2))
     for run in range(2 if 2 * SHARE <= kind < 3 * SHARE else 1):
         noisy = run == 1 or SHARE <= kind < 2 * SHARE
         within = generator.uniform(*INCONCLUSIVE) if noisy else noise / math.sqrt(2)
-        for setting, ratio, drift in zip(
-            ("primary", "incumbent"), (candidate.ratio, candidate.incumbent), wobble, strict=True
-        ):
-            if ratio is None:
-                continue
-            # What Student's t makes of so many launches: its width has its own scatter.
-            width = 2.776 * within * math.sqrt(generator.chisquare(LAUNCHES - 1) / (LAUNCHES - 1))
-            value = ratio(index) + drift + generator.normal(0, within)
-            timed = {
-                "setting": setting,
-                "speedup": math.exp(value),
-                "speedup_low": math.exp(value - width),
-                "speedup_high": math.exp(value + width),
-                "verdict": "inconclusive" if noisy else "valid",
-            }
-            yield row(index, run, candidate) | timed | ({"artifact_digest": "bundle"} if setting == "incumbent" else {})
+        # What Student's t makes of so many launches: its width has its own scatter.
+        width = 2.776 * within * math.sqrt(generator.chisquare(LAUNCHES - 1) / (LAUNCHES - 1))
+        value = candidate.ratio(index) + wobble + generator.normal(0, within)
+        yield row(index, run, candidate) | {
+            "speedup": math.exp(value),
+            "speedup_low": math.exp(value - width),
+            "speedup_high": math.exp(value + width),
+            "verdict": "inconclusive" if noisy else "valid",
+        }
 
 
 def row(index: int, run: int, candidate: Candidate) -> dict[str, object]:
@@ -169,8 +158,8 @@ INPUTS: dict[str, object] = {"data_digest": "data-1", "checkpoint_digest": "chec
 def attributed(cause: str, noise: float, size: float, candidates: int, seed: int) -> list[float]:
     """Share of the findings that name this cause and no other.
 
-    In speed and in quality with nothing else changed; in speed with a change of something else without effect, three
-    to ten nights before or after; and in speed with one on the same night, beside an incumbent.
+    In speed and in quality with nothing else changed; and in speed with a change of something else without effect,
+    three to ten nights before or after.
     """
     generator = np.random.default_rng(seed)
     told: dict[tuple[str, str, str], bool] = {}
@@ -178,20 +167,14 @@ def attributed(cause: str, noise: float, size: float, candidates: int, seed: int
     for name in range(candidates):
         other = str(generator.choice([each for each in CAUSES if each != cause]))
         apart = HISTORY + int(generator.integers(3, 11)) * int(generator.choice([-1, 1]))
-        # Of what is built and what it runs in, for the incumbent tells only those apart.
-        opposite = "recipe" if cause == "environment" else "environment"
-        made += [
-            planted(f"alone-{name}", cause, size),
-            planted(f"apart-{name}", cause, size, other, apart),
-            planted(f"together-{name}", cause, size, opposite, HISTORY),
-        ]
+        made += [planted(f"alone-{name}", cause, size), planted(f"apart-{name}", cause, size, other, apart)]
     with tempfile.TemporaryDirectory() as folder:
         for _, compared in nights_of(Path(folder), generator, noise, made, HISTORY + 6, HISTORY + 1):
             for found in compared.findings:
                 if found.is_bad:
                     case = found.workload.partition("-")[0]
                     told.setdefault((case, found.metric, found.workload), found.cause == cause)
-    cases = [("alone", "speedup"), ("alone", "quality"), ("apart", "speedup"), ("together", "speedup")]
+    cases = [("alone", "speedup"), ("alone", "quality"), ("apart", "speedup")]
     return [float(np.mean([right for (*case, _), right in told.items() if tuple(case) == each])) for each in cases]
 
 
@@ -212,8 +195,7 @@ def planted(name: str, cause: str, size: float, other: str = "", at: int = 0) ->
     def ratio(index: int) -> float:
         return math.log(2) + (math.log1p(size) if index >= HISTORY else 0.0)
 
-    stays = ratio if cause == "environment" else lambda index: math.log(2)
-    return Candidate(name, ratio, columns, stays if name.startswith("together") else None)
+    return Candidate(name, ratio, columns)
 
 
 def step(size: float) -> Callable[[int], float]:
@@ -253,11 +235,8 @@ def main() -> None:
         cells = " | ".join(f"{share:.0%}" for share in shares)
         print(f"| {name} | {noise:.1%} | {history} | {cells} |", flush=True)
     print("\nFraction of findings that name only the true cause of a 10% change at 2.5% noise:\n")
-    print(
-        "| cause | speed | quality | speed, with an unrelated change on another night "
-        "| speed, with a current bundle and an unrelated change on the same night |"
-    )
-    print("| --- | ---: | ---: | ---: | ---: |")
+    print("| cause | speed | quality | speed, with an unrelated change on another night |")
+    print("| --- | ---: | ---: | ---: |")
     for cause in CAUSES:
         shares = attributed(cause, 0.025, -0.1, arguments.planted // 2, arguments.seed)
         print(f"| {cause} | {' | '.join(f'{share:.0%}' for share in shares)} |", flush=True)

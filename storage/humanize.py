@@ -26,14 +26,6 @@ def duration(value: float | None) -> str:
     return MISSING if value is None else _scaled(value, _DURATIONS)
 
 
-def minutes(value: float | None) -> str:
-    """Format a long duration in minutes and seconds."""
-    if value is None:
-        return MISSING
-    whole, rest = divmod(round(value), 60)
-    return f"{whole} min {rest} s" if whole else f"{value:.3g} s"
-
-
 def quality_unit(metric: str) -> str:
     """Return the unit for a difference in a quality metric, or ``""`` if the difference has no unit."""
     if metric in ("top1", "top5"):

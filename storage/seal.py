@@ -11,10 +11,7 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import stat
-import uuid
-import zipfile
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,8 +26,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from storage.digest import JsonObject, file_digest
-from storage.errors import BundleError, ConfigurationError, StoreError, UnavailableError
-from storage.root import fsync
+from storage.errors import BundleError, ConfigurationError, UnavailableError
 
 SUMS, SIGNATURE, MANIFEST = "SHA256SUMS", "model.sig", "manifest.json"
 
@@ -38,9 +34,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LINE = re.compile(rf"([0-9a-f]{{64}})  ({_NAME.pattern})\n")
 _LONGEST = 1 << 20
 _ECDSA = ec.ECDSA(SHA256())
-# Zip files cannot store times before 1980.
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-_MODE = 0o100644
 
 
 def write_sums(folder: Path) -> str:
@@ -211,30 +204,3 @@ def signed_sums(place: object, sums: bytes, signature: bytes, key: ec.EllipticCu
             hint="Do not use the bundle until you have inspected it. To sign it, run: nightquant handoff sign",
         )
     return digest
-
-
-def export_bundle(folder: Path, target: Path, *, name: str, overwrite: bool = False) -> Path:
-    """Check a bundle, and write it to a zip archive as the folder ``<name>/``; equal bundles yield equal archives."""
-    if target.suffix != ".zip":
-        raise ConfigurationError(f"{target} is not the name of a zip archive. Choose a name that ends in .zip.")
-    if target.exists() and not overwrite:
-        raise ConfigurationError(
-            f"{target} already exists.", hint="Use --force to replace the file, or choose another name."
-        )
-    check_sums(folder)
-    temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}.tmp")
-    try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-            for path in sorted(folder.iterdir()):
-                info = zipfile.ZipInfo(f"{name}/{path.name}", _EPOCH)
-                info.create_system, info.compress_type, info.external_attr = 3, zipfile.ZIP_DEFLATED, _MODE << 16
-                info.file_size = path.stat().st_size  # zipfile needs the size to choose 64-bit fields for a large file
-                with path.open("rb") as stream, archive.open(info, "w") as entry:
-                    shutil.copyfileobj(stream, entry)
-        fsync(temporary)
-        temporary.replace(target)
-    except OSError as error:
-        raise StoreError(f"{target} cannot be written: {error.strerror or error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return target

@@ -10,10 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from storage.errors import MeasurementError, StoreError, first_line
+from storage.errors import MeasurementError
 from storage.locks import host_lock
 from storage.results import STOLEN_SHARE, WAITED_SHARE, WIDEST
-from storage.results.query import open_catalog, rows_of
 from tasks.benchmark.messages import Profile, Subject
 from tasks.benchmark.protocol import LOCK, Session
 from tasks.benchmark.rounds import Loaded
@@ -26,10 +25,6 @@ _BUSY_LOAD = 0.7
 _PROFILE = Profile(name="doctor", launches=4, rounds=6, budget_s=0, warm_up_s=0.5, single_calls=2, single_s=0.01)
 _FLOAT, _INT8 = "float/eager", "int8/eager"
 _ROWS, _WIDTH = 4, 1024
-_SLOW_BASELINES = """
-select workload || ' ' || candidate || ': ' || unnest(from_json(doubts, '["VARCHAR"]')) as warning
-from outcomes where became = 'baseline' and setting = 'primary' order by all
-"""
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,6 @@ def examine(store: str, on_wait: Callable[[], None] = lambda: None) -> list[Chec
         check_steal(before, after),
         check_governor(before),
         check_store(store),
-        check_baselines(store),
         check_compiler(),
     ]
 
@@ -137,18 +131,6 @@ def check_store(store: str) -> Check:
     if free < _NEEDED_BYTES:
         return Check("store", "problem", result, "Free some space: nightquant store gc.")
     return _checked("store", free >= _COMFORTABLE_BYTES, result, "Large data sets need more space.")
-
-
-def check_baselines(store: str) -> Check:
-    """Check whether the baselines of the latest nights spend their time in slow kernels."""
-    try:
-        with open_catalog(store) as connection:
-            rows = rows_of(connection, _SLOW_BASELINES)
-    except (StoreError, OSError) as error:
-        return Check("baselines", "ok", f"not known: {first_line(error)}")
-    result = "; ".join(str(row["warning"]) for row in rows) or "no recorded baseline has a warning"
-    advice = "A slow baseline overstates speed-ups: choose the fastest float candidate as the baseline."
-    return _checked("baselines", not rows, result, advice)
 
 
 def check_compiler() -> Check:

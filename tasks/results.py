@@ -74,7 +74,6 @@ class LayerSensitivity(Frozen):
     type: str
     sqnr_db: float
     rank: int
-    kept_float_quality: float | None = None  # if this layer and all layers with a lower ratio stay in float
 
 
 class Timing(Frozen):

@@ -86,7 +86,7 @@ def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:
             row: dict[str, Cell] = run.model_dump(exclude={"profile"}) | module.model_dump()
             row |= {"workload": result.workload.name, "recipe": candidate.recipe, "runtime": candidate.runtime}
             if layer is not None:
-                row |= layer.model_dump(include={"sqnr_db", "kept_float_quality"}) | {"sensitivity_rank": layer.rank}
+                row |= layer.model_dump(include={"sqnr_db"}) | {"sensitivity_rank": layer.rank}
             rows.append(row | {"reason": module.reason or None})
     return rows
 

@@ -1,4 +1,4 @@
-"""Rank layers by quantization loss, and evaluate the model with the worst layers in float.
+"""Rank layers by quantization loss.
 
 A layer's loss is its signal-to-quantization-noise ratio ``10 log10(sum(y^2) / sum((y - q)^2))`` dB in the converted
 torch module. ``q`` is the quantized layer's output, and ``y`` is the float layer's output for the same input.
@@ -7,7 +7,6 @@ torch module. ``q`` is the quantized layer's output, and ``y`` is the float laye
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import islice
 
@@ -16,16 +15,12 @@ from torch import Tensor, nn
 
 from storage.errors import ConfigurationError
 from tasks.build import model_source
-from tasks.data.evaluation import Quality
-from tasks.extensions import DOMAINS, METHODS
+from tasks.extensions import METHODS
 from tasks.job import Job, Workspace
-from tasks.quantize.converted import Structure, find_or_convert, open_converted
+from tasks.quantize.converted import find_or_convert, open_converted
 from tasks.quantize.engine import running
 from tasks.quantize.graph.convert import pair_with_float
-from tasks.quantize.methods import FloatRecipe
-from tasks.quantize.source import ModelSource
-from tasks.quantize.spec import excluding, spec_of
-from tasks.refs import Frozen
+from tasks.quantize.spec import spec_of
 from tasks.results import LayerSensitivity
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
@@ -33,19 +28,6 @@ from tasks.workload.workload import Workload
 _BATCH_SIZE, _BATCHES = 16, 4
 # Finite ratio recorded for a layer without noise, because tables do not accept infinity.
 _MAX_DB = 200.0
-_STUDIED = (1, 2, 4)
-
-
-class KeepEffect(Frozen):
-    """The model's quality and size with the worst layers in float; ``kept`` is the number of these layers."""
-
-    kept: int
-    modules: tuple[str, ...]
-    quality_metric: str
-    quality: float
-    float_quality: float
-    higher_is_better: bool
-    size_bytes: int
 
 
 def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
@@ -76,50 +58,6 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
         )
         for rank, (sqnr_db, pair) in enumerate(ordered, start=1)
     )
-
-
-def keep_effects(
-    job: Job[Workload], recipe: Recipe, ranking: Sequence[LayerSensitivity], counts: Sequence[int], workspace: Workspace
-) -> tuple[KeepEffect, ...]:
-    """Evaluate the model with the first K ranked layers in float, for each K in `counts` up to the number of layers."""
-    source = model_source(job, workspace)
-    float_size, float_quality = _evaluated(job, source, FloatRecipe(name="float", method="none"))
-    layers = {layer.module: layer.type for layer in ranking}
-    effects = []
-    for done, count in enumerate(counts, start=1):
-        if count > len(ranking):
-            continue
-        size, quality = float_size, float_quality
-        if count < len(ranking):
-            size, quality = _evaluated(job, source, excluding(recipe, layers, count))
-        effects.append(
-            KeepEffect(
-                kept=count,
-                modules=tuple(layers)[:count],
-                quality_metric=quality.metric,
-                quality=quality.value,
-                float_quality=float_quality.value,
-                higher_is_better=quality.higher_is_better,
-                size_bytes=size,
-            )
-        )
-        workspace.progress(done, len(counts), "settings")
-    return tuple(effects)
-
-
-def study(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
-    """Rank a recipe's layers, and evaluate the model with the worst 1, 2 and 4 layers in float."""
-    ranking = sensitivity(job, recipe, workspace)
-    quality = {effect.kept: effect.quality for effect in keep_effects(job, recipe, ranking, _STUDIED, workspace)}
-    return tuple(layer.model_copy(update={"kept_float_quality": quality.get(layer.rank)}) for layer in ranking)
-
-
-def _evaluated(job: Job[Workload], source: ModelSource, recipe: Recipe) -> tuple[int, Quality]:
-    spec, domain = spec_of(recipe), DOMAINS[job.workload.domain]
-    folder = find_or_convert(source, spec)
-    with running(spec), torch.inference_mode():
-        quality = domain.evaluate(job, open_converted(folder), source.workspace, apart=spec.couples_rows)
-    return Structure.read(folder).size_bytes, quality
 
 
 class _Noise:

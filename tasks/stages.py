@@ -113,10 +113,10 @@ def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequenc
 
 def study(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[LayerSensitivity, ...]:
     """Rank a recipe's layers; see `tasks.sensitivity`."""
-    from tasks.sensitivity import study as study_layers
+    from tasks.sensitivity import sensitivity as rank
 
     with reported_as("The layers cannot be studied"), contained(passed_on=True):
-        return study_layers(job, recipe, workspace)
+        return rank(job, recipe, workspace)
 
 
 def benchmark(

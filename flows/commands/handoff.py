@@ -21,14 +21,14 @@ from flows.settings import load_settings
 from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
 from storage.pointer import CURRENT, Pointer, location_of, read_current
-from storage.seal import SUMS, check_sums, export_bundle, read_public_key
+from storage.seal import SUMS, check_sums, read_public_key
 from tasks.bundle.verify import VerificationReport
 from tasks.bundle.verify import verify as verify_bundle
 
 
 @click.group()
 def command() -> None:
-    """List, show, verify, sign, export, promote or roll back bundles.
+    """List, show, verify, sign, promote or roll back bundles.
 
     \b
     Example:
@@ -145,32 +145,6 @@ def _show_switch(before: Pointer | None, pointer: Pointer) -> None:
     click.echo(f"{pointer.workload}: the current version is {pointer.version}.")
     if pointer.withdrawn:
         click.echo(f"Withdrawn: {', '.join(pointer.withdrawn)}.")
-
-
-@command.command()
-@workload_argument
-@click.argument("version", required=False)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Write the zip file to this path (default: WORKLOAD-VERSION.zip).",
-)
-@click.option("--force", is_flag=True, help="Replace an existing file.")
-@store_option
-def export(workload: str, version: str | None, output: Path | None, force: bool, store: str) -> None:
-    """Write WORKLOAD's current bundle, or the bundle VERSION, to a zip file.
-
-    \b
-    Example:
-      nightquant handoff export word-lm -o word-lm.zip
-    """
-    bundles = BundleStore(store)
-    chosen = bundles.require(workload, version)
-    name = f"{workload}-{chosen}"
-    target = output or Path(f"{name}.zip")
-    export_bundle(bundles.local_folder(workload, chosen), target, name=name, overwrite=force)
-    click.echo(target)
 
 
 @command.command()

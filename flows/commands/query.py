@@ -25,7 +25,7 @@ from storage.errors import ConfigurationError
 from storage.humanize import plural, ratio
 from storage.results import FindingMetric, Row, deciding, number
 from storage.results.catalog import described
-from storage.results.formats import fitted, formatted
+from storage.results.formats import boxed, formatted
 from storage.results.query import open_catalog, rows_of, run_query
 from storage.root import StoreRoot
 
@@ -53,9 +53,8 @@ _KNOWN = "select run_id, night from runs order by night desc, started_at desc li
 def query(sql: str | None, list_: bool, output: IO[bytes] | None, format: str, store: str) -> None:
     """Run a read-only DuckDB SQL query over the store's tables and views.
 
-    In a terminal, the leaderboard shows only its main columns. Long text in other tables is cut off with "…". If a
-    table is still too wide, each row is printed as a record, with one column per line. Output is never truncated if it
-    goes to a file or a pipe, or if --format is given.
+    In a terminal, the leaderboard shows only its main columns, and "…" stands for the middle columns of other tables
+    that are too wide. Output is never shortened if it goes to a file or a pipe, or if --format is given.
     """
     if list_:
         items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]
@@ -75,7 +74,7 @@ def query(sql: str | None, list_: bool, output: IO[bytes] | None, format: str, s
     if set(rows.column_names) >= _LEADERBOARD and rows.num_rows and width >= WIDTH:
         print_leaderboard(store, rows.to_pylist())
     else:
-        _write(fitted(rows, width), output)
+        _write(boxed(rows, width), output)
 
 
 def _write(content: bytes, output: IO[bytes] | None) -> None:

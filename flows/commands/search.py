@@ -8,11 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from flows.commands import format_option, one_workload_option, store_option, toml
@@ -32,9 +30,6 @@ from tasks.search.trial import Trial
 from tasks.stages import obtain, prepare
 from tasks.workload import Workload
 from tasks.workload.recipe import Recipe
-
-if TYPE_CHECKING:
-    from tasks.sensitivity import KeepEffect
 
 _NAMES = 3  # maximum number of trials to name per reason
 
@@ -178,59 +173,29 @@ def generate(workload: str, recipe: str, words: int, temperature: float, seed: i
 @click.command()
 @one_workload_option
 @click.option("--recipe", "-r", default="", metavar="NAME", help="Use this recipe.")
-@click.option(
-    "--keep",
-    default="0,1,2,4",
-    show_default=True,
-    metavar="K,…",
-    help="Evaluate the model with the K noisiest layers kept in float, for each K in this list; an empty list "
-    '("") shows only the ranking.',
-)
 @store_option
-def sensitivity(workload: str, recipe: str, keep: str, store: str) -> None:
+def sensitivity(workload: str, recipe: str, store: str) -> None:
     """Rank the quantized layers by the noise that each layer adds to its output; build missing artifacts first.
 
     \b
     Example:
       nightquant sensitivity --workload resnet18
-      nightquant sensitivity --workload resnet18 --recipe static-int8 --keep 0,1,2
+      nightquant sensitivity --workload resnet18 --recipe static-int8
     """
-    from tasks.sensitivity import keep_effects  # imports torch
-    from tasks.sensitivity import sensitivity as rank
+    from tasks.sensitivity import sensitivity as rank  # imports torch
 
     chosen = _workload(workload)
     able = [item for item in chosen.recipe if METHODS[item.method].quantizes]
     quantizing = _recipe(chosen, recipe, able, "quantizing recipe")
-    try:
-        counts = tuple(sorted({int(part) for part in keep.split(",") if part.strip()}))
-    except ValueError as error:
-        raise click.BadParameter(
-            f"{keep!r} is not a list of whole numbers; write a list such as 0,1,2", param_hint="--keep"
-        ) from error
     label = f"{chosen.name} · {quantizing.name}"
     with _workspace(store, f"{label}: sensitivity") as workspace:
         job = obtain(workspace, chosen, prepare(workspace, chosen))
         ranking = rank(job, quantizing, workspace)
-        effects = keep_effects(job, quantizing, ranking, counts, workspace)
     title = f"{label}: noise added by each quantized layer, worst first"
     table = new_table(title, "rank", "module", "type", "SQNR (dB)", right=("rank", "SQNR (dB)"))
     for layer in ranking:
         table.row(layer.rank, layer.module, layer.type, f"{layer.sqnr_db:.1f}")
     Console().print(table)
-    if effects:
-        Console().print(_effects(effects))
-
-
-def _effects(effects: Sequence[KeepEffect]) -> Table:
-    metric, quality = effects[0].quality_metric, effects[0].float_quality
-    numbers = ("kept", metric, "vs. float", "size (MB)")
-    title = f"Worst layers kept in float ({metric} of the float model: {quality:.4g})"
-    table = new_table(title, "kept", "modules", *numbers[1:], right=numbers)
-    for effect in effects:
-        change = f"{effect.quality - effect.float_quality:+.3g}"
-        size = f"{effect.size_bytes / 1e6:.2f}"
-        table.row(effect.kept, ", ".join(effect.modules) or "-", f"{effect.quality:.4g}", change, size)
-    return table
 
 
 def _workload(name: str) -> Workload:

@@ -57,21 +57,8 @@ order by workload, candidates
 
 _WARNED = "from nights where run_id = $run and warning is not null order by workload"
 
-# For a store, a night is good if the run completed without a failure. A night is good for a workload if none of the
-# workload's candidates failed.
+# A night is good if the run completed without a failure.
 _LAST_GOOD = "select max(finished_at) as at from runs where status = 'completed'"
-_LAST_GOOD_OF_WORKLOAD = """
-select max(finished_at) as at
-from runs
-join (
-    select run_id
-    from measurements
-    where workload = $workload and setting <> 'incumbent'
-    group by run_id
-    having count(*) filter (status = 'ok') > 0 and count(*) filter (status = 'failed') = 0
-) using (run_id)
-where status <> 'cancelled'
-"""
 
 
 @dataclass(frozen=True)
@@ -109,36 +96,24 @@ def _age(context: click.Context, parameter: click.Parameter, value: str | None) 
     help="Check only the age of the latest night without failures; exit with code 1 if that night is older than AGE, "
     "for instance 26h.",
 )
-@click.option(
-    "--workload",
-    "-w",
-    multiple=True,
-    metavar="NAME",
-    help="Check only this workload (requires --max-age); repeatable.",
-)
 @format_option("text", "json")
 @store_option
 @click.pass_context
-def command(
-    context: click.Context, max_age: dt.timedelta | None, workload: tuple[str, ...], format: str, store: str
-) -> None:
+def command(context: click.Context, max_age: dt.timedelta | None, format: str, store: str) -> None:
     """Show the state of the store: the latest night, current bundles, problems that need attention, and next steps.
 
     Without a subcommand, nightquant runs this command. The exit code is 0 even if problems need attention. With
-    --max-age, the exit code is 1 if the store's last night without failures is older than AGE. If you also pass
-    --workload, the command instead checks each named workload's last night without failures.
+    --max-age, the exit code is 1 if the store's last night without failures is older than AGE.
 
     \b
     Example:
       nightquant
       nightquant status --store /srv/nightquant --format json
-      nightquant status --max-age 26h --workload word-lm
+      nightquant status --max-age 26h
     """
-    if workload and max_age is None:
-        raise click.UsageError("--workload can be used only with --max-age. Add --max-age, or omit --workload.")
     now = dt.datetime.now(dt.UTC)
-    if max_age is not None and (late := overdue(store, workload, max_age, now)):
-        click.echo(f"nightquant: {store}: {'; '.join(late)}.", err=True)
+    if max_age is not None and (late := overdue(store, max_age, now)):
+        click.echo(f"nightquant: {store}: {late}.", err=True)
         context.exit(1)
     if max_age is not None:
         return
@@ -225,20 +200,16 @@ def has_results(root: StoreRoot) -> bool:
     return root.exists(CATALOG) or bool(root.list("results"))
 
 
-def overdue(place: str, workloads: Sequence[str], limit: dt.timedelta, now: dt.datetime) -> list[str]:
-    """Return a line for each workload that has not had a good night within `limit`."""
+def overdue(place: str, limit: dt.timedelta, now: dt.datetime) -> str:
+    """Describe the age of the last good night if it is older than `limit`; otherwise return ``""``."""
     if not has_results(StoreRoot.of(place)):
-        return ["no good night yet"]
-    lines = []
+        return "no good night yet"
     with open_catalog(place) as connection:
-        for workload in workloads or ("",):
-            scope, parameters = (f" of {workload}", {"workload": workload}) if workload else ("", {})
-            (last,) = rows_of(connection, _LAST_GOOD_OF_WORKLOAD if workload else _LAST_GOOD, **parameters)
-            if last["at"] is None:
-                lines.append(f"no good night{scope} yet")
-            elif now - (at := _time(last, "at")) > limit:
-                lines.append(f"no good night{scope} since {moment(at)}, {age(now - at)}")
-    return lines
+        (last,) = rows_of(connection, _LAST_GOOD)
+    if last["at"] is None:
+        return "no good night yet"
+    at = _time(last, "at")
+    return f"no good night since {moment(at)}, {age(now - at)}" if now - at > limit else ""
 
 
 def _time(row: Row, column: str) -> dt.datetime:

@@ -1,4 +1,4 @@
-"""``nightquant show``: the current bundle, past nights, layers and recipe of one workload."""
+"""``nightquant show``: the current bundle, past nights and layers of one workload."""
 
 from __future__ import annotations
 
@@ -66,11 +66,7 @@ group by recipe, runtime
 order by recipe, runtime
 """
 
-_PARTS = {
-    "layers": _LAYERS,
-    "coverage": _COVERAGE,
-    "executed": "select * from executed where workload = $workload",
-}
+_PARTS = {"layers": _LAYERS, "coverage": _COVERAGE}
 
 
 @click.command()
@@ -80,7 +76,7 @@ _PARTS = {
 )
 @store_option
 def command(workload: str, nights: int, store: str) -> None:
-    """Show WORKLOAD's current bundle, recent nights, layers and recipe.
+    """Show WORKLOAD's current bundle, recent nights and layers.
 
     \b
     Example:
@@ -93,14 +89,11 @@ def command(workload: str, nights: int, store: str) -> None:
         f"Nights (quality: {metric_of(rows['nights'])})": _nights(rows["nights"]),
         "Layers": _layers(rows, f"nightquant sensitivity --workload {workload}{store_flag(store)}"),
     }
-    if any(number(row, "int8_time_share") or row["doubts"] or _unknown_reason(row) for row in rows["executed"]):
-        sections["Executed"] = _executed(rows["executed"])
     bundle: Iterator[object] = iter([Text("  none: no candidate has been promoted yet")])
     if pointer is not None:
         folder = bundles.local_folder(workload, pointer.version)
         check_sums(folder)
-        manifest = read_manifest(folder)
-        bundle, sections["Recipe"] = _bundle(manifest, pointer.history[-1]), _recipe(manifest["recipe"])
+        bundle = _bundle(read_manifest(folder), pointer.history[-1])
     console = Console()
     for title, lines in ({f"{workload}: current bundle": bundle} | sections).items():
         console.print()
@@ -110,7 +103,7 @@ def command(workload: str, nights: int, store: str) -> None:
 
 
 def story(place: str, workload: str, nights: int) -> dict[str, list[Row]]:
-    """Return a workload's layers, coverage, executed operators, and last `nights` nights, latest first."""
+    """Return a workload's layers, coverage, and last `nights` nights, latest first."""
     root = StoreRoot.of(place)
     known = set(BundleStore(root).workloads())
     rows: dict[str, list[Row]] = {part: [] for part in (*_PARTS, "nights")}
@@ -182,35 +175,6 @@ def _layers(rows: Mapping[str, Sequence[Row]], study: str) -> Iterator[object]:
         yield table
     if not rows["layers"]:
         yield Text(f"  no study yet; run: {study}")
-
-
-def _executed(executed: Sequence[Row]) -> Iterator[object]:
-    """Show the share of operator time spent in int8 and the instructions of each candidate, then all warnings."""
-    table = plain_table("  candidate", "int8", "instructions", right=("int8",))
-    warnings: list[str] = []
-    for row in executed:
-        if share := number(row, "int8_time_share"):
-            table.row(f"  {_candidate(row)}", f"{share:.0%}", row["instructions"] or MISSING)
-        warnings += [f"  {_candidate(row)}: {warning}" for warning in str(row["doubts"]).splitlines()]
-        if why := _unknown_reason(row):
-            warnings.append(f"  {_candidate(row)}: unknown: {why}")
-    yield table
-    yield from (Text(warning, style="yellow") for warning in warnings)
-
-
-def _unknown_reason(row: Row) -> str:
-    """Return the reason that a candidate's executed operators are unknown, or ``""`` if they are known."""
-    if number(row, "int8_time_share") is not None or row["instructions"] or not row["unknown"]:
-        return ""
-    return str(row["unknown"]).partition("\n")[0]
-
-
-def _recipe(recipe: Row) -> Iterator[object]:
-    table = plain_table("", "")
-    for name, value in recipe.items():
-        if value not in (None, "", []):
-            table.row(f"  {name}", ", ".join(map(str, value)) if isinstance(value, list) else value)
-    yield table
 
 
 def _candidate(row: Row) -> str:

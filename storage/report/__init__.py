@@ -14,14 +14,12 @@ import jinja2
 from storage import humanize
 from storage.errors import ConfigurationError
 from storage.report.night import (
-    Search,
     bounds_of,
     candidates_of,
     conditions_of,
     history_of,
     marks_of,
     outcomes_of,
-    searches_of,
     shown_of,
 )
 from storage.results import Row
@@ -30,7 +28,7 @@ from storage.results.regressions import Regression, compare_night
 from storage.root import StoreRoot
 
 _FILTERS = (
-    "size", "duration", "minutes", "ratio", "difference", "quality_unit", "number", "percent", "change", "moment",
+    "size", "duration", "ratio", "difference", "quality_unit", "number", "percent", "change", "moment",
     "metric", "name", "plural",
 )  # fmt: skip
 
@@ -79,13 +77,12 @@ def _render(connection: duckdb.DuckDBPyConnection, night: dt.date, unrecorded: S
     candidates = candidates_of(connection, night)
     outcomes = outcomes_of(connection, night)
     comparison = compare_night(connection, night)
-    searches = searches_of(connection, night)
     return environment.get_template("report.html.j2").render(
         night=night,
         runs=runs,
         versions=json.loads(str(runs[-1]["versions"] or "{}")) if runs else {},
         workloads=[
-            _section(connection, night, name, rows, outcomes[name], comparison.findings, searches.get(name, ()))
+            _section(connection, night, name, rows, outcomes[name], comparison.findings)
             for name, rows in candidates.items()
         ],
         comparison=comparison,
@@ -102,7 +99,6 @@ def _section(
     rows: list[Row],
     outcome: Row,
     findings: Iterable[Regression],
-    trials: tuple[Row, ...],
 ) -> dict[str, object]:
     history = history_of(connection, name, night, (finding for finding in findings if finding.workload == name))
     marks = marks_of([*(str(row["name"]) for row in rows), *history.rows])
@@ -129,7 +125,6 @@ def _section(
         "history": history,
         "shown": shown,
         "plots": pictures,
-        "search": Search(trials, str(rows[0]["quality_metric"] or "quality")),
     }
 
 

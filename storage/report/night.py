@@ -1,17 +1,17 @@
-"""Collect a night's report: candidates, marks, outcomes, bounds, the host's state, earlier nights and the search."""
+"""Collect a night's report: candidates, marks, outcomes, bounds, the host's state and earlier nights."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 import duckdb
 
-from storage.humanize import minutes, percent, plural, quality_unit
+from storage.humanize import percent
 from storage.results import WIDEST, Row, night_of, number
 from storage.results.history import changes_between
 from storage.results.query import rows_of
@@ -239,61 +239,3 @@ def history_of(
 def shown_of(history: History, names: Sequence[str], most: int = 8) -> list[str]:
     """Return the first `most` candidates measured on two or more nights, so that plotted lines stay distinguishable."""
     return [name for name in names if len(history.rows.get(name, ())) > 1][:most]
-
-
-_TRIALS = """
-select trials.*, recipe || '/' || runtime as name
-from trials semi join searches using (workload, night, run_id)
-where night = $night
-order by workload, trial
-"""
-_TRIAL_OUTCOMES = ("chosen", "passing", "failed", "dropped", "open")
-
-
-@dataclass(frozen=True)
-class Search:
-    """A workload's search: its rows of the ``trials`` table with ``name`` added, and the quality metric."""
-
-    trials: tuple[Row, ...]
-    metric: str = "quality"
-
-    @property
-    def unit(self) -> str:
-        """Unit to print after a quality drop, or ``""`` if the metric does not have a unit."""
-        return "%" if self._scale > 1 else quality_unit(self.metric)
-
-    @property
-    def bound(self) -> float | None:
-        """Largest quality drop that passes, in the unit of `drop`."""
-        bounds = (bound for row in self.trials if (bound := number(row, "quality_bound")) is not None)
-        return next((bound * self._scale for bound in bounds), None)
-
-    @property
-    def summary(self) -> str:
-        """One sentence about the number of trials and the duration of the search."""
-        counted = Counter(str(row["outcome"]) for row in self.trials)
-        counts = ", ".join(f"{counted[outcome]} {outcome}" for outcome in _TRIAL_OUTCOMES if counted[outcome])
-        known = sum(row["is_known"] is True for row in self.trials)
-        samples = max(number(row, "samples") or 0 for row in self.trials)
-        spent = minutes(sum(number(row, "cost_s") or 0 for row in self.trials))
-        earlier = f" ({known} measured by an earlier run)" if known else ""
-        data = f" on up to {samples:,} samples of the {self.trials[0]['split']} split" if samples else ""
-        return f"In {spent}, the search considered {plural(len(self.trials), 'trial')}{earlier}{data}: {counts}."
-
-    def drop(self, row: Row) -> tuple[float, float, float] | None:
-        """Return a trial's quality drop and the bounds of its 95% interval, or None if the drop was not measured."""
-        value, *ends = (number(row, f"quality_drop{end}") for end in ("", "_low", "_high"))
-        if value is None:
-            return None
-        low, high = (self._scale * (value if end is None else end) for end in ends)
-        return self._scale * value, low, high
-
-    @property
-    def _scale(self) -> float:
-        return 100.0 if any(row["quality_unit"] == "relative" for row in self.trials) else 1.0
-
-
-def searches_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, tuple[Row, ...]]:
-    """Return the trials of a night's searches, keyed by workload."""
-    rows = rows_of(connection, _TRIALS, night=night)
-    return {name: tuple(trials) for name, trials in groupby(rows, lambda row: str(row["workload"]))}

@@ -1,21 +1,18 @@
-"""Format rows as shortened text for a terminal, or as complete text, JSON or Parquet."""
+"""Format rows as a table for a terminal, or as complete text, JSON or Parquet."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
-from math import inf
+from collections.abc import Callable
+from contextlib import redirect_stdout
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.humanize import cut
-
-_GAP = "  "
-_LENGTHS = (None, 64, 40, 24)  # maximum text lengths in a table, tried in order
+_UNLIMITED = 1 << 20
 
 
 def formatted(rows: pa.Table, format_: str) -> bytes:
@@ -26,77 +23,17 @@ def formatted(rows: pa.Table, format_: str) -> bytes:
     return FORMATS[format_](rows)
 
 
-def fitted(rows: pa.Table, width: int) -> bytes:
-    """Format rows as text of at most `width` characters: as a table if a layout fits, otherwise as records.
-
-    Shortened text ends with "…", and the last line says how to see the complete values.
-    """
-    names, cells = _cells(rows)
-    for most in _LENGTHS:
-        lines = _aligned(rows, names, cells if most is None else _cut_texts(rows, cells, most), width)
-        if lines:
-            break
-    else:
-        most, lines = None, [cut(line, width) for line in _records(names, cells)]
-    hint = ['Texts that end with "…" are cut. For complete values: --format json']
-    is_cut = most is not None or any(line.endswith("…") for line in lines)
-    return _encoded(cut(line, width) for line in [*lines, _count_line(rows), *(hint if is_cut else ())])
-
-
-def _cells(rows: pa.Table) -> tuple[list[str], list[list[str]]]:
-    """Return the columns' names, and each cell as one line, with numbers of six significant digits."""
-    names, values = _values(rows)
-    return names, [[_text(value) for value in row] for row in values]
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
-
-
-def _cut_texts(rows: pa.Table, cells: list[list[str]], most: int) -> list[list[str]]:
-    cuttable = [pa.types.is_string(kind) or pa.types.is_nested(kind) for kind in rows.schema.types]
-    return [
-        [cut(cell, most) if can_cut else cell for cell, can_cut in zip(row, cuttable, strict=True)] for row in cells
-    ]
-
-
-def _table(rows: pa.Table) -> bytes:
-    return _encoded([*(_aligned(rows, *_cells(rows)) or ()), _count_line(rows)])
-
-
-def _aligned(rows: pa.Table, names: list[str], cells: list[list[str]], width: float = inf) -> list[str] | None:
-    """Return the table's lines, or None if a line exceeds `width`.
-
-    The rich library is not used, because it is too slow for a million rows.
-    """
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    if sum(widths) + len(_GAP) * (len(widths) - 1) > width:
-        return None
-    numeric = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in rows.schema.types]
-
-    def aligned(row: list[str]) -> str:
-        columns = zip(row, widths, numeric, strict=True)
-        return _GAP.join(cell.rjust(wide) if number else cell.ljust(wide) for cell, wide, number in columns).rstrip()
-
-    return [aligned(names), _GAP.join("-" * wide for wide in widths), *map(aligned, cells)]
-
-
-def _records(names: list[str], cells: list[list[str]]) -> Iterator[str]:
-    wide = max(map(len, names))
-    for number, row in enumerate(cells, 1):
-        yield f"--- row {number:,} of {len(cells):,} ---"
-        for name, cell in zip(names, row, strict=True):
-            yield f"{name.ljust(wide)}  {cell}".rstrip()
-
-
-def _count_line(rows: pa.Table) -> str:
-    return f"({rows.num_rows:,} row{'' if rows.num_rows == 1 else 's'})"
-
-
-def _encoded(lines: Iterable[str]) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode()
+def boxed(rows: pa.Table, width: int = _UNLIMITED) -> bytes:
+    """Format rows as DuckDB's own table; a narrow table has wrapped cells, and "…" in place of the middle columns."""
+    with duckdb.connect() as connection, redirect_stdout(io.StringIO()) as text:
+        relation = connection.from_arrow(rows)
+        relation.show(
+            max_width=width,
+            max_rows=max(1, rows.num_rows),
+            max_col_width=min(width, _UNLIMITED if width == _UNLIMITED else 30),
+            null_value="",
+        )
+    return text.getvalue().rstrip("\n").encode() + b"\n"
 
 
 def _csv(rows: pa.Table) -> bytes:
@@ -121,7 +58,7 @@ def _parquet(rows: pa.Table) -> bytes:
     return buffer.getvalue()
 
 
-FORMATS: dict[str, Callable[[pa.Table], bytes]] = {"table": _table, "csv": _csv, "json": _json, "parquet": _parquet}
+FORMATS: dict[str, Callable[[pa.Table], bytes]] = {"table": boxed, "csv": _csv, "json": _json, "parquet": _parquet}
 
 
 def _values(rows: pa.Table) -> tuple[list[str], list[list[object]]]:

@@ -9,13 +9,12 @@ import datetime as dt
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import NamedTuple
 
 import duckdb
 import numpy as np
 
-from storage.results import FindingMetric, Row, night_of, number
+from storage.results import FindingMetric, Row, night_of
 from storage.results.changepoint import Floats
 from storage.results.query import rows_of
 
@@ -38,16 +37,10 @@ group by all
 """
 
 _INPUT_ROWS = """
-with rows as (from internal.history_on($night)),
-incumbents as (
-    select distinct workload, artifact_digest from rows where setting = 'incumbent' and night = last
-)
-select candidate, series, night, setting = 'primary' as is_candidate,
-    (workload, artifact_digest) in (from incumbents) as is_incumbent,
-    workload, machine, environment, artifact_digest, data_digest, checkpoint_digest, calibration_digest,
-    recipe_digest, source_digest, ratio, ratio_sd, quality
-from rows
-where candidate in (select unnest($candidates)) or (workload, artifact_digest) in (from incumbents)
+select candidate, series, night, workload, machine, environment, artifact_digest, data_digest, checkpoint_digest,
+    calibration_digest, recipe_digest, source_digest
+from internal.history_on($night)
+where setting = 'primary' and candidate in (select unnest($candidates))
 order by night, measured_at, run_id
 """
 
@@ -119,7 +112,7 @@ class History:
         return candidates
 
     def inputs(self, candidates: Iterable[int]) -> list[Row]:
-        """Return inputs and results of each measurement of `candidates` and of current bundles, oldest first."""
+        """Return the inputs of each measurement of `candidates`, oldest first."""
         return rows_of(self._connection, _INPUT_ROWS, night=self._night, candidates=list(candidates))
 
     def _rows(self, sql: str) -> list[tuple]:  # type: ignore[type-arg]
@@ -129,7 +122,6 @@ class History:
 # Possible starts of a change count as equally good if their log likelihoods are within `_AS_GOOD` of the best log
 # likelihood. Among equally good starts, a start with a known cause is preferred.
 _AS_GOOD = 3.0
-_NIGHT_SD = 0.015  # assumed night-to-night standard deviation of the current bundle's logarithmic speed-up
 
 
 @dataclass(frozen=True)
@@ -141,12 +133,10 @@ class Cause:
     text: str
 
 
-def attribute(
-    rows: Sequence[Row], starts: Mapping[dt.date, float], shift: float, incumbent: Sequence[Row], metric: str
-) -> Cause:
-    """Find the cause of a change of `metric` by `shift`; `starts` maps possible first nights to log likelihoods.
+def attribute(rows: Sequence[Row], starts: Mapping[dt.date, float]) -> Cause:
+    """Find the cause of a change in a candidate's comparable measurements (`rows`, from `History.inputs`).
 
-    `rows` are the candidate's comparable measurements, and `incumbent` the current bundle's, from `History.inputs`.
+    `starts` maps possible first nights of the change to log likelihoods.
     """
     best = max(starts.values())
     likely = sorted((night for night in starts if best - starts[night] <= _AS_GOOD), key=lambda night: -starts[night])
@@ -156,39 +146,7 @@ def attribute(
         changes[night] = changes_between(earlier, later[-1]) if later else {}
     since = next((night for night in likely if changes[night]), likely[0])
     causes = changes[since]
-    moved = None if metric == "size_bytes" else _moved(incumbent, since, shift, metric)
-    outer = {name: text for name, text in causes.items() if name in ("machine", "environment")}
-    inputs = {name: text for name, text in causes.items() if name not in outer}
-    note = ""
-    if moved is not None and not (outer and not inputs):
-        note = "; the current bundle's number changed too" if moved else "; the current bundle's number did not change"
-        if outer and inputs:
-            causes = outer if moved else inputs
-        elif not causes:
-            note += ": environment or machine" if moved else ": an input of the candidate"
-    return Cause(since, tuple(causes), (", ".join(causes.values()) or "nothing known") + note)
-
-
-def _moved(incumbent: Sequence[Row], since: dt.date, shift: float, metric: str) -> bool | None:
-    column = "ratio" if metric == "speedup" else "quality"
-    sds = [number(row, "ratio_sd") if metric == "speedup" else abs(shift) / 10 for row in incumbent]
-    timed = [
-        (night_of(row) >= since, value, sd)
-        for row, sd in zip(incumbent, sds, strict=True)
-        if sd is not None and (value := number(row, column)) is not None
-    ]
-    means, variance = [], 0.0
-    for is_after in (False, True):
-        side = [(value, sd) for after, value, sd in timed if after == is_after and isfinite(value)]
-        if not side:
-            return None
-        values, sds = np.array(side).T
-        weight = 1 / (sds**2 + (_NIGHT_SD**2 if metric == "speedup" else 0))
-        means.append(float(np.average(values, weights=weight)))
-        variance += float(1 / weight.sum())
-    # Log likelihood ratio of two hypotheses about the current bundle: its number changed by `shift`, or did not change.
-    likelihood = shift * (means[1] - means[0] - shift / 2) / variance
-    return likelihood > 0 if abs(likelihood) > 1 else None
+    return Cause(since, tuple(causes), ", ".join(causes.values()) or "nothing known")
 
 
 # A digest includes the digests of the inputs, so a changed input also changes the digests that depend on it.

@@ -103,7 +103,6 @@ class _Change:
 
     finding: Regression
     row: Tonight
-    shift: float
     starts: dict[dt.date, float]
     certainty: float
 
@@ -182,7 +181,7 @@ def _speed(row: Tonight, series: Series | None) -> tuple[bool, _Change | None]:
         nights[start]: float(evidence)
         for start, evidence in zip(scanned.starts[same], scanned.evidence[same], strict=True)
     }
-    return True, _Change(finding, row, shift, starts, float(scanned.evidence[best]))
+    return True, _Change(finding, row, starts, float(scanned.evidence[best]))
 
 
 def _number(row: Tonight, series: Series | None, metric: FindingMetric) -> tuple[bool, _Change | None]:
@@ -207,17 +206,15 @@ def _number(row: Tonight, series: Series | None, metric: FindingMetric) -> tuple
     # The change began after the last night whose value was closer to the reference than to tonight's value.
     moved = (values - reference) / shift >= 0.5
     first = len(moved) - int(np.argmin(moved[::-1]))
-    return True, _Change(finding, row, shift, {nights[first]: 0.0}, abs(shift))
+    return True, _Change(finding, row, {nights[first]: 0.0}, abs(shift))
 
 
 def _with_cause(change: _Change, inputs: Sequence[Row]) -> Regression:
     tonight, finding = change.row, change.finding
-    candidate = [row for row in inputs if row["is_candidate"] and row["candidate"] == tonight.candidate]
-    incumbent = [row for row in inputs if row["is_incumbent"] and row["workload"] == tonight.key.workload]
+    rows = [row for row in inputs if row["candidate"] == tonight.candidate]
     if finding.metric == "speedup":
-        candidate = [row for row in candidate if row["series"] == tonight.series]
-        incumbent = [row for row in incumbent if row["machine"] == tonight.machine]
-    cause = attribute(candidate, change.starts, change.shift, incumbent, finding.metric)
+        rows = [row for row in rows if row["series"] == tonight.series]
+    cause = attribute(rows, change.starts)
     return replace(finding, since=cause.since, cause=",".join(cause.names), changed=cause.text)
 
 

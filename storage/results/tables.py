@@ -248,7 +248,6 @@ LAYERS = Table(
         Column("reason", TEXT, "reason why the module stayed in float; NULL if the module was quantized"),
         Column("sqnr_db", REAL, "signal-to-quantization-noise ratio of the module's output", "decibels"),
         Column("sensitivity_rank", INT, "rank of the module by quantization loss, 1 for the largest loss", "rank"),
-        Column("kept_float_quality", REAL, "quality if all modules up to this rank stay in float", "quality_metric"),
         Column("runtime", TEXT, "runtime of the candidate; NULL for all runtimes that share the torch module"),
         _UNKNOWN,
     ),

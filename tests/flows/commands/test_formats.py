@@ -78,7 +78,6 @@ def test_json_is_one_document_on_standard_output(name: str, two_nights: Path, ni
         ["handoff", "rollback", "../word-lm", "--reason", "x"],
         ["status", "--format", "yaml"],
         ["status", "--max-age", "1 week"],
-        ["status", "--workload", "word-lm"],
     ],
 )
 def test_a_wrong_request_ends_with_2_and_prints_no_document(

@@ -9,7 +9,7 @@ from typing import Any
 
 from storage.results.catalog import refresh
 from storage.results.writer import ResultsStore
-from tests.storage.results.rows import at, baseline, measurement, promotion, run_row, trial
+from tests.storage.results.rows import at, baseline, measurement, promotion, run_row
 
 FIRST = dt.date(2026, 3, 1)
 NIGHTS = 16
@@ -36,7 +36,6 @@ def fill(root: Path, nights: int = NIGHTS) -> None:
         message = "12 candidates of 3 workloads measured, 2 failed, 1 promoted, 1 kept"
         finished = run_row(run, night, status="failed", message=message, evidence=evidence(), versions=VERSIONS)
         store.append("runs", [finished], run, at(night, 4))
-    store.append("trials", _searched(f"run-{nights - 1:02}", FIRST + dt.timedelta(days=nights - 1)), run, at(night))
     refresh(root)
 
 
@@ -126,44 +125,6 @@ def _images(run: str, night: dt.date, index: int) -> list[dict[str, Any]]:
         *(measurement(run, night, recipe="qat", runtime=runtime, **common | failed)
           for runtime in ("onnxruntime", "torchscript")),
     ]  # fmt: skip
-
-
-# Recipe, runtime, outcome, loss of top-1 with half the width of its interval, speed-up, megabytes, samples, reason.
-TRIED = [
-    ("static", "torchscript", "passing", 0.21, 0.2, 6.2, 11.9, 10000, "passes, but 1 trial is faster"),
-    ("static", "onnxruntime", "failed", 1.38, 0.3, 7.0, 11.8, 1024, "loses 1.08 to 1.68 points, and 0.5 are allowed"),
-    ("static-minmax", "onnxruntime", "failed", 62.0, 5.0, 7.0, 11.8, 256, "loses 57 to 67 points, and 0.5 are allowed"),
-    ("dynamic", "onnxruntime", "dropped", 0.02, 0.05, 1.1, 46.1, 256, "cannot win: at most 1.3 times as fast"),
-    ("dynamic", "eager", "dropped", None, None, None, None, None, "the runtime does not support this spec <i>"),
-    ("static-float4-1a2b", "openvino", "passing", 0.38, 0.1, 6.6, 13.0, 10000, "passes, but 1 trial is faster"),
-    ("static-float2-77aa", "openvino", "chosen", 0.36, 0.12, 7.0, 12.4, 10000, "the fastest of 4 passing trials"),
-    ("static-float8-0f0f", "torchscript", "open", 0.1, 0.4, 6.9, 14.0, 256, "the budget was spent"),
-]
-
-
-def _searched(run: str, night: dt.date) -> list[dict[str, Any]]:
-    """The search in the newest night, whose bound is half a point."""
-    rows = []
-    for index, (recipe, runtime, outcome, drop, half, speedup, size, samples, reason) in enumerate(TRIED, 1):
-        numbers: dict[str, Any] = dict.fromkeys(
-            ("quality_drop_low", "quality_drop_high", "speedup_low", "speedup_high")
-        )
-        if drop is not None and half is not None and speedup is not None:
-            numbers = {
-                "quality_drop_low": drop - half, "quality_drop_high": drop + half,
-                "speedup_low": speedup * 0.97, "speedup_high": speedup * 1.03,
-            }  # fmt: skip
-        floats = "float" in recipe
-        rows.append(
-            trial(
-                run, night, index, workload="resnet18", recipe=recipe, runtime=runtime, outcome=outcome,
-                quality_drop=drop, speedup=speedup, size_bytes=size and round(size * 1e6), samples=samples,
-                reason=reason, origin="kept-float" if floats else "written" if index == 1 else "space",
-                parent=f"static/{runtime}" if floats else None, is_known=index == 2, cost_s=0.0 if index == 2 else 47.1,
-                launches=speedup and 2, **numbers,
-            )
-        )  # fmt: skip
-    return rows
 
 
 def _busy(run: str, night: dt.date) -> list[dict[str, Any]]:

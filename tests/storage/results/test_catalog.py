@@ -40,7 +40,7 @@ def test_an_empty_store_has_every_table_and_view(tmp_path: Path) -> None:
             "trend",
         ):
             assert connection.execute(f"select count(*) from {name}").fetchall() == [(0,)]
-        for name in ("pareto", "regressions", "failures", "searches"):
+        for name in ("pareto", "regressions", "failures"):
             assert connection.execute(f"from {name}").fetchall() == []
 
 

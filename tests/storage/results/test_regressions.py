@@ -231,29 +231,16 @@ def test_inputs_that_changed_are_named_but_not_what_follows_from_them(
     assert {found.cause for found in find_regressions(tmp_path)} == {cause}
 
 
-@pytest.mark.parametrize(("moved", "cause"), [(True, "environment"), (False, "recipe"), (None, "environment,recipe")])
 @pytest.mark.slow
-def test_the_incumbents_same_bytes_tell_the_environment_from_what_was_built(
-    tmp_path: Path, moved: bool | None, cause: str
-) -> None:
-    for index in range(14):
-        night, run = FIRST + dt.timedelta(days=index), f"run-{index:02}"
+def test_a_finding_names_every_change_of_its_night(tmp_path: Path) -> None:
+    def columns(index: int) -> dict[str, Any]:
         changed = index >= 12
-        common = {"machine": "1" * 64, "environment": f'{{"torch":"2.{15 if changed else 14}"}}'}
-        rows = [
-            baseline(run, night, **common),
-            measurement(run, night, **common, recipe_digest=str(changed), speedup=1.6 if changed else 2.0),
-        ]
-        if moved is not None:
-            speedup = 2.4 if changed and moved else 3.0
-            incumbent = {"setting": "incumbent", "artifact_digest": "bundle", "speedup": speedup}
-            rows.append(measurement(run, night, **common, **incumbent))
-        write_night(tmp_path, night, rows, run)
-    refresh(tmp_path)
+        environment = f'{{"torch":"2.{15 if changed else 14}"}}'
+        return {"environment": environment, "recipe_digest": str(changed), "speedup": 1.6 if changed else 2.0}
+
+    nights(tmp_path, 14, columns)
     (found,) = find_regressions(tmp_path)
-    assert found.cause == cause
-    assert found.changed is not None
-    assert ("current bundle" in found.changed) is (moved is not None)
+    assert (found.cause, found.changed) == ("environment,recipe", "environment: torch 2.14 → 2.15, another recipe")
 
 
 def promote(store: Path, index: int, version: str) -> None:
