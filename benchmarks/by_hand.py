@@ -31,10 +31,10 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from tasks.data.weights import load_checkpoint
-from tasks.extensions import DOMAINS, RUNTIMES
-from tasks.job import Workspace
-from tasks.stages import build, evaluate, obtain, prepare
+from tasks.run.stages import build, evaluate, obtain, prepare
+from tasks.values.job import Workspace
 from tasks.workload import Workload, read_workload
+from tasks.workload.registry import DOMAINS, RUNTIMES
 
 ROOT = Path(__file__).parents[1]
 BUILT_IN = ("lstm-demo", "python-text", "resnet18", "word-lm")

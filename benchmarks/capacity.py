@@ -18,15 +18,15 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.locks import host_lock
-from tasks.benchmark.capacity import measure_capacity
-from tasks.benchmark.capacity_child import generator_limit, running_fleet
-from tasks.benchmark.messages import PROFILES, Subject
-from tasks.benchmark.protocol import LOCK, Session
-from tasks.benchmark.rounds import Loaded
-from tasks.benchmark.stage import BenchmarkCandidate
-from tasks.job import Workspace
-from tasks.machine import affinity, this_machine
-from tasks.stages import build, evaluate, obtain, prepare
+from tasks.environment.machine import affinity, this_machine
+from tasks.measure.benchmark.capacity import measure_capacity
+from tasks.measure.benchmark.capacity_child import generator_limit, running_fleet
+from tasks.measure.benchmark.messages import PROFILES, Subject
+from tasks.measure.benchmark.protocol import LOCK, Session
+from tasks.measure.benchmark.rounds import Loaded
+from tasks.measure.benchmark.stage import BenchmarkCandidate
+from tasks.run.stages import build, evaluate, obtain, prepare
+from tasks.values.job import Workspace
 from tasks.workload import read_workload
 from tasks.workload.workload import Capacity
 

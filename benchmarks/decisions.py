@@ -35,10 +35,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks.benchmark.messages import COPY_SUFFIX, PROFILES, LaunchReport, Subject, SubjectReport
-from tasks.benchmark.protocol import Contest, Measured, Session
-from tasks.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
-from tasks.gate import judge
+from tasks.decide.gate import judge
+from tasks.measure.benchmark.messages import COPY_SUFFIX, PROFILES, LaunchReport, Subject, SubjectReport
+from tasks.measure.benchmark.protocol import Contest, Measured, Session
+from tasks.measure.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
 from tasks.workload import Workload
 
 BASELINE = "float/torchscript"

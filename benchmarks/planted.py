@@ -26,16 +26,16 @@ import torch
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
-from tasks.benchmark.child import Limit, run_child
-from tasks.benchmark.messages import ChildSpec, Subject
-from tasks.build import open_candidate
-from tasks.job import Job, Workspace
-from tasks.proof.golden import golden_cases
-from tasks.proofs import ProofReport, doubt_about_batches
-from tasks.refs import CandidateRef
+from tasks.data.tensor_files import GOLDEN
+from tasks.measure.benchmark.child import Limit, run_child
+from tasks.measure.benchmark.messages import ChildSpec, Subject
+from tasks.measure.proof.golden import golden_cases
+from tasks.run.stages import build, obtain, prepare
 from tasks.runtimes.base import DOCUMENT, CandidateFiles
-from tasks.stages import build, obtain, prepare
-from tasks.tensor_files import GOLDEN
+from tasks.runtimes.build import open_candidate
+from tasks.values.job import Job, Workspace
+from tasks.values.proofs import ProofReport, doubt_about_batches
+from tasks.values.refs import CandidateRef
 from tasks.workload import Workload
 
 FLOAT = {"name": "float", "method": "none"}
@@ -172,7 +172,7 @@ class Garden:
         os.environ.update(_ONEDNN_AS_ON_AVX2 if without_vnni else {})
         try:
             spec = ChildSpec(subjects=tuple(subjects), loader="", threads=1)
-            return run_child("tasks.proof.child", spec, ProofReport, Limit())
+            return run_child("tasks.measure.proof.child", spec, ProofReport, Limit())
         finally:
             os.environ.clear()
             os.environ.update(before)

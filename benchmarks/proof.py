@@ -26,16 +26,16 @@ from benchmarks.runtimes import IMAGE_RECIPES, IMAGES, SHARED, WORD_RECIPES, wor
 from flows.request import NightlyRequest
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError, UnavailableError
-from tasks.extensions import DOMAINS, RUNTIMES
-from tasks.job import Job, Workspace
-from tasks.machine import this_machine
-from tasks.outputs import intra_op_threads
-from tasks.proof.child import count_families
-from tasks.proof.instructions import INT8, Family, Sampler
-from tasks.proofs import Operator, int8_share
+from tasks.data.outputs import intra_op_threads
+from tasks.environment.machine import this_machine
+from tasks.measure.proof.child import count_families
+from tasks.measure.proof.instructions import INT8, Family, Sampler
+from tasks.run.stages import build, obtain, prepare
 from tasks.runtimes.base import CandidateFiles
-from tasks.stages import build, obtain, prepare
+from tasks.values.job import Job, Workspace
+from tasks.values.proofs import Operator, int8_share
 from tasks.workload import Workload
+from tasks.workload.registry import DOMAINS, RUNTIMES
 
 CALLS = 60
 _HEADER = (

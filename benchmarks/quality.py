@@ -25,13 +25,13 @@ from scipy.signal import lfilter
 from scipy.stats import t
 
 from storage.artifacts import ArtifactStore
-from tasks.build import open_candidate
 from tasks.data.evaluation import Quality
-from tasks.extensions import DOMAINS
-from tasks.job import Job, Workspace
-from tasks.paired import PairedDifference, bootstrap_difference, score_difference, serial_difference
-from tasks.stages import build, obtain, prepare
+from tasks.data.paired import PairedDifference, bootstrap_difference, score_difference, serial_difference
+from tasks.run.stages import build, obtain, prepare
+from tasks.runtimes.build import open_candidate
+from tasks.values.job import Job, Workspace
 from tasks.workload import Workload, read_workload
+from tasks.workload.registry import DOMAINS
 
 WORD_LM = Path(__file__).parent.parent / "flows" / "workloads" / "word-lm.toml"
 Array = NDArray[np.float64]

@@ -30,13 +30,13 @@ import torch
 from benchmarks import peers
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError
-from tasks.build import model_source, open_candidate
-from tasks.extensions import DOMAINS
-from tasks.job import Job, Workspace
-from tasks.machine import this_machine
-from tasks.outputs import intra_op_threads
-from tasks.stages import build, obtain, prepare
+from tasks.data.outputs import intra_op_threads
+from tasks.environment.machine import this_machine
+from tasks.run.stages import build, obtain, prepare
+from tasks.runtimes.build import model_source, open_candidate
+from tasks.values.job import Job, Workspace
 from tasks.workload import Workload, find_workloads
+from tasks.workload.registry import DOMAINS
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 EXAMPLE = Path(__file__).parents[1] / "docs" / "examples" / "wikitext.toml"

@@ -27,13 +27,13 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks import peers
 from benchmarks.runtimes import Subject, median_interval
-from tasks.machine import this_machine
-from tasks.outputs import intra_op_threads
-from tasks.proofs import most_expensive_floats
+from tasks.data.outputs import intra_op_threads
+from tasks.environment.machine import this_machine
 from tasks.quantize.coverage import ChannelsLast
 from tasks.runtimes.aot_compile import compile_package
 from tasks.runtimes.aot_session import open_package
 from tasks.runtimes.torch_modules import profile_torch
+from tasks.values.proofs import most_expensive_floats
 
 CHANNELS, SIDES = (64, 256, 512), (2, 4, 7, 14)
 AS_IS, PAIR, LAST = "as is", "as is, of a pair", "TorchScript, channels-last"

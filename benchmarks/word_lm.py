@@ -24,14 +24,14 @@ import torch
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
-from tasks.build import model_source
+from tasks.data.outputs import intra_op_threads
 from tasks.data.samples import load_samples
-from tasks.job import Job, Workspace
-from tasks.machine import available_cores
-from tasks.outputs import intra_op_threads
+from tasks.environment.machine import available_cores
 from tasks.quantize.engine import quantized_engine
 from tasks.quantize.source import ModelSource
-from tasks.stages import build, evaluate, obtain, prepare
+from tasks.run.stages import build, evaluate, obtain, prepare
+from tasks.runtimes.build import model_source
+from tasks.values.job import Job, Workspace
 from tasks.workload import Workload
 
 EXAMPLE = Path(__file__).parent.parent / "docs" / "examples" / "wikitext.toml"

@@ -20,14 +20,14 @@ from storage.digest import digest_of
 from storage.errors import MeasurementError
 from storage.journal import Answer
 from storage.results import QualityUnit
-from tasks.benchmark.stage import BenchmarkCandidate
-from tasks.extensions import RUNTIMES
-from tasks.job import Job
-from tasks.refs import CandidateRef
-from tasks.results import Evaluation, Failure
+from tasks.measure.benchmark.stage import BenchmarkCandidate
 from tasks.search.race import Race
 from tasks.search.trial import Build, Drop, Found, Rank, Request, Screen, Selection, Time, Timed, Trial
+from tasks.values.job import Job
+from tasks.values.refs import CandidateRef
+from tasks.values.results import Evaluation, Failure
 from tasks.workload.recipe import Recipe
+from tasks.workload.registry import RUNTIMES
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")

@@ -15,11 +15,11 @@ from storage.digest import JsonObject
 from storage.errors import ConfigurationError, did_you_mean
 from tasks.domains.image_classification import TorchvisionModel
 from tasks.domains.text_encoder import is_classifier, read_config, read_pooling
-from tasks.extensions import DOMAINS, METHODS, RUNTIMES
-from tasks.machine import installed_version
-from tasks.results import Preview
+from tasks.environment.machine import installed_version
+from tasks.values.results import Preview
 from tasks.workload.base import REFERENCE
 from tasks.workload.recipe import Recipe
+from tasks.workload.registry import DOMAINS, METHODS, RUNTIMES
 from tasks.workload.workload import FASTEST_FLOAT
 
 _TABLES = (".csv", ".jsonl", ".parquet")

@@ -15,13 +15,13 @@ from flows.execution.signals import interruption_behind
 from flows.request import SearchResult
 from flows.settings import Settings
 from storage.errors import UnavailableError
-from tasks.benchmark.messages import INCUMBENT_SUFFIX
-from tasks.benchmark.stage import BenchmarkCandidate
-from tasks.extensions import METHODS
-from tasks.gate import could_serve, may_be_promoted
-from tasks.job import Job
-from tasks.refs import CandidateRef, DatasetRef
-from tasks.results import (
+from tasks.decide.gate import could_serve, may_be_promoted
+from tasks.decide.rows import candidate_columns
+from tasks.measure.benchmark.messages import INCUMBENT_SUFFIX
+from tasks.measure.benchmark.stage import BenchmarkCandidate
+from tasks.values.job import Job
+from tasks.values.refs import CandidateRef, DatasetRef
+from tasks.values.results import (
     BenchmarkResult,
     CandidateResult,
     Evaluation,
@@ -31,8 +31,8 @@ from tasks.results import (
     UnknownIncumbent,
     WorkloadResult,
 )
-from tasks.rows import candidate_columns
 from tasks.workload.gate import is_float
+from tasks.workload.registry import METHODS
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")

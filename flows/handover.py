@@ -11,10 +11,10 @@ from storage.bundles import BundleStore
 from storage.errors import StoreError
 from storage.pointer import Pointer, by_run
 from storage.results import Row
-from tasks.bundle.manifest import Provenance
-from tasks.bundle.package import BundleRef, content_of, withdrawn_contents
-from tasks.gate import Judgement, judge
-from tasks.results import Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
+from tasks.decide.gate import Judgement, judge
+from tasks.publish.manifest import Provenance
+from tasks.publish.package import BundleRef, content_of, withdrawn_contents
+from tasks.values.results import Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
 
 
 @dataclass(frozen=True)

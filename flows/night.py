@@ -25,10 +25,10 @@ from storage.humanize import plural
 from storage.results import Row, RunStatus
 from storage.results.baselines import Baseline
 from storage.root import StoreRoot
-from tasks.gate import DOES_NOT_PAY, pays
-from tasks.machine import Evidence, versions
-from tasks.results import RunInfo, WorkloadResult
-from tasks.rows import layer_rows, measurement_rows
+from tasks.decide.gate import DOES_NOT_PAY, pays
+from tasks.decide.rows import layer_rows, measurement_rows
+from tasks.environment.machine import Evidence, versions
+from tasks.values.results import RunInfo, WorkloadResult
 from tasks.workload import Workload
 
 R = TypeVar("R")

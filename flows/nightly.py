@@ -37,8 +37,8 @@ from storage.results.catalog import refresh
 from storage.results.compact import compact
 from storage.results.regressions import Regression
 from storage.root import StoreRoot, set_cache_folder
-from tasks.results import WorkloadResult
 from tasks.search.space import adopt
+from tasks.values.results import WorkloadResult
 from tasks.workload import Workload
 
 GOOD, WORK_FAILED, REGRESSED = 0, 1, 3

@@ -10,9 +10,9 @@ from flows import BUILT_IN
 from storage.errors import ConfigurationError, did_you_mean
 from storage.humanize import plural
 from storage.results import Profile, Row
-from tasks.refs import Frozen
-from tasks.results import RunInfo
 from tasks.search.trial import Trial
+from tasks.values.refs import Frozen
+from tasks.values.results import RunInfo
 from tasks.workload import Workload, find_workloads
 from tasks.workload.search import Goal, Search
 

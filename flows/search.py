@@ -31,13 +31,13 @@ from storage.holder import Holder, hold
 from storage.humanize import plural, ratio
 from storage.journal import Answer, Journal, answers_of_others
 from storage.root import StoreRoot, set_cache_folder
-from tasks.job import Job
-from tasks.machine import fingerprint, this_machine
+from tasks.environment.machine import fingerprint, this_machine
+from tasks.environment.sources import source_digest, user_digest
 from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.space import space, variants, without_too_large
 from tasks.search.trial import Build, Found, Request, Selection, Time, Trial
-from tasks.sources import source_digest, user_digest
+from tasks.values.job import Job
 from tasks.workload.base import REFERENCE
 from tasks.workload.search import Goal
 from tasks.workload.search import Search as SearchSection

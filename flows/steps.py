@@ -1,4 +1,4 @@
-"""The Prefect tasks of a run; most tasks run a function from `tasks.stages` in a worker process."""
+"""The Prefect tasks of a run; most tasks run a function from `tasks.run.stages` in a worker process."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from storage.report import write_report
 from storage.results import Row
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
-from tasks import stages
-from tasks.benchmark.stage import BenchmarkCandidate
-from tasks.bundle.manifest import Provenance
-from tasks.bundle.package import BundleRef
-from tasks.bundle.package import package as package_candidate
-from tasks.job import Job, Workspace
-from tasks.machine import fingerprint as this_fingerprint
-from tasks.refs import CandidateRef, DatasetRef
-from tasks.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity, RunInfo
+from tasks.environment.machine import fingerprint as this_fingerprint
+from tasks.measure.benchmark.stage import BenchmarkCandidate
+from tasks.publish.manifest import Provenance
+from tasks.publish.package import BundleRef
+from tasks.publish.package import package as package_candidate
+from tasks.run import stages
 from tasks.search.trial import RankedLayer, Timed
+from tasks.values.job import Job, Workspace
+from tasks.values.refs import CandidateRef, DatasetRef
+from tasks.values.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity, RunInfo
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 

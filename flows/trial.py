@@ -15,12 +15,12 @@ from flows.reporter import reporter_for
 from flows.settings import load_settings
 from storage.errors import NightquantError, StoreError, UnavailableError
 from storage.results import Row
-from tasks.extensions import METHODS
-from tasks.job import Job, Workspace
-from tasks.libraries import LibraryError
-from tasks.machine import available_cores
-from tasks.refs import CandidateRef
-from tasks.results import (
+from tasks.environment.libraries import LibraryError
+from tasks.environment.machine import available_cores
+from tasks.run.stages import build, compare, evaluate, pace, preview, try_candidate
+from tasks.values.job import Job, Workspace
+from tasks.values.refs import CandidateRef
+from tasks.values.results import (
     NOTICED_LOSS,
     CandidatePreview,
     Comparison,
@@ -29,10 +29,10 @@ from tasks.results import (
     QualityLoss,
     Reference,
 )
-from tasks.stages import build, compare, evaluate, pace, preview, try_candidate
 from tasks.workload import Workload
 from tasks.workload.gate import RULES, Gate, rows_to_decide
 from tasks.workload.recipe import Recipe
+from tasks.workload.registry import METHODS
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")

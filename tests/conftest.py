@@ -72,8 +72,8 @@ def migrated_home(shared_folder: Path) -> Path:
 def compiled_operators(shared_folder: Path) -> Path:
     """A store that has the int8 operators, to be copied: compiling them takes half a minute of a processor."""
     from storage.artifacts import ArtifactStore
-    from tasks.job import Workspace
     from tasks.quantize.operators import find_or_compile
+    from tasks.values.job import Workspace
 
     find_or_compile(Workspace(ArtifactStore(shared_folder / "operators")))
     return shared_folder / "operators"

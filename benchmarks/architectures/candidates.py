@@ -16,11 +16,11 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError
-from tasks import stages
-from tasks.build import model_source, open_candidate
-from tasks.job import Job, Workspace
-from tasks.libraries import LibraryError
-from tasks.outputs import distance, outputs_of, tensors_of, worst
+from tasks.data.outputs import distance, outputs_of, tensors_of, worst
+from tasks.environment.libraries import LibraryError
+from tasks.run import stages
+from tasks.runtimes.build import model_source, open_candidate
+from tasks.values.job import Job, Workspace
 from tasks.workload import Workload, read_workload
 
 OWN = sys.stdout

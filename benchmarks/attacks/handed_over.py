@@ -12,7 +12,7 @@ from benchmarks.attacks.outcome import Outcome, mutated, outcome_of
 from storage.pointer import Pointer, Switch, read_current
 from storage.seal import MANIFEST, SUMS, check_sums, read_manifest, signed_sums, write_sums
 from tests.storage.bundle_files import signer_of
-from tests.tasks.bundle.test_mutations import MUTATIONS
+from tests.tasks.publish.test_mutations import MUTATIONS
 
 
 def bundles(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcome]:

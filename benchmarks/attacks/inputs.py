@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from benchmarks.attacks.outcome import Outcome, mutated, outcome_of
 from storage.artifacts import Manifest
-from tasks.archive import extract
+from tasks.data.archive import extract
 from tasks.data.weights import read_state
 from tasks.workload import read_workload
 

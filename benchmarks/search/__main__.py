@@ -32,9 +32,9 @@ from pathlib import Path
 
 from benchmarks.search.bench import EXHAUSTIVE, Bench, Finding, exhausted, peer_finding, searched
 from benchmarks.search.subjects import MODELS, PEERS
-from tasks.benchmark.statistics import Ratio
-from tasks.machine import this_machine
-from tasks.outputs import intra_op_threads
+from tasks.data.outputs import intra_op_threads
+from tasks.environment.machine import this_machine
+from tasks.measure.benchmark.statistics import Ratio
 from tasks.search.trial import Speed, Trial
 
 ROOT = Path(__file__).parents[2]

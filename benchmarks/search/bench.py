@@ -20,22 +20,22 @@ from benchmarks.search.subjects import built_and_evaluated, obtained, open_peer,
 from flows.request import SearchResult
 from storage.errors import NightquantError
 from storage.locks import host_lock
-from tasks.benchmark.messages import PROFILES, Subject
-from tasks.benchmark.protocol import LOCK, Session
-from tasks.benchmark.stage import BenchmarkCandidate
-from tasks.benchmark.statistics import Ratio
-from tasks.build import open_candidate
 from tasks.data.evaluation import Quality
-from tasks.evaluate import INTERVALS
-from tasks.extensions import DOMAINS
-from tasks.libraries import in_one_line
-from tasks.machine import available_cores, this_machine
+from tasks.environment.libraries import in_one_line
+from tasks.environment.machine import available_cores, this_machine
+from tasks.measure.benchmark.messages import PROFILES, Subject
+from tasks.measure.benchmark.protocol import LOCK, Session
+from tasks.measure.benchmark.stage import BenchmarkCandidate
+from tasks.measure.benchmark.statistics import Ratio
+from tasks.measure.evaluate import INTERVALS
 from tasks.quantize.spec import excluding, renamed, spec_of
+from tasks.run.stages import build, compare, evaluate, rank_layers, time_trials
 from tasks.runtimes.base import Opened
+from tasks.runtimes.build import open_candidate
 from tasks.search.space import space, variants
 from tasks.search.trial import Drop, Trial
-from tasks.stages import build, compare, evaluate, rank_layers, time_trials
 from tasks.workload import Workload
+from tasks.workload.registry import DOMAINS
 
 PROFILE = PROFILES["quick"].model_copy(update={"launches": 5, "budget_s": 0.0})
 TIMED_AT_ONCE = 8

@@ -25,23 +25,23 @@ from torch.nn.functional import cross_entropy
 from benchmarks import peers
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError
-from tasks.benchmark.launch import load_candidate
-from tasks.benchmark.messages import Subject
-from tasks.benchmark.rounds import Loaded
-from tasks.build import model_source
+from tasks.data.outputs import Call, outputs_of, tensors_of
 from tasks.data.samples import load_samples
+from tasks.data.tensor_files import Golden
 from tasks.data.weights import load_checkpoint
-from tasks.job import Job, Workspace
-from tasks.libraries import in_one_line, quiet
-from tasks.outputs import Call, outputs_of, tensors_of
+from tasks.environment.libraries import in_one_line, quiet
+from tasks.measure.benchmark.launch import load_candidate
+from tasks.measure.benchmark.messages import Subject
+from tasks.measure.benchmark.rounds import Loaded
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
-from tasks.refs import CandidateRef
-from tasks.results import Evaluation
+from tasks.run.stages import build, evaluate, obtain, prepare
+from tasks.runtimes.build import model_source
 from tasks.runtimes.onnx_model import MODEL, find_or_export
 from tasks.search.trial import Selection
-from tasks.stages import build, evaluate, obtain, prepare
-from tasks.tensor_files import Golden
+from tasks.values.job import Job, Workspace
+from tasks.values.refs import CandidateRef
+from tasks.values.results import Evaluation
 from tasks.workload import Workload, read_workload
 from tasks.workload.recipe import Recipe
 
@@ -355,7 +355,7 @@ def open_peer(path: Path) -> Call:
 
 
 def load(subject: Subject) -> Loaded:
-    """Open a candidate, or a peer's file, for a launch of `tasks.benchmark.protocol.Session`."""
+    """Open a candidate, or a peer's file, for a launch of `tasks.measure.benchmark.protocol.Session`."""
     if subject.runtime:
         return load_candidate(subject)
     inputs = Golden.read(Path(subject.golden)).inputs

@@ -22,8 +22,8 @@ from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
 from storage.pointer import CURRENT, Pointer, location_of, read_current
 from storage.seal import SUMS, check_sums, read_public_key
-from tasks.bundle.verify import VerificationReport
-from tasks.bundle.verify import verify as verify_bundle
+from tasks.publish.verify import VerificationReport
+from tasks.publish.verify import verify as verify_bundle
 
 
 @click.group()

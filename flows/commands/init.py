@@ -18,8 +18,8 @@ from flows.draft import SECTIONS, Asked, sections, whole, with_strict_gate, with
 from flows.trial import Run, built, compared, running
 from storage.digest import JsonObject
 from storage.errors import ConfigurationError
-from tasks.results import CandidatePreview, Preview
-from tasks.stages import propose
+from tasks.run.stages import propose
+from tasks.values.results import CandidatePreview, Preview
 from tasks.workload import Workload, validated
 
 _LONGEST_VALUE = 300  # number of characters of a chosen value that are printed

@@ -34,7 +34,7 @@ from flows.request import NightlyRequest, NightSummary
 from flows.settings import Settings, load_settings, without_signing_key
 from storage.results.query import open_catalog, rows_of
 from storage.root import check_writable
-from tasks.refs import Frozen
+from tasks.values.refs import Frozen
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State

@@ -23,13 +23,13 @@ from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
 from storage.humanize import size
 from storage.root import check_writable
-from tasks.extensions import METHODS
-from tasks.job import Workspace
+from tasks.run.stages import obtain, prepare
 from tasks.search.space import adopt
 from tasks.search.trial import Trial
-from tasks.stages import obtain, prepare
+from tasks.values.job import Workspace
 from tasks.workload import Workload
 from tasks.workload.recipe import Recipe
+from tasks.workload.registry import METHODS
 
 _NAMES = 3  # maximum number of trials to name per reason
 
@@ -158,7 +158,7 @@ def generate(workload: str, recipe: str, words: int, temperature: float, seed: i
       nightquant generate --workload word-lm --words 200 --temperature 0.8
       nightquant generate --workload word-lm --recipe dynamic-int8
     """
-    from tasks.generate import generate as sample  # imports torch
+    from tasks.run.generate import generate as sample  # imports torch
 
     chosen = _workload(workload)
     floats_first = sorted(chosen.recipe, key=lambda item: item.method != "none")
@@ -182,7 +182,7 @@ def sensitivity(workload: str, recipe: str, store: str) -> None:
       nightquant sensitivity --workload resnet18
       nightquant sensitivity --workload resnet18 --recipe static-int8
     """
-    from tasks.sensitivity import sensitivity as rank  # imports torch
+    from tasks.measure.sensitivity import sensitivity as rank  # imports torch
 
     chosen = _workload(workload)
     able = [item for item in chosen.recipe if METHODS[item.method].quantizes]

@@ -19,9 +19,9 @@ from storage.gc import collect
 from storage.humanize import plural
 from storage.results.compact import compact as compact_store
 from storage.root import StoreRoot
-from tasks.libraries import LibraryError
-from tasks.refs import in_words
-from tasks.results import CandidatePreview, Preview
+from tasks.environment.libraries import LibraryError
+from tasks.values.refs import in_words
+from tasks.values.results import CandidatePreview, Preview
 from tasks.workload import Workload, workload_schema
 
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
@@ -176,7 +176,7 @@ def doctor(context: click.Context, store: str, format: str) -> None:
       nightquant doctor
       nightquant doctor --store /srv/nightquant --format json
     """
-    from tasks.doctor import examine
+    from tasks.measure.doctor import examine
 
     checks = examine(store, on_wait=lambda: click.echo("Waiting for another benchmark on this host to end.", err=True))
     good = all(check.status != "problem" for check in checks)

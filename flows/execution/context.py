@@ -27,9 +27,9 @@ from flows.reporter import Reporter
 from flows.settings import Settings, load_settings, without_signing_key
 from storage.errors import ConfigurationError, backoff_s
 from storage.root import set_cache_folder
-from tasks.job import Progress, Workspace
-from tasks.machine import available_cores, fingerprint
-from tasks.refs import Frozen
+from tasks.environment.machine import available_cores, fingerprint
+from tasks.values.job import Progress, Workspace
+from tasks.values.refs import Frozen
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")

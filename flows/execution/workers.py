@@ -23,8 +23,8 @@ from pebble import ProcessExpired, ProcessFuture, ProcessPool
 from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError, NightquantError
 from storage.root import set_cache_folder
-from tasks.job import Workspace
-from tasks.libraries import library_error
+from tasks.environment.libraries import library_error
+from tasks.values.job import Workspace
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")

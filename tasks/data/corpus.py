@@ -21,13 +21,13 @@ from storage.artifacts import ArtifactStore
 from storage.digest import digest_of, file_digest
 from storage.errors import InputError
 from storage.errors import shown as as_shown
-from tasks.archive import open_source
+from tasks.data.archive import open_source
 from tasks.data.samples import ColumnWriter, Description, find_or_write
 from tasks.data.sections import PydocTopics, TextCorpus
-from tasks.job import Progress, Workspace, silent
-from tasks.libraries import reported_as
-from tasks.refs import DatasetRef
-from tasks.sources import code_digest
+from tasks.environment.libraries import reported_as
+from tasks.environment.sources import code_digest
+from tasks.values.job import Progress, Workspace, silent
+from tasks.values.refs import DatasetRef
 
 SPLITS = ("train", "valid", "test")
 _LAYOUTS = ("{}.txt", "wiki.{}.tokens")

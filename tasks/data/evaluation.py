@@ -11,11 +11,11 @@ from torch import Tensor
 
 from storage.errors import MeasurementError
 from tasks.data.metrics import METRICS, perplexity
+from tasks.data.outputs import Call, tensors_of
 from tasks.data.samples import Batch, Description, listed
 from tasks.data.scores import BatchResults, Score, Scored
-from tasks.job import Progress, silent
-from tasks.outputs import Call, tensors_of
-from tasks.results import Contributions
+from tasks.values.job import Progress, silent
+from tasks.values.results import Contributions
 
 # Metrics of `tasks.data.metrics.METRICS` that compare outputs with class numbers.
 OF_CLASSES = frozenset({"accuracy", "top5", "f1-macro", "auroc", "loss", "perplexity"})

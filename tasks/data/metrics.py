@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 from storage.errors import MeasurementError
+from tasks.data.paired import RIGHT
 from tasks.data.samples import IGNORED
 from tasks.data.scores import Columns, RowScore, Score, SetScore, Weighted, describe_target, require_classes
-from tasks.paired import RIGHT
 
 _LARGEST_LOSS = math.log(torch.finfo(torch.float64).max)
 # Largest difference between the cosine similarities of two answers that tie. The float32 vectors of identical texts can

@@ -16,7 +16,7 @@ from PIL import Image
 from storage.digest import digest_of, file_digest
 from storage.errors import InputError
 from storage.errors import shown as as_shown
-from tasks.archive import open_source
+from tasks.data.archive import open_source
 from tasks.data.pictures import (
     FORMATS,
     PictureWriter,
@@ -29,9 +29,9 @@ from tasks.data.pictures import (
 )
 from tasks.data.samples import Description, absence_note, numbered, shortened
 from tasks.data.sections import ImageFolder, Pictures
-from tasks.job import Progress, Workspace
-from tasks.refs import DatasetRef
-from tasks.sources import code_digest
+from tasks.environment.sources import code_digest
+from tasks.values.job import Progress, Workspace
+from tasks.values.refs import DatasetRef
 
 _SUFFIXES = frozenset(suffix for suffix, format in Image.registered_extensions().items() if format in FORMATS)
 _NOT_CLASSES = frozenset({"__MACOSX"})  # a folder that macOS adds to archives

@@ -22,12 +22,12 @@ from torchvision.transforms import v2
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
 from storage.humanize import plural
+from tasks.data.outputs import intra_op_threads
 from tasks.data.samples import TARGET, ColumnWriter, Description, find_or_write
 from tasks.data.sections import Pictures, RenderedCharacters
-from tasks.job import Workspace
-from tasks.outputs import intra_op_threads
-from tasks.refs import DatasetRef
-from tasks.sources import code_digest
+from tasks.environment.sources import code_digest
+from tasks.values.job import Workspace
+from tasks.values.refs import DatasetRef
 
 Split = Literal["train", "calibration", "valid", "test"]
 # The order in which splits are filled. A duplicate image is kept only in the split that is filled first, so that test

@@ -20,7 +20,7 @@ from torch import Tensor
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.digest import digest_of, file_digest
 from storage.errors import InputError, did_you_mean
-from tasks.refs import DatasetRef, Frozen
+from tasks.values.refs import DatasetRef, Frozen
 
 KIND = "samples"
 DESCRIPTION = "samples.json"

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from storage.errors import MeasurementError
-from tasks.results import Contributions
-from tasks.user_code import opened
+from tasks.environment.user_code import opened
+from tasks.values.results import Contributions
 
 RESAMPLES = 1000
 

@@ -18,10 +18,10 @@ from storage.errors import InputError
 from storage.transfer import fetch
 from tasks.data.samples import TARGET, Description, absence_note, find_or_write, numbered, write_split
 from tasks.data.sections import TableData
-from tasks.job import Workspace
-from tasks.libraries import reported_as
-from tasks.refs import DatasetRef
-from tasks.sources import code_digest
+from tasks.environment.libraries import reported_as
+from tasks.environment.sources import code_digest
+from tasks.values.job import Workspace
+from tasks.values.refs import DatasetRef
 from tasks.workload.base import TableFile
 
 SPLITS = ("train", "valid", "calibration", "test")

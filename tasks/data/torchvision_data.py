@@ -15,10 +15,10 @@ from storage.transfer import downloading
 from tasks.data.picture_sets import Notes, Part, Quotas, prepare_pictures, training_quotas
 from tasks.data.pictures import UnreadableError, readable
 from tasks.data.sections import TorchvisionDataset
-from tasks.job import Workspace
-from tasks.libraries import LibraryError, reported_as
-from tasks.refs import DatasetRef
-from tasks.sources import code_digest
+from tasks.environment.libraries import LibraryError, reported_as
+from tasks.environment.sources import code_digest
+from tasks.values.job import Workspace
+from tasks.values.refs import DatasetRef
 
 # Attributes in which torchvision's data sets store labels; reading them from samples would decode the images.
 _LABELS = ("targets", "labels", "_labels")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import MeasurementError
-from tasks.job import Progress
-from tasks.outputs import intra_op_threads, training_device
+from tasks.data.outputs import intra_op_threads, training_device
+from tasks.values.job import Progress
 from tasks.workload.base import TrainedCheckpoint
 
 # The last bits of a sum depend on the number of threads. Other workloads can train on the remaining cores.

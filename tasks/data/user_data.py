@@ -15,11 +15,11 @@ from storage.errors import ConfigurationError, InputError
 from storage.humanize import plural
 from tasks.data.samples import ROWS, TARGET, Description, find_or_write, shortened, write_split
 from tasks.data.sections import FactoryData
-from tasks.job import Workspace
-from tasks.libraries import reported_as
-from tasks.refs import DatasetRef
-from tasks.sources import code_digest, user_digest
-from tasks.user_code import call, in_its_own_words
+from tasks.environment.libraries import reported_as
+from tasks.environment.sources import code_digest, user_digest
+from tasks.environment.user_code import call, in_its_own_words
+from tasks.values.job import Workspace
+from tasks.values.refs import DatasetRef
 
 _NEEDED = ("calibration", "test")
 _VALID = ("valid", "val", "validation")  # usual names of a validation split

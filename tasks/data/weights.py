@@ -21,8 +21,8 @@ from storage.artifacts import ArtifactStore
 from storage.errors import InputError, first_line
 from storage.errors import shown as as_shown
 from storage.transfer import Source, fetch, local_path
-from tasks.job import Workspace
-from tasks.refs import CheckpointRef
+from tasks.values.job import Workspace
+from tasks.values.refs import CheckpointRef
 from tasks.workload.base import FetchedCheckpoint
 
 WEIGHTS_FILE = "weights.safetensors"

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from tasks.data.evaluation import Quality
+from tasks.data.outputs import Call
 from tasks.data.samples import load_samples
 from tasks.data.scores import Score
 from tasks.data.training import FineTuning, OwnTraining
-from tasks.job import Job, Workspace
-from tasks.outputs import Call
-from tasks.refs import DatasetRef
-from tasks.results import Proposal
+from tasks.values.job import Job, Workspace
+from tasks.values.refs import DatasetRef
+from tasks.values.results import Proposal
 from tasks.workload.base import Kind
 from tasks.workload.workload import Workload
 

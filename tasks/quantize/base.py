@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar, cast
 
-from tasks.extensions import METHODS, Need
 from tasks.quantize.spec import Spec
 from tasks.workload.recipe import Recipe
+from tasks.workload.registry import METHODS, Need
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor, nn
 
-    from tasks.job import Workspace
     from tasks.quantize.source import ModelSource
-    from tasks.refs import ModuleCoverage
+    from tasks.values.job import Workspace
+    from tasks.values.refs import ModuleCoverage
 
 R = TypeVar("R", bound=Recipe)
 

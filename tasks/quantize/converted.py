@@ -17,15 +17,15 @@ from safetensors.torch import load_file
 from torch import ScriptObject, Tensor, nn
 
 from storage.errors import QuantizationError
-from tasks.outputs import finite_outputs, outputs_of
+from tasks.data.outputs import finite_outputs, outputs_of
+from tasks.data.tensor_files import save_tensors
+from tasks.environment.sources import code_digest
 from tasks.quantize.base import converter_of
 from tasks.quantize.engine import RefusingReferenceLoops, instruction_set, running, without_deprecations
 from tasks.quantize.operators import load_libraries
 from tasks.quantize.source import ModelSource, settle
 from tasks.quantize.spec import Spec, spec_of
-from tasks.refs import Architecture, Frozen, ModuleCoverage
-from tasks.sources import code_digest
-from tasks.tensor_files import save_tensors
+from tasks.values.refs import Architecture, Frozen, ModuleCoverage
 from tasks.workload.recipe import Recipe
 
 KIND = "converted"

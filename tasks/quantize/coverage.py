@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import QuantizationError, did_you_mean
-from tasks.outputs import tensors_of
+from tasks.data.outputs import tensors_of
 from tasks.quantize.base import Converted, Converter
 from tasks.quantize.engine import require_bfloat16
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
-from tasks.refs import ModuleCoverage, in_words
+from tasks.values.refs import ModuleCoverage, in_words
 
 
 def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:

@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from storage.errors import QuantizationError, UnavailableError
-from tasks.machine import this_machine
+from tasks.environment.machine import this_machine
 from tasks.quantize.spec import Spec
 
 # torch repeats a deprecation warning on every call to a deprecated function.

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tasks.job import Workspace
 from tasks.quantize.coverage import ModuleConverter
 from tasks.quantize.operators import find_or_compile, operators
 from tasks.quantize.spec import Spec
+from tasks.values.job import Workspace
 
 _CHANNELS, _FEATURES, _GATES = 16, 64, 4
 _IN_FRONT = 48  # must equal ``kInFront`` in native/operators.cpp

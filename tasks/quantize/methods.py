@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from tasks.extensions import Need
 from tasks.quantize.base import Axis, Method
 from tasks.quantize.spec import EVERY, Calibration, Layer, Spec, Training
 from tasks.workload.recipe import MemoryFormat, Observer, Recipe, WeightScales
+from tasks.workload.registry import Need
 
 _PLAIN = "tasks.quantize.coverage:PlainConverter"
 _MEMORY_FORMAT = Axis("memory_format", ("contiguous", "channels-last"), frozenset({"Conv2d"}))

@@ -21,7 +21,7 @@ import torch
 
 from storage.digest import digest_of
 from storage.errors import QuantizationError, UnavailableError
-from tasks.job import Workspace
+from tasks.values.job import Workspace
 
 KIND = "operators"
 SUFFIX = ".so"

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import fx
 
-from tasks.libraries import quiet
+from tasks.environment.libraries import quiet
 from tasks.quantize.base import Converted, Trained
 from tasks.quantize.coverage import cover, excluded_modules, leaves_of, nothing_quantized
 from tasks.quantize.engine import saturates
 from tasks.quantize.export import export
 from tasks.quantize.source import ModelSource, calibrate
 from tasks.quantize.spec import Calibration, Spec
-from tasks.refs import ModuleCoverage
+from tasks.values.refs import ModuleCoverage
 
 with quiet():  # importing torchao emits warnings
     from torchao.quantization.pt2e import HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver, ObserverBase

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from storage.errors import NightquantError, QuantizationError
+from tasks.data.outputs import tensors_of
 from tasks.data.training import FineTuning, OwnTraining
-from tasks.extensions import METHODS
-from tasks.job import Workspace
-from tasks.libraries import in_one_line, place_of
-from tasks.outputs import tensors_of
+from tasks.environment.libraries import in_one_line, place_of
 from tasks.quantize.spec import Calibration, Spec
-from tasks.refs import Architecture
+from tasks.values.job import Workspace
+from tasks.values.refs import Architecture
+from tasks.workload.registry import METHODS
 
 _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend")
 

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal, NamedTuple
 
 from storage.digest import digest_of
-from tasks.extensions import METHODS
 from tasks.workload.recipe import Engine, MemoryFormat, Observer, Recipe
+from tasks.workload.registry import METHODS
 
 _REPEATED = 50  # maximum length of a recipe's name before the number of float modules is appended
 EVERY = "*"  # type name that stands for every type with a kernel

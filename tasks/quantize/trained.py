@@ -28,17 +28,17 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
 from storage.errors import QuantizationError
+from tasks.data.outputs import training_device
+from tasks.data.tensor_files import save_tensors
 from tasks.data.training import FineTuning, OwnTraining
-from tasks.job import Progress
-from tasks.outputs import training_device
+from tasks.environment.sources import code_digest
 from tasks.quantize.base import Trained
 from tasks.quantize.engine import without_deprecations
 from tasks.quantize.graph.convert import GraphConverter
 from tasks.quantize.graph.prepare import prepare, reduces_range
 from tasks.quantize.source import ModelSource, batches_of
 from tasks.quantize.spec import Calibration, Spec, Training
-from tasks.sources import code_digest
-from tasks.tensor_files import save_tensors
+from tasks.values.job import Progress
 
 KIND = "fine-tuned"
 WEIGHTS = "weights.safetensors"

@@ -13,8 +13,8 @@ from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
 from torch.export import ExportedProgram
 
-from tasks.libraries import quiet
-from tasks.outputs import finite_outputs
+from tasks.data.outputs import finite_outputs
+from tasks.environment.libraries import quiet
 from tasks.quantize.base import Converted, converter_of
 from tasks.quantize.converted import KIND, Structure, find_or_convert, open_converted, refuse_other
 from tasks.quantize.engine import instruction_set

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from tasks.outputs import Call
-from tasks.proofs import Operator
+from tasks.data.outputs import Call
 from tasks.quantize.operators import load_libraries, portable_kernels
 from tasks.runtimes.base import CandidateFiles, Opened, Opener
 from tasks.runtimes.torch_modules import profile_torch
+from tasks.values.proofs import Operator
 
 MODEL = "model.pt2"
 

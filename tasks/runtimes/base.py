@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from pydantic import Field, JsonValue
 
-from tasks.machine import installed_version, require_installed
+from tasks.environment.machine import installed_version, require_installed
 from tasks.quantize.spec import Limit, Spec, obstacle, spec_of
-from tasks.refs import CandidateRef, Frozen, ModuleCoverage
+from tasks.values.refs import CandidateRef, Frozen, ModuleCoverage
 from tasks.workload.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from storage.artifacts import ArtifactStore
-    from tasks.outputs import Call
-    from tasks.proofs import Operator
+    from tasks.data.outputs import Call
     from tasks.quantize.source import ModelSource
+    from tasks.values.proofs import Operator
 
 DOCUMENT = "candidate.json"
 # Engines that require AVX2, and that choose faster kernels at run time if the processor supports them.

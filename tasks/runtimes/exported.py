@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import ClassVar
 
 from storage.errors import QuantizationError
-from tasks.libraries import quiet
-from tasks.outputs import finite_outputs
+from tasks.data.outputs import finite_outputs
+from tasks.environment.libraries import quiet
 from tasks.quantize.coverage import cover, excluded_modules, leaves_of, nothing_quantized, unnamed
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import EVERY, Spec
-from tasks.refs import ModuleCoverage
 from tasks.runtimes import onnx_model
 from tasks.runtimes.base import CandidateFiles, Made, Maker, Opener
 from tasks.runtimes.onnx_model import FOLDED, KIND, find_or_export
+from tasks.values.refs import ModuleCoverage
 
 
 class ExportedMaker(Maker):

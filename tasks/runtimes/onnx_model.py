@@ -22,15 +22,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from storage.errors import QuantizationError
-from tasks.libraries import quiet
-from tasks.machine import installed_version
+from tasks.environment.libraries import quiet
+from tasks.environment.machine import installed_version
+from tasks.environment.sources import code_digest
 from tasks.quantize.base import Trained, converter_of
 from tasks.quantize.coverage import is_within
 from tasks.quantize.export import forget_decompositions, open_shapes, opened
 from tasks.quantize.source import ModelSource, refusing
 from tasks.quantize.spec import Spec
 from tasks.runtimes.runtimes import EXPORTING
-from tasks.sources import code_digest
 
 KIND = "onnx"
 MODEL, FOLDED = "model.onnx", "folded.json"

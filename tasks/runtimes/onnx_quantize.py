@@ -15,7 +15,7 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 from onnxruntime.quantization.quantize import quantize_dynamic
 from onnxruntime.quantization.registry import QDQRegistry
 
-from tasks.machine import this_machine
+from tasks.environment.machine import this_machine
 from tasks.quantize.source import ModelSource, batches_of
 from tasks.quantize.spec import EVERY, Calibration, Spec
 from tasks.runtimes.exported import ExportedMaker, module_of

@@ -13,8 +13,8 @@ from onnxruntime import InferenceSession, SessionOptions
 from torch import Tensor
 
 from storage.digest import JsonObject
-from tasks.proofs import Arithmetic, Operator, typical
 from tasks.runtimes.base import CandidateFiles, Opened, Opener
+from tasks.values.proofs import Arithmetic, Operator, typical
 
 MODEL = "model.onnx"
 # ``WeightBiasQuantization`` quantizes float weights between DequantizeLinear and QuantizeLinear nodes, even in excluded

@@ -11,7 +11,7 @@ from typing import Any
 
 import openvino
 
-from tasks.machine import this_machine
+from tasks.environment.machine import this_machine
 from tasks.quantize.engine import computes_bfloat16, require_bfloat16
 from tasks.quantize.source import ModelSource, batches_of, refusing
 from tasks.quantize.spec import EVERY, Calibration, Spec

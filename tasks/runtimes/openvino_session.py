@@ -14,9 +14,9 @@ import torch
 from openvino import CompiledModel, InferRequest, ProfilingInfo
 from torch import Tensor
 
-from tasks.outputs import tensors_of
-from tasks.proofs import Arithmetic, Operator, typical
+from tasks.data.outputs import tensors_of
 from tasks.runtimes.base import CandidateFiles, Opened, Opener
+from tasks.values.proofs import Arithmetic, Operator, typical
 
 MODEL, WEIGHTS = "model.xml", "model.bin"
 PRECISION = ["nightquant", "precision"]  # path of the IR entry that sets the precision of float operators

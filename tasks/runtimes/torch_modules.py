@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from tasks.outputs import Call
-from tasks.proofs import Arithmetic, Operator, typical
+from tasks.data.outputs import Call
 from tasks.quantize.converted import KIND, Structure, find_or_convert, open_converted
 from tasks.quantize.engine import quantized_engine, running
 from tasks.quantize.operators import portable_kernels
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
 from tasks.runtimes.base import CandidateFiles, Made, Maker, Opened, Opener
+from tasks.values.proofs import Arithmetic, Operator, typical
 
 _EXACT = "qnnpack"
 _INT8 = re.compile(r"quantized::|aten::quantized_|onednn::q|nightquant_\w+::")

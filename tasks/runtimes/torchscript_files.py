@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
-from tasks.outputs import Call, outputs_of
+from tasks.data.outputs import Call, outputs_of
 from tasks.quantize.converted import Structure, exactness, find_or_convert, open_converted, refuse_other
 from tasks.quantize.engine import running, without_deprecations
 from tasks.quantize.source import ModelSource, refusing

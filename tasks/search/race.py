@@ -18,11 +18,11 @@ from itertools import accumulate
 
 from storage.digest import canonical_json
 from storage.results import TrialOrigin
-from tasks.extensions import METHODS
 from tasks.quantize.spec import excluding, renamed
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.trial import Build, Found, Rank, RankedLayer, Request, Screen, Time, Trial
 from tasks.workload.recipe import Recipe
+from tasks.workload.registry import METHODS
 
 # Largest share of the float model's time that layers in float may take. If float layers take a larger share of the
 # time, int8 saves little.

@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 from storage.digest import canonical_json, digest_of
 from storage.errors import UnavailableError
-from tasks.extensions import METHODS, RUNTIMES, Need
-from tasks.machine import Machine
+from tasks.environment.machine import Machine
 from tasks.quantize.spec import renamed, spec_of
 from tasks.search.trial import Trial
 from tasks.workload.recipe import Recipe
+from tasks.workload.registry import METHODS, RUNTIMES, Need
 from tasks.workload.search import Search
 from tasks.workload.workload import Workload
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tasks.benchmark.messages import Profile
-from tasks.benchmark.stage import BenchmarkCandidate, alone_on_host
-from tasks.build import model_source
-from tasks.job import Job, Workspace
-from tasks.outputs import intra_op_threads
+from tasks.data.outputs import intra_op_threads
+from tasks.measure.benchmark.messages import Profile
+from tasks.measure.benchmark.stage import BenchmarkCandidate, alone_on_host
+from tasks.measure.sensitivity import sensitivity
+from tasks.runtimes.build import model_source
 from tasks.search.trial import RankedLayer, Speed, Timed
-from tasks.sensitivity import sensitivity
+from tasks.values.job import Job, Workspace
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 

@@ -10,9 +10,9 @@ from pydantic import SerializeAsAny
 from storage.digest import canonical_json
 from storage.errors import InputError, MeasurementError
 from storage.results import QualityUnit, Row, TrialOrigin
-from tasks.job import Job
-from tasks.refs import DatasetRef, Frozen
-from tasks.results import Comparison, Evaluation, RunInfo
+from tasks.values.job import Job
+from tasks.values.refs import DatasetRef, Frozen
+from tasks.values.results import Comparison, Evaluation, RunInfo
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 

@@ -15,8 +15,8 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from storage.digest import JsonObject
 from storage.errors import ConfigurationError, did_you_mean
-from tasks.extensions import DOMAINS, METHODS
 from tasks.workload.recipe import Recipe
+from tasks.workload.registry import DOMAINS, METHODS
 from tasks.workload.workload import Workload
 
 __all__ = ["Workload", "find_workloads", "read_workload", "validated"]

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, WithJsonSchema, model_validator
 
-from tasks.extensions import METHODS, RUNTIMES
 from tasks.workload.base import Section, Slug
+from tasks.workload.registry import METHODS, RUNTIMES
 
 
 def _check_runtime(name: str) -> str:

@@ -8,10 +8,10 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, WithJsonSchema
 
 from storage.results import QualityUnit
-from tasks.extensions import METHODS
 from tasks.workload.base import Section
 from tasks.workload.gate import Gate, Objective
 from tasks.workload.recipe import RuntimeName
+from tasks.workload.registry import METHODS
 
 
 def _check_method(name: str) -> str:

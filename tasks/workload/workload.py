@@ -17,10 +17,10 @@ from pydantic import (
 )
 
 from storage.results import Caches, Scenario
-from tasks.extensions import DOMAINS, METHODS, RUNTIMES, Need
 from tasks.workload.base import Kind, Section, Slug
 from tasks.workload.gate import Gate
 from tasks.workload.recipe import Recipe
+from tasks.workload.registry import DOMAINS, METHODS, RUNTIMES, Need
 from tasks.workload.search import Search
 
 FASTEST_FLOAT = "fastest-float"

@@ -15,7 +15,7 @@ from storage.bundles import BundleStore
 from tests.documentation.pages import MARKDOWN, ROOT, Block, Document
 from tests.flows.commands.filled_store import write
 from tests.storage.bundle_files import promote
-from tests.tasks.bundle.conftest import make
+from tests.tasks.publish.conftest import make
 
 pytestmark = pytest.mark.slow
 

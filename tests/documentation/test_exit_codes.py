@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from flows.execution.server import ServerGoneError
 from flows.nightly import GOOD, REGRESSED, WORK_FAILED
 from storage.errors import NightquantError
-from tasks.libraries import LibraryError
+from tasks.environment.libraries import LibraryError
 from tests.documentation.pages import ROOT
 
 PAGE = ROOT / "docs" / "exit-codes.md"

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tasks.extensions import METHODS, RUNTIMES
 from tasks.runtimes.base import Runtime
 from tasks.workload.recipe import Recipe
+from tasks.workload.registry import METHODS, RUNTIMES
 from tests.documentation.generated import rewritten
 from tests.documentation.pages import ROOT, Document
 from tests.tasks.quantize.carrying import CARRIED

@@ -15,14 +15,14 @@ from flows.answers import Answers, Step, can_begin, expected_s, fitting_steps, q
 from flows.settings import Settings
 from storage.errors import MeasurementError
 from storage.journal import Answer
-from tasks.job import Job
-from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
-from tasks.results import Comparison, Evaluation, Failure
 from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.trial import Build, Found, Rank, Request, Screen, Selection, Speed, Time, Timed, Trial
+from tasks.values.job import Job
+from tasks.values.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
+from tasks.values.results import Comparison, Evaluation, Failure
 from tasks.workload.recipe import Recipe
-from tests.tasks.test_gate import workload
+from tests.tasks.decide.test_gate import workload
 
 SPEED = Speed(value=2.0, low=1.9, high=2.1, launches=2)
 UNHEARD = Failure(stage="benchmark", error="Prefect's server did not answer: ConnectError", unheard=True)

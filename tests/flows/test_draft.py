@@ -9,8 +9,8 @@ import pytest
 
 from flows.commands.init import render
 from flows.draft import Asked, sections, whole, with_strict_gate, without_obstacles
-from tasks.refs import ArtifactRef, CandidateRef
-from tasks.results import CandidatePreview, Evaluation, Preview, Reference
+from tasks.values.refs import ArtifactRef, CandidateRef
+from tasks.values.results import CandidatePreview, Evaluation, Preview, Reference
 from tasks.workload import validated
 
 

@@ -18,10 +18,10 @@ from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
 from flows.settings import load_settings
 from storage.results.query import open_fresh, rows_of
-from tasks.gate import GateDecision, Judgement
-from tasks.results import CandidateResult, Failure, WorkloadResult
+from tasks.decide.gate import GateDecision, Judgement
+from tasks.values.results import CandidateResult, Failure, WorkloadResult
 from tests.storage.results.rows import baseline, write_night
-from tests.tasks.test_gate import workload
+from tests.tasks.decide.test_gate import workload
 
 pytestmark = pytest.mark.server
 DAY = dt.date(2026, 3, 5)

@@ -10,9 +10,9 @@ from prefect.logging import disable_run_logger
 
 from flows import fan_out
 from flows.settings import Settings
-from tasks.job import Job
-from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
-from tasks.results import (
+from tasks.values.job import Job
+from tasks.values.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
+from tasks.values.results import (
     BenchmarkResult,
     CandidateResult,
     Comparison,
@@ -22,7 +22,7 @@ from tasks.results import (
     UnknownIncumbent,
     WorkloadResult,
 )
-from tests.tasks.test_gate import workload
+from tests.tasks.decide.test_gate import workload
 
 BENCHMARK = BenchmarkResult(
     workload="demo", baseline="float/eager", profile="quick", verdict="valid", aa_ratio=1, aa_low=1, aa_high=1,

@@ -17,14 +17,14 @@ from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
 from storage.seal import SIGNATURE, Signer
-from tasks.bundle.manifest import Provenance
-from tasks.bundle.package import BundleRef, package
-from tasks.job import Workspace
-from tasks.results import CandidateResult, Failure, Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
+from tasks.publish.manifest import Provenance
+from tasks.publish.package import BundleRef, package
+from tasks.values.job import Workspace
+from tasks.values.results import CandidateResult, Failure, Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
 from tests.flows.test_fan_out import JOB
 from tests.flows.test_fan_out import candidate as evaluated
 from tests.storage.bundle_files import fill, signer_of
-from tests.tasks.test_gate import row, workload
+from tests.tasks.decide.test_gate import row, workload
 
 NIGHT = dt.date(2026, 11, 21)
 INT8, HALF, FLOAT = "int8/torchscript", "half/torchscript", "float/torchscript"
@@ -97,7 +97,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
             (folder / SIGNATURE).write_bytes(signer.sign_bundle(folder))
 
     # Loading and running a model takes seconds; tests/tasks/bundle makes real ones.
-    monkeypatch.setattr("tasks.bundle.package._fill", fill_and_seal)
+    monkeypatch.setattr("tasks.publish.package._fill", fill_and_seal)
     return Site(tmp_path / "store")
 
 

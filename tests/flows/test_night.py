@@ -12,9 +12,9 @@ from flows.nightly import _save_finished
 from flows.request import NightlyRequest
 from flows.settings import load_settings
 from storage.results.query import run_query
-from tasks.gate import GateDecision, Judgement
-from tasks.machine import observe
-from tasks.results import BenchmarkResult, WorkloadResult
+from tasks.decide.gate import GateDecision, Judgement
+from tasks.environment.machine import observe
+from tasks.values.results import BenchmarkResult, WorkloadResult
 from tests.storage.results.rows import baseline, measurement
 
 DAY = dt.date(2026, 3, 1)

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
 
 SCRIPT = (str(Path(sys.executable).parent / "nightquant"),)
 CANDIDATES = {(recipe, runtime) for recipe in ("float", "dynamic-int8") for runtime in ("eager", "torchscript")}
-KINDS = ("flows.execution.server", "multiprocessing.spawn", "tasks.benchmark.child")
+KINDS = ("flows.execution.server", "multiprocessing.spawn", "tasks.measure.benchmark.child")
 
 
 class Nights:

@@ -16,7 +16,7 @@ from flows.execution.context import Execution, executing
 from flows.reporter import Reporter
 from flows.settings import Settings
 from storage.errors import InputError, MeasurementError
-from tasks.results import RunInfo
+from tasks.values.results import RunInfo
 from tests.flows.execution import worker_stages
 from tests.storage.conftest import s3_endpoint, s3_store  # noqa: F401 - fixtures
 from tests.storage.http_server import Site, serving

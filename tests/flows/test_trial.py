@@ -13,10 +13,10 @@ from flows.execution.workers import LostError
 from flows.trial import built, compared, undecided
 from storage.artifacts import ArtifactStore, artifacts_in
 from storage.root import StoreRoot
-from tasks.refs import ArtifactRef
-from tasks.results import CandidatePreview, Comparison, Evaluation, Preview
+from tasks.run.stages import evaluate, pace
 from tasks.runtimes.base import CandidateFiles
-from tasks.stages import evaluate, pace
+from tasks.values.refs import ArtifactRef
+from tasks.values.results import CandidatePreview, Comparison, Evaluation, Preview
 from tasks.workload import Workload
 from tasks.workload.gate import Gate
 from tests.flows.trials import runner, tried_out

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from flows.trial import Run, built, compared
 from storage.artifacts import ArtifactStore
-from tasks.job import Workspace
-from tasks.results import Preview
+from tasks.values.job import Workspace
+from tasks.values.results import Preview
 from tasks.workload import Workload
 
 R = TypeVar("R")

@@ -5,18 +5,18 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
-from tasks import stages
-from tasks.build import model_source, open_candidate
-from tasks.extensions import DOMAINS
-from tasks.job import Job, Progress, Workspace, silent
 from tasks.quantize.converted import find_or_convert, open_converted
 from tasks.quantize.engine import running
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
-from tasks.refs import CandidateRef, CheckpointRef, DatasetRef
-from tasks.results import Evaluation
+from tasks.run import stages
 from tasks.runtimes.base import Opened
+from tasks.runtimes.build import model_source, open_candidate
+from tasks.values.job import Job, Progress, Workspace, silent
+from tasks.values.refs import CandidateRef, CheckpointRef, DatasetRef
+from tasks.values.results import Evaluation
 from tasks.workload import Workload
+from tasks.workload.registry import DOMAINS
 
 
 def prepare(workload: Workload, store: ArtifactStore, progress: Progress = silent) -> DatasetRef:

@@ -49,7 +49,7 @@ def test_no_runtime_is_named_outside_its_own_module_and_its_line() -> None:
         for path in (ROOT / layer).rglob("*.py")
         if '"torchscript"' in path.read_text(encoding="utf-8")
     ]
-    assert named == ["tasks/extensions.py"]
+    assert named == ["tasks/workload/registry.py"]
 
 
 def loaded_by(code: str) -> set[str]:
@@ -63,7 +63,7 @@ def loaded_by(code: str) -> set[str]:
 @pytest.mark.slow
 def test_reading_workloads_imports_neither_torch_nor_prefect() -> None:
     code = (
-        "from flows.request import BUILT_IN\nfrom tasks.workload import find_workloads\nimport tasks.stages\n"
+        "from flows.request import BUILT_IN\nfrom tasks.workload import find_workloads\nimport tasks.run.stages\n"
         "assert len(find_workloads([], BUILT_IN)) == 4"
     )
     assert not {"torch", "prefect", "pyarrow", "duckdb"} & loaded_by(code)
@@ -71,8 +71,8 @@ def test_reading_workloads_imports_neither_torch_nor_prefect() -> None:
 
 @pytest.mark.slow
 def test_opening_a_candidate_needs_neither_prefect_nor_the_results_store() -> None:
-    code = "import tasks.benchmark.launch, tasks.quantize.converted, tasks.runtimes.torchscript_files"
-    code += ", tasks.runtimes.aot_session, tasks.archive"
+    code = "import tasks.measure.benchmark.launch, tasks.quantize.converted, tasks.runtimes.torchscript_files"
+    code += ", tasks.runtimes.aot_session, tasks.data.archive"
     # The compiler imports sympy, and httpx imports rich.
     heavy = {"prefect", "pyarrow", "duckdb", "pandas", "matplotlib", "torchvision", "aiohttp", "sympy", "rich"}
     assert not heavy & loaded_by(code)

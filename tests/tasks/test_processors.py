@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.machine import this_machine
+from tasks.environment.machine import this_machine
 
 pytestmark = [
     pytest.mark.slow,

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from storage.artifacts import ArtifactStore
-from tasks.job import Workspace
-from tasks.refs import DatasetRef
-from tasks.stages import prepare
+from tasks.run.stages import prepare
+from tasks.values.job import Workspace
+from tasks.values.refs import DatasetRef
 from tasks.workload import Workload
 
 RENDERED = {

@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue, PositiveInt, WithJsonSchema, computed_fie
 
 from storage.errors import did_you_mean
 from tasks.data.sections import BATCH, FactoryData, Metric, TableData
-from tasks.sources import user_digest
+from tasks.environment.sources import user_digest
 from tasks.workload.base import REFERENCE, FactorySpec, FetchedCheckpoint, FromFile, Kind, Reference, SeededCheckpoint
 from tasks.workload.workload import Benchmark, Workload
 

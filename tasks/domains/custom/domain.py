@@ -24,6 +24,7 @@ from tasks.data.evaluation import (
     perplexity_metric,
 )
 from tasks.data.metrics import METRICS
+from tasks.data.outputs import Call, intra_op_threads, tensors_of
 from tasks.data.samples import SORTED, TARGET, load_samples, load_test, read_description
 from tasks.data.scores import OwnScore, Score
 from tasks.data.sections import BATCH, FactoryData
@@ -33,13 +34,12 @@ from tasks.data.user_data import forward_parameters, load_splits, prepare_factor
 from tasks.data.weights import build_blank, load_checkpoint
 from tasks.domains.base import Axes, Domain, write_preprocessing
 from tasks.domains.custom import CustomWorkload, FineTune, TrainedByCode
-from tasks.job import Job, Workspace
-from tasks.outputs import Call, intra_op_threads, tensors_of
-from tasks.refs import DatasetRef
-from tasks.results import Proposal
-from tasks.sources import user_digest
-from tasks.user_code import call as call_user
-from tasks.user_code import call_factory, in_its_own_words
+from tasks.environment.sources import user_digest
+from tasks.environment.user_code import call as call_user
+from tasks.environment.user_code import call_factory, in_its_own_words
+from tasks.values.job import Job, Workspace
+from tasks.values.refs import DatasetRef
+from tasks.values.results import Proposal
 from tasks.workload.base import FactorySpec
 
 

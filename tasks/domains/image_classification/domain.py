@@ -17,6 +17,7 @@ from storage.artifacts import ArtifactStore
 from storage.errors import InputError
 from tasks.data.evaluation import Quality, check_labels, checked_outputs, evaluate_batches
 from tasks.data.metrics import METRICS
+from tasks.data.outputs import Call, tensors_of
 from tasks.data.picture_sets import prepare_image_folder
 from tasks.data.pictures import prepare_rendered, preprocessing
 from tasks.data.samples import load_samples, read_description
@@ -28,11 +29,10 @@ from tasks.data.weights import load_checkpoint
 from tasks.domains.base import Axes, Domain, Weights, write_preprocessing
 from tasks.domains.image_classification import ClassifierSpec, ImageWorkload, TorchvisionWeights
 from tasks.domains.image_classification.network import build_vision, load_weights, propose_keys, published
-from tasks.job import Job, Workspace
-from tasks.outputs import Call, tensors_of
-from tasks.refs import DatasetRef
-from tasks.results import Proposal
-from tasks.user_code import in_its_own_words
+from tasks.environment.user_code import in_its_own_words
+from tasks.values.job import Job, Workspace
+from tasks.values.refs import DatasetRef
+from tasks.values.results import Proposal
 from tasks.workload.base import TrainedCheckpoint
 
 _WEIGHT_DECAY = 0.05

@@ -22,11 +22,11 @@ from tasks.data.samples import SORTED
 from tasks.data.sections import ImageFolder, Interpolation, Transforms
 from tasks.data.weights import build_blank
 from tasks.domains.image_classification import ClassifierSpec, ImageWorkload, TorchvisionWeights
-from tasks.job import Workspace
-from tasks.libraries import reported_as
-from tasks.refs import DatasetRef
-from tasks.results import Proposal
-from tasks.user_code import call_factory, in_its_own_words
+from tasks.environment.libraries import reported_as
+from tasks.environment.user_code import call_factory, in_its_own_words
+from tasks.values.job import Workspace
+from tasks.values.refs import DatasetRef
+from tasks.values.results import Proposal
 from tasks.workload.base import FactorySpec, Kind
 
 _REGISTERED = "quantized_"

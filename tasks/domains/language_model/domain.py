@@ -23,15 +23,15 @@ from storage.errors import InputError
 from tasks.data.corpus import load_vocabulary, prepare_pydoc, prepare_text
 from tasks.data.evaluation import Quality, as_quality, perplexity_metric
 from tasks.data.metrics import METRICS, unigram_loss
+from tasks.data.outputs import Call, intra_op_threads, tensors_of
 from tasks.data.samples import load_samples
 from tasks.data.scores import Scored
 from tasks.data.sections import TextCorpus
 from tasks.data.training import Training, train
 from tasks.domains.base import Axes, Domain
 from tasks.domains.language_model import Evaluate, LanguageModelWorkload, TrainedCheckpoint, WordLanguageModelSpec
-from tasks.job import Job, Progress, Workspace, silent
-from tasks.outputs import Call, intra_op_threads, tensors_of
-from tasks.refs import DatasetRef
+from tasks.values.job import Job, Progress, Workspace, silent
+from tasks.values.refs import DatasetRef
 
 VOCABULARY = "vocabulary.json"
 _INITIAL_RANGE = 0.1

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from tasks.data.evaluation import Quality, checked_outputs
+from tasks.data.outputs import Call
 from tasks.data.samples import Description, find_or_write, load_samples, write_split
 from tasks.data.sections import RandomSequence
 from tasks.data.weights import load_checkpoint
 from tasks.domains.base import Axes, Domain
 from tasks.domains.sequence import LstmSpec, SequenceWorkload
-from tasks.job import Job, Workspace
-from tasks.outputs import Call
-from tasks.refs import DatasetRef
-from tasks.sources import code_digest
+from tasks.environment.sources import code_digest
+from tasks.values.job import Job, Workspace
+from tasks.values.refs import DatasetRef
 
 _INPUTS = ("inputs", "h", "c")
 

@@ -17,6 +17,7 @@ from storage.artifacts import ArtifactStore
 from storage.digest import file_digest
 from tasks.data.evaluation import Quality, as_quality, evaluate_batches, outputs_in_order
 from tasks.data.metrics import METRICS
+from tasks.data.outputs import Call
 from tasks.data.samples import TARGET, Batch, Column, load_samples, read_description
 from tasks.data.scores import BatchResults, Score
 from tasks.data.training import Training, train
@@ -25,13 +26,12 @@ from tasks.domains.base import Axes, Domain, Weights, write_preprocessing
 from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec, EncoderWorkload
 from tasks.domains.text_encoder.network import build_encoder, longest_text, read_directory
 from tasks.domains.text_encoder.prepare import PAIRS, TOKENIZER, prepare_texts
-from tasks.job import Job, Workspace
-from tasks.libraries import reported_as
-from tasks.machine import installed_version
-from tasks.outputs import Call
-from tasks.refs import DatasetRef
-from tasks.results import Proposal
-from tasks.sources import code_digest
+from tasks.environment.libraries import reported_as
+from tasks.environment.machine import installed_version
+from tasks.environment.sources import code_digest
+from tasks.values.job import Job, Workspace
+from tasks.values.refs import DatasetRef
+from tasks.values.results import Proposal
 from tasks.workload.base import TrainedCheckpoint
 
 _SHORTEST_BUCKET = 16  # number of tokens in the shortest bucket; each further bucket doubles the length

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from storage.errors import ConfigurationError, InputError
 from tasks.data.samples import shortened
 from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec, Pooling, Task
-from tasks.libraries import quiet, reported_as
-from tasks.refs import DatasetRef
-from tasks.user_code import in_its_own_words
+from tasks.environment.libraries import quiet, reported_as
+from tasks.environment.user_code import in_its_own_words
+from tasks.values.refs import DatasetRef
 
 DEFAULT_LENGTH = 512
 

@@ -21,11 +21,11 @@ from tasks.data.tables import NOT_CONTENT, read_columns, rows_of_splits
 from tasks.data.weights import build_blank
 from tasks.domains.text_encoder import EncoderWorkload
 from tasks.domains.text_encoder.network import DEFAULT_LENGTH, build_encoder, longest_text
-from tasks.job import Workspace
-from tasks.libraries import reported_as
-from tasks.machine import installed_version
-from tasks.refs import DatasetRef
-from tasks.sources import code_digest
+from tasks.environment.libraries import reported_as
+from tasks.environment.machine import installed_version
+from tasks.environment.sources import code_digest
+from tasks.values.job import Workspace
+from tasks.values.refs import DatasetRef
 
 TOKENIZER = "tokenizer.json"
 IDS, PAIRS = "input_ids", "pair_ids"

@@ -17,7 +17,7 @@ from tasks.quantize.graph.prepare import UNSUPPORTED, Prepared, fuse, prepare
 from tasks.quantize.graph.trace import try_out
 from tasks.quantize.source import ModelSource, calibrate, refusing
 from tasks.quantize.spec import Spec
-from tasks.refs import ModuleCoverage
+from tasks.values.refs import ModuleCoverage
 
 # `_QUANTIZED_MODULES` omits ``torch.ao.nn.quantized.reference``, because the modules in that package compute in float.
 _QUANTIZED_MODULES = (

@@ -26,7 +26,7 @@ from flows.commands.init import command
 from flows.commands.setup import workloads
 from flows.draft import Asked, sections
 from storage.errors import ConfigurationError
-from tasks.stages import evaluate
+from tasks.run.stages import evaluate
 from tasks.workload import read_workload
 from tests.flows.trials import Before, runner
 from tests.tasks.domains.text_encoder.encoders import write_directory, write_table
@@ -209,7 +209,7 @@ def test_debug_shows_the_traceback_behind_a_problem(debug: bool, folder: Path, m
     def fail(*_: object) -> None:
         raise ValueError("not today")
 
-    monkeypatch.setattr("tasks.preview.obtain", fail)
+    monkeypatch.setattr("tasks.run.preview.obtain", fail)
     here(folder, monkeypatch)
     options = ("--model", "tagging_model:Tagger", "--data", "tagging_model:read", "--collate", "tagging_model:pad")
     flags = ["--debug"] if debug else []

@@ -17,7 +17,7 @@ from storage.errors import ConfigurationError
 from tasks.search.trial import Drop, Speed, Trial
 from tasks.workload.recipe import Recipe
 from tasks.workload.search import Goal
-from tests.tasks.test_gate import workload
+from tests.tasks.decide.test_gate import workload
 from tests.tasks.text_workloads import text_document, write_corpus
 
 RECIPES = [

@@ -16,8 +16,8 @@ from flows.commands.setup import doctor, preview_lines, workloads
 from flows.commands.setup import store as store_group
 from storage.errors import StoreError
 from storage.results.catalog import refresh
-from tasks.refs import ModuleCoverage
-from tasks.results import CandidatePreview, Preview, QualityLoss
+from tasks.values.refs import ModuleCoverage
+from tasks.values.results import CandidatePreview, Preview, QualityLoss
 from tests.documentation.pages import ROOT
 from tests.storage.results.rows import write_night
 

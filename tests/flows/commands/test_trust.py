@@ -18,7 +18,7 @@ from storage.bundles import BundleStore
 from storage.errors import ConfigurationError
 from storage.pointer import read_current
 from tests.storage.bundle_files import key_file, signer_of
-from tests.tasks.bundle.conftest import make
+from tests.tasks.publish.conftest import make
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 
 from storage.check import check
 from storage.results.query import run_query
-from tasks.machine import fingerprint
+from tasks.environment.machine import fingerprint
 from tests.flows.processes import STAGES, Command, processes_of_stages
 from tests.storage.conftest import s3_endpoint, s3_store  # noqa: F401 - fixtures
 

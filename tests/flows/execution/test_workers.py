@@ -9,7 +9,7 @@ import pytest
 
 from flows.execution.workers import Workers
 from storage.errors import InputError, MeasurementError
-from tasks.libraries import LibraryError
+from tasks.environment.libraries import LibraryError
 from tests.flows.execution import worker_stages
 
 

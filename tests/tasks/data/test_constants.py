@@ -11,8 +11,8 @@ from torch import Tensor
 from tasks.data.evaluation import evaluate_batches
 from tasks.data.metrics import METRICS
 from tasks.data.samples import Batch
-from tasks.refs import ArtifactRef
-from tasks.results import Evaluation
+from tasks.values.refs import ArtifactRef
+from tasks.values.results import Evaluation
 
 CLASSES = torch.tensor([2, 0, 2, 1, 2, 6, 0, 2, 4, 5, 3])
 NUMBERS = torch.tensor([[1.0, 40.0], [2.0, 10.0], [6.0, 10.0], [6.5, 30.0]])

@@ -14,8 +14,8 @@ from storage.errors import InputError
 from tasks.data import picture_sets
 from tasks.data.picture_sets import find_layout, stratified_order
 from tasks.data.samples import load_samples, read_description
-from tasks.job import Workspace
-from tasks.stages import prepare
+from tasks.run.stages import prepare
+from tasks.values.job import Workspace
 from tests.tasks.vision_workloads import image_workload
 
 SPLITS = ("train", "calibration", "valid", "test")

@@ -22,7 +22,7 @@ from tasks.data.samples import (
     load_test,
     write_split,
 )
-from tasks.refs import DatasetRef
+from tasks.values.refs import DatasetRef
 
 SHAPE = (3, 4, 5)
 

@@ -13,7 +13,7 @@ import torch
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError
 from tasks.data.samples import load_samples, read_description
-from tasks.refs import DatasetRef
+from tasks.values.refs import DatasetRef
 from tests.tasks.domains.custom.own import own, write
 from tests.tasks.pipeline import prepare
 

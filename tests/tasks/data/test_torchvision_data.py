@@ -9,8 +9,8 @@ from PIL import Image
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError
 from tasks.data.samples import load_samples, read_description
-from tasks.job import Workspace
-from tasks.stages import prepare
+from tasks.run.stages import prepare
+from tasks.values.job import Workspace
 from tests.tasks.vision_workloads import image_workload
 
 

@@ -17,7 +17,7 @@ from torchvision.models import mnasnet0_5
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
 from tasks.data.weights import WEIGHTS_FILE, StateDict, load_checkpoint, read_state
-from tasks.refs import CheckpointRef
+from tasks.values.refs import CheckpointRef
 
 STATE = {"encoder.weight": torch.arange(6.0).view(2, 3), "bias": torch.tensor([1.5])}
 

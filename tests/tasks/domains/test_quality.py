@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from storage.artifacts import ArtifactStore
 from tasks.data.samples import load_samples
 from tasks.data.weights import load_state
-from tasks.job import Job
+from tasks.values.job import Job
 from tasks.workload import Workload
 from tests.tasks.domains.image_classification.networks import SMALL
 from tests.tasks.pipeline import build, build_model, evaluate, job_of

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
-from tasks.job import Workspace
 from tasks.quantize.engine import quantized_engine, without_deprecations
 from tasks.quantize.operators import find_or_compile, load_libraries
 from tasks.quantize.source import ModelSource
+from tasks.values.job import Workspace
 from tasks.workload import Workload
 from tests.tasks import pipeline
 

@@ -13,11 +13,11 @@ from torch import nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
-from tasks.extensions import METHODS
 from tasks.quantize.base import Converted, converter_of
 from tasks.quantize.source import ModelSource, settle
 from tasks.quantize.spec import Spec, spec_of
 from tasks.workload import Workload
+from tasks.workload.registry import METHODS
 from tests.tasks.pipeline import build, job_of, opened, source_of
 from tests.tasks.quantize import carrying
 from tests.tasks.quantize.carrying import CARRIED, Carried

@@ -9,11 +9,11 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
-from tasks.job import Job
 from tasks.quantize.converted import find_or_convert, refuse_other
 from tasks.quantize.methods import StaticRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
+from tasks.values.job import Job
 from tasks.workload import Workload
 from tests.tasks.pipeline import build, example_inputs, job_of, opened
 from tests.tasks.quantize.conftest import IMAGES

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tasks.libraries import quiet
-from tasks.machine import this_machine
+from tasks.environment.libraries import quiet
+from tasks.environment.machine import this_machine
 from tasks.quantize.engine import quantized_engine, without_deprecations
 
 SUPPORTED = [name for name in torch.backends.quantized.supported_engines if name != "none"]

@@ -10,8 +10,8 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError, UnavailableError
-from tasks.job import Workspace
 from tasks.quantize.operators import find_or_compile, namespace, operators
+from tasks.values.job import Workspace
 
 
 def test_the_library_is_found_again_and_named_by_its_operators(operators_loaded: Path, images_store: object) -> None:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
-from tasks.job import Progress, Workspace, silent
 from tasks.quantize.source import ModelSource, calibrate
 from tasks.quantize.spec import Calibration
-from tasks.refs import Architecture, DatasetRef
+from tasks.values.job import Progress, Workspace, silent
+from tasks.values.refs import Architecture, DatasetRef
 
 THREE = Calibration("min-max", batches=3, batch_size=3)
 NOTHING = Architecture(domain="", model={}, folder="", dataset=DatasetRef(kind="", digest="", splits={}))

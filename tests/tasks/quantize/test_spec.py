@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tasks.extensions import METHODS
 from tasks.quantize.spec import Spec, limit, obstacle, spec_of
 from tasks.workload.recipe import Recipe
+from tasks.workload.registry import METHODS
 
 
 def spec(method: str, **keys: Any) -> Spec:

@@ -11,12 +11,12 @@ from torch.ao.quantization import default_qat_qconfig_v2
 from torch.nn.functional import mse_loss
 
 from storage.errors import QuantizationError
-from tasks.job import silent
 from tasks.quantize.graph import prepare
 from tasks.quantize.methods import QatRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, Training, spec_of
 from tasks.quantize.trained import QatConverter, fine_tune
+from tasks.values.job import silent
 
 Sources = Callable[..., ModelSource]
 

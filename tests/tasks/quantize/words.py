@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from storage.artifacts import ArtifactStore
-from tasks.outputs import Call, tensors_of
+from tasks.data.outputs import Call, tensors_of
 from tasks.workload import Workload
 from tests.tasks.pipeline import build_model, prepare
 

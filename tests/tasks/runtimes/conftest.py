@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storage.artifacts import ArtifactStore
-from tasks.job import Job
+from tasks.values.job import Job
 from tasks.workload import Workload
 from tests.tasks import pipeline
 from tests.tasks.quantize.conftest import IMAGES

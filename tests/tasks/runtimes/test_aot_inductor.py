@@ -20,17 +20,17 @@ from torch import Tensor
 
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
-from tasks.extensions import RUNTIMES
-from tasks.job import Job
-from tasks.machine import this_machine
+from tasks.environment.machine import this_machine
 from tasks.quantize.engine import BFLOAT16
-from tasks.refs import CandidateRef
 from tasks.runtimes import aot_compile
 from tasks.runtimes.aot_checker import open_model
 from tasks.runtimes.base import CandidateFiles
+from tasks.values.job import Job
+from tasks.values.refs import CandidateRef
 from tasks.workload import Workload
+from tasks.workload.registry import RUNTIMES
 from tests.tasks import pipeline
-from tests.tasks.bundle.conftest import Made
+from tests.tasks.publish.conftest import Made
 from tests.tasks.runtimes.conftest import MakeJob
 
 pytestmark = pytest.mark.slow

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
+from tasks.data.outputs import distance, intra_op_threads, tensors_of
 from tasks.domains.language_model import WordLanguageModelSpec
 from tasks.domains.language_model.domain import segment_losses
-from tasks.extensions import RUNTIMES
-from tasks.outputs import distance, intra_op_threads, tensors_of
 from tasks.runtimes.base import CandidateFiles
+from tasks.workload.registry import RUNTIMES
 from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob
 

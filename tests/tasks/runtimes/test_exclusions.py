@@ -13,13 +13,13 @@ from torch.nn import functional as F
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
-from tasks.extensions import RUNTIMES
-from tasks.outputs import distance, tensors_of
+from tasks.data.outputs import distance, tensors_of
 from tasks.quantize.methods import DynamicRecipe, StaticRecipe
 from tasks.quantize.spec import Spec, spec_of
 from tasks.runtimes import onnx_model, onnx_quantize
 from tasks.runtimes.base import CandidateFiles
 from tasks.runtimes.exported import ExportedMaker
+from tasks.workload.registry import RUNTIMES
 from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob
 

@@ -21,20 +21,20 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import QuantizationError
-from tasks.extensions import RUNTIMES
-from tasks.machine import Machine, this_machine
-from tasks.outputs import distance, tensors_of
-from tasks.proof.child import doubts_about
-from tasks.proofs import int8_share
+from tasks.data.outputs import distance, tensors_of
+from tasks.environment.machine import Machine, this_machine
+from tasks.measure.proof.child import doubts_about
 from tasks.quantize.engine import BFLOAT16
-from tasks.refs import CandidateRef
 from tasks.runtimes import onnx_checker, onnx_quantize
 from tasks.runtimes.base import CandidateFiles
 from tasks.runtimes.exported import ExportedMaker, all_int8
+from tasks.values.proofs import int8_share
+from tasks.values.refs import CandidateRef
 from tasks.workload import Workload
+from tasks.workload.registry import RUNTIMES
 from tests.tasks import pipeline
-from tests.tasks.bundle.conftest import Made
 from tests.tasks.domains.custom.own import CODE, own, write
+from tests.tasks.publish.conftest import Made
 from tests.tasks.quantize.conftest import IMAGES
 from tests.tasks.runtimes.conftest import MakeJob
 

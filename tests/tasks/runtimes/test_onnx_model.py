@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
-from tasks.job import Job
 from tasks.quantize.export import export
 from tasks.quantize.spec import spec_of
 from tasks.runtimes import onnx_model
 from tasks.runtimes.exported import module_of
+from tasks.values.job import Job
 from tasks.workload import Workload
 from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob

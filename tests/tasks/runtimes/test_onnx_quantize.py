@@ -14,10 +14,10 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from tasks.job import silent
 from tasks.quantize.methods import StaticRecipe
 from tasks.quantize.spec import spec_of
 from tasks.runtimes.onnx_quantize import OnnxMaker
+from tasks.values.job import silent
 
 GENERATOR = np.random.default_rng(0)
 _ATTRIBUTES = {"Transpose": {"perm": [0, 1, 3, 2]}}

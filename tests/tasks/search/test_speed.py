@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
-from tasks import stages
-from tasks.benchmark.stage import BenchmarkCandidate
-from tasks.job import Workspace
-from tasks.refs import ArtifactRef
+from tasks.data.tensor_files import GOLDEN, Golden
+from tasks.measure.benchmark.stage import BenchmarkCandidate
+from tasks.run import stages
 from tasks.search import speed
 from tasks.search.speed import in_order, time_shares
 from tasks.search.trial import RankedLayer
-from tasks.tensor_files import GOLDEN, Golden
+from tasks.values.job import Workspace
+from tasks.values.refs import ArtifactRef
 from tasks.workload import read_workload
-from tests.tasks.benchmark.planted import TINY
 from tests.tasks.domains.custom.own import own
+from tests.tasks.measure.benchmark.planted import TINY
 from tests.tasks.outliers import write_networks
 from tests.tasks.pipeline import build, evaluate, job_of
 

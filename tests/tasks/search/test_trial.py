@@ -8,10 +8,10 @@ import pytest
 
 from storage.errors import InputError
 from storage.results import QualityUnit
-from tasks.job import Job
-from tasks.refs import ArtifactRef, CheckpointRef, DatasetRef
-from tasks.results import Comparison, Evaluation, RunInfo
 from tasks.search.trial import Drop, Selection, Speed, Trial
+from tasks.values.job import Job
+from tasks.values.refs import ArtifactRef, CheckpointRef, DatasetRef
+from tasks.values.results import Comparison, Evaluation, RunInfo
 from tasks.workload.recipe import Recipe
 from tests.tasks.workload.test_gate import workload
 

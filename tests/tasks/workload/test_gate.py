@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from tasks.gate import judge, may_be_promoted
-from tasks.paired import score_difference
-from tasks.results import Incumbent
+from tasks.data.paired import score_difference
+from tasks.decide.gate import judge, may_be_promoted
+from tasks.values.results import Incumbent
 from tasks.workload.gate import Gate, RuleOutcome, rows_to_decide, rules_on
-from tests.tasks.test_gate import EXECUTED, PROVEN, STRICT, decided, only, row, workload
+from tests.tasks.decide.test_gate import EXECUTED, PROVEN, STRICT, decided, only, row, workload
 
 GATE = STRICT | PROVEN
 WHY = "The memory process was killed by SIGKILL. The host probably ran out of memory."

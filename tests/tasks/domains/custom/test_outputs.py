@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
 from storage.artifacts import ArtifactStore
+from tasks.data.tensor_files import GOLDEN
+from tasks.data.tensor_files import names_of as names_in
 from tasks.domains.custom.domain import flat, names, structured
-from tasks.job import Workspace
-from tasks.preview import preview
-from tasks.tensor_files import GOLDEN
-from tasks.tensor_files import names_of as names_in
+from tasks.run.preview import preview
+from tasks.values.job import Workspace
 from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.pipeline import build, evaluate, job_of
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from storage.artifacts import ArtifactStore
 from tasks.domains.image_classification.network import propose_keys
-from tasks.job import Workspace
+from tasks.values.job import Workspace
 from tests.tasks.vision_workloads import image_workload
 
 DECLARED = {

@@ -8,7 +8,7 @@ from torchvision.models import ResNet18_Weights
 from storage.errors import ConfigurationError, NightquantError
 from tasks.domains.image_classification import TorchvisionModel, TorchvisionSpec
 from tasks.domains.image_classification.network import build_vision, load_weights, published
-from tasks.refs import DatasetRef
+from tasks.values.refs import DatasetRef
 
 
 def dataset_of(classes: int) -> DatasetRef:

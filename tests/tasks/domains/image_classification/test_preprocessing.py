@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from storage.artifacts import ArtifactStore
 from tasks.data import pictures
-from tasks.extensions import DOMAINS
+from tasks.workload.registry import DOMAINS
 from tests.tasks.data.test_picture_sets import pictures as photos
 from tests.tasks.domains.image_classification.networks import SMALL
 from tests.tasks.pipeline import job_of

@@ -7,7 +7,7 @@ from tasks.data.metrics import METRICS
 from tasks.data.samples import load_samples
 from tasks.domains.image_classification.domain import ImageClassification, training_batches
 from tasks.domains.image_classification.network import build_vision
-from tasks.job import Workspace
+from tasks.values.job import Workspace
 from tests.tasks.domains.image_classification import networks
 from tests.tasks.vision_workloads import RENDERED, image_workload, rendered
 

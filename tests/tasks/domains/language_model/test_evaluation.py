@@ -12,8 +12,8 @@ from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
 from tasks.domains.language_model import LanguageModelWorkload
 from tasks.domains.language_model.domain import LanguageModel
-from tasks.job import Job, Workspace
-from tasks.results import Evaluation
+from tasks.values.job import Job, Workspace
+from tasks.values.results import Evaluation
 from tests.tasks.pipeline import build, build_model, evaluate, job_of
 from tests.tasks.text_workloads import text_workload, write_corpus
 

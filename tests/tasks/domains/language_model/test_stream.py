@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from tasks.data.outputs import intra_op_threads
 from tasks.domains.language_model import Evaluate, WordLanguageModelSpec
 from tasks.domains.language_model.domain import WordLanguageModel, segment_losses, word_losses
-from tasks.outputs import intra_op_threads
 
 VOCABULARY, LAYERS, HIDDEN = 30, 2, 8
 SPEC = WordLanguageModelSpec(kind="word-lm", embedding_size=12, hidden_size=HIDDEN, layers=LAYERS)

@@ -15,8 +15,8 @@ from storage.errors import InputError
 from tasks.data.samples import load_samples
 from tasks.domains.language_model import WordLanguageModelSpec
 from tasks.domains.language_model.domain import LanguageModel, batchify, word_losses
-from tasks.job import Progress, Workspace, silent
-from tasks.refs import DatasetRef
+from tasks.values.job import Progress, Workspace, silent
+from tasks.values.refs import DatasetRef
 from tasks.workload import Workload
 from tests.tasks.pipeline import build_model, prepare
 from tests.tasks.text_workloads import text_workload, write_corpus

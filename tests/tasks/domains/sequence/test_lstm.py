@@ -12,7 +12,7 @@ from torch import nn
 from flows.request import BUILT_IN
 from storage.artifacts import ArtifactStore
 from tasks.data.weights import load_state
-from tasks.evaluate import compare
+from tasks.measure.evaluate import compare
 from tasks.workload import Workload, find_workloads
 from tests.tasks.pipeline import build, evaluate, example_inputs, job_of, obtain, prepare
 from tests.tasks.workloads import workload_of

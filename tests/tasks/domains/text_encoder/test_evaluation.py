@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from storage.artifacts import ArtifactStore
-from tasks.build import open_candidate
-from tasks.job import Job, Workspace
-from tasks.tensor_files import SAMPLES
+from tasks.data.tensor_files import SAMPLES
+from tasks.runtimes.build import open_candidate
+from tasks.values.job import Job, Workspace
 from tasks.workload import Workload
 from tests.tasks.domains.text_encoder.encoders import LABELS, encoder, sentences, write_directory, write_table
 from tests.tasks.pipeline import build, evaluate, job_of

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from storage.artifacts import ArtifactStore
 from storage.errors import UnavailableError
 from tasks.domains.text_encoder import EncoderWorkload
-from tasks.extensions import DOMAINS
+from tasks.workload.registry import DOMAINS
 from tests.tasks.domains.text_encoder.encoders import encoder, of_config, write_directory
 from tests.tasks.pipeline import prepare
 

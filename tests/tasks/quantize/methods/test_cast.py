@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from storage.errors import UnavailableError
-from tasks.machine import this_machine
+from tasks.environment.machine import this_machine
 from tasks.quantize import engine
 from tasks.quantize.methods import Cast, CastRecipe
 from tasks.quantize.source import ModelSource

@@ -1,0 +1,1 @@
+"""Decisions over rows of results: pure functions."""

@@ -1,0 +1,1 @@
+"""Evaluation, timing, proof and sensitivity of candidates."""

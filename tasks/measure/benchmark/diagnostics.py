@@ -1,0 +1,213 @@
+"""Benchmark results for each subject: times, memory, and a proof of the operators and instructions that ran."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import resource
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from pkgutil import resolve_name
+from typing import TypeVar
+
+import numpy as np
+import psutil
+
+from storage.errors import MeasurementError
+from storage.results import Setting
+from tasks.environment.machine import available_cores
+from tasks.measure.benchmark.child import describe_end
+from tasks.measure.benchmark.messages import COPY_SUFFIX, INCUMBENT_SUFFIX, ChildSpec, Memory, MemoryReport, Subject
+from tasks.measure.benchmark.protocol import Measured, Session
+from tasks.measure.benchmark.statistics import Ratio, percentiles
+from tasks.values.proofs import Proof, ProofReport
+from tasks.values.results import Timing
+
+_MARKED: dict[str, Setting] = {COPY_SUFFIX[1:]: "a/a", INCUMBENT_SUFFIX[1:]: "incumbent"}
+
+
+def timings_of(measured: Measured, batch_size: int, memory: dict[str, Memory]) -> Iterator[Timing]:
+    """Yield one row per subject; the row for the baseline's copy has the setting ``a/a``."""
+    warm, cold = measured.with_caches("warm"), measured.with_caches("cold")
+    for name in measured.names():
+        reports, blocks, calls = measured.of(name), warm.round_s(name), cold.round_s(name)
+        lower, median, upper = np.quantile(blocks, [0.25, 0.5, 0.75])
+        p50_s, p90_s, p99_s = percentiles(measured.single_s(name))
+        plain, _, mark = name.partition("#")
+        recipe, _, runtime = plain.partition("/")
+        launches, rounds = blocks.shape
+        numbers = range(1, launches + 1)
+        is_decided = name != measured.baseline
+        yield Timing(
+            recipe=recipe,
+            runtime=runtime,
+            setting=_MARKED.get(mark, "primary"),
+            threads=measured.threads,
+            batch_size=batch_size,
+            latency_s=float(median),
+            latency_q25_s=float(lower),
+            latency_q75_s=float(upper),
+            cold_latency_s=float(np.median(calls)),
+            launches=launches,
+            blocks=blocks.size,
+            calls_per_block=reports[0].calls_per_block,
+            # Exclude the first launch, whose load times include imports.
+            load_s=float(np.median([report.load_s for report in reports[1:] or reports])),
+            first_call_s=float(np.median([report.first_call_s for report in reports])),
+            latency_p50_s=p50_s,
+            latency_p90_s=p90_s,
+            latency_p99_s=p99_s,
+            block_launch=tuple(np.repeat(numbers, rounds).tolist()),
+            block_round=tuple(range(1, rounds + 1)) * launches,
+            block_s=tuple(blocks.ravel().tolist()),
+            **(memory[name].model_dump() if name in memory else {}),
+            **_ratios(warm, name, "", is_decided=is_decided),
+            **_ratios(cold, name, "cold_", is_decided=is_decided),
+            **_gains(measured.with_caches(measured.contest.caches), name),
+        )
+
+
+def _ratios(measured: Measured, name: str, prefix: str, *, is_decided: bool) -> dict[str, float | str | None]:
+    ratio, over = measured.ratio(name), measured.over_incumbent(name)
+    bounds = measured.bounds(name) if is_decided else None
+    # Use only the launches that timed the subject, because the host's speed may have changed since.
+    launches = len(measured.of(name))
+    latency_s = float(np.median(measured.round_s(measured.baseline)[:launches]))
+    columns = {"baseline_latency_s": latency_s, **_interval("speedup", ratio)}
+    if bounds is not None:
+        columns |= {"speedup_bound_low": bounds.low, "speedup_bound_high": bounds.high}
+    if over is not None:
+        columns |= _interval("over_incumbent", over)
+    return {f"{prefix}{column}": value for column, value in columns.items()}
+
+
+def _gains(measured: Measured, name: str) -> dict[str, float | str | None]:
+    columns: dict[str, float | str | None] = {}
+    if (factors := measured.gains(name)) is not None:
+        columns |= _interval("runtime_gain", factors[0]) | _interval("int8_gain", factors[1])
+    if (over := measured.over_best_float(name)) is not None:
+        columns |= {"best_float": measured.best_float(), **_interval("over_best_float", over)}
+    if (bounds := measured.over_best_float_bounds(name)) is not None:
+        columns |= {"over_best_float_bound_low": bounds.low, "over_best_float_bound_high": bounds.high}
+    return columns
+
+
+def _interval(column: str, ratio: Ratio) -> dict[str, float | str | None]:
+    return {column: ratio.value, f"{column}_low": ratio.low, f"{column}_high": ratio.high}
+
+
+R = TypeVar("R", MemoryReport, ProofReport)
+_SAMPLED = ("instructions", "saturation")
+_PROOF, _CALLS = "tasks.measure.proof.child", 3
+
+
+@dataclass
+class Diagnosis:
+    """Memory and proofs by subject; ``unknown`` explains missing values, by subject and ``measurements`` column."""
+
+    memory: dict[str, Memory] = field(default_factory=dict)
+    proofs: dict[str, Proof] = field(default_factory=dict)
+    unknown: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def lack(self, columns: Iterable[str], reasons: dict[str, str]) -> None:
+        """Record, for each subject in `reasons`, the reason that the values in `columns` are missing."""
+        for name, reason in reasons.items():
+            self.unknown.setdefault(name, {}).update(dict.fromkeys(columns, reason))
+
+
+def diagnose(
+    session: Session, subjects: Sequence[Subject], modules: tuple[str, ...], known: Mapping[str, Proof]
+) -> Diagnosis:
+    """Measure memory and, in parallel, collect the proofs missing from `known`; neither result depends on wall time."""
+    diagnosis, unknown = Diagnosis(proofs=dict(known)), [one for one in subjects if one.name not in known]
+    with ThreadPoolExecutor(1) as pool:
+        measuring = pool.submit(look, session, __name__, MemoryReport, subjects, modules)
+        proofs, unproven = look(session, _PROOF, ProofReport, unknown, modules)
+        memories, unmeasured = measuring.result()
+    for memory in memories:
+        diagnosis.memory |= memory.memory
+        unmeasured |= memory.refused
+    for proof in proofs:
+        diagnosis.proofs |= proof.proofs
+        unproven |= proof.refused
+        if proof.unsampled:
+            diagnosis.lack(_SAMPLED, dict.fromkeys(proof.proofs, proof.unsampled))
+    diagnosis.lack(Memory.model_fields, unmeasured)
+    diagnosis.lack(Proof.model_fields, unproven)
+    return diagnosis
+
+
+def look(
+    session: Session, module: str, report: type[R], subjects: Sequence[Subject], modules: tuple[str, ...]
+) -> tuple[list[R], dict[str, str]]:
+    """Measure all subjects in one process; if it dies, use a process each. Return reports, and reasons by subject."""
+    if not subjects:
+        return [], {}
+    try:
+        return [session.examine(module, report, subjects, modules)], {}
+    except MeasurementError as error:
+        if len(subjects) == 1 or session.limit.left_s() == 0:
+            return [], {subject.name: str(error) for subject in subjects}
+    reports: list[R] = []
+    refused: dict[str, str] = {}
+    for subject in subjects:
+        more_reports, more_refused = look(session, module, report, [subject], modules)
+        reports += more_reports
+        refused |= more_refused
+    return reports, refused
+
+
+def run(spec_json: str) -> MemoryReport:
+    """Measure the memory of each subject of a `ChildSpec` in a forked process, which holds no other model."""
+    import torch  # the process of the run imports this module without torch
+
+    spec = ChildSpec.model_validate_json(spec_json)
+    torch.set_num_threads(spec.threads)
+    for module in (*spec.modules, spec.loader.partition(":")[0]):
+        importlib.import_module(module)
+    # Without `gc.freeze`, garbage collection in a child would touch, and therefore copy, every object of this process.
+    gc.freeze()
+    # Children can run in parallel, because each child counts only its own pages. Leave processors free for the proof.
+    parallel = max(1, available_cores() - spec.threads)
+    context, results = get_context("fork"), dict[str, Memory | str]()
+    for first in range(0, len(spec.subjects), parallel):
+        started: dict[str, tuple[ForkProcess, Connection]] = {}
+        for subject in spec.subjects[first : first + parallel]:
+            reader, writer = context.Pipe(duplex=False)
+            child = context.Process(target=_measure, args=(subject, spec, writer))
+            child.start()
+            writer.close()
+            started[subject.name] = child, reader
+        for name, (child, reader) in started.items():
+            try:
+                results[name] = reader.recv()
+                child.join()
+            except (EOFError, OSError):  # the child died before its report was complete
+                child.join()
+                results[name] = f"The candidate's memory process {describe_end(child.exitcode or 0)}"
+    return MemoryReport(
+        memory={name: memory for name, memory in results.items() if isinstance(memory, Memory)},
+        refused={name: reason for name, reason in results.items() if isinstance(reason, str)},
+    )
+
+
+def _measure(subject: Subject, spec: ChildSpec, writer: Connection) -> None:
+    import torch
+
+    try:
+        before = psutil.Process().memory_info().rss
+        with torch.inference_mode():
+            loaded = resolve_name(spec.loader)(subject)
+            after = psutil.Process().memory_info().rss
+            with loaded.scope():
+                for _ in range(_CALLS):
+                    loaded.call()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        writer.send(Memory(rss_loaded_bytes=max(0, after - before), peak_rss_bytes=max(0, peak - before)))
+    except Exception as error:
+        writer.send(f"{type(error).__name__}: {error}")
+        raise

@@ -1,0 +1,109 @@
+"""Requests to a benchmark's child processes, and their reports: small JSON files that do not contain models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from tasks.runtimes.base import CandidateFiles
+from tasks.values.refs import Frozen
+
+# Suffixes for subjects that would otherwise have the same name as a candidate.
+COPY_SUFFIX, INCUMBENT_SUFFIX = "#copy", "#incumbent"
+
+
+class Profile(Frozen):
+    """Size of a benchmark; a launch is a new process, in which every round times one block of calls per candidate.
+
+    Launches continue beyond ``launches`` until every speed rule is decided or ``budget_s`` would be exceeded.
+    ``cold_share`` limits the cold rounds to a fraction of the time that the launch's earlier steps took.
+    """
+
+    name: str
+    launches: int
+    rounds: int
+    budget_s: float
+    block_s: float = 0.1
+    warm_up_calls: int = 10
+    warm_up_s: float = 1.0
+    rewarm_s: float = 0.3
+    single_calls: int = 1000
+    single_s: float = 0.3
+    cold_rounds: int = 40
+    cold_share: float = 1 / 4
+
+
+PROFILES = {
+    "quick": Profile(
+        name="quick", launches=3, rounds=4, budget_s=60, warm_up_s=0.3, rewarm_s=0.1, single_s=0.1, cold_share=1 / 3
+    ),
+    "standard": Profile(name="standard", launches=5, rounds=8, budget_s=300),
+    "full": Profile(name="full", launches=10, rounds=10, budget_s=900),
+}  # fmt: skip
+
+
+class Subject(Frozen):
+    """Files of a timed candidate: the candidate's ``folder``, ``shared`` folders by kind, and a ``golden`` file."""
+
+    name: str
+    folder: str = ""
+    shared: dict[str, str] = Field(default={})
+    runtime: str = ""
+    golden: str = ""
+
+    def files(self) -> CandidateFiles:
+        """Return the candidate's files."""
+        return CandidateFiles(Path(self.folder), {kind: Path(folder) for kind, folder in self.shared.items()})
+
+
+class ChildSpec(Frozen):
+    """Subjects for a child process, which imports ``modules`` and then opens each subject with ``loader``."""
+
+    subjects: tuple[Subject, ...]
+    loader: str
+    threads: int
+    modules: tuple[str, ...] = ()
+
+
+class LaunchSpec(ChildSpec):
+    """A request for a launch; later launches repeat the first launch's ``calls`` and ``cold_rounds``."""
+
+    profile: Profile
+    seed: int
+    calls: dict[str, int] = Field(default={})
+    cold_rounds: int | None = None
+    spawned_at: float
+
+
+class SubjectReport(Frozen):
+    """One subject's call times in one launch, in seconds: block means, individually timed calls, and cold calls."""
+
+    load_s: float
+    first_call_s: float
+    calls_per_block: int
+    round_s: tuple[float, ...]
+    single_s: tuple[float, ...]
+    cold_s: tuple[float, ...]
+
+
+class LaunchReport(Frozen):
+    """Results of one launch: the reasons for refusals by subject, and the imported nightquant modules."""
+
+    subjects: dict[str, SubjectReport]
+    refused: dict[str, str]
+    modules: tuple[str, ...]
+
+
+class Memory(Frozen):
+    """Growth of resident memory since loading began, measured after loading and at the peak."""
+
+    rss_loaded_bytes: int
+    peak_rss_bytes: int
+
+
+class MemoryReport(Frozen):
+    """Memory by subject; ``refused`` maps each unmeasured subject to the reason for the failure."""
+
+    memory: dict[str, Memory]
+    refused: dict[str, str]

@@ -1,0 +1,287 @@
+"""Benchmark protocol: launch the same subjects repeatedly until every speed rule is decided or time runs out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from storage.errors import MeasurementError
+from storage.results import Caches
+from tasks.measure.benchmark.child import Limit, Report, run_child
+from tasks.measure.benchmark.messages import (
+    COPY_SUFFIX,
+    ChildSpec,
+    LaunchReport,
+    LaunchSpec,
+    Profile,
+    Subject,
+    SubjectReport,
+)
+from tasks.measure.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
+
+LOCK = "benchmark"  # name of the host lock that allows one benchmark at a time
+_SEED = 29592
+# Number of launches that time subjects whose speed does not affect decisions.
+_FEWEST = 2
+# After these launches, a float candidate this many times as slow as the fastest cannot be the best float any more.
+_OUT_OF_REACH = 1.2
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Subjects whose speed affects decisions: ``contenders`` that may be promoted, and the deployed ``incumbent``.
+
+    With ``fastest_wins``, a contender can stay undecided if a faster contender is fast enough. ``twins`` maps each
+    quantized subject to the float subject of the same runtime. A contender with a twin must be ``min_over_best_float``
+    times as fast as each of ``floats``, which could be deployed instead.
+    """
+
+    contenders: frozenset[str] = frozenset()
+    min_speedup: float | None = None
+    incumbent: str = ""
+    caches: Caches = "warm"
+    fastest_wins: bool = False
+    twins: Mapping[str, str] = field(default_factory=dict)
+    floats: frozenset[str] = frozenset()
+    min_over_best_float: float | None = None
+
+    @property
+    def comparisons(self) -> int:
+        """Number of speed ratios that affect decisions."""
+        quantized = len(self.contenders & self.twins.keys()) if self.min_over_best_float is not None else 0
+        return len(self.contenders) * (2 if self.incumbent else 1) + quantized
+
+    def needed(self, measured: Measured) -> set[str]:
+        """Return the subjects that later launches time, in addition to the baseline and its copy."""
+        deciding = {*self.contenders, *([self.incumbent] if self.incumbent else [])}
+        speeds = {name: measured.with_caches(self.caches).ratio(name).value for name in measured.floats()}
+        close = {name for name, speed in speeds.items() if speed * _OUT_OF_REACH >= max(speeds.values())}
+        # Without contenders, nothing depends on the speed of the floats.
+        return deciding | {self.twins[name] for name in deciding & self.twins.keys()} | (close if deciding else set())
+
+    def is_decided(self, measured: Measured) -> bool:
+        """Return whether every contender is known to be fast enough, too slow, or unable to win."""
+        measured = measured.with_caches(self.caches)
+        names = [name for name in self.contenders if name not in measured.refused]
+        least = self.min_speedup if self.min_speedup is not None else 0.0
+        bounds = {name: measured.bounds(name) for name in names} if self.min_speedup is not None else {}
+        over = {name: ratio for name in names if (ratio := measured.over_best_float_bounds(name))}
+        rule = self.min_over_best_float if self.min_over_best_float is not None else 0.0
+        too_slow = {name for name in bounds if bounds[name].high < least}
+        too_slow |= {name for name in over if over[name].high < rule}
+        passing = {
+            name
+            for name in names
+            if (name not in bounds or bounds[name].low >= least) and (name not in over or over[name].low >= rule)
+        }
+        fastest = max((bounds[name].low for name in passing & bounds.keys()), default=0.0) if self.fastest_wins else 0.0
+        cannot_win = {name for name in bounds if bounds[name].high < fastest}
+        return passing | too_slow | cannot_win >= set(names)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Results of all launches of a benchmark; ``caches`` selects the results of warm or cold calls."""
+
+    baseline: str
+    threads: int
+    launches: tuple[LaunchReport, ...]
+    refused: dict[str, str]
+    contest: Contest
+    caches: Caches = "warm"
+
+    def with_caches(self, caches: Caches) -> Measured:
+        """Return a copy of the results that uses warm or cold calls."""
+        return replace(self, caches=caches)
+
+    def names(self) -> list[str]:
+        """Return the timed subjects, including the baseline's copy."""
+        return [name for name in self.launches[0].subjects if name not in self.refused]
+
+    def of(self, name: str) -> list[SubjectReport]:
+        """Return a subject's reports from all launches."""
+        return [launch.subjects[name] for launch in self.launches if name in launch.subjects]
+
+    def round_s(self, name: str) -> Array:
+        """Return the seconds per call in each round of blocks or of cold calls, as float64 [launches, rounds]."""
+        return np.array([report.round_s if self.caches == "warm" else report.cold_s for report in self.of(name)])
+
+    def single_s(self, name: str) -> Array:
+        """Return the durations of the individually timed calls in seconds, as float64 [calls]."""
+        return np.concatenate([np.array(report.single_s, dtype=np.float64) for report in self.of(name)])
+
+    def ratio(self, name: str) -> Ratio:
+        """Return a subject's speed-up over the baseline, with the 95% interval."""
+        return Ratio(1.0, 1.0, 1.0) if name == self.baseline else self._noise.interval(self._sample(name))
+
+    def bounds(self, name: str) -> Ratio:
+        """Return a subject's speed-up over the baseline, with the bounds that the gate uses (`Noise.bounds`)."""
+        return self._noise.bounds(self._sample(name), self._sample(self._copy), self.contest.comparisons)
+
+    def moderated(self, name: str) -> Ratio:
+        """Return a subject's speed-up with a 95% interval that suits few launches; see `Noise.half_width`."""
+        sample = self._sample(name)
+        return Ratio.around(sample.mean, self._noise.half_width(sample, 0.025))
+
+    def over_incumbent(self, name: str) -> Ratio | None:
+        """Return a contender's speed-up over the deployed subject, with the gate's bounds, or None if it is unknown."""
+        incumbent = self.contest.incumbent
+        if name not in self.contest.contenders or incumbent in (name, "") or incumbent not in self.names():
+            return None
+        sample = Sample.against_one(self.round_s(name), self.round_s(incumbent))
+        return self._noise.bounds(sample, self._sample(self._copy), self.contest.comparisons)
+
+    def floats(self) -> list[str]:
+        """Return the float subjects that could be deployed and were timed in every launch, in order."""
+        complete = [name for name in self.names() if len(self.of(name)) == len(self.launches)]
+        return [name for name in complete if name in self.contest.floats]
+
+    def best_float(self) -> str:
+        """Return the fastest subject of `floats`, or ``""`` if there is none."""
+        return max(self.floats(), key=lambda name: self._reference(name).mean, default="")
+
+    def gains(self, name: str) -> tuple[Ratio, Ratio] | None:
+        """Return what a subject's runtime gains, and what its quantization gains; None if the twin was not timed."""
+        twin = self.contest.twins.get(name, name)
+        if twin not in self.names():
+            return None
+        if twin == name:
+            return self.ratio(name), Ratio(1.0, 1.0, 1.0)
+        subject, other = self._sample(name), self._reference(twin)
+        if twin == self.baseline:
+            return Ratio(1.0, 1.0, 1.0), self._noise.interval(subject)
+        cut = replace(other, logs=other.logs[: len(subject.logs)])
+        return self._noise.interval(cut), self._noise.interval(subject.over(other))
+
+    def over_best_float(self, name: str) -> Ratio | None:
+        """Return the best float's latency divided by a subject's, with a 95% interval that allows for the choice."""
+        samples = self._over_floats(name)
+        if not samples:
+            return None
+        if name == self.best_float():
+            return Ratio(1.0, 1.0, 1.0)
+        best = samples[self.best_float()].mean
+        low, high = self._noise.interval_of_least(list(samples.values()))
+        value = Ratio.around(best, 0.0).value
+        return Ratio(value, min(low, value), max(high, value))
+
+    def over_best_float_bounds(self, name: str) -> Ratio | None:
+        """Return `over_best_float` of a quantized subject with the gate's bounds, or None if no rule needs them.
+
+        A subject must beat every float, so only the upper bounds need a correction for the number of floats.
+        """
+        samples = self._over_floats(name)
+        if self.contest.min_over_best_float is None or name not in self.contest.twins or not samples:
+            return None
+        copy, count = self._sample(self._copy), self.contest.comparisons
+        lows = [self._noise.bounds(sample, copy, count).low for sample in samples.values()]
+        highs = [self._noise.bounds(sample, copy, count * len(samples)).high for sample in samples.values()]
+        return Ratio(Ratio.around(samples[self.best_float()].mean, 0.0).value, min(lows), min(highs))
+
+    def aa_ratio(self) -> Ratio:
+        """Return the speed ratio between the baseline and its copy."""
+        return self.ratio(self._copy)
+
+    @property
+    def _copy(self) -> str:
+        return self.baseline + COPY_SUFFIX
+
+    @cached_property
+    def _noise(self) -> Noise:
+        return Noise.pooled(self._sample(name) for name in self.names() if name != self.baseline)
+
+    def _over_floats(self, name: str) -> dict[str, Sample]:
+        # A float that left the launches before this subject was clearly slower than another float.
+        subject = self._reference(name)
+        return {other: subject.over(self._reference(other)) for other in self.floats()}
+
+    def _reference(self, name: str) -> Sample:
+        """Return a subject's sample against the baseline, which is all zeros for the baseline itself."""
+        sample = self._sample(name)
+        return replace(sample, logs=np.zeros_like(sample.logs)) if name == self.baseline else sample
+
+    def _sample(self, name: str) -> Sample:
+        subject_s = self.round_s(name)
+        baseline_s = self.round_s(self.baseline)[: len(subject_s)]
+        if name == self._copy or self._copy not in self.names():
+            return Sample.against_one(subject_s, baseline_s)
+        return Sample.against_two(subject_s, baseline_s, self.round_s(self._copy)[: len(subject_s)])
+
+
+@dataclass(frozen=True)
+class Session:
+    """Settings of a benchmark; ``on_launch`` receives the numbers of finished and required launches."""
+
+    baseline: str
+    profile: Profile
+    threads: int = 1
+    loader: str = "tasks.measure.benchmark.launch:load_candidate"
+    limit: Limit = field(default_factory=Limit)
+    on_launch: Callable[[int, int], None] = lambda done, minimum: None
+
+    def measure(
+        self, subjects: Sequence[Subject], contest: Contest | None = None, *, with_copy: bool = True
+    ) -> Measured:
+        """Time the subjects and, if `with_copy` is true, a copy of the baseline.
+
+        Without a `contest`, every launch times every subject. With a contest, only the first two launches time subjects
+        that do not affect decisions, and launches continue until the contest is decided or the profile's time runs out.
+        """
+        copy = self.baseline + COPY_SUFFIX
+        copies = [subject.model_copy(update={"name": copy}) for subject in subjects if subject.name == self.baseline]
+        if not copies:
+            raise MeasurementError(
+                f"The baseline {self.baseline} is not among the candidates.",
+                hint="Check that the run includes the baseline and that the baseline's earlier stages succeeded.",
+            )
+        remaining = [*subjects, *copies] if with_copy else list(subjects)
+        minimum = self.profile.launches if contest is None or contest.contenders else _FEWEST
+        contest, began = contest or Contest(frozenset(subject.name for subject in subjects)), time.monotonic()
+        refused: dict[str, str] = {}
+        launches: list[LaunchReport] = []
+        while True:
+            launches.append(report := self._launch(remaining, launches))
+            done = len(launches)
+            refused |= {name: f"launch {done}: {reason}" for name, reason in report.refused.items()}
+            for name in (self.baseline, copy):
+                if name in refused:
+                    raise MeasurementError(
+                        f"The baseline {self.baseline} cannot be timed ({refused[name]}).",
+                        hint="Check that the baseline runs correctly on this host.",
+                    )
+            measured = Measured(self.baseline, self.threads, tuple(launches), refused, contest)
+            remaining = [subject for subject in remaining if subject.name not in refused]
+            if done == _FEWEST:
+                needed = {self.baseline, copy, *contest.needed(measured)}
+                remaining = [subject for subject in remaining if subject.name in needed]
+            self.on_launch(done, max(done, minimum))
+            is_late = (time.monotonic() - began) * (done + 1) / done > self.profile.budget_s or done == LOOKS[-1]
+            if done >= minimum and (is_late or (done in (*LOOKS, minimum) and contest.is_decided(measured))):
+                return measured
+
+    def examine(
+        self, module: str, report: type[Report], subjects: Sequence[Subject], modules: tuple[str, ...]
+    ) -> Report:
+        """Return the report of a child process about the subjects' memory or proofs."""
+        spec = ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
+        return run_child(module, spec, report, self.limit)
+
+    def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport]) -> LaunchReport:
+        # Later launches reuse the first launch's call counts, so that a subject's blocks have the same number of calls.
+        first = earlier[0].subjects if earlier else {}
+        spec = LaunchSpec(
+            subjects=tuple(subjects),
+            loader=self.loader,
+            profile=self.profile,
+            threads=self.threads,
+            seed=_SEED + len(earlier),
+            calls={name: timed.calls_per_block for name, timed in first.items()},
+            cold_rounds=len(first[self.baseline].cold_s) if first else None,
+            modules=earlier[0].modules if earlier else (),
+            spawned_at=time.monotonic(),
+        )
+        return run_child("tasks.measure.benchmark.launch", spec, LaunchReport, self.limit)

@@ -1,0 +1,184 @@
+"""The benchmark stage: time a workload's candidates while no other benchmark runs on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Literal
+
+from storage.errors import StoreError
+from storage.humanize import plural
+from storage.locks import host_lock
+from tasks.data.tensor_files import GOLDEN
+from tasks.environment.facts import Fact, host_conditions
+from tasks.environment.machine import fingerprint, observe
+from tasks.environment.sources import code_digest
+from tasks.measure.benchmark.capacity import eligible_subjects, measure_capacity
+from tasks.measure.benchmark.child import Limit
+from tasks.measure.benchmark.diagnostics import diagnose, timings_of
+from tasks.measure.benchmark.messages import INCUMBENT_SUFFIX, Profile, Subject
+from tasks.measure.benchmark.protocol import LOCK, Contest, Session
+from tasks.measure.benchmark.statistics import verdict_of
+from tasks.runtimes.base import CandidateFiles
+from tasks.values.job import Job, Workspace
+from tasks.values.proofs import Proof
+from tasks.values.refs import ArtifactRef, CandidateRef, Frozen
+from tasks.values.results import BenchmarkResult
+from tasks.workload.registry import RUNTIMES
+from tasks.workload.workload import Workload
+
+
+class BenchmarkCandidate(Frozen):
+    """A candidate to time, and the golden outputs that the candidate must reproduce.
+
+    The speed of a ``settled`` candidate does not affect decisions. A ``defender`` is identical to the current bundle.
+    ``twin`` is the float candidate of a quantized candidate's runtime. ``could_serve`` marks a float candidate that
+    could be deployed instead.
+    """
+
+    candidate: CandidateRef
+    outputs: ArtifactRef
+    standing: Literal["settled", "challenger", "defender", "incumbent"] = "challenger"
+    may_be_promoted: bool = True
+    twin: str = ""
+    could_serve: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the candidate, ``recipe/runtime``, with a suffix if the candidate is the current bundle."""
+        return self.candidate.name + (INCUMBENT_SUFFIX if self.standing == "incumbent" else "")
+
+    def subject(self, workspace: Workspace) -> Subject:
+        """Return the locations from which child processes load the candidate."""
+        files = CandidateFiles.find(self.candidate, workspace.store)
+        return Subject(
+            name=self.name,
+            folder=str(files.folder),
+            shared={kind: str(folder) for kind, folder in files.shared.items()},
+            runtime=self.candidate.runtime,
+            golden=str(workspace.store.path(self.outputs.kind, self.outputs.digest) / GOLDEN),
+        )
+
+
+@contextmanager
+def alone_on_host(
+    workload: Workload, baseline: str, profile: Profile, workspace: Workspace, limit_s: float | None = None
+) -> Iterator[Session]:
+    """Yield a session while no other benchmark runs on this host; `limit_s` excludes the wait."""
+    with host_lock(LOCK, on_wait=lambda: workspace.progress(0, profile.launches, "waiting for another benchmark")):
+        yield Session(
+            baseline,
+            profile,
+            workload.benchmark.threads,
+            limit=Limit(limit_s),
+            on_launch=lambda done, minimum: workspace.progress(done, minimum, "launches"),
+        )
+
+
+def benchmark(
+    job: Job[Workload],
+    candidates: Sequence[BenchmarkCandidate],
+    profile: Profile,
+    workspace: Workspace,
+    *,
+    limit_s: float | None = None,
+) -> BenchmarkResult:
+    """Time all candidates of a workload against its baseline, while no other benchmark runs on the host.
+
+    `limit_s` limits the duration in seconds, excluding the wait for other benchmarks. In the result, ``unknown``
+    reports failures of memory measurements or proofs.
+    """
+    workload, settings = job.workload, job.workload.benchmark
+    subjects = [candidate.subject(workspace) for candidate in candidates]
+    contest = contest_of(workload, candidates)
+    with alone_on_host(workload, workload.baseline_name, profile, workspace, limit_s) as session:
+        before = observe(settings.threads)
+        measured = session.measure(subjects, contest)
+        timed = [subject for subject in subjects if subject.name in measured.names()]
+        facts = proof_facts(workload, candidates, measured.names())
+        known = {name: proof for name, fact in facts.items() if (proof := fact.find(workspace.store))}
+        diagnosis = diagnose(session, timed, measured.launches[0].modules, known)
+        after = observe(settings.threads)
+        # Measure capacity last, so that its load does not affect the recorded state of the host.
+        if settings.capacity is not None:
+            workspace.progress(0, 1, "capacity measurements")
+        promising = [each.name for each in candidates if each.may_be_promoted or each.standing == "defender"]
+        served, unserved = measure_capacity(session, timed, eligible_subjects(measured, promising), workload)
+    for name in facts.keys() & (diagnosis.proofs.keys() - known.keys()):
+        # A later run may be able to sample missing instructions.
+        if diagnosis.proofs[name].instructions is not None:
+            with suppress(StoreError):  # the next run can repeat the proof, but cannot recover lost timings
+                facts[name].keep(diagnosis.proofs[name], workspace.store)
+    aa, cold_aa = measured.aa_ratio(), measured.with_caches("cold").aa_ratio()
+    return BenchmarkResult(
+        workload=workload.name,
+        baseline=workload.baseline_name,
+        profile=profile.name,
+        verdict=verdict_of(aa),
+        aa_ratio=aa.value,
+        aa_low=aa.low,
+        aa_high=aa.high,
+        cold_aa_ratio=cold_aa.value,
+        cold_aa_low=cold_aa.low,
+        cold_aa_high=cold_aa.high,
+        fingerprint=fingerprint(),
+        timings=tuple(timings_of(measured, settings.batch_size, diagnosis.memory)),
+        refused=measured.refused,
+        proofs=diagnosis.proofs,
+        capacities=served,
+        unknown={
+            name: diagnosis.unknown.get(name, {}) | unserved.get(name, {}) for name in diagnosis.unknown | unserved
+        },
+        evidence_before=before.model_dump_json(),
+        evidence_after=after.model_dump_json(),
+    )
+
+
+def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> Contest:
+    """Return the candidates in a workload's benchmark whose speed affects decisions."""
+    challengers = {candidate.name for candidate in candidates if candidate.standing in ("challenger", "defender")}
+    deployed = (candidate.name for candidate in candidates if candidate.standing in ("defender", "incumbent"))
+    return Contest(
+        contenders=frozenset(challengers - {workload.baseline_name}),
+        min_speedup=workload.gate.min_speedup,
+        incumbent=next(deployed, ""),
+        caches=workload.benchmark.caches,
+        fastest_wins=workload.gate.objective == "fastest",
+        twins={candidate.name: candidate.twin for candidate in candidates if candidate.twin},
+        floats=frozenset(candidate.name for candidate in candidates if candidate.could_serve),
+        min_over_best_float=workload.gate.over_best_float,
+    )
+
+
+def fastest_float(
+    job: Job[Workload], candidates: Sequence[BenchmarkCandidate], profile: Profile, workspace: Workspace
+) -> tuple[str, str]:
+    """Time the float candidates that could be the baseline; return the fastest, and the reason for the choice."""
+    workload = job.workload
+    contest = Contest(caches=workload.benchmark.caches, floats=frozenset(candidate.name for candidate in candidates))
+    with alone_on_host(workload, candidates[0].name, profile, workspace) as session:
+        measured = session.measure([candidate.subject(workspace) for candidate in candidates], contest)
+    measured = measured.with_caches(contest.caches)
+    best = measured.best_float()
+    over = [ratio for name in measured.floats() if name != best and (ratio := measured.over_best_float(name))]
+    nearest = max((ratio.value for ratio in over), default=None)
+    reason = f"it was the fastest of {plural(len(candidates), 'float candidate')} in {len(measured.launches)} launches"
+    return best, reason + (f", {1 / nearest:.3g} times as fast as the next" if nearest else "")
+
+
+def proof_facts(
+    workload: Workload, candidates: Sequence[BenchmarkCandidate], timed: Collection[str]
+) -> dict[str, Fact[Proof]]:
+    """Return a `Fact` for each timed candidate's proof; empty if the gate decides by their time shares."""
+    facts: dict[str, Fact[Proof]] = {}
+    for each in candidates if workload.gate.min_int8_time_share is None else ():
+        if each.name in timed:
+            opener, _, _ = RUNTIMES[each.candidate.runtime].opens.partition(":")
+            conditions = {
+                "code": code_digest("tasks.measure.proof.child", opener),
+                "host": host_conditions("capstone"),
+                "golden": each.outputs.digest,  # contains the inputs
+                "threads": workload.benchmark.threads,
+            }
+            facts[each.name] = Fact("proof", Proof, each.candidate, conditions)
+    return facts

@@ -1,0 +1,1 @@
+"""The stages of a run, from the data to the published bundle, without Prefect."""

@@ -1,0 +1,1 @@
+"""Small frozen values that travel between tasks: references, results and jobs."""

@@ -1,0 +1,72 @@
+"""Memory and proof in processes that are killed: what is lost is unknown, and nothing else is lost."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tasks.measure.benchmark.diagnostics import Diagnosis, diagnose, timings_of
+from tasks.measure.benchmark.messages import COPY_SUFFIX, LaunchReport, Memory, Subject, SubjectReport
+from tasks.measure.benchmark.protocol import Contest, Measured, Session
+from tasks.values.proofs import Proof
+from tests.tasks.measure.benchmark.planted import LOADER, TINY, plan
+
+MEMORY, PROOF = list(Memory.model_fields), list(Proof.model_fields)
+
+
+@pytest.fixture(autouse=True)
+def _planted_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.measure.benchmark.diagnostics._PROOF", "tests.tasks.measure.benchmark.mortal")
+
+
+def diagnosed(*subjects: Subject, modules: tuple[str, ...] = (), known: dict[str, Proof] | None = None) -> Diagnosis:
+    return diagnose(Session("float/eager", TINY, loader=LOADER), subjects, modules, known or {})
+
+
+@pytest.mark.slow
+def test_a_candidate_that_kills_its_processes_costs_only_itself(tmp_path: Path) -> None:
+    subjects = [plan(tmp_path, name, work=1) for name in ("float/eager", "good/eager")]
+    found = diagnosed(subjects[0], plan(tmp_path, "bad/eager", work=1, dies=int(signal.SIGSEGV)), subjects[1])
+    assert set(found.memory) == set(found.proofs) == {"float/eager", "good/eager"}
+    lacking = found.unknown["bad/eager"]
+    assert set(lacking) == {*MEMORY, *PROOF}
+    assert lacking["peak_rss_bytes"].startswith("The candidate's memory process was killed by SIGSEGV. ")
+    # tests.tasks.measure.benchmark.mortal stands for tasks.measure.proof.child, whose name test_child.py tests.
+    assert lacking["int8_time_share"].startswith("The mortal process was killed by SIGSEGV. ")
+    assert all("update the runtime's package" in why for why in lacking.values())
+
+
+@pytest.mark.slow
+def test_a_memory_process_that_dies_whole_costs_no_proof_and_a_known_proof_is_not_made_again(tmp_path: Path) -> None:
+    subjects = [plan(tmp_path, name, work=1) for name in ("float/eager", "int8/eager")]
+    known = {"float/eager": Proof(int8_time_share=0.125)}
+    found = diagnosed(*subjects, modules=("tests.tasks.measure.benchmark.mortal_import",), known=known)
+    assert found.memory == {}
+    assert found.proofs == known | {"int8/eager": Proof(int8_time_share=0.5)}
+    for subject in subjects:
+        why = found.unknown[subject.name]["peak_rss_bytes"]
+        assert why.startswith("The diagnostics process was killed by SIGSEGV. ")
+
+
+def launch(block_s: dict[str, float]) -> LaunchReport:
+    """Return the report of a launch whose blocks of each subject took this long."""
+    subjects = {
+        name: SubjectReport(
+            load_s=1, first_call_s=1, calls_per_block=1, round_s=(seconds,) * 3, single_s=(seconds,),
+            cold_s=(seconds,) * 3,
+        )
+        for name, seconds in block_s.items()
+    }  # fmt: skip
+    return LaunchReport(subjects=subjects, refused={}, modules=())
+
+
+def test_a_candidates_baseline_latency_comes_from_the_launches_that_timed_the_candidate() -> None:
+    both = {"float": 0.002, "float" + COPY_SUFFIX: 0.002, "int8": 0.001}
+    slower = {"float": 0.006, "float" + COPY_SUFFIX: 0.006}  # the host became slower after the candidate had left
+    launches = (launch(both), launch(both), *[launch(slower)] * 3)
+    baseline, _, candidate = timings_of(Measured("float", 1, launches, {}, Contest()), 1, {})
+    assert (baseline.latency_s, baseline.baseline_latency_s) == (0.006, 0.006)
+    assert (candidate.baseline_latency_s, candidate.cold_baseline_latency_s) == (0.002, 0.002)
+    assert candidate.baseline_latency_s / candidate.speedup == pytest.approx(candidate.latency_s)

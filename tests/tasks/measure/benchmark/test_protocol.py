@@ -1,0 +1,139 @@
+"""The protocol in real processes, on subjects whose work is known."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.errors import MeasurementError
+from tasks.measure.benchmark.protocol import Contest, Session
+from tests.tasks.measure.benchmark.planted import LOADER, TINY, plan
+
+BASELINE = "float/eager"
+SESSION = Session(BASELINE, TINY, loader=LOADER)
+
+
+@pytest.mark.slow
+def test_planted_ratio_is_recovered_from_noise_that_is_known(tmp_path: Path) -> None:
+    subjects = [
+        plan(tmp_path, BASELINE, work=120, simulated=True),
+        plan(tmp_path, "fast/eager", work=40, simulated=True),
+    ]
+    # Two launches leave one degree of freedom, whose interval nothing can miss.
+    measured = replace(SESSION, profile=TINY.model_copy(update={"launches": 5})).measure(subjects)
+    ratio = measured.ratio("fast/eager")
+    assert ratio.low <= 3.0 <= ratio.high
+    assert ratio.high / ratio.low < 1.3
+    aa = measured.aa_ratio()
+    assert aa.low <= 1.0 <= aa.high
+
+
+@pytest.mark.slow
+def test_two_launches_of_several_subjects_give_a_moderated_interval(tmp_path: Path) -> None:
+    works = {BASELINE: 120, "fast/eager": 40, "close/eager": 110, "slow/eager": 240}
+    measured = SESSION.measure([plan(tmp_path, name, work=work, simulated=True) for name, work in works.items()])
+    assert len(measured.launches) == 2
+    for name in ("fast/eager", "close/eager", "slow/eager"):
+        ratio = measured.moderated(name)
+        assert ratio.low <= 120 / works[name] <= ratio.high
+        assert ratio.value == measured.ratio(name).value
+        assert ratio.high / ratio.low < 1.5
+
+
+@pytest.mark.slow
+def test_launches_go_on_until_every_contender_is_decided_and_the_others_leave_after_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.measure.benchmark.protocol.LOOKS", (3, 5))
+    subjects = [
+        plan(tmp_path, BASELINE, work=100, simulated=True),
+        plan(tmp_path, "fast/eager", work=10, simulated=True),
+        plan(tmp_path, "close/eager", work=90, simulated=True),
+        plan(tmp_path, "large/eager", work=10, simulated=True),
+    ]
+    session = replace(SESSION, profile=TINY.model_copy(update={"budget_s": 600, "launches": 3}))
+    clear = session.measure(subjects, Contest(frozenset({"fast/eager"}), min_speedup=1.5))
+    assert len(clear.launches) == 3
+    assert clear.bounds("fast/eager").low > 1.5
+    assert [len(clear.of(name)) for name in (BASELINE, "fast/eager", "close/eager", "large/eager")] == [3, 3, 2, 2]
+    # 100 : 90 is within what may stick to a subject of 1.11.
+    contest = Contest(frozenset({"fast/eager", "close/eager"}), min_speedup=1.11)
+    close = session.measure(subjects, contest)
+    assert len(close.launches) == 5
+    assert close.bounds("close/eager").low < 1.11 < close.bounds("close/eager").high
+    # Where the fastest is promoted, it does not matter whether a much slower one would be fast enough.
+    assert not contest.is_decided(close)
+    assert replace(contest, fastest_wins=True).is_decided(close)
+    assert not Contest(frozenset({"close/eager"}), min_speedup=1.11, fastest_wins=True).is_decided(close)
+
+
+@pytest.mark.slow
+def test_a_contender_is_compared_with_the_incumbent_in_the_same_launches(tmp_path: Path) -> None:
+    subjects = [
+        plan(tmp_path, BASELINE, work=100, simulated=True),
+        plan(tmp_path, "new/eager", work=20, simulated=True),
+        plan(tmp_path, "old/eager", work=60, simulated=True),
+    ]
+    contest = Contest(frozenset({"new/eager"}), incumbent="old/eager")
+    measured = SESSION.measure(subjects, contest)
+    ratio = measured.over_incumbent("new/eager")
+    assert ratio is not None
+    assert ratio.value == pytest.approx(3, rel=0.15)
+    assert ratio.low < ratio.value < ratio.high
+    assert measured.over_incumbent("old/eager") is None
+
+
+@pytest.mark.slow
+def test_wrong_and_broken_candidates_are_refused_and_the_others_are_timed(tmp_path: Path) -> None:
+    subjects = [
+        plan(tmp_path, BASELINE, work=4),
+        plan(tmp_path, "wrong/eager", work=4, wrong=True),
+        plan(tmp_path, "broken/eager", fails="no such operator"),
+        plan(tmp_path, "good/eager", work=4),
+    ]
+    measured = SESSION.measure(subjects)
+    assert measured.names() == [BASELINE, "good/eager", BASELINE + "#copy"]
+    assert set(measured.refused) == {"wrong/eager", "broken/eager"}
+    assert "differs by 0.5" in measured.refused["wrong/eager"]
+    assert "RuntimeError: no such operator" in measured.refused["broken/eager"]
+    assert measured.round_s("good/eager").shape == (TINY.launches, TINY.rounds)
+
+
+@pytest.mark.parametrize(
+    ("name", "details", "reason"),
+    [
+        (BASELINE, {"wrong": True}, r"baseline float/eager cannot be timed \(launch 1: output 0 differs"),
+        ("other/eager", {}, "not among the candidates"),
+        (BASELINE, {"dies": int(signal.SIGSEGV)}, "SIGSEGV"),
+    ],
+)
+@pytest.mark.slow
+def test_a_baseline_that_cannot_be_timed_is_an_error(
+    tmp_path: Path, name: str, details: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(MeasurementError, match=reason):
+        SESSION.measure([plan(tmp_path, name, work=1, **details)])
+
+
+@pytest.mark.slow
+def test_cold_calls_are_timed_beside_warm_blocks_and_the_contest_says_which_decide(tmp_path: Path) -> None:
+    # Called in a loop it is five times as fast, called now and then half as fast as the baseline.
+    subjects = [
+        plan(tmp_path, BASELINE, work=100, cold_work=200, simulated=True),
+        plan(tmp_path, "fickle/eager", work=20, cold_work=400, simulated=True),
+    ]
+    session = replace(SESSION, profile=TINY.model_copy(update={"budget_s": 600, "launches": 3}))
+    contest = Contest(frozenset({"fickle/eager"}), min_speedup=1.5)
+    measured = session.measure(subjects, contest)
+    cold = measured.with_caches("cold")
+    assert measured.ratio("fickle/eager").value == pytest.approx(5, rel=0.15)
+    assert cold.ratio("fickle/eager").value == pytest.approx(0.5, rel=0.15)
+    assert cold.round_s(BASELINE).shape == (3, TINY.cold_rounds)
+    assert contest.is_decided(measured)
+    assert replace(contest, caches="cold").is_decided(measured)
+    assert measured.bounds("fickle/eager").low > 1.5
+    assert cold.bounds("fickle/eager").high < 1.5
