@@ -28,5 +28,5 @@ def test_every_module_in_the_tree_of_the_architecture_exists() -> None:
         else:
             names = line.strip().partition("  ")[0]
             named += [f"{layer}/{name.rstrip('/')}" for name in re.split(r",\s*", names.rstrip(","))]
-    assert len(named) > 50
+    assert len(named) > 40
     assert [name for name in named if not (ROOT / name).is_dir() and not (ROOT / f"{name}.py").is_file()] == []

@@ -56,5 +56,5 @@ def test_a_message_on_the_page_exists(message: str) -> None:
 def test_the_page_names_every_check_that_may_advise() -> None:
     for check in CHECKS:
         assert f"\n{check}\n" in texts(), check
-    assert len(CHECKS) == 9
+    assert len(CHECKS) == 8
     assert len(MESSAGES) > 30

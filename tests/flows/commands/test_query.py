@@ -48,7 +48,7 @@ def test_csv_and_json(store: Path) -> None:
 def test_every_example_of_the_list_runs(store: Path) -> None:
     listing = ask(store, "--list").output
     examples = [line.strip() for line in listing.splitlines() if line.startswith("    ")]
-    assert len(examples) == 20
+    assert len(examples) == 19
     for view in ("latest", "leaderboard", "trend", "pareto", "regressions", "failures", "samples"):
         assert f"{view} (view)" in listing
     for example in examples:
@@ -87,7 +87,7 @@ def test_nothing_is_cut_where_there_is_no_terminal(store: Path, tmp_path: Path) 
     sql = "select repeat('x', 400) as long, *, repeat('y', 400) as last from leaderboard"
     piped = ask(store, sql).output
     assert "…" not in piped
-    assert len(piped.splitlines()) == 5
+    assert piped.count("x" * 400) == piped.count("y" * 400) == 2
     ask(store, sql, "-o", str(tmp_path / "out.txt"))
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == piped
 

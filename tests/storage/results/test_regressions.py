@@ -240,7 +240,7 @@ def test_a_finding_names_every_change_of_its_night(tmp_path: Path) -> None:
 
     nights(tmp_path, 14, columns)
     (found,) = find_regressions(tmp_path)
-    assert (found.cause, found.changed) == ("environment,recipe", "environment: torch 2.14 → 2.15, another recipe")
+    assert (found.cause, found.changed) == ("environment,recipe", "environment: torch 2.14 → 2.15, recipe")
 
 
 def promote(store: Path, index: int, version: str) -> None:
