@@ -30,9 +30,9 @@ from benchmarks.runtimes import Subject, median_interval
 from tasks.data.outputs import intra_op_threads
 from tasks.environment.machine import this_machine
 from tasks.quantize.coverage import ChannelsLast
-from tasks.runtimes.aot_compile import compile_package
-from tasks.runtimes.aot_session import open_package
-from tasks.runtimes.torch_modules import profile_torch
+from tasks.runtimes.aot_inductor.make import compile_package
+from tasks.runtimes.aot_inductor.open import open_package
+from tasks.runtimes.eager.open import profile_torch
 from tasks.values.proofs import most_expensive_floats
 
 CHANNELS, SIDES = (64, 256, 512), (2, 4, 7, 14)

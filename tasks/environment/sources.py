@@ -73,7 +73,7 @@ def _read(name: str, path: Path | None, modified_ns: int) -> tuple[str, tuple[st
         return "", ()
     tree = _relevant_tree(path.read_bytes())
     # Include the code of a library's module, but do not follow the module's imports.
-    is_library = "site-packages" in path.parts and name.partition(".")[0] != __package__
+    is_library = "site-packages" in path.parts and name.partition(".")[0] not in _OURS
     return _digest(tree), () if is_library else tuple(sorted(set(_imported(tree, name))))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tasks.workload.base import FactorySpec
 
 _OURS = ("flows", "tasks", "storage")
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _LIBRARIES = (*(str(_ROOT / name) for name in _OURS), sysconfig.get_path("stdlib"))
 
 

@@ -50,7 +50,7 @@ def _fact(job: Job[Workload], candidate: CandidateRef) -> Fact[Evaluation] | Non
     workload, domain = job.workload, DOMAINS[job.workload.domain]
     if isinstance(domain.metric(workload), OwnScore):
         return None
-    opener, _, _ = RUNTIMES[candidate.runtime].opens.partition(":")
+    opener = RUNTIMES[candidate.runtime].module("open")
     conditions = {
         "workload": workload.model_dump(mode="json", include={"domain", "data", "model", "evaluate"}),
         "inputs": workload.benchmark.model_dump(mode="json", include={"batch_size", "sequence_length"}),

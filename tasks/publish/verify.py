@@ -82,15 +82,14 @@ def verify(
 
 def checker_source(runtime: str) -> str:
     """Return the source of ``verify.py``, which verifies a runtime's bundles without nightquant."""
-    checker = RUNTIMES[runtime].checker if runtime in RUNTIMES else ""
-    if not checker:
+    if runtime not in RUNTIMES or not RUNTIMES[runtime].hands_over:
         raise BundleError(
             f'This version of nightquant cannot check bundles for the "{runtime}" runtime.',
             hint="Verify the bundle with the version of nightquant that built it, or run the bundle's verify.py.",
         )
     # Put the loader's code in a function, so that its imports run only after the checksums match, and so that import
     # errors are reported.
-    package, _, module = checker.rpartition(".")
+    package, _, module = RUNTIMES[runtime].module("check").rpartition(".")
     opening = textwrap.indent(files(package).joinpath(f"{module}.py").read_text(encoding="utf-8"), "    ")
     return (
         f"{_CHECKER.read_text(encoding='utf-8')}\n\ndef load(files, manifest):\n{opening}\n"

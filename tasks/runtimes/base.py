@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
@@ -119,16 +118,15 @@ class Opener(ABC):
 class Runtime(ABC):
     """A way to execute models.
 
-    Candidates of a runtime without a ``checker`` are measured, but never promoted. A checker is a module that defines
-    ``open_model(files, manifest)``, which returns a function from tensors to tensors. In a checker, a tensor is a tuple
-    of the dtype's name, the shape, and the values as bytes in C order. The checker's code is copied into the bundle's
+    Each runtime is a package: the class and its limits in ``__init__``, the `Maker` in ``make``, the `Opener` in
+    ``open`` and, unless candidates are only measured and never promoted, ``check``. That module defines
+    ``open_model(files, manifest)``, which returns a function from tensors to tensors. There, a tensor is a tuple of the
+    dtype's name, the shape, and the values as bytes in C order. The module's code is copied into the bundle's
     ``verify.py``, so it must not import nightquant. ``usage`` is a Jinja template for Python code that opens a bundle's
     files; the variable ``m`` is the manifest.
     """
 
-    makes: ClassVar[str]  # import path of the `Maker`, ``module:class``
-    opens: ClassVar[str]  # import path of the `Opener`, ``module:class``
-    checker: ClassVar[str] = ""  # "module"
+    hands_over: ClassVar[bool] = True  # whether the files can be deployed; if so, the package has a ``check`` module
     limits: ClassVar[tuple[Limit, ...]] = ()  # limits on the specs that the runtime supports
     extra: ClassVar[str] = ""  # nightquant's extra that installs the runtime, or "" for a runtime without an extra
     distributions: ClassVar[tuple[str, ...]] = ()  # required distributions, whose versions are part of the digest
@@ -142,18 +140,17 @@ class Runtime(ABC):
     # different points, so outputs differ by up to 0.015 without saturation (``python -m benchmarks.proof``).
     saturation_noticed: ClassVar[float] = 0.02
 
+    @abstractmethod
     def maker(self) -> Maker:
         """Import and create the runtime's maker."""
-        return cast(Maker, resolve_name(self.makes)())
 
+    @abstractmethod
     def opener(self) -> Opener:
         """Import and create the runtime's opener."""
-        return cast(Opener, resolve_name(self.opens)())
 
-    @property
-    def hands_over(self) -> bool:
-        """Whether the runtime's files can be deployed."""
-        return bool(self.checker)
+    def module(self, part: Literal["make", "open", "check"]) -> str:
+        """Return the name of a module in the runtime's package."""
+        return f"{type(self).__module__}.{part}"
 
     def obstacle(self, recipe: Recipe) -> str:
         """Return the reason that the runtime does not support a recipe, or "" if the runtime supports the recipe."""

@@ -30,7 +30,7 @@ from tasks.quantize.coverage import is_within
 from tasks.quantize.export import forget_decompositions, open_shapes, opened
 from tasks.quantize.source import ModelSource, refusing
 from tasks.quantize.spec import Spec
-from tasks.runtimes.runtimes import EXPORTING
+from tasks.runtimes.exported_limits import EXPORTING
 
 KIND = "onnx"
 MODEL, FOLDED = "model.onnx", "folded.json"

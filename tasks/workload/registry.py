@@ -76,11 +76,11 @@ METHODS: Registry[Method[Recipe]] = Registry(
 RUNTIMES: Registry[Runtime] = Registry(
     "runtime",
     {
-        "eager": "tasks.runtimes.runtimes:Eager",
-        "torchscript": "tasks.runtimes.runtimes:TorchScript",
-        "onnxruntime": "tasks.runtimes.runtimes:OnnxRuntime",
-        "openvino": "tasks.runtimes.runtimes:OpenVino",
-        "aot-inductor": "tasks.runtimes.runtimes:AotInductor",
+        "eager": "tasks.runtimes.eager:Eager",
+        "torchscript": "tasks.runtimes.torchscript:TorchScript",
+        "onnxruntime": "tasks.runtimes.onnxruntime:OnnxRuntime",
+        "openvino": "tasks.runtimes.openvino:OpenVino",
+        "aot-inductor": "tasks.runtimes.aot_inductor:AotInductor",
     },
 )
 

@@ -71,8 +71,8 @@ def test_reading_workloads_imports_neither_torch_nor_prefect() -> None:
 
 @pytest.mark.slow
 def test_opening_a_candidate_needs_neither_prefect_nor_the_results_store() -> None:
-    code = "import tasks.measure.benchmark.launch, tasks.quantize.converted, tasks.runtimes.torchscript_files"
-    code += ", tasks.runtimes.aot_session, tasks.data.archive"
+    code = "import tasks.measure.benchmark.launch, tasks.quantize.converted, tasks.runtimes.torchscript.make"
+    code += ", tasks.runtimes.aot_inductor.open, tasks.data.archive"
     # The compiler imports sympy, and httpx imports rich.
     heavy = {"prefect", "pyarrow", "duckdb", "pandas", "matplotlib", "torchvision", "aiohttp", "sympy", "rich"}
     assert not heavy & loaded_by(code)

@@ -173,7 +173,7 @@ def proof_facts(
     facts: dict[str, Fact[Proof]] = {}
     for each in candidates if workload.gate.min_int8_time_share is None else ():
         if each.name in timed:
-            opener, _, _ = RUNTIMES[each.candidate.runtime].opens.partition(":")
+            opener = RUNTIMES[each.candidate.runtime].module("open")
             conditions = {
                 "code": code_digest("tasks.measure.proof.child", opener),
                 "host": host_conditions("capstone"),

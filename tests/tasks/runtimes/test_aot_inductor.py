@@ -22,8 +22,8 @@ from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from tasks.environment.machine import this_machine
 from tasks.quantize.engine import BFLOAT16
-from tasks.runtimes import aot_compile
-from tasks.runtimes.aot_checker import open_model
+from tasks.runtimes.aot_inductor import make as aot_compile
+from tasks.runtimes.aot_inductor.check import open_model
 from tasks.runtimes.base import CandidateFiles
 from tasks.values.job import Job
 from tasks.values.refs import CandidateRef

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tasks.quantize.methods import StaticRecipe
 from tasks.quantize.spec import spec_of
-from tasks.runtimes.onnx_quantize import OnnxMaker
+from tasks.runtimes.onnxruntime.make import OnnxMaker
 from tasks.values.job import silent
 
 GENERATOR = np.random.default_rng(0)

@@ -12,13 +12,13 @@ import pytest
 
 from tasks.quantize.methods import FloatRecipe
 from tasks.quantize.spec import spec_of
-from tasks.runtimes.openvino_quantize import OpenVinoMaker
+from tasks.runtimes.openvino.make import OpenVinoMaker
 from tests.tasks.runtimes.test_onnx_quantize import source, with_a_shared_bias
 
 _OPEN = """
 import os, signal, sys
 from pathlib import Path
-from tasks.runtimes.openvino_session import _compile
+from tasks.runtimes.openvino.open import _compile
 
 def hear(number, frame):
     print("heard", flush=True)

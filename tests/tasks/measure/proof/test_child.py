@@ -20,7 +20,7 @@ from tasks.measure.benchmark.messages import ChildSpec, Subject
 from tasks.measure.benchmark.stage import BenchmarkCandidate
 from tasks.measure.proof.child import doubts_about, run
 from tasks.quantize.graph import prepare
-from tasks.runtimes.torch_modules import profile_torch
+from tasks.runtimes.eager.open import profile_torch
 from tasks.values.job import Job, Workspace
 from tasks.values.proofs import Operator, Proof, ProofReport, doubt_about_batches
 from tasks.values.refs import CandidateRef, ModuleCoverage

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from tasks.data.outputs import Call
 from tasks.quantize.operators import load_libraries, portable_kernels
 from tasks.runtimes.base import CandidateFiles, Opened, Opener
-from tasks.runtimes.torch_modules import profile_torch
+from tasks.runtimes.eager.open import profile_torch
 from tasks.values.proofs import Operator
 
 MODEL = "model.pt2"

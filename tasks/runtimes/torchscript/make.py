@@ -1,4 +1,4 @@
-"""Trace converted modules to TorchScript files, and open the files."""
+"""Trace converted modules to TorchScript files."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
-from tasks.data.outputs import Call, outputs_of
+from tasks.data.outputs import outputs_of
 from tasks.quantize.converted import Structure, exactness, find_or_convert, open_converted, refuse_other
 from tasks.quantize.engine import running, without_deprecations
 from tasks.quantize.source import ModelSource, refusing
 from tasks.quantize.spec import Spec
-from tasks.runtimes.base import CandidateFiles, Made
-from tasks.runtimes.torch_modules import EagerMaker, EagerOpener
-
-MODEL = "model.ts"
+from tasks.runtimes.base import Made
+from tasks.runtimes.eager.make import EagerMaker
+from tasks.runtimes.torchscript.open import MODEL, read_script
 
 
 class ScriptMaker(EagerMaker):
@@ -34,14 +33,6 @@ class ScriptMaker(EagerMaker):
         refuse_other(before, after, exactness(spec), spec, "saving as TorchScript")
         structure = Structure.read(converted)
         return Made(size_bytes=script.stat().st_size, coverage=structure.coverage)
-
-
-class ScriptOpener(EagerOpener):
-    """An opener for TorchScript files."""
-
-    def load(self, files: CandidateFiles) -> Call:
-        """Load the file."""
-        return read_script(files.folder / MODEL)
 
 
 def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: Path, *, exact: bool) -> None:
@@ -63,10 +54,3 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
         frozen: torch.jit.ScriptModule = torch.jit.freeze(traced.eval(), optimize_numerics=not exact)
         # Do not use ``frozen.save(path)``, because torch's writer aborts the process if the disk is full.
         path.write_bytes(frozen.save_to_buffer())
-
-
-def read_script(path: Path) -> nn.Module:
-    """Load a file from `write_script`, and pack the weights for the current quantized engine."""
-    with without_deprecations():
-        script: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-    return script

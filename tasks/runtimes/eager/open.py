@@ -1,4 +1,4 @@
-"""Share, open and profile converted torch modules; for comparison, open the modules with exact arithmetic.
+"""Open and profile converted torch modules; for comparison, open the modules with exact arithmetic.
 
 torch's profiler does not see a compiled package's calls to oneDNN, so oneDNN's profiler is used as well.
 """
@@ -14,19 +14,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from tasks.data.outputs import Call
-from tasks.quantize.converted import KIND, Structure, find_or_convert, open_converted
+from tasks.quantize.converted import KIND, open_converted
 from tasks.quantize.engine import quantized_engine, running
 from tasks.quantize.operators import portable_kernels
-from tasks.quantize.source import ModelSource
-from tasks.quantize.spec import Spec
-from tasks.runtimes.base import CandidateFiles, Made, Maker, Opened, Opener
+from tasks.runtimes.base import CandidateFiles, Opened, Opener
 from tasks.values.proofs import Arithmetic, Operator, typical
 
 _EXACT = "qnnpack"
@@ -41,19 +38,6 @@ _OTHER = re.compile(
 # torch's profiler takes 0.2 ms per operator, and a recurrent model has hundreds of operators per call.
 _PARTS, _MOST_IN_PART = 5, 4
 _PACKAGE = "AOTIModelContainerRunner"  # name prefix of the events that time complete calls of a package
-
-
-class EagerMaker(Maker):
-    """A maker that shares the converted module and does not write files of its own."""
-
-    def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
-        """Find or build the converted module."""
-        return {KIND: find_or_convert(source, spec).name}
-
-    def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Return the module's properties; ``size_bytes`` is the size of a ``torch.save`` file of the state dict."""
-        structure = Structure.read(find_or_convert(source, spec))
-        return Made(size_bytes=structure.size_bytes, coverage=structure.coverage)
 
 
 class EagerOpener(Opener):

@@ -16,7 +16,7 @@ from tasks.quantize.engine import computes_bfloat16, require_bfloat16
 from tasks.quantize.source import ModelSource, batches_of, refusing
 from tasks.quantize.spec import EVERY, Calibration, Spec
 from tasks.runtimes.exported import ExportedMaker, module_of
-from tasks.runtimes.openvino_session import DIGEST, MODEL, PRECISION, WEIGHTS, OpenVinoOpener, signal_stack_kept
+from tasks.runtimes.openvino.open import DIGEST, MODEL, PRECISION, WEIGHTS, OpenVinoOpener, signal_stack_kept
 
 # OpenVINO's objects lack type hints, so nodes are typed as Any.
 Node = Any

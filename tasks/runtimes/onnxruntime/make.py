@@ -19,7 +19,7 @@ from tasks.environment.machine import this_machine
 from tasks.quantize.source import ModelSource, batches_of
 from tasks.quantize.spec import EVERY, Calibration, Spec
 from tasks.runtimes.exported import ExportedMaker, module_of
-from tasks.runtimes.onnx_session import MODEL, OnnxOpener
+from tasks.runtimes.onnxruntime.open import MODEL, OnnxOpener
 
 # ONNX operators with dynamic int8 kernels, keyed by the type of the torch module.
 DYNAMIC_OPERATORS = {"Linear": ("MatMul", "Gemm"), "LSTM": ("LSTM",), "Embedding": ("Gather",)}

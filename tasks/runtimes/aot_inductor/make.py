@@ -23,7 +23,7 @@ from tasks.quantize.int8_modules import align_for_aot_inductor
 from tasks.quantize.operators import SUFFIX, compiler_version
 from tasks.quantize.source import ModelSource, refusing
 from tasks.quantize.spec import Spec
-from tasks.runtimes.aot_session import MODEL, open_package
+from tasks.runtimes.aot_inductor.open import MODEL, open_package
 from tasks.runtimes.base import Made, Maker
 
 OPTIONS: dict[str, object] = {
