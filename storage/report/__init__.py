@@ -14,9 +14,7 @@ import jinja2
 from storage import humanize
 from storage.errors import ConfigurationError
 from storage.report.night import (
-    bounds_of,
     candidates_of,
-    conditions_of,
     history_of,
     marks_of,
     outcomes_of,
@@ -87,7 +85,6 @@ def _render(connection: duckdb.DuckDBPyConnection, night: dt.date, unrecorded: S
         ],
         comparison=comparison,
         failures=_failures(candidates),
-        conditions=conditions_of(connection, runs, candidates),
         has_pictures=_can_draw(),
     )
 
@@ -106,25 +103,20 @@ def _section(
     # The current bundle has its own row unless it is identical to a candidate.
     own = (str(row["name"]) for row in rows if row["setting"] == "incumbent" and outcome["outcome"] == "kept")
     current = next(own, str(outcome["candidate"] or ""))
-    shown, bounds = shown_of(history, names), bounds_of(rows)
-    pictures = {"quality": "", "history": ""}
+    shown, plot = shown_of(history, names), ""
     if _can_draw():
-        from storage.report import plots  # matplotlib is optional
+        from storage.report.plots import history_plot  # matplotlib is optional
 
-        pictures = {
-            "quality": plots.quality_plot(f"{name}: speed-up against quality", rows, marks, bounds, current),
-            "history": plots.history_plot(f"{name}: speed-up over the nights", history, shown, marks),
-        }
+        plot = history_plot(f"{name}: speed-up over the nights", history, shown, marks)
     return {
         "name": name,
         "outcome": outcome,
         "current": current,  # name of the row for the bundle that is current after the night, or ``""``
         "rows": rows,
         "marks": marks,
-        "bounds": bounds,
         "history": history,
         "shown": shown,
-        "plots": pictures,
+        "plot": plot,
     }
 
 

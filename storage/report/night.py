@@ -1,18 +1,16 @@
-"""Collect a night's report: candidates, marks, outcomes, bounds, the host's state and earlier nights."""
+"""Collect a night's report: candidates, marks, outcomes and earlier nights."""
 
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import duckdb
 
-from storage.humanize import percent
-from storage.results import WIDEST, Row, night_of, number
+from storage.results import Row, night_of
 from storage.results.history import changes_between
 from storage.results.query import rows_of
 from storage.results.regressions import Regression
@@ -71,30 +69,6 @@ select *, (
 from nights_on($night) as came
 """
 
-_CONDITIONS = """
-select *, internal.troubles(waiting, stolen) as troubles
-from (select unnest(flatten(list_transform($evidence, lambda each: internal.conditions_in(each))), recursive := true))
-"""
-
-
-@dataclass(frozen=True)
-class Condition:
-    """The host's state during one workload's benchmark (see the ``conditions`` view); None if it was not recorded."""
-
-    workload: str
-    resolution: float | None = None
-    load: float | None = None
-    processors: float | None = None
-    waiting: float | None = None
-    stolen: float | None = None
-    undecided: int = 0
-    troubles: tuple[str, ...] = ()
-
-    @property
-    def is_known(self) -> bool:
-        """Whether any disturbance was recorded."""
-        return any(value is not None for value in (self.resolution, self.waiting, self.stolen))
-
 
 def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, list[Row]]:
     """Return a night's ``outcomes`` by workload: the current bundle, followed by the candidates in order of rank."""
@@ -107,42 +81,6 @@ def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict
 def outcomes_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, Row]:
     """Return a night's row of the ``nights`` view for each workload, and add the replaced bundle's candidate."""
     return {str(row["workload"]): row for row in rows_of(connection, _OUTCOMES, night=night)}
-
-
-def bounds_of(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the gate's bounds, keyed by rule; the bound for quality is in the metric's own unit."""
-    bounds: dict[str, float] = {}
-    for row in rows:
-        for rule in json.loads(str(row["rules"] or "[]")):
-            if isinstance(rule["bound"], int | float):
-                is_share = rule["name"] == "max_quality_drop" and str(rule.get("note", "")).startswith("share of")
-                scale = abs(number(row, "baseline_quality") or 0.0) if is_share else 1.0
-                bounds.setdefault(str(rule["name"]), rule["bound"] * scale)
-    return bounds
-
-
-def conditions_of(
-    connection: duckdb.DuckDBPyConnection, runs: Sequence[Row], candidates: Mapping[str, Sequence[Row]]
-) -> list[Condition]:
-    """Return the host's state during each workload's last benchmark of the night."""
-    evidence = [str(run["evidence"] or "[]") for run in runs]
-    seen = {str(row["workload"]): row for row in rows_of(connection, _CONDITIONS, evidence=evidence)}
-    return [_condition(name, rows, seen.get(name, {})) for name, rows in candidates.items()]
-
-
-def _condition(workload: str, rows: Sequence[Row], seen: Row) -> Condition:
-    resolution = max((value for row in rows if (value := number(row, "resolution")) is not None), default=None)
-    load, processors, waiting, stolen = (number(seen, name) for name in ("load", "processors", "waiting", "stolen"))
-    troubles = []
-    if resolution is not None and resolution > WIDEST:
-        troubles.append(f"two copies of the same model differed by up to {percent(resolution)}")
-    named: object = seen.get("troubles")
-    if isinstance(named, list) and "waiting" in named:
-        troubles.append(f"tasks waited for a processor in {percent(waiting)} of the time")
-    if isinstance(named, list) and "stolen" in named:
-        troubles.append(f"other virtual machines took {percent(stolen)} of the processors' time")
-    undecided = sum(row["became"] == "hold" for row in rows)
-    return Condition(workload, resolution, load, processors, waiting, stolen, undecided, tuple(troubles))
 
 
 NIGHTS = 30

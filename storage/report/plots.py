@@ -1,4 +1,4 @@
-"""Draw a workload's plots as inline SVG: speed against quality, and speed by night.
+"""Draw a workload's speed by night as inline SVG.
 
 `storage.report` imports this module only if the optional package matplotlib is installed.
 """
@@ -20,7 +20,7 @@ from matplotlib.dates import date2num
 from matplotlib.figure import Figure
 
 from storage.digest import digest_of
-from storage.humanize import plural, quality_unit, ratio
+from storage.humanize import plural
 from storage.report.night import History, Mark
 from storage.results import Row, number
 
@@ -75,47 +75,6 @@ _TICKS = 3.5
 Ends = tuple[float, float, float]  # a value and the ends of its interval
 
 
-def quality_plot(
-    title: str, rows: Sequence[Row], marks: Mapping[str, Mark], bounds: Mapping[str, float], current: str
-) -> str:
-    """Plot speed-up against quality difference with 95% intervals; return ``""`` if no candidate has both numbers.
-
-    For every metric, better candidates are farther up and to the right. A ring marks the row that is named `current`.
-    """
-    drawn = [row for row in rows if None not in (row["deciding_speedup"], row["quality_difference"])]
-    if not drawn:
-        return ""
-    metric, is_up = str(drawn[0]["quality_metric"]), bool(drawn[0]["higher_is_better"])
-    fastest = max(drawn, key=lambda row: number(row, "deciding_speedup") or 0)
-    description = (
-        f"{plural(len(drawn), 'candidate')}; the fastest is {fastest['name']} with "
-        f"{ratio(number(fastest, 'deciding_speedup'))} the baseline's speed. The table above has every number."
-    )
-    with drawing(title, description) as picture:
-        axes = picture.axes
-        for row in drawn:
-            _point(
-                axes,
-                _with_ends(row, "quality_difference"),
-                _with_ends(row, "deciding_speedup"),
-                marks[str(row["name"])],
-                row["name"] == current,
-            )
-        axes.set_ylim(0, axes.get_ylim()[1] * 1.03)
-        axes.axhline(1, color=_GREY, linewidth=1, linestyle=":")
-        axes.axvline(0, color=_GREY, linewidth=1, linestyle=":")
-        _bound(axes, "y", bounds.get("min_speedup"))
-        drop = bounds.get("max_quality_drop")
-        _bound(axes, "x", None if drop is None else -drop if is_up else drop)
-        if not is_up:
-            axes.invert_xaxis()
-        axes.locator_params(axis="x", nbins=5)
-        unit = f" in {unit}" if (unit := quality_unit(metric).strip()) else ""
-        axes.set_xlabel(f"{metric} − the baseline's{unit} (better →)")
-        axes.set_ylabel("speed-up (better ↑)")
-    return picture.svg
-
-
 def history_plot(title: str, history: History, names: Sequence[str], marks: Mapping[str, Mark]) -> str:
     """Plot speed-up by night, with 95% intervals and numbered events; return ``""`` for fewer than two nights."""
     nights = history.nights
@@ -159,29 +118,6 @@ def _with_ends(row: Row, column: str) -> Ends:
     value = number(row, column) or 0.0
     low, high = number(row, f"{column}_low"), number(row, f"{column}_high")
     return value, value if low is None else low, value if high is None else high
-
-
-def _point(axes: Axes, x: Ends, y: Ends, mark: Mark, is_current: bool) -> None:
-    """Draw a mark with error bars; omit bars of zero length."""
-    bars = [[[max(v - low, 0)], [max(high - v, 0)]] if low < high else None for v, low, high in (x, y)]
-    axes.errorbar(
-        [x[0]], [y[0]], xerr=bars[0], yerr=bars[1], fmt=mark.marker, color=mark.colour, elinewidth=1.2, clip_on=False
-    )
-    if is_current:
-        axes.plot([x[0]], [y[0]], "o", color="black", markersize=14, markerfacecolor="none", clip_on=False)
-
-
-def _bound(axes: Axes, axis: str, value: float | None) -> None:
-    if value is None:
-        return
-    low, high = axes.get_xlim() if axis == "x" else axes.get_ylim()
-    room = (high - low) / 2
-    if not low - room <= value <= high + room:
-        return
-    line, limit = (axes.axvline, axes.set_xlim) if axis == "x" else (axes.axhline, axes.set_ylim)
-    line(value, color=_GATE, linewidth=1.2, linestyle="--")
-    margin = (high - low) / 20
-    limit(min(low, value - margin), max(high, value + margin))
 
 
 def _events(axes: Axes, history: History) -> None:

@@ -1,67 +1,24 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from storage.report.night import (
     NIGHTS,
-    Condition,
     History,
-    bounds_of,
-    conditions_of,
     history_of,
     marks_of,
     shown_of,
 )
-from storage.results import Row
 from storage.results.catalog import refresh
 from storage.results.query import open_catalog
 from storage.results.regressions import Regression, acknowledge
 from storage.root import StoreRoot
-from tests.storage.report.nights import FIRST, LAST, REWRITTEN, SLOWER, UPGRADED, evidence
+from tests.storage.report.nights import FIRST, LAST, REWRITTEN, SLOWER, UPGRADED
 from tests.storage.results.rows import measurement, write_night
-
-
-def test_bounds_are_in_the_metrics_unit() -> None:
-    def rule(name: str, bound: float | str, note: str = "") -> dict[str, Any]:
-        return {"name": name, "bound": bound, "note": note}
-
-    shares = [rule("max_quality_drop", 0.01, "share of the baseline's loss"), rule("min_speedup", 1.05)]
-    row = {"rules": json.dumps([*shares, rule("status", "ok")]), "baseline_quality": -4.0}
-    assert bounds_of([row]) == {"max_quality_drop": 0.04, "min_speedup": 1.05}
-    absolute = {"rules": json.dumps([rule("max_quality_drop", 0.5, "top1")]), "baseline_quality": 90.0}
-    assert bounds_of([{"rules": None, "baseline_quality": None}, absolute]) == {"max_quality_drop": 0.5}
-
-
-def row(**changes: Any) -> Row:
-    return {"became": "pass", "resolution": 0.02} | changes
-
-
-def of_busy(filled: Path, recorded: Sequence[str | None], *rows: Row) -> Condition:
-    with open_catalog(filled) as connection:
-        return conditions_of(connection, [{"evidence": each} for each in recorded], {"busy": rows})[0]
-
-
-def test_what_was_recorded_becomes_shares_of_the_benchmarks_time(filled: Path) -> None:
-    found = of_busy(filled, [evidence(waiting=0.31, stolen=0.04)], row(), row(became="hold", resolution=0.2))
-    assert (found.load, found.processors, found.undecided) == (2.4, 2, 1)
-    assert (found.waiting, found.stolen, found.resolution) == pytest.approx((0.31, 0.04, 0.2))
-    assert len(found.troubles) == 3
-    assert found.troubles[1] == "tasks waited for a processor in 31% of the time"
-
-
-@pytest.mark.parametrize("recorded", [None, "[]"])
-def test_what_was_not_recorded_is_no_trouble(filled: Path, recorded: str | None) -> None:
-    found = of_busy(filled, [recorded], row(resolution=None))
-    assert found == Condition("busy")
-    assert not found.is_known
-
 
 NAMES = [f"recipe-{index:02}/eager" for index in range(49)]
 

@@ -5,10 +5,8 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
-import pytest
-
 from storage.report.night import Event, History, marks_of
-from storage.report.plots import drawing, history_plot, quality_plot
+from storage.report.plots import drawing, history_plot
 
 NAMES = ["dynamic/eager", "static/eager"]
 MARKS = marks_of(NAMES)
@@ -18,51 +16,12 @@ NIGHT = dt.date(2026, 3, 1)
 def row(name: str = NAMES[0], **changes: Any) -> dict[str, Any]:
     return {
         "name": name, "deciding_speedup": 2.0, "deciding_speedup_low": 1.8, "deciding_speedup_high": 2.2,
-        "quality_metric": "top1", "higher_is_better": True, "quality_difference": -0.2, "quality_difference_low": -0.3,
-        "quality_difference_high": -0.1, "night": NIGHT,
+        "night": NIGHT,
     } | changes  # fmt: skip
 
 
 def texts(svg: str) -> list[str]:
     return [node.text or "" for node in ElementTree.fromstring(svg).iter("text")]
-
-
-def quality(*rows: dict[str, Any], bounds: dict[str, float] | None = None, current: str = "") -> str:
-    return quality_plot("a title", rows, MARKS, bounds or {}, current)
-
-
-def test_an_axis_has_the_metrics_unit() -> None:
-    assert "top1 − the baseline's in points (better →)" in texts(quality(row()))
-
-
-def test_better_is_to_the_right_whatever_the_metric() -> None:
-    def ticks(svg: str) -> list[float]:
-        """The horizontal axis's numbers from left to right: its labels share their height."""
-        nodes = [
-            node for node in ElementTree.fromstring(svg).iter("text") if re.fullmatch(r"−?[\d.]+", node.text or "")
-        ]
-        lowest = max(float(node.attrib["y"]) for node in nodes)
-        labels = sorted(
-            (float(node.attrib["x"]), node.text or "") for node in nodes if float(node.attrib["y"]) == lowest
-        )
-        return [float(text.replace("−", "-")) for _, text in labels]
-
-    up = ticks(quality(row(), row(NAMES[1], quality_difference=0.1)))
-    down = ticks(quality(row(higher_is_better=False), row(NAMES[1], quality_difference=0.1)))
-    assert len(up) > 2
-    assert up == sorted(up)
-    assert down == sorted(up, reverse=True)
-
-
-@pytest.mark.slow
-def test_the_current_bundle_is_ringed_and_a_near_bound_drawn() -> None:
-    plain, ringed, near, far = (
-        quality(row(), **changes)
-        for changes in ({}, {"current": NAMES[0]}, {"bounds": {"min_speedup": 1.05}}, {"bounds": {"min_speedup": 40.0}})
-    )  # type: ignore[arg-type]
-    assert len(ringed) > len(plain)
-    assert "#a31515" in near
-    assert far == plain
 
 
 def test_events_are_numbered_and_changes_and_alarms_have_lines() -> None:
@@ -75,10 +34,7 @@ def test_events_are_numbered_and_changes_and_alarms_have_lines() -> None:
     assert ("#5b3a8c" in svg, "#a31515" in svg) == (True, True)
 
 
-@pytest.mark.parametrize("missing", ["deciding_speedup", "quality_difference"])
-@pytest.mark.slow
-def test_nothing_to_show_is_no_picture(missing: str) -> None:
-    assert quality(row(**{missing: None})) == ""
+def test_one_night_is_no_picture() -> None:
     assert history_plot("t", History({NAMES[0]: [row()]}, ()), NAMES[:1], MARKS) == ""
 
 

@@ -16,7 +16,7 @@ from storage.errors import ConfigurationError
 from storage.report import write_report
 from storage.results.catalog import refresh
 from tests.storage.report.nights import FIRST, LAST
-from tests.storage.results.rows import CAPACITY, baseline, measurement, write_night
+from tests.storage.results.rows import baseline, measurement, write_night
 
 
 class Tags(html.parser.HTMLParser):
@@ -60,7 +60,7 @@ def test_it_begins_with_what_matters(full_page: Path) -> None:
     text = full_page.read_text(encoding="utf-8")
     summary = text[text.index('<ul class="summary">') : text.index("<nav")]
     found = re.findall(r"<li><[^>]*>(.*?)</", summary)
-    assert found == ["▲ 1 promoted", "● 1 kept", "? 1 held", "1 alert", "2 failures", "machine trouble in 1 benchmark"]
+    assert found == ["▲ 1 promoted", "● 1 kept", "? 1 held", "1 alert", "2 failures"]
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_it_holds_every_section_and_finding(full_page: Path) -> None:
     for part in (
         "slower",
         "torch 2.14.0 → 2.15.0",
-        "tasks waited for a processor in 31% of the time",
+        "Two copies of the baseline differed by up to",
         "as fast as the fastest float candidate, float/onnxruntime",
         "qat/onnxruntime, qat/torchscript",
         "all 3 lines",
@@ -86,7 +86,7 @@ def test_it_holds_every_section_and_finding(full_page: Path) -> None:
     ):
         assert part in text, part
     assert re.search(r"−1[45]\.\d%", text)
-    assert text.count('role="img"') == 6
+    assert text.count('role="img"') == 3
 
 
 @pytest.mark.slow
@@ -108,18 +108,6 @@ def test_a_store_of_bare_rows_is_reported(tmp_path: Path) -> None:
     refresh(tmp_path)
     write_report(tmp_path, None, tmp_path / "r.html")
     assert "✕ 1 not judged" in (tmp_path / "r.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_capacities_are_a_table_only_if_they_were_measured(full_page: Path, tmp_path: Path) -> None:
-    assert "Capacity: requests per second" not in full_page.read_text(encoding="utf-8")
-    write_night(tmp_path, FIRST, [baseline("run", FIRST), measurement("run", FIRST, **CAPACITY)], "run")
-    refresh(tmp_path)
-    write_report(tmp_path, None, tmp_path / "r.html")
-    page = html.unescape((tmp_path / "r.html").read_text(encoding="utf-8"))
-    assert "requests per second that this host serves in the server scenario" in page
-    for part in ("1,234", "1.25× (1.20 to 1.30)", "2 ms", "19.5 ms", "limited by the generator"):
-        assert part in page, part
 
 
 def test_a_night_without_results_says_which_there_are(filled: Path, tmp_path: Path) -> None:
@@ -159,7 +147,6 @@ def test_a_workload_that_is_decided_with_cold_caches_is_ordered_by_them_and_says
         "2.00× (1.80 to 2.20) over current 2.00× (2.00 to 2.00)",
     ]
     assert cells(page, "speed-up")[:2] == ["3.00× (2.97 to 3.03)", "9.00× (8.91 to 9.09)"]
-    assert "Speed with cold caches against quality" in page
     assert "The gate uses cold calls." in page
 
 
