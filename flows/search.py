@@ -29,7 +29,7 @@ from storage.digest import digest_of
 from storage.errors import NightRunningError
 from storage.holder import Holder, hold
 from storage.humanize import plural, ratio
-from storage.journal import Answer, Journal, answers_of_others
+from storage.journal import Answer, Journal
 from storage.root import StoreRoot, set_cache_folder
 from tasks.environment.machine import fingerprint, this_machine
 from tasks.environment.sources import source_digest, user_digest
@@ -60,7 +60,6 @@ class Search:
     deadline: float
     at_once: int
     report: Callable[[str], None]
-    earlier: Sequence[Answer] = ()
     _own: set[str] = field(default_factory=set)  # questions that this process has answered
     _since: float = field(default_factory=time.monotonic)  # end of the time that the journal's answers cover
 
@@ -80,8 +79,7 @@ class Search:
         deadline = time.time() + budget_s - journal.spent_s
         answers = Answers(job, selection, goal.quality_unit, settings, store, deadline)
         types = {module.type for module in answers.baseline.coverage}
-        earlier = answers_of_others(journal, workload.name, host)
-        trials, largest = space(workload, types, this_machine(), _speeds(earlier)), None
+        trials, largest = space(workload, types, this_machine()), None
         if goal.min_size_ratio:
             largest = answers.baseline.size_bytes / goal.min_size_ratio
             trials = without_too_large(trials, answers.baseline.size_bytes, largest)
@@ -107,7 +105,6 @@ class Search:
             deadline=deadline,
             at_once=race.batch if settings.task_runner == "dask" else settings.workers,
             report=current_execution().reporter.noted,
-            earlier=earlier,
             _since=began,
         )
 
@@ -180,7 +177,7 @@ class Search:
             left_s = self.deadline - time.time()
             if left_s <= 0:
                 return None
-            answers = [*self.earlier, *self.journal.answers()]
+            answers = self.journal.answers()
             possible = [
                 step for request in requests for step in fitting_steps(request, self.race, answers, running, left_s)
             ]
@@ -230,12 +227,6 @@ def _order(step: Step) -> tuple[bool, float, bool]:
     """Return a sort key: evaluations first, then shorter steps; timing precedes a build of the same duration."""
     is_build = isinstance(step.request, Build)
     return is_build or isinstance(step.request, Time), step.expected_s, is_build
-
-
-def _speeds(answers: Sequence[Answer]) -> dict[str, float]:
-    """Return the speed-ups in a search's answers, keyed by trial name."""
-    found = {answer.question.split()[2]: Found.model_validate(answer.value).speed for answer in answers if answer.value}
-    return {name: speed.value for name, speed in found.items() if speed is not None}
 
 
 def _inputs(job: Job[Workload], split: str, goal: Goal, fingerprint: str) -> dict[str, object]:

@@ -128,17 +128,6 @@ def _found(answers: Iterable[Answer]) -> dict[str, Answer]:
     return {answer.question: answer for answer in answers if answer.value is not None}
 
 
-def answers_of_others(journal: Journal, workload: str, fingerprint: str) -> list[Answer]:
-    """Return the answers from the newest of the workload's other journals that contain `fingerprint`."""
-    entries = sorted(journal.root.list(f"{FOLDER}/{workload}"), key=lambda entry: entry.modified, reverse=True)
-    for entry in entries:
-        if entry.name != journal.name and entry.name.endswith(".jsonl"):
-            lines = list(_parsed(journal.root, entry.name))
-            if any(isinstance(line, Began) and line.fingerprint == fingerprint for line in lines):
-                return [line for line in lines if isinstance(line, Answer)]
-    return []
-
-
 def old_journals(root: StoreRoot, before: float) -> list[Entry]:
     """List journals older than `before` (Unix time)."""
     return [entry for entry in root.list(FOLDER) if entry.name.endswith(".jsonl") and entry.modified < before]

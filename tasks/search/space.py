@@ -26,16 +26,14 @@ _WORDS: Mapping[tuple[str, object], str] = {
 }
 
 
-def space(
-    workload: Workload, module_types: Collection[str], machine: Machine, speeds: Mapping[str, float] | None = None
-) -> list[Trial]:
+def space(workload: Workload, module_types: Collection[str], machine: Machine) -> list[Trial]:
     """Return the trials of a workload with a ``[search]`` section, in the order in which to try them.
 
-    Trials with known `speeds` (by trial name) come first, followed by the workload file's recipes. The rest are sorted
-    by the number of non-default settings; float32 trials and runtimes that compile come later, and dropped trials last.
-    `module_types` are the types of the parameterized modules in the float model.
+    The workload file's recipes come first. The rest are sorted by the number of non-default settings; float32 trials
+    and runtimes that compile come later, and dropped trials last. `module_types` are the types of the parameterized
+    modules in the float model.
     """
-    known, search = speeds or {}, workload.search or Search()
+    search = workload.search or Search()
     pairs = [(recipe, runtime, "written") for recipe in workload.recipe for runtime in recipe.runtimes]
     usual = _engines(machine)[0]
     for recipe in _recipes(workload, module_types, machine):
@@ -59,9 +57,8 @@ def space(
         trials.setdefault(canonical_json([recipe.content(), runtime]), trial)
     found = [trial for trial in trials.values() if trial.name != workload.baseline_name]
 
-    def order(trial: Trial) -> tuple[bool, float, bool]:
-        compiles = trial.origin == "space" and RUNTIMES[trial.runtime].compiles
-        return trial.outcome == "dropped", -known.get(trial.name, 0.0), compiles
+    def order(trial: Trial) -> tuple[bool, bool]:
+        return trial.outcome == "dropped", trial.origin == "space" and RUNTIMES[trial.runtime].compiles
 
     found.sort(key=order)  # Python's sort is stable, so trials with equal keys keep their order
     return [trial.model_copy(update={"number": number}) for number, trial in enumerate(found, start=1)]

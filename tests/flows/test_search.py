@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.request import SearchResult
-from flows.search import Search, _speeds
+from flows.search import Search
 from storage.errors import MeasurementError
-from storage.journal import Answer, Journal
+from storage.journal import Journal
 from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.trial import Build, Drop, Found, Rank, RankedLayer, Request, Screen, Speed, Time, Trial
@@ -219,14 +219,3 @@ def test_a_search_with_several_workers_asks_nothing_twice_and_finds_what_one_wor
         result = search(together, store, at_once=at_once).run()
     assert len(set(together.asked)) == len(together.asked)
     assert [trial.speed for trial in result.finalists[:1]] == [trial.speed for trial in expected.finalists[:1]]
-
-
-def test_speeds_of_an_earlier_search_are_known_by_the_names_of_its_trials() -> None:
-    timed = Found(speed=Speed(value=2.0, low=1.9, high=2.1, launches=2)).model_dump(mode="json", exclude_defaults=True)
-    found = {
-        "build 1 r0/eager 00": {"size_bytes": 1},
-        "time 1 r0/eager 00": timed,
-        "time 1 r1/eager 00": {"failed": ""},
-    }
-    answers = [Answer(question=question, value=value, cost_s=1.0) for question, value in found.items()]
-    assert _speeds(answers) == {"r0/eager": 2.0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import StoreError
-from storage.journal import Answer, Journal, answers_of_others
+from storage.journal import Answer, Journal
 
 DIGEST, OTHER = "a" * 64, "b" * 64
 HOST = "f" * 64
@@ -67,17 +66,6 @@ def test_an_infinite_interval_is_read_as_it_was_written(tmp_path: Path) -> None:
     found = Journal.read(tmp_path, "demo", DIGEST).find("time")
     assert found is not None
     assert found.value == {"high": float("inf")}
-
-
-def test_a_search_of_other_inputs_finds_the_answers_of_the_newest_journal_of_this_host(tmp_path: Path) -> None:
-    for age, (digest, host) in enumerate((("e" * 64, "0" * 64), (OTHER, HOST), ("d" * 64, HOST))):
-        journal = Journal.read(tmp_path, "demo", digest)
-        journal.begin(60, host)
-        journal.add(answer("time", age=float(age)))
-        os.utime(tmp_path / journal.name, (1e9 - age, 1e9 - age))
-    own = Journal.read(tmp_path, "demo", DIGEST)
-    assert [found.value for found in answers_of_others(own, "demo", HOST)] == [{"age": 1.0}]
-    assert answers_of_others(own, "another", HOST) == []
 
 
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
