@@ -1,39 +1,22 @@
-"""Print tables for docs/measured-method.md.
+"""How often 95% intervals of a difference in quality cover the true one, on simulated samples.
 
-How often 95% intervals of a difference in quality cover the true one, on simulated samples::
+Prints tables for docs/measured-method.md::
 
-    python -m benchmarks.quality intervals
-
-What a batch does to int8 activations, on the built-in language model, whose weights are trained on first use::
-
-    python -m benchmarks.quality modes --store nightquant-store
+    python -m benchmarks.quality
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import time
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 from scipy.stats import t
 
-from storage.artifacts import ArtifactStore
-from tasks.data.evaluation import Quality
 from tasks.data.paired import PairedDifference, bootstrap_difference, score_difference, serial_difference
-from tasks.run.stages import build, obtain, prepare
-from tasks.runtimes.build import open_candidate
-from tasks.values.job import Job, Workspace
-from tasks.workload import Workload, read_workload
-from tasks.workload.registry import DOMAINS
 
-WORD_LM = Path(__file__).parent.parent / "flows" / "workloads" / "word-lm.toml"
 Array = NDArray[np.float64]
 Interval = Callable[[Array, Array], PairedDifference]
 IMAGES, TRIALS = 1024, 2000
@@ -42,22 +25,12 @@ CHANGES = ((0.0, 0.0), (0.0, 0.001), (0.001, 0.003), (0.003, 0.003), (0.02, 0.04
 # Words over which a difference is remembered, and the share of that part in the variance of blocks of 100 words.
 MEMORIES = ((1.0, 0.0), (100.0, 0.35), (300.0, 0.35), (600.0, 0.35))
 STRETCH = 20
-CALLS = (1, 5, 25)
 
 
 def main() -> None:
-    """Print what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("intervals", help="coverage on simulated samples")
-    modes = commands.add_parser("modes", help="batches beside rows apart on the built-in language model")
-    modes.add_argument("--store", type=Path, required=True, help="where checkpoint and candidates are kept")
-    arguments = parser.parse_args()
-    if arguments.command == "intervals":
-        print_right_or_wrong()
-        print_series()
-    else:
-        print_modes(Workspace(ArtifactStore(arguments.store)))
+    """Print both tables."""
+    print_right_or_wrong()
+    print_series()
 
 
 def print_right_or_wrong() -> None:
@@ -118,44 +91,6 @@ def _series(rng: np.random.Generator, words: int, memory: float, share: float) -
     remembered = lfilter([math.sqrt(1 - kept**2)], [1, -kept], rng.normal(size=length + 1000))[1000:]
     differences: Array = noise + math.sqrt(share / (1 - share) * STRETCH / 100) * remembered
     return differences
-
-
-def print_modes(workspace: Workspace) -> None:
-    """Loss against float in batches and with rows apart, its memory, and what each takes."""
-    workload = read_workload(WORD_LM)
-    job = obtain(workspace, workload, prepare(workspace, workload))
-    reference, _ = _evaluate(job, "float", workspace, words=None)
-    print("| recipe | called with | loss - float | 10 blocks ± | 100 words ± | autocorrelation, lags 1 to 4 | s |")
-    print("|---|---|---:|---:|---:|---|---:|")
-    for recipe in (recipe.name for recipe in workload.recipe if recipe.method == "dynamic"):
-        for words in (None, *CALLS):
-            quality, taken = _evaluate(job, recipe, workspace, words)
-            before, after = (each.samples["quality"].double().numpy() for each in (reference, quality))
-            ends = serial_difference(before, after), _blocks(after - before, len(after) // 100)
-            print(
-                f"| {recipe} | {'batches' if words is None else f'rows apart, {words} words'} "
-                f"| {quality.value - reference.value:+.5f} | {' | '.join(f'{(e.high - e.low) / 2:.5f}' for e in ends)} "
-                f"| {', '.join(f'{each:.2f}' for each in _autocorrelation(after - before))} | {taken:.1f} |"
-            )
-
-
-def _evaluate(job: Job[Workload], recipe: str, workspace: Workspace, words: int | None) -> tuple[Quality, float]:
-    """Quality, and the seconds that it took: in batches, or with rows apart and `words` in a call."""
-    benchmark = job.workload.benchmark.model_copy(update={"sequence_length": words or 1})
-    changed = replace(job, workload=job.workload.model_copy(update={"benchmark": benchmark}))
-    candidate = build(workspace, job, job.workload.recipe_named(recipe), "torchscript")
-    model = open_candidate(candidate, workspace, torch.get_num_threads())
-    with model.scope():
-        began = time.perf_counter()
-        quality = DOMAINS[job.workload.domain].evaluate(changed, model.call, workspace, apart=words is not None)
-        return quality, time.perf_counter() - began
-
-
-def _autocorrelation(differences: Array) -> list[float]:
-    """Of the means of blocks of 100 words."""
-    means = differences[: len(differences) // 100 * 100].reshape(-1, 100).mean(axis=1)
-    centred = means - means.mean()
-    return [float((centred[lag:] * centred[:-lag]).sum() / (centred**2).sum()) for lag in (1, 2, 3, 4)]
 
 
 if __name__ == "__main__":
