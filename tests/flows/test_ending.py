@@ -12,13 +12,13 @@ import pytest
 
 from flows import nightly
 from flows.execution.context import executing
-from flows.handover import Handover
 from flows.night import Night
 from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
 from flows.settings import load_settings
 from storage.results.query import open_fresh, rows_of
 from tasks.decide.gate import GateDecision, Judgement
+from tasks.run.publication import Publication
 from tasks.values.results import CandidateResult, Failure, WorkloadResult
 from tests.storage.results.rows import baseline, write_night
 from tests.tasks.decide.test_gate import workload
@@ -91,11 +91,11 @@ def two_workloads(night: Night) -> list[str]:
     return names
 
 
-def handed_over(version: str) -> Handover:
+def published(version: str) -> Publication:
     decision = GateDecision(
         recipe="int8", runtime="torchscript", decision="promote", objective="fastest", rules=(), reason="it is"
     )
-    return Handover(Judgement(decisions=(decision,)), version)
+    return Publication(Judgement(decisions=(decision,)), version)
 
 
 class Killed(BaseException):
@@ -121,19 +121,19 @@ def test_a_kill_in_a_workloads_benchmark_costs_no_measured_ones_rows(
     ]
 
 
-def test_a_defect_in_a_workloads_hand_over_costs_no_other_ones(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_in_a_workloads_publication_costs_no_other_ones(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     night = begin()
     two_workloads(night)
 
-    def fail_then_second(result: WorkloadResult, *_: object, **__: object) -> Handover:
+    def fail_then_second(result: WorkloadResult, *_: object, **__: object) -> Publication:
         if result.workload.name == "first":
             raise KeyError("a defect")
-        return handed_over("v2")
+        return published("v2")
 
-    monkeypatch.setattr(nightly, "hand_over", fail_then_second)
+    monkeypatch.setattr(nightly, "publish", fail_then_second)
     with executing(night.settings, Reporter()):
         for result in night.results:
-            night.attempt(f"publishing {result.workload.name}", partial(nightly._hand_over, night, result))
+            night.attempt(f"publishing {result.workload.name}", partial(nightly._publish, night, result))
     assert rows(night.store, "select workload, bundle_version from promotions") == [
         {"workload": "second", "bundle_version": "v2"}
     ]

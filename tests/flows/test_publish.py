@@ -1,4 +1,4 @@
-"""The hand-over of one workload: decisions on rows, a real store of bundles, and what is said to have come of them."""
+"""The publication of one workload: decisions on rows, a real store of bundles, and what is said of the outcome."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from typing import Any
 
 import pytest
 
-from flows.handover import Handover, hand_over
+from flows.publish import publish
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
 from storage.seal import SIGNATURE, Signer
 from tasks.publish.manifest import Provenance
 from tasks.publish.package import BundleRef, package
+from tasks.run.publication import Publication
 from tasks.values.job import Workspace
-from tasks.values.results import CandidateResult, Failure, Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
-from tests.flows.test_fan_out import JOB
-from tests.flows.test_fan_out import candidate as evaluated
+from tasks.values.results import CandidateResult, Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
 from tests.storage.bundle_files import fill, signer_of
 from tests.tasks.decide.test_gate import row, workload
+from tests.tasks.run.given import JOB
+from tests.tasks.run.given import candidate as evaluated
 
 NIGHT = dt.date(2026, 11, 21)
 INT8, HALF, FLOAT = "int8/torchscript", "half/torchscript", "float/torchscript"
@@ -32,10 +33,7 @@ INT8, HALF, FLOAT = "int8/torchscript", "half/torchscript", "float/torchscript"
 
 def candidate(name: str) -> CandidateResult:
     recipe, _, runtime = name.partition("/")
-    made = evaluated(recipe, runtime)
-    assert made.built is not None
-    digest = hashlib.sha256(name.encode()).hexdigest()
-    return made.model_copy(update={"built": made.built.model_copy(update={"digest": digest})})
+    return evaluated(recipe, runtime, digest=hashlib.sha256(name.encode()).hexdigest())
 
 
 @dataclass
@@ -64,8 +62,8 @@ class Site:
         rows: list[dict[str, Any]],
         incumbent: Incumbent | UnknownIncumbent | None,
         instead: Callable[[], BundleRef] | None = None,
-    ) -> Handover:
-        """Hand over after a night with these measurements; `instead` takes the place of packaging."""
+    ) -> Publication:
+        """Publish after a night with these measurements; `instead` takes the place of packaging."""
         self.nights += 1
         run = RunInfo(run_id=f"r{self.nights}", night=NIGHT + dt.timedelta(self.nights - 1), profile="quick")
         result = WorkloadResult(
@@ -84,7 +82,7 @@ class Site:
                 pass  # the candidate has no files that a bundle could lack
             return package(made, workspace, self.bundles, replacing)
 
-        return hand_over(result, rows, run, self.bundles, package=make, renew=partial(self.bundles.renew, "demo"))
+        return publish(result, rows, run, self.bundles, package=make, renew=partial(self.bundles.renew, "demo"))
 
 
 @pytest.fixture
@@ -115,13 +113,11 @@ def failing(error: Exception) -> Callable[[], BundleRef]:
     return fail
 
 
-def decided(outcome: Handover) -> dict[str, str]:
-    assert outcome.judgement is not None
+def decided(outcome: Publication) -> dict[str, str]:
     return {each.candidate: each.decision for each in outcome.judgement.decisions}
 
 
-def stays(outcome: Handover) -> bool | None:
-    assert outcome.judgement is not None
+def stays(outcome: Publication) -> bool | None:
     assert outcome.judgement.incumbent is not None
     return outcome.judgement.incumbent.stays
 
@@ -144,12 +140,12 @@ def test_a_first_winner_is_current_and_a_faster_one_replaces_it(site: Site) -> N
 @pytest.mark.slow
 def test_an_unknown_current_bundle_is_not_replaced_and_the_run_says_so(site: Site) -> None:
     first = site.night(FIRST, None).version
-    killed = site.incumbent(failure=Failure(stage="evaluate", error="its process was killed"))
-    for found, why in (
-        (UnknownIncumbent(reason="find incumbent: ended after 60 s"), "find incumbent: ended after 60 s"),
-        (killed, "evaluate: its process was killed"),
+    killed = row(INT8, setting="incumbent", status="failed", stage="evaluate", error="its process was killed")
+    for found, rows, why in (
+        (UnknownIncumbent(reason="find incumbent: ended after 60 s"), FASTER, "find incumbent: ended after 60 s"),
+        (site.incumbent(), [killed, *FASTER[1:]], "evaluate: its process was killed"),
     ):
-        outcome = site.night(FASTER, found)
+        outcome = site.night(rows, found)
         assert site.current() == outcome.version == first
         assert site.packaged == [INT8]
         assert (decided(outcome), stays(outcome)) == ({HALF: "hold"}, True)
@@ -240,6 +236,5 @@ def test_content_that_the_key_did_not_sign_is_packaged_again_and_recorded_as_rep
     outcome = site.night(SAME, site.incumbent(same_as=INT8))
     assert site.current() == outcome.version != first
     assert stays(outcome) is False
-    assert outcome.judgement is not None
     assert outcome.judgement.incumbent is not None
     assert "packaged again" in outcome.judgement.incumbent.reason
