@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TypeVar, cast
 
 import httpx
@@ -11,59 +11,50 @@ from prefect.futures import PrefectFuture
 
 from flows import steps
 from flows.execution.context import note, place_benchmarks
-from flows.execution.signals import interruption_behind
+from flows.execution.signals import attempt, interruption_behind, reason
 from flows.settings import Settings
-from storage.errors import UnavailableError
+from storage.bundles import BundleStore
+from storage.errors import StoreError, UnavailableError
+from storage.pointer import Pointer
+from storage.results import Row
 from storage.results.baselines import Baseline
-from tasks.run import outcomes, plan
-from tasks.values.job import Job
-from tasks.values.refs import CandidateRef, DatasetRef
-from tasks.values.results import BenchmarkResult, Evaluation, Failure, LayerSensitivity, WorkloadResult
+from tasks.run import outcomes, plan, publication
+from tasks.values.results import BenchmarkResult, Failure, LayerSensitivity, RunInfo, WorkloadResult
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")
-Key = tuple[str, str]  # recipe and runtime
 
 
-@dataclass(frozen=True)
-class Submitted:
-    """Futures of one workload's stages; ``candidates`` has each candidate's build and evaluation."""
-
-    workload: Workload
-    dataset: PrefectFuture[DatasetRef]
-    job: PrefectFuture[Job[Workload]]
-    candidates: dict[Key, tuple[PrefectFuture[CandidateRef], PrefectFuture[Evaluation]]]
-
-
-def submit(workload: Workload, store: str) -> Submitted:
-    """Submit every stage up to evaluation without waiting; each stage waits for its own inputs."""
-    dataset = steps.prepare.submit(workload, store)
-    job = steps.obtain.submit(workload, later(dataset), store)
-    candidates = {}
+def submit(workload: Workload, store: str) -> Callable[[], WorkloadResult]:
+    """Submit every stage up to evaluation, and return a function that waits; each stage waits for its own inputs."""
+    preparing = steps.prepare.submit(workload, store)
+    obtaining = steps.obtain.submit(workload, later(preparing), store)
+    futures = {}
     for recipe in workload.recipe:
         for runtime in recipe.runtimes:
-            built = steps.build.submit(later(job), recipe, runtime, store)
-            candidates[recipe.name, runtime] = built, steps.evaluate.submit(later(job), later(built), store)
-    return Submitted(workload, dataset, job, candidates)
+            building = steps.build.submit(later(obtaining), recipe, runtime, store)
+            evaluating = steps.evaluate.submit(later(obtaining), later(building), store)
+            futures[recipe.name, runtime] = building, evaluating
+
+    def gather() -> WorkloadResult:
+        dataset = settle(preparing, "prepare")
+        job = settle(obtaining, "checkpoint")
+        candidates = {}
+        for key, (building, evaluating) in futures.items():
+            built = settle(building, "quantize")
+            evaluation = settle(evaluating, "evaluate")
+            candidates[key] = built, evaluation
+        result = outcomes.gathered(workload, dataset, job, candidates)
+        for remark in outcomes.remarks(result):
+            note(remark)
+        return result
+
+    return gather
 
 
 def later(future: PrefectFuture[R]) -> R:
     """Cast a future to the type of its result, because the next task receives the result instead of the future."""
     return cast(R, future)
-
-
-def gather(submitted: Submitted) -> WorkloadResult:
-    """Wait for a workload's stages up to evaluation."""
-    dataset, job = settle(submitted.dataset, "prepare"), settle(submitted.job, "checkpoint")
-    candidates = {}
-    for key, (building, evaluating) in submitted.candidates.items():
-        built = settle(building, "quantize")
-        evaluation = settle(evaluating, "evaluate")
-        candidates[key] = built, evaluation
-    result = outcomes.gathered(submitted.workload, dataset, job, candidates)
-    for remark in outcomes.remarks(result):
-        note(remark)
-    return result
 
 
 def choose_baseline(result: WorkloadResult, settings: Settings, store: str) -> tuple[WorkloadResult, Baseline]:
@@ -76,7 +67,7 @@ def choose_baseline(result: WorkloadResult, settings: Settings, store: str) -> t
     return outcomes.with_baseline(result, floats, timed)
 
 
-def compare(result: WorkloadResult, store: str, simultaneous: Mapping[Key, int]) -> WorkloadResult:
+def compare(result: WorkloadResult, store: str, simultaneous: Mapping[tuple[str, str], int]) -> WorkloadResult:
     """Evaluate a workload's current bundle, and compare the candidates and the bundle with the baseline."""
     if (job := result.job) is not None:
         built = [candidate.built for candidate in result.candidates if candidate.built is not None]
@@ -129,6 +120,32 @@ def _submit_benchmark(result: WorkloadResult, settings: Settings, store: str) ->
         return None
     with place_benchmarks(settings):
         return steps.benchmark.submit(result.job, candidates, settings.profile, store, settings.fingerprint)
+
+
+def publish(
+    result: WorkloadResult, rows: Sequence[Row], run: RunInfo, settings: Settings, store: str
+) -> publication.Publication:
+    """Package a workload's winner, or renew the signature of the bundle that stays current."""
+    name, bundles = result.workload.name, BundleStore(store)
+    pointer: Pointer | Failure | None
+    try:
+        pointer = bundles.pointer(name)
+    except StoreError as error:
+        pointer = Failure(stage="publish", error=reason(error))
+    decided = publication.decide(result, rows, pointer)
+    if winner := decided.judgement.promoted:
+        provenance, replacing = partial(publication.provenance, result, winner, rows, run), decided.replacing or None
+        bundle = attempt(f"packaging {name}", lambda: steps.package(provenance(), store, replacing))
+        if isinstance(bundle, Exception):
+            decided = decided.not_packaged(reason(bundle), bundles.pointer(name), run)
+        else:
+            decided = decided.packaged(bundle)
+    if decided.renews:
+        version = decided.version
+        refused = attempt(f"renewing {name}", lambda: settings.signer() and steps.renew(name, store, version))
+        if isinstance(refused, Exception):
+            decided = decided.with_problem(reason(refused))
+    return decided
 
 
 def settle(future: PrefectFuture[R], stage: str) -> R | Failure:

@@ -22,15 +22,13 @@ from flows import steps
 from flows.execution.context import CONFIGURED, Execution, current_invocation, executing
 from flows.execution.signals import attempt, ignoring_interruptions, interruption_behind, reason, sigterm_as_interrupt
 from flows.execution.worker import serve_in_order
-from flows.fan_out import benchmark_all, choose_baseline, compare, gather, study_layers, submit
+from flows.fan_out import benchmark_all, choose_baseline, compare, publish, study_layers, submit
 from flows.findings import end_dead_runs, end_unreported_runs, link_report, look_back, raise_alarm, reported
 from flows.night import Night, night_of_this_run
-from flows.publish import publish
 from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
 from flows.search import Search
 from flows.settings import load_settings
-from storage.bundles import BundleStore
 from storage.errors import ConfigurationError, NightRunningError, StoreError
 from storage.holder import Holder, hold, record_dead_run
 from storage.results.baselines import last_baselines
@@ -149,7 +147,7 @@ def _measure(night: Night) -> None:
     night.workloads = [_with_finalists(night, workload) for workload in night.workloads]
     submitted = [submit(workload, night.store) for workload in night.workloads]
     # Start timing after all other stages, because training during a benchmark would disturb the measurements.
-    gathered = [_with_baseline(night, gather(futures)) for futures in submitted]
+    gathered = [_with_baseline(night, gather()) for gather in submitted]
     gathered = [compare(result, night.store, night.simultaneous.get(result.workload.name, {})) for result in gathered]
     if night.info.profile == "full":
         gathered = [study_layers(result, night.store) for result in gathered]
@@ -182,7 +180,8 @@ def _with_finalists(night: Night, workload: Workload) -> Workload:
     )
     if found is None:
         return workload
-    night.trials[workload.name], night.simultaneous[workload.name] = found.rows(night.info), found.comparisons()
+    night.tables[workload.name] = {"trials": found.rows(night.info)}
+    night.simultaneous[workload.name] = found.comparisons()
     night.remarks.append(f"{workload.name}: {found.describe()}")
     return adopt(workload, found.finalists).with_twins()
 
@@ -205,15 +204,8 @@ def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
 def _publish(night: Night, result: WorkloadResult) -> None:
     """Publish a workload's winner, and immediately record the workload's decisions."""
     name = result.workload.name
-    publication = publish(
-        result,
-        night.rows_of(name),
-        night.info,
-        BundleStore(night.store),
-        package=lambda provenance, replacing: steps.package(provenance, night.store, replacing),
-        renew=lambda version: night.settings.signer() and steps.renew(name, night.store, version),
-    )
-    steps.record(night.info, night.publish(name, publication, datetime.now(UTC)), night.store, name)
+    published = publish(result, night.tables[name]["measurements"], night.info, night.settings, night.store)
+    steps.record(night.info, night.publish(name, published, datetime.now(UTC)), night.store, name)
 
 
 def _finish(night: Night) -> None:
@@ -239,8 +231,7 @@ def _save_finished(night: Night, stop: BaseException, execution: Execution) -> N
         record = partial(steps.record.fn, night.info, store=night.store)
         # Rows that are already recorded stay unchanged. If one step fails, the other steps still run.
         recordings: list[Callable[[], object]] = [
-            *(partial(record, night.measured(workload.name), part=workload.name) for workload in night.workloads),
-            *(partial(record, {"promotions": rows}, part=name) for name, rows in night.promotions.items()),
+            *(partial(record, tables, part=name) for name, tables in night.tables.items()),
             partial(record, run),
             partial(refresh, night.store),
         ]

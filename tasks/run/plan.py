@@ -16,12 +16,7 @@ from tasks.workload.registry import METHODS
 
 def floats_to_time(result: WorkloadResult) -> list[BenchmarkCandidate]:
     """Return the evaluated float candidates that could be the baseline."""
-    names = result.workload.floats()
-    return [
-        BenchmarkCandidate(candidate=candidate.built, outputs=candidate.evaluation.outputs)
-        for candidate in result.candidates
-        if candidate.built is not None and candidate.evaluation is not None and candidate.built.name in names
-    ]
+    return [subject for subject in subjects_to_time(result) if subject.name in result.workload.floats()]
 
 
 def bundle_to_evaluate(result: WorkloadResult) -> CandidateRef | None:

@@ -18,7 +18,7 @@ from tasks.values.results import RunInfo, WorkloadResult
 from tasks.workload import Workload
 
 GOOD, WORK_FAILED, REGRESSED = 0, 1, 3
-Tables = dict[str, list[Row]]
+Tables = dict[str, list[Row]]  # rows, keyed by table
 
 
 @dataclass(kw_only=True)
@@ -29,9 +29,7 @@ class RunRecord:
     workloads: list[Workload]
     fixed: Row
     results: list[WorkloadResult] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    trials: dict[str, list[Row]] = field(default_factory=dict)  # rows of finished searches, keyed by workload
-    promotions: dict[str, list[Row]] = field(default_factory=dict)  # decisions, keyed by workload
+    tables: dict[str, Tables] = field(default_factory=dict)  # rows to record, keyed by workload
     bundles: dict[str, str] = field(default_factory=dict)  # each workload's current version after the decisions
     kept: list[str] = field(default_factory=list)  # workloads whose bundle stays current
     baselines: dict[str, Baseline] = field(default_factory=dict)  # those chosen by nightquant, keyed by workload
@@ -55,13 +53,14 @@ class RunRecord:
 
     def add(self, result: WorkloadResult, now: datetime) -> Tables:
         """Add the result of a finished workload; return its rows."""
-        name = result.workload.name
+        name, chosen = result.workload.name, self.baselines.get(result.workload.name)
         self.results.append(result)
-        chosen = self.baselines.get(name)
-        self.rows.extend(measurement_rows(self.info, result, now, chosen.reason if chosen else None))
         if result.dataset is not None:
             self.remarks += [f"{name}: {note}" for note in result.dataset.notes]
-        return self.measured(name)
+        tables = self.tables.setdefault(name, {})
+        tables["measurements"] = measurement_rows(self.info, result, now, chosen.reason if chosen else None)
+        tables["layers"] = layer_rows(self.info, result)
+        return tables
 
     def fail(self, what: str, why: str) -> None:
         """Record that the action `what` failed, so that the exit code becomes 1."""
@@ -80,28 +79,20 @@ class RunRecord:
             self.remarks.append(f"{workload}: {DOES_NOT_PAY}")
         if judgement.incumbent is not None and judgement.incumbent.stays:
             self.kept.append(workload)
-        self.promotions[workload] = judgement.rows(
+        rows = judgement.rows(
             workload=workload,
             run_id=self.info.run_id,
             night=self.info.night,
             decided_at=now,
             bundle_version=publication.version or None,
         )
-        return {"promotions": self.promotions[workload]}
-
-    def rows_of(self, workload: str) -> list[Row]:
-        """Return a workload's rows of the ``measurements`` table."""
-        return [row for row in self.rows if row["workload"] == workload]
-
-    def measured(self, workload: str) -> Tables:
-        """Return a workload's measured rows, keyed by table."""
-        results = (result for result in self.results if result.workload.name == workload)
-        layers = [row for result in results for row in layer_rows(self.info, result)]
-        return {"measurements": self.rows_of(workload), "layers": layers, "trials": self.trials.get(workload, [])}
+        self.tables.setdefault(workload, {})["promotions"] = rows
+        return {"promotions": rows}
 
     def candidates(self) -> tuple[int, int]:
         """Count the measured and the failed candidates; ignore skipped candidates."""
-        rows = [row for row in self.rows if row["setting"] != "incumbent"]
+        rows = [row for tables in self.tables.values() for row in tables.get("measurements", ())]
+        rows = [row for row in rows if row["setting"] != "incumbent"]
         status = [*{(row["workload"], row["recipe"], row["runtime"]): row["status"] for row in rows}.values()]
         return status.count("ok"), status.count("failed")
 

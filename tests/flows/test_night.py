@@ -39,7 +39,8 @@ def test_flow_runs_of_one_millisecond_and_retries_are_different_runs(begin):
 def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):
     night = begin()
     run, (workload,) = night.info.run_id, night.workloads
-    night.rows += [baseline(run, DAY, profile="quick"), measurement(run, DAY, profile="quick")]
+    rows = [baseline(run, DAY, profile="quick"), measurement(run, DAY, profile="quick")]
+    night.tables[workload.name] = {"measurements": rows}
     decision = GateDecision(
         recipe="dynamic", runtime="eager", decision="promote", objective="fastest", rules=(), reason="it is"
     )

@@ -42,7 +42,7 @@ def test_failures_of_candidates_and_of_actions_come_before_regressions(
 ) -> None:
     run = record()
     if candidate:
-        run.rows.append(measurement("r1", DAY, status="failed"))
+        run.tables["demo"] = {"measurements": [measurement("r1", DAY, status="failed")]}
     if action:
         run.fail("the report", "the disk is full")
     failed = candidate or action
@@ -57,7 +57,7 @@ def test_candidates_are_counted_once_without_the_current_bundle_and_what_this_ho
         measurement("r1", DAY, setting="incumbent", status="failed"),
         measurement("r1", DAY, status="skipped"),
     ]
-    assert record(rows=rows).candidates() == (1, 0)
+    assert record(tables={"word-lm": {"measurements": rows}}).candidates() == (1, 0)
 
 
 def test_a_problem_is_said_once() -> None:
@@ -100,8 +100,7 @@ def test_a_workloads_rows_have_the_reason_for_its_baseline() -> None:
     failed = CandidateResult(recipe="float", runtime="eager", failure=KILLED)
     tables = run.add(WorkloadResult(workload=workload(), candidates=(failed,)), NOW)
     (row,) = tables["measurements"]
-    assert (row["baseline_reason"], row["error"]) == ("it was the fastest", KILLED.error)
-    assert (tables["layers"], tables["trials"]) == ([], [])
+    assert (row["baseline_reason"], row["error"], tables["layers"]) == ("it was the fastest", KILLED.error, [])
     assert run.message().endswith("demo: the baseline is float/eager, because it was the fastest")
 
 
