@@ -18,7 +18,7 @@ from storage.errors import StoreError, UnavailableError
 from storage.pointer import Pointer
 from storage.results import Row
 from storage.results.baselines import Baseline
-from tasks.run import outcomes, plan, publication
+from tasks.run import plan, publication
 from tasks.values.results import BenchmarkResult, Failure, LayerSensitivity, RunInfo, WorkloadResult
 from tasks.workload.workload import Workload
 
@@ -44,8 +44,8 @@ def submit(workload: Workload, store: str) -> Callable[[], WorkloadResult]:
             built = settle(building, "quantize")
             evaluation = settle(evaluating, "evaluate")
             candidates[key] = built, evaluation
-        result = outcomes.gathered(workload, dataset, job, candidates)
-        for remark in outcomes.remarks(result):
+        result = plan.gathered(workload, dataset, job, candidates)
+        for remark in plan.remarks(result):
             note(remark)
         return result
 
@@ -64,7 +64,7 @@ def choose_baseline(result: WorkloadResult, settings: Settings, store: str) -> t
         with place_benchmarks(settings):
             future = steps.fastest_float.submit(result.job, floats, settings.profile, store, settings.fingerprint)
         timed = settle(future, "benchmark")
-    return outcomes.with_baseline(result, floats, timed)
+    return plan.with_baseline(result, floats, timed)
 
 
 def compare(result: WorkloadResult, store: str, simultaneous: Mapping[tuple[str, str], int]) -> WorkloadResult:
@@ -72,17 +72,17 @@ def compare(result: WorkloadResult, store: str, simultaneous: Mapping[tuple[str,
     if (job := result.job) is not None:
         built = [candidate.built for candidate in result.candidates if candidate.built is not None]
         found = settle(steps.find_incumbent.submit(job, built, store), "handoff")
-        result = outcomes.with_current(result, found)
+        result = plan.with_current(result, found)
         if bundle := plan.bundle_to_evaluate(result):
             evaluate = steps.evaluate.with_options(task_run_name=f"{result.workload.name} · incumbent: evaluate")
             evaluation = settle(evaluate.submit(job, bundle, store), "evaluate")
-            result = outcomes.with_evaluation(result, evaluation)
+            result = plan.with_evaluation(result, evaluation)
     planned = plan.comparisons(result, simultaneous)
     if isinstance(planned, Failure):
-        return outcomes.with_comparisons(result, planned)
+        return plan.with_comparisons(result, planned)
     baseline, evaluations, counts = planned
     compared = settle(steps.compare.submit(result.workload, baseline, evaluations, store, counts), "compare")
-    return outcomes.with_comparisons(result, compared)
+    return plan.with_comparisons(result, compared)
 
 
 def study_layers(result: WorkloadResult, store: str) -> WorkloadResult:
@@ -108,8 +108,8 @@ def benchmark_all(results: Iterable[WorkloadResult], settings: Settings, store: 
     for result, future in list(submitted) if settings.task_runner == "dask" else submitted:
         if future is not None:
             measured = settle(future, "benchmark")
-            result = outcomes.with_benchmark(result, measured)
-            for remark in outcomes.refusals(result):
+            result = plan.with_benchmark(result, measured)
+            for remark in plan.refusals(result):
                 note(remark)
         yield result
 

@@ -1,4 +1,4 @@
-"""What is evaluated, compared and timed, and whose speed decides."""
+"""What is evaluated, compared and timed, whose speed decides, and what stages that ended make of a result."""
 
 from __future__ import annotations
 
@@ -8,11 +8,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.measure.benchmark.stage import contest_of
-from tasks.run.outcomes import with_current, with_evaluation
-from tasks.run.plan import bundle_to_evaluate, comparisons, recipes_to_study, subjects_to_time
-from tasks.values.results import CandidateResult, Failure, Incumbent, WorkloadResult
+from tasks.run.plan import (
+    bundle_to_evaluate,
+    comparisons,
+    floats_to_time,
+    gathered,
+    recipes_to_study,
+    refusals,
+    remarks,
+    subjects_to_time,
+    with_baseline,
+    with_benchmark,
+    with_comparisons,
+    with_current,
+    with_evaluation,
+)
+from tasks.values.results import CandidateResult, Failure, Incumbent, UnknownIncumbent, WorkloadResult
 from tests.tasks.decide.test_gate import workload
-from tests.tasks.run.given import JOB, KILLED, VERSION, candidate, deployed, evaluation
+from tests.tasks.run.given import (
+    BENCHMARK,
+    JOB,
+    KILLED,
+    VERSION,
+    built,
+    candidate,
+    deployed,
+    difference,
+    evaluation,
+)
 
 BASELINE = candidate("float", "eager")
 
@@ -106,3 +129,112 @@ def test_what_failed_is_not_timed_and_a_bundle_is_not_timed_alone(broken: set[st
 def test_layers_are_studied_of_recipes_that_quantize_and_were_built() -> None:
     studied = recipes_to_study(result(BASELINE, failed("int8", "eager"), candidate("int8"), failed("half")))
     assert [recipe.name for recipe in studied] == ["int8"]
+
+
+KEY = ("int8", "torchscript")
+STAGES = ("prepare", "checkpoint", "quantize", "evaluate")
+GOOD: tuple[Any, ...] = (JOB.dataset, JOB, built(*KEY), evaluation(*KEY))
+
+
+def compared(bundle: Any = None, **outcomes: Any) -> WorkloadResult:
+    """A workload with a baseline and one more candidate, of which these stages ended so."""
+    result = WorkloadResult(
+        workload=workload(), job=JOB, candidates=(candidate("float", "eager"), candidate("half", "torchscript"))
+    )
+    result = with_current(result, bundle)
+    if "evaluate" in outcomes:
+        result = with_evaluation(result, outcomes["evaluate"])
+    return with_comparisons(result, outcomes["compare"]) if "compare" in outcomes else result
+
+
+def failures(result: WorkloadResult) -> list[Failure | None]:
+    return [subject.failure for subject in result.subjects()]
+
+
+@given(st.sets(st.integers(0, 3)))
+def test_a_candidate_fails_in_the_first_stage_that_failed_and_keeps_what_was_made(broken: set[int]) -> None:
+    dataset, job, made, quality = (
+        Failure(stage=stage, error="it is") if index in broken else good
+        for index, (stage, good) in enumerate(zip(STAGES, GOOD, strict=True))
+    )
+    result = gathered(workload(), dataset, job, {KEY: (made, quality)})
+    (found,) = result.candidates
+    assert (found.failure.stage if found.failure else None) == next((STAGES[index] for index in sorted(broken)), None)
+    assert [result.dataset is None, result.job is None, found.built is None, found.evaluation is None] == [
+        index in broken for index in range(4)
+    ]
+    assert isinstance(result.incumbent, UnknownIncumbent)
+
+
+def test_notes_about_the_data_are_remarks_even_if_the_weights_are_missing() -> None:
+    noted = JOB.dataset.model_copy(update={"notes": ("2 pictures are broken", "1 is empty")})
+    assert remarks(gathered(workload(), noted, KILLED, {})) == ["demo: the data: 2 pictures are broken; 1 is empty"]
+    assert remarks(gathered(workload(), JOB.dataset, JOB, {})) == []
+
+
+def test_the_fastest_float_becomes_the_baseline_of_the_workload_and_of_its_job() -> None:
+    candidates = candidate("float", "eager"), candidate("float"), candidate("int8")
+    result = WorkloadResult(workload=workload(), job=JOB, candidates=candidates)
+    floats = floats_to_time(result)
+    assert [each.name for each in floats] == ["float/torchscript"]
+    for timed, why in (
+        (None, "it is the only float candidate that can be deployed"),
+        (KILLED, f"the others could not be timed: {KILLED.error}"),
+        (("float/torchscript", "it was the fastest"), "it was the fastest"),
+    ):
+        found, baseline = with_baseline(result, floats, timed)
+        assert (baseline.name, baseline.reason) == ("float/torchscript", why)
+        assert found.job is not None
+        assert found.workload.baseline_name == found.job.workload.baseline_name == "float/torchscript"
+
+
+def test_a_look_up_that_failed_leaves_the_current_bundle_unknown() -> None:
+    found = compared(KILLED).incumbent
+    assert isinstance(found, UnknownIncumbent)
+    assert KILLED.error in found.reason
+    assert isinstance(gathered(workload(), JOB.dataset, KILLED, {}).incumbent, UnknownIncumbent)
+    assert compared(None).incumbent is None
+
+
+def test_the_current_bundle_is_measured_by_its_own_files_unless_a_candidate_has_the_same() -> None:
+    bundle = compared(deployed()).bundle
+    assert bundle is not None
+    assert bundle.built == deployed().candidate
+    assert compared(deployed().model_copy(update={"same_as": "half/torchscript"})).bundle is None
+    assert compared(deployed().model_copy(update={"candidate": None, "fault": "changed"})).bundle is None
+
+
+def test_the_current_bundle_is_compared_with_the_candidates_unless_its_measurement_was_killed() -> None:
+    three = [difference(value) for value in (0.0, 0.1, 0.2)]
+    result = compared(deployed(), evaluate=evaluation("int8"), compare=three)
+    assert [one.comparison for one in result.subjects()] == three
+    assert failures(result) == [None] * 3
+    result = compared(deployed(), evaluate=KILLED, compare=three[:2])
+    assert [one.comparison for one in result.subjects()] == [*three[:2], None]
+    assert failures(result) == [None, None, KILLED]
+    assert failures(compared(deployed(), evaluate=evaluation("int8"), compare=KILLED)) == [KILLED] * 3
+    assert result.incumbent == deployed()
+
+
+def test_a_benchmark_that_failed_costs_the_current_bundle_its_measurement_too_and_hides_no_earlier_failure() -> None:
+    failed = Failure(stage="benchmark", error="ended after 60 s")
+    result = with_benchmark(compared(deployed(), evaluate=KILLED), failed)
+    assert failures(result) == [failed, failed, KILLED]
+    assert result.benchmark is None
+
+
+def test_a_refusal_in_a_further_setting_is_told_and_fails_no_candidate() -> None:
+    refused = {"int8/eager (batch 64, 1 thread)": "its output is NaN", "half/eager": "its output differs"}
+    candidates = tuple(CandidateResult(recipe=name, runtime="eager") for name in ("float", "int8", "half"))
+    result = WorkloadResult(workload=workload(), candidates=candidates)
+    result = with_benchmark(result, BENCHMARK.model_copy(update={"refused": refused}))
+    assert refusals(result) == ["demo · int8/eager (batch 64, 1 thread): not measured: its output is NaN"]
+    assert [failure.error if failure else "" for failure in failures(result)] == ["", "", "its output differs"]
+
+
+def test_the_current_bundle_is_refused_alone() -> None:
+    refused = BENCHMARK.model_copy(update={"refused": {"half/torchscript#incumbent": "its output differs"}})
+    bundle = deployed().model_copy(update={"candidate": built("half")})
+    result = with_benchmark(compared(bundle), refused)
+    assert failures(result) == [None, None, Failure(stage="benchmark", error="its output differs")]
+    assert refusals(result) == ["demo · half/torchscript#incumbent: not measured: its output differs"]
