@@ -45,8 +45,10 @@ def submit(workload: Workload, store: str) -> Callable[[], WorkloadResult]:
             evaluation = settle(evaluating, "evaluate")
             candidates[key] = built, evaluation
         result = plan.gathered(workload, dataset, job, candidates)
-        for remark in plan.remarks(result):
-            note(remark)
+        checkpoint = result.job and result.job.checkpoint
+        for name, output in (("the data", result.dataset), ("the checkpoint's file", checkpoint)):
+            if output and output.notes:
+                note(f"{workload.name}: {name}: {'; '.join(output.notes)}")
         return result
 
     return gather

@@ -1,4 +1,4 @@
-"""The Prefect tasks of a run; most tasks run a function from `tasks.run.stages` in a worker process."""
+"""The Prefect tasks of a run; most tasks run a plain function in a worker process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from storage.report import write_report
 from storage.results import Row
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
+from tasks.decide import incumbent
 from tasks.environment.machine import fingerprint as this_fingerprint
+from tasks.measure.benchmark import stage as benchmarks
+from tasks.measure.benchmark.messages import PROFILES
 from tasks.measure.benchmark.stage import BenchmarkCandidate
 from tasks.publish.manifest import Provenance
 from tasks.publish.package import BundleRef
@@ -134,7 +137,7 @@ def compare(
 @_stage("find incumbent", "{job.workload.name}")
 def find_incumbent(job: Job[Workload], candidates: list[CandidateRef], store: str) -> Incumbent | None:
     """Look up the workload's current bundle; return its files as a candidate, or None if no bundle is current."""
-    return _run(stages.find_incumbent, store, job, candidates)
+    return _run(incumbent.find_incumbent, store, job, candidates)
 
 
 @_stage("study layers", "{job.workload.name} · {recipe.name}")
@@ -161,7 +164,7 @@ def benchmark(
 ) -> BenchmarkResult:
     """Time the baseline and candidates in interleaved rounds, which run in new processes."""
     limit_s = current_execution().settings.stage_timeout_s
-    return _time(stages.benchmark, fingerprint, store, job, candidates, profile, limit_s)
+    return _time(benchmarks.benchmark, fingerprint, store, job, candidates, PROFILES[profile], limit_s)
 
 
 @_stage("find fastest float", "{job.workload.name}")
@@ -170,7 +173,8 @@ def fastest_float(
 ) -> tuple[str, str]:
     """Time the float candidates in two launches; return the fastest, and the reason for the choice."""
     timeout_s = current_execution().settings.stage_timeout_s
-    return _time(stages.fastest_float, fingerprint, store, job, candidates, profile, timeout_s=timeout_s)
+    profiled = PROFILES[profile]
+    return _time(benchmarks.fastest_float, fingerprint, store, job, candidates, profiled, timeout_s=timeout_s)
 
 
 @_stage("rank layers", "{job.workload.name} · {recipe.name}")

@@ -53,14 +53,6 @@ def _good(outcome: R | Failure) -> R | None:
     return None if isinstance(outcome, Failure) else outcome
 
 
-def remarks(result: WorkloadResult) -> list[str]:
-    """Return the remarks about a workload's data and weights."""
-    checkpoint = result.job.checkpoint if result.job is not None else None
-    outputs = {"the data": result.dataset, "the checkpoint's file": checkpoint}
-    noted = {name: output.notes for name, output in outputs.items() if output is not None}
-    return [f"{result.workload.name}: {name}: {'; '.join(notes)}" for name, notes in noted.items() if notes]
-
-
 def floats_to_time(result: WorkloadResult) -> list[BenchmarkCandidate]:
     """Return the evaluated float candidates that could be the baseline."""
     return [subject for subject in subjects_to_time(result) if subject.name in result.workload.floats()]

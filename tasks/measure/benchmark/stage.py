@@ -77,11 +77,10 @@ def alone_on_host(
 
 
 def benchmark(
+    workspace: Workspace,
     job: Job[Workload],
     candidates: Sequence[BenchmarkCandidate],
     profile: Profile,
-    workspace: Workspace,
-    *,
     limit_s: float | None = None,
 ) -> BenchmarkResult:
     """Time all candidates of a workload against its baseline, while no other benchmark runs on the host.
@@ -152,7 +151,7 @@ def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> 
 
 
 def fastest_float(
-    job: Job[Workload], candidates: Sequence[BenchmarkCandidate], profile: Profile, workspace: Workspace
+    workspace: Workspace, job: Job[Workload], candidates: Sequence[BenchmarkCandidate], profile: Profile
 ) -> tuple[str, str]:
     """Time the float candidates that could be the baseline; return the fastest, and the reason for the choice."""
     workload = job.workload

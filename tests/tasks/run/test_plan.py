@@ -15,7 +15,6 @@ from tasks.run.plan import (
     gathered,
     recipes_to_study,
     refusals,
-    remarks,
     subjects_to_time,
     with_baseline,
     with_benchmark,
@@ -164,12 +163,6 @@ def test_a_candidate_fails_in_the_first_stage_that_failed_and_keeps_what_was_mad
         index in broken for index in range(4)
     ]
     assert isinstance(result.incumbent, UnknownIncumbent)
-
-
-def test_notes_about_the_data_are_remarks_even_if_the_weights_are_missing() -> None:
-    noted = JOB.dataset.model_copy(update={"notes": ("2 pictures are broken", "1 is empty")})
-    assert remarks(gathered(workload(), noted, KILLED, {})) == ["demo: the data: 2 pictures are broken; 1 is empty"]
-    assert remarks(gathered(workload(), JOB.dataset, JOB, {})) == []
 
 
 def test_the_fastest_float_becomes_the_baseline_of_the_workload_and_of_its_job() -> None:

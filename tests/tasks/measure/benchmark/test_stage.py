@@ -49,7 +49,7 @@ def result(job: Job[Workload], candidates: list[BenchmarkCandidate], store: Arti
     settings = job.workload.benchmark.model_copy(update={"capacity": Capacity(budget_s=1)})
     asked = replace(job, workload=job.workload.model_copy(update={"benchmark": settings}))
     incumbent = candidates[1].model_copy(update={"is_bundle": True})
-    return benchmark(asked, [*candidates, incumbent], TINY, Workspace(store))
+    return benchmark(Workspace(store), asked, [*candidates, incumbent], TINY)
 
 
 @pytest.mark.slow
