@@ -13,6 +13,7 @@ from flows import steps
 from flows.execution.context import note, place_benchmarks
 from flows.execution.signals import attempt, interruption_behind, reason
 from flows.settings import Settings
+from flows.steps import Place
 from storage.bundles import BundleStore
 from storage.errors import StoreError, UnavailableError
 from storage.pointer import Pointer
@@ -25,15 +26,15 @@ from tasks.workload.workload import Workload
 R = TypeVar("R")
 
 
-def submit(workload: Workload, store: str) -> Callable[[], WorkloadResult]:
+def submit(workload: Workload, place: Place) -> Callable[[], WorkloadResult]:
     """Submit every stage up to evaluation, and return a function that waits; each stage waits for its own inputs."""
-    preparing = steps.prepare.submit(workload, store)
-    obtaining = steps.obtain.submit(workload, later(preparing), store)
+    preparing = steps.prepare.submit(place, workload)
+    obtaining = steps.obtain.submit(place, workload, later(preparing))
     futures = {}
     for recipe in workload.recipe:
         for runtime in recipe.runtimes:
-            building = steps.build.submit(later(obtaining), recipe, runtime, store)
-            evaluating = steps.evaluate.submit(later(obtaining), later(building), store)
+            building = steps.build.submit(place, later(obtaining), recipe, runtime)
+            evaluating = steps.evaluate.submit(place, later(obtaining), later(building))
             futures[recipe.name, runtime] = building, evaluating
 
     def gather() -> WorkloadResult:
@@ -59,40 +60,40 @@ def later(future: PrefectFuture[R]) -> R:
     return cast(R, future)
 
 
-def choose_baseline(result: WorkloadResult, settings: Settings, store: str) -> tuple[WorkloadResult, Baseline]:
+def choose_baseline(result: WorkloadResult, settings: Settings, place: Place) -> tuple[WorkloadResult, Baseline]:
     """Time the float candidates that can be deployed, and make the fastest the baseline."""
     floats, timed = plan.floats_to_time(result), None
     if len(floats) > 1 and result.job is not None:
         with place_benchmarks(settings):
-            future = steps.fastest_float.submit(result.job, floats, settings.profile, store, settings.fingerprint)
+            future = steps.fastest_float.submit(place, result.job, floats, settings.profile)
         timed = settle(future, "benchmark")
     return plan.with_baseline(result, floats, timed)
 
 
-def compare(result: WorkloadResult, store: str, simultaneous: Mapping[tuple[str, str], int]) -> WorkloadResult:
+def compare(result: WorkloadResult, place: Place, simultaneous: Mapping[tuple[str, str], int]) -> WorkloadResult:
     """Evaluate a workload's current bundle, and compare the candidates and the bundle with the baseline."""
     if (job := result.job) is not None:
         built = [candidate.built for candidate in result.candidates if candidate.built is not None]
-        found = settle(steps.find_incumbent.submit(job, built, store), "handoff")
+        found = settle(steps.find_incumbent.submit(place, job, built), "handoff")
         result = plan.with_current(result, found)
         if bundle := plan.bundle_to_evaluate(result):
             evaluate = steps.evaluate.with_options(task_run_name=f"{result.workload.name} · incumbent: evaluate")
-            evaluation = settle(evaluate.submit(job, bundle, store), "evaluate")
+            evaluation = settle(evaluate.submit(place, job, bundle), "evaluate")
             result = plan.with_evaluation(result, evaluation)
     planned = plan.comparisons(result, simultaneous)
     if isinstance(planned, Failure):
         return plan.with_comparisons(result, planned)
     baseline, evaluations, counts = planned
-    compared = settle(steps.compare.submit(result.workload, baseline, evaluations, store, counts), "compare")
+    compared = settle(steps.compare.submit(place, result.workload, baseline, evaluations, counts), "compare")
     return plan.with_comparisons(result, compared)
 
 
-def study_layers(result: WorkloadResult, store: str) -> WorkloadResult:
+def study_layers(result: WorkloadResult, place: Place) -> WorkloadResult:
     """Add the layer sensitivities of the recipes that quantize; note each study that fails."""
     if result.job is None:
         return result
     recipes = plan.recipes_to_study(result)
-    futures = [steps.study.submit(result.job, recipe, store) for recipe in recipes]
+    futures = [steps.study.submit(place, result.job, recipe) for recipe in recipes]
     sensitivities: list[LayerSensitivity] = []
     for recipe, future in zip(recipes, futures, strict=True):
         layers = settle(future, "study")
@@ -103,9 +104,9 @@ def study_layers(result: WorkloadResult, store: str) -> WorkloadResult:
     return result.model_copy(update={"sensitivities": tuple(sensitivities)})
 
 
-def benchmark_all(results: Iterable[WorkloadResult], settings: Settings, store: str) -> Iterator[WorkloadResult]:
+def benchmark_all(results: Iterable[WorkloadResult], settings: Settings, place: Place) -> Iterator[WorkloadResult]:
     """Time every workload's candidates; yield each finished workload."""
-    submitted = ((result, _submit_benchmark(result, settings, store)) for result in results)
+    submitted = ((result, _submit_timing(result, settings, place)) for result in results)
     # The hosts of a cluster time several workloads at once.
     for result, future in list(submitted) if settings.task_runner == "dask" else submitted:
         if future is not None:
@@ -116,12 +117,12 @@ def benchmark_all(results: Iterable[WorkloadResult], settings: Settings, store: 
         yield result
 
 
-def _submit_benchmark(result: WorkloadResult, settings: Settings, store: str) -> PrefectFuture[BenchmarkResult] | None:
+def _submit_timing(result: WorkloadResult, settings: Settings, place: Place) -> PrefectFuture[BenchmarkResult] | None:
     candidates = plan.subjects_to_time(result)
     if not candidates or result.job is None:
         return None
     with place_benchmarks(settings):
-        return steps.benchmark.submit(result.job, candidates, settings.profile, store, settings.fingerprint)
+        return steps.benchmark.submit(place, result.job, candidates, settings.profile)
 
 
 def publish(

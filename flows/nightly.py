@@ -29,6 +29,7 @@ from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
 from flows.search import Search
 from flows.settings import load_settings
+from flows.steps import Place
 from storage.errors import ConfigurationError, NightRunningError, StoreError
 from storage.holder import Holder, hold, record_dead_run
 from storage.results.baselines import last_baselines
@@ -145,13 +146,14 @@ def _measure(night: Night) -> None:
     night.attempt("looking up the baselines", partial(_freeze_baselines, night))
     # Search before all other stages, because the stages of other workloads would disturb the search's timings.
     night.workloads = [_with_finalists(night, workload) for workload in night.workloads]
-    submitted = [submit(workload, night.store) for workload in night.workloads]
+    place = Place(night.store, fingerprint=night.settings.fingerprint)
+    submitted = [submit(workload, place) for workload in night.workloads]
     # Start timing after all other stages, because training during a benchmark would disturb the measurements.
-    gathered = [_with_baseline(night, gather()) for gather in submitted]
-    gathered = [compare(result, night.store, night.simultaneous.get(result.workload.name, {})) for result in gathered]
+    gathered = [_with_baseline(night, gather(), place) for gather in submitted]
+    gathered = [compare(result, place, night.simultaneous.get(result.workload.name, {})) for result in gathered]
     if night.info.profile == "full":
-        gathered = [study_layers(result, night.store) for result in gathered]
-    for result in benchmark_all(gathered, night.settings, night.store):
+        gathered = [study_layers(result, place) for result in gathered]
+    for result in benchmark_all(gathered, night.settings, place):
         # Record each workload at once, because a run that is killed later must not lose its timings.
         steps.record(night.info, night.add(result, datetime.now(UTC)), night.store, result.workload.name)
 
@@ -162,11 +164,11 @@ def _freeze_baselines(night: Night) -> None:
     night.freeze(last_baselines(StoreRoot.of(night.store), floats))
 
 
-def _with_baseline(night: Night, result: WorkloadResult) -> WorkloadResult:
+def _with_baseline(night: Night, result: WorkloadResult, place: Place) -> WorkloadResult:
     """Find the baseline of a workload that has none yet."""
     if not result.workload.chooses_baseline:
         return result
-    result, baseline = choose_baseline(result, night.settings, night.store)
+    result, baseline = choose_baseline(result, night.settings, place)
     night.choose(result.workload.name, baseline)
     return result
 

@@ -8,6 +8,7 @@ import pytest
 
 from flows.fan_out import benchmark_all
 from flows.settings import Settings
+from flows.steps import Place
 from tasks.values.results import WorkloadResult
 from tests.tasks.decide.test_gate import workload
 
@@ -25,7 +26,7 @@ def test_a_cluster_gets_every_benchmark_at_once(runner: str, expected: list[str]
             events.append("submitted")
             yield result
 
-    for through in benchmark_all(submitted(), Settings(task_runner=runner), "store"):
+    for through in benchmark_all(submitted(), Settings(task_runner=runner), Place("store")):
         assert through == result
         events.append("through")
     assert events == expected
