@@ -16,6 +16,7 @@ from flows import steps
 from flows.execution.context import place_benchmarks
 from flows.fan_out import settle
 from flows.settings import Settings
+from flows.steps import Place
 from storage.digest import digest_of
 from storage.errors import MeasurementError
 from storage.journal import Answer
@@ -53,13 +54,13 @@ class Answers:
         deadline: float,
     ) -> None:
         self._job, self._selection, self._unit = job, selection, unit
-        self._settings, self._store, self._deadline = settings, store, deadline
+        self._settings, self._place = settings, Place(store, deadline, settings.fingerprint)
         recipe, runtime = job.workload.baseline()
         self._reference = job.workload.recipe_named(recipe), runtime
         self._subjects: dict[str, BenchmarkCandidate] = {}  # candidates that can be timed, keyed by name
         self._qualities: dict[int, Evaluation] = {}  # evaluations of the baseline, keyed by sample size
         self._lock = threading.Lock()  # held while one of the calling threads evaluates the baseline
-        built = settle(steps.build.submit(job, *self._reference, store), "build")
+        built = settle(steps.build.submit(Place(store), job, *self._reference), "build")
         self.baseline = required(built, "the baseline could not be built")
         self._built = {self.baseline.name: self.baseline}
 
@@ -85,7 +86,7 @@ class Answers:
     def _build(self, candidates: Sequence[tuple[Recipe, str]]) -> list[CandidateRef | Failure]:
         """Build candidates; reuse artifacts that an earlier process built."""
         new = [one for one in candidates if _name(one) not in self._built]
-        futures = [steps.build.submit(self._job, *one, self._store, self._deadline) for one in new]
+        futures = [steps.build.submit(self._place, self._job, *one) for one in new]
         built = self._settled(futures, "build")
         refs = dict(zip(map(_name, new), built, strict=True))
         self._built |= {name: ref for name, ref in refs.items() if not isinstance(ref, Failure)}
@@ -95,7 +96,7 @@ class Answers:
         baseline = self._baseline(samples)
         outcomes = self._evaluate([(trial.recipe, trial.runtime) for trial in trials], samples)
         good = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
-        future = steps.compare.submit(self._job.workload, baseline, good, self._store, deadline=self._deadline)
+        future = steps.compare.submit(self._place, self._job.workload, baseline, good)
         (compared,) = self._settled([future], "compare")
         if isinstance(compared, Failure):
             return [_failed(outcome if isinstance(outcome, Failure) else compared) for outcome in outcomes]
@@ -113,7 +114,7 @@ class Answers:
         """Evaluate candidates on samples of the selection split."""
         job, built = self._selection.job(self._job, samples), self._build(candidates)
         good = [ref for ref in built if not isinstance(ref, Failure)]
-        futures = [steps.evaluate.submit(job, ref, self._store, self._deadline) for ref in good]
+        futures = [steps.evaluate.submit(self._place, job, ref) for ref in good]
         qualities = self._settled(futures, "evaluate")
         outcomes = dict(zip((ref.name for ref in good), qualities, strict=True))
         for ref in good:
@@ -148,14 +149,12 @@ class Answers:
         baseline = self._subjects[self._job.workload.baseline_name]
         subjects = [self._subjects[name] for name in names]
         with place_benchmarks(self._settings):
-            future = steps.time_trials.submit(
-                self._job, baseline, subjects, self._store, self._settings.fingerprint, self._deadline
-            )
+            future = steps.time_trials.submit(self._place, self._job, baseline, subjects)
         (timed,) = self._settled([future], "benchmark")
         return timed
 
     def _rank(self, trials: Sequence[Trial]) -> list[Found]:
-        futures = [steps.rank_layers.submit(self._job, trial.recipe, self._store, self._deadline) for trial in trials]
+        futures = [steps.rank_layers.submit(self._place, self._job, trial.recipe) for trial in trials]
         ranked = self._settled(futures, "study")
         return [_failed(layers) if isinstance(layers, Failure) else Found(layers=layers) for layers in ranked]
 
@@ -166,7 +165,7 @@ class Answers:
             outcome = settle(future, stage)
             outcomes.append(outcome)
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-        if failures and time.time() >= self._deadline:
+        if failures and time.time() >= self._place.deadline:
             raise TimeUpError
         for failure in failures:
             if failure.unheard:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -21,27 +22,25 @@ from flows import steps
 from flows.execution.context import CONFIGURED, Execution, current_invocation, executing
 from flows.execution.signals import attempt, ignoring_interruptions, interruption_behind, reason, sigterm_as_interrupt
 from flows.execution.worker import serve_in_order
-from flows.fan_out import benchmark_all, compare, gather, study_layers, submit, with_fastest_float
+from flows.fan_out import benchmark_all, choose_baseline, compare, publish, study_layers, submit
 from flows.findings import end_dead_runs, end_unreported_runs, link_report, look_back, raise_alarm, reported
-from flows.handover import hand_over
 from flows.night import Night, night_of_this_run
 from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
 from flows.search import Search
 from flows.settings import load_settings
-from storage.bundles import BundleStore
+from flows.steps import Place
 from storage.errors import ConfigurationError, NightRunningError, StoreError
 from storage.holder import Holder, hold, record_dead_run
-from storage.results.baselines import Baseline, last_baselines
+from storage.results.baselines import last_baselines
 from storage.results.catalog import refresh
 from storage.results.compact import compact
 from storage.results.regressions import Regression
 from storage.root import StoreRoot, set_cache_folder
+from tasks.run.record import GOOD, REGRESSED
 from tasks.search.space import adopt
 from tasks.values.results import WorkloadResult
 from tasks.workload import Workload
-
-GOOD, WORK_FAILED, REGRESSED = 0, 1, 3
 
 
 def _run_name() -> str:
@@ -118,7 +117,7 @@ def _carry_out(night: Night, reporter: Reporter) -> State[NightSummary]:
                 # Send the alert before publishing, because the remaining steps may fail or be killed.
                 findings, alarm = _alert(night)
                 for result in night.results:
-                    night.attempt(f"publishing {result.workload.name}", partial(_hand_over, night, result))
+                    night.attempt(f"publishing {result.workload.name}", partial(_publish, night, result))
                 _finish(night)
         except BaseException as error:
             stop = interruption_behind(error) or error
@@ -126,13 +125,12 @@ def _carry_out(night: Night, reporter: Reporter) -> State[NightSummary]:
             if stop is error:
                 raise
             raise stop from None
-    regressed = any(finding.is_bad for finding in findings)
     summary = NightSummary(
         run_id=night.info.run_id,
         night=night.info.night,
         store=night.settings.store,
         message="; ".join(filter(None, (night.message(), alarm))),
-        exit_code=WORK_FAILED if night.has_failures() else REGRESSED if regressed else GOOD,
+        exit_code=night.exit_code(regressed=any(finding.is_bad for finding in findings)),
         bundles=tuple(f"{workload}/{version}" for workload, version in night.bundles.items()),
         report=night.report,
         findings=tuple(finding.describe() for finding in findings),
@@ -148,40 +146,30 @@ def _measure(night: Night) -> None:
     night.attempt("looking up the baselines", partial(_freeze_baselines, night))
     # Search before all other stages, because the stages of other workloads would disturb the search's timings.
     night.workloads = [_with_finalists(night, workload) for workload in night.workloads]
-    submitted = [submit(workload, night.store) for workload in night.workloads]
+    place = Place(night.store, fingerprint=night.settings.fingerprint)
+    submitted = [submit(workload, place) for workload in night.workloads]
     # Start timing after all other stages, because training during a benchmark would disturb the measurements.
-    gathered = [_with_baseline(night, gather(futures)) for futures in submitted]
-    gathered = [compare(result, night.store, night.searches.get(result.workload.name)) for result in gathered]
+    gathered = [_with_baseline(night, gather(), place) for gather in submitted]
+    gathered = [compare(result, place, night.simultaneous.get(result.workload.name, {})) for result in gathered]
     if night.info.profile == "full":
-        gathered = [study_layers(result, night.store) for result in gathered]
-    for result in benchmark_all(gathered, night.settings, night.store):
-        night.add(result)
+        gathered = [study_layers(result, place) for result in gathered]
+    for result in benchmark_all(gathered, night.settings, place):
         # Record each workload at once, because a run that is killed later must not lose its timings.
-        name = result.workload.name
-        steps.record(night.info, night.measured(name), night.store, name)
+        steps.record(night.info, night.add(result, datetime.now(UTC)), night.store, result.workload.name)
 
 
 def _freeze_baselines(night: Night) -> None:
     """Give workloads whose baseline is the fastest float candidate the baseline that follows from earlier nights."""
     floats = {each.name: each.floats() for each in night.workloads if each.chooses_baseline}
-    night.baselines = last_baselines(StoreRoot.of(night.store), floats)
-    for name, baseline in night.baselines.items():
-        if baseline.replaces:
-            night.remarks.append(f"{name}: the baseline is now {baseline.name}, because {baseline.reason}")
-    night.workloads = [
-        each.with_baseline(night.baselines[each.name].name) if each.name in night.baselines else each
-        for each in night.workloads
-    ]
+    night.freeze(last_baselines(StoreRoot.of(night.store), floats))
 
 
-def _with_baseline(night: Night, result: WorkloadResult) -> WorkloadResult:
+def _with_baseline(night: Night, result: WorkloadResult, place: Place) -> WorkloadResult:
     """Find the baseline of a workload that has none yet."""
     if not result.workload.chooses_baseline:
         return result
-    result, reason = with_fastest_float(result, night.settings, night.store)
-    baseline = Baseline(result.workload.baseline_name, reason)
-    night.baselines[result.workload.name] = baseline
-    night.remarks.append(f"{result.workload.name}: the baseline is {baseline.name}, because {reason}")
+    result, baseline = choose_baseline(result, night.settings, place)
+    night.choose(result.workload.name, baseline)
     return result
 
 
@@ -194,7 +182,8 @@ def _with_finalists(night: Night, workload: Workload) -> Workload:
     )
     if found is None:
         return workload
-    night.searches[workload.name] = found
+    night.tables[workload.name] = {"trials": found.rows(night.info)}
+    night.simultaneous[workload.name] = found.comparisons()
     night.remarks.append(f"{workload.name}: {found.describe()}")
     return adopt(workload, found.finalists).with_twins()
 
@@ -214,49 +203,37 @@ def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
     return news.comparison.findings, alert
 
 
-def _hand_over(night: Night, result: WorkloadResult) -> None:
+def _publish(night: Night, result: WorkloadResult) -> None:
     """Publish a workload's winner, and immediately record the workload's decisions."""
     name = result.workload.name
-    outcome = hand_over(
-        result,
-        night.rows_of(name),
-        night.info,
-        BundleStore(night.store),
-        package=lambda provenance, replacing: steps.package(provenance, night.store, replacing),
-        renew=lambda version: night.settings.signer() and steps.renew(name, night.store, version),
-    )
-    steps.record(night.info, {"promotions": night.decide(name, outcome)}, night.store, name)
+    published = publish(result, night.tables[name]["measurements"], night.info, night.settings, night.store)
+    steps.record(night.info, night.publish(name, published, datetime.now(UTC)), night.store, name)
 
 
 def _finish(night: Night) -> None:
     """Build the catalog and the report, then record the run, so that the run's status reflects every failure."""
     night.attempt("building the catalog", lambda: refresh(night.store))
-    row = night.run_row()
+    row = night.row(datetime.now(UTC))
     night.report = night.attempt("writing the report", lambda: steps.report(night.info, night.store, row)) or ""
     if night.report:
         link_report(night.report)
-    steps.record(night.info, {"runs": [night.run_row()]}, night.store)
+    steps.record(night.info, {"runs": [night.row(datetime.now(UTC))]}, night.store)
     night.attempt("building the catalog", lambda: refresh(night.store))
 
 
 def _save_finished(night: Night, stop: BaseException, execution: Execution) -> None:
-    measured = {result.workload.name for result in night.results}
-    missing = [workload.name for workload in night.workloads if workload.name not in measured]
-    failed = isinstance(stop, Exception)
-    why = (str(stop) if failed else "") or type(stop).__name__
-    message = f"stopped ({why}); not measured: {', '.join(missing) or 'nothing'}"
+    status, message = night.ended_by(stop)
     with ignoring_interruptions():
-        if not failed:  # the error of a failed run is shown at the end
+        if status == "cancelled":  # the error of a failed run is shown at the end
             night.stopped = message
             execution.reporter.noted(message)
         # Stop the stages first, because running stages would use up the time that is left for recording.
         execution.workers.stop()
-        run = {"runs": [night.run_row("failed" if failed else "cancelled", message)]}
+        run = {"runs": [night.row(datetime.now(UTC), status, message)]}
         record = partial(steps.record.fn, night.info, store=night.store)
         # Rows that are already recorded stay unchanged. If one step fails, the other steps still run.
         recordings: list[Callable[[], object]] = [
-            *(partial(record, night.measured(workload.name), part=workload.name) for workload in night.workloads),
-            *(partial(record, {"promotions": rows}, part=name) for name, rows in night.promotions.items()),
+            *(partial(record, tables, part=name) for name, tables in night.tables.items()),
             partial(record, run),
             partial(refresh, night.store),
         ]

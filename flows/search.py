@@ -25,6 +25,7 @@ from flows.execution.signals import ignoring_interruptions, interruption_behind,
 from flows.fan_out import settle
 from flows.request import SearchRequest, SearchResult
 from flows.settings import Settings
+from flows.steps import Place
 from storage.digest import digest_of
 from storage.errors import NightRunningError
 from storage.holder import Holder, hold
@@ -68,9 +69,9 @@ class Search:
         """Begin or continue a workload's search; the workload's ``[search]`` section sets the default budget."""
         section = workload.search or SearchSection()
         goal = section.goal(workload.gate)
-        prepared = settle(steps.prepare.submit(workload, store), "prepare")
+        prepared = settle(steps.prepare.submit(Place(store), workload), "prepare")
         dataset = required(prepared, "the data could not be prepared")
-        obtained = settle(steps.obtain.submit(workload, dataset, store), "checkpoint")
+        obtained = settle(steps.obtain.submit(Place(store), workload, dataset), "checkpoint")
         job = required(obtained, "the weights could not be obtained")
         selection = Selection.of(dataset)
         host = settings.fingerprint or fingerprint()

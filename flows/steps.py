@@ -1,4 +1,4 @@
-"""The Prefect tasks of a run; most tasks run a function from `tasks.run.stages` in a worker process."""
+"""The Prefect tasks of a run; most tasks run a plain function in a worker process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import math
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import ParamSpec, TypeVar, TypeVarTuple
+from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple, cast
 
 from prefect import Task, task
 from prefect.client.schemas.objects import State, TaskRun
@@ -24,17 +26,18 @@ from storage.report import write_report
 from storage.results import Row
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
+from tasks.decide import incumbent
 from tasks.environment.machine import fingerprint as this_fingerprint
+from tasks.measure.benchmark import stage as benchmarks
+from tasks.measure.benchmark.messages import PROFILES
 from tasks.measure.benchmark.stage import BenchmarkCandidate
 from tasks.publish.manifest import Provenance
 from tasks.publish.package import BundleRef
 from tasks.publish.package import package as package_candidate
 from tasks.run import stages
-from tasks.search.trial import RankedLayer, Timed
+from tasks.search.trial import Timed
 from tasks.values.job import Job, Workspace
-from tasks.values.refs import CandidateRef, DatasetRef
-from tasks.values.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity, RunInfo
-from tasks.workload.recipe import Recipe
+from tasks.values.results import BenchmarkResult, Comparison, Evaluation, RunInfo
 from tasks.workload.workload import Workload
 
 P = ParamSpec("P")
@@ -80,11 +83,32 @@ def _label(run: TaskRun | None = None) -> str:
     return run.name if run.run_count < 2 else f"{run.name} (attempt {run.run_count})"
 
 
-def _run(stage: Callable[[Workspace, *Ts], R], store: str, *args: *Ts, deadline: float = math.inf) -> R:
-    """Run a stage in a worker, which is stopped after the stage timeout or at `deadline` (Unix time)."""
+@dataclass(frozen=True)
+class Place:
+    """The store of a stage, the time (Unix) at which the stage is stopped, and the fingerprint of the host to use."""
+
+    store: str
+    deadline: float = math.inf
+    fingerprint: str = ""
+
+
+def _run(stage: Callable[[Workspace, *Ts], R], place: Place, *args: *Ts) -> R:
+    """Run a stage in a worker, which is stopped after the stage timeout or at the deadline."""
     execution = current_execution()
-    limit_s = min(execution.settings.stage_timeout_s, _left_s(deadline))
-    return execution.run(stage, _label(), limit_s, store, *args)
+    limit_s = min(execution.settings.stage_timeout_s, _left_s(place.deadline))
+    return execution.run(stage, _label(), limit_s, place.store, *args)
+
+
+def _staged(name: str, subject: str, stage: Callable[Concatenate[Workspace, P], R]) -> Task[Concatenate[Place, P], R]:
+    """Turn a stage into a Prefect task; in its arguments, a place replaces the workspace."""
+
+    @_stage(name, subject)
+    @wraps(stage)  # Prefect reads the names of the arguments
+    def run(place: Place, *args: P.args, **kwargs: P.kwargs) -> R:
+        work: Any = stage
+        return cast(R, _run(work, place, *args))  # Prefect passes every argument by position
+
+    return run
 
 
 def _left_s(deadline: float) -> float:
@@ -94,104 +118,60 @@ def _left_s(deadline: float) -> float:
     return left_s
 
 
-@_stage("prepare data set", "{workload.name}")
-def prepare(workload: Workload, store: str) -> DatasetRef:
-    """Tokenize the corpus, or decode and split the images; reuse an existing artifact with the same digest."""
-    return _run(stages.prepare, store, workload)
-
-
-@_stage("obtain checkpoint", "{workload.name}")
-def obtain(workload: Workload, dataset: DatasetRef, store: str) -> Job[Workload]:
-    """Find the workload's float weights in the store, or obtain and store them according to ``checkpoint.kind``."""
-    return _run(stages.obtain, store, workload, dataset)
-
-
-@_stage("build", "{job.workload.name} · {recipe.name}/{runtime}")
-def build(job: Job[Workload], recipe: Recipe, runtime: str, store: str, deadline: float = math.inf) -> CandidateRef:
-    """Build a recipe's candidate for a runtime, or reuse an existing artifact with the same digest."""
-    return _run(stages.build, store, job, recipe, runtime, deadline=deadline)
-
-
-@_stage("evaluate", "{job.workload.name} · {candidate.name}")
-def evaluate(job: Job[Workload], candidate: CandidateRef, store: str, deadline: float = math.inf) -> Evaluation:
-    """Compute one candidate's quality, and store its golden outputs and per-sample results."""
-    return _run(stages.evaluate, store, job, candidate, deadline=deadline)
+prepare = _staged("prepare data set", "{workload.name}", stages.prepare)
+obtain = _staged("obtain checkpoint", "{workload.name}", stages.obtain)
+build = _staged("build", "{job.workload.name} · {recipe.name}/{runtime}", stages.build)
+evaluate = _staged("evaluate", "{job.workload.name} · {candidate.name}", stages.evaluate)
+find_incumbent = _staged("find incumbent", "{job.workload.name}", incumbent.find_incumbent)
+study = _staged("study layers", "{job.workload.name} · {recipe.name}", stages.study)
+rank_layers = _staged("rank layers", "{job.workload.name} · {recipe.name}", stages.rank_layers)
 
 
 @_stage("compare with the baseline", "{workload.name}")
 def compare(
+    place: Place,
     workload: Workload,
     baseline: Evaluation,
     candidates: list[Evaluation],
-    store: str,
     comparisons: list[int] | None = None,
-    deadline: float = math.inf,
 ) -> list[Comparison]:
     """Compare each candidate's results with the baseline's results."""
-    return _run(stages.compare, store, baseline, candidates, comparisons, deadline=deadline)
+    return _run(stages.compare, place, baseline, candidates, comparisons)
 
 
-@_stage("find incumbent", "{job.workload.name}")
-def find_incumbent(job: Job[Workload], candidates: list[CandidateRef], store: str) -> Incumbent | None:
-    """Look up the workload's current bundle; return its files as a candidate, or None if no bundle is current."""
-    return _run(stages.find_incumbent, store, job, candidates)
-
-
-@_stage("study layers", "{job.workload.name} · {recipe.name}")
-def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitivity, ...]:
-    """Rank the quantized layers by the noise that quantizing each layer adds."""
-    return _run(stages.study, store, job, recipe)
-
-
-def _time(
-    stage: Callable[[Workspace, *Ts], R], fingerprint: str, store: str, *args: *Ts, timeout_s: float | None = None
-) -> R:
+def _time(stage: Callable[[Workspace, *Ts], R], place: Place, *args: *Ts, timeout_s: float | None = None) -> R:
     """Run a stage that enforces its own time limit, which excludes the time spent waiting for another benchmark."""
-    if fingerprint not in ("", own := this_fingerprint()):
+    if place.fingerprint not in ("", own := this_fingerprint()):
         raise MeasurementError(
-            f"{_label()}: this host ({platform.node()}) has the fingerprint {own}, not {fingerprint}.",
+            f"{_label()}: this host ({platform.node()}) has the fingerprint {own}, not {place.fingerprint}.",
             hint="Run the workers on matching hosts only, or clear NIGHTQUANT_FINGERPRINT to allow any host.",
         )
-    return current_execution().run(stage, _label(), timeout_s, store, *args)
+    return current_execution().run(stage, _label(), timeout_s, place.store, *args)
 
 
 @_stage("benchmark", "{job.workload.name}")
-def benchmark(
-    job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
-) -> BenchmarkResult:
+def benchmark(place: Place, job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str) -> BenchmarkResult:
     """Time the baseline and candidates in interleaved rounds, which run in new processes."""
     limit_s = current_execution().settings.stage_timeout_s
-    return _time(stages.benchmark, fingerprint, store, job, candidates, profile, limit_s)
+    return _time(benchmarks.benchmark, place, job, candidates, PROFILES[profile], limit_s)
 
 
 @_stage("find fastest float", "{job.workload.name}")
 def fastest_float(
-    job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
+    place: Place, job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str
 ) -> tuple[str, str]:
     """Time the float candidates in two launches; return the fastest, and the reason for the choice."""
     timeout_s = current_execution().settings.stage_timeout_s
-    return _time(stages.fastest_float, fingerprint, store, job, candidates, profile, timeout_s=timeout_s)
-
-
-@_stage("rank layers", "{job.workload.name} · {recipe.name}")
-def rank_layers(job: Job[Workload], recipe: Recipe, store: str, deadline: float) -> tuple[RankedLayer, ...]:
-    """Order a recipe's quantized layers by the quality lost per unit of time saved, largest first."""
-    return _run(stages.rank_layers, store, job, recipe, deadline=deadline)
+    return _time(benchmarks.fastest_float, place, job, candidates, PROFILES[profile], timeout_s=timeout_s)
 
 
 @_stage("time trials", "{job.workload.name}")
 def time_trials(
-    job: Job[Workload],
-    baseline: BenchmarkCandidate,
-    trials: list[BenchmarkCandidate],
-    store: str,
-    fingerprint: str,
-    deadline: float,
+    place: Place, job: Job[Workload], baseline: BenchmarkCandidate, trials: list[BenchmarkCandidate]
 ) -> Timed:
     """Time a search's trials and the baseline in two launches."""
-    limit_s = current_execution().settings.stage_timeout_s
-    left_s = _left_s(deadline)
-    return _time(stages.time_trials, fingerprint, store, job, baseline, trials, limit_s, timeout_s=left_s)
+    limit_s, left_s = current_execution().settings.stage_timeout_s, _left_s(place.deadline)
+    return _time(stages.time_trials, place, job, baseline, trials, limit_s, timeout_s=left_s)
 
 
 @_stage("package", "{provenance.job.workload.name} · {provenance.candidate.name}")

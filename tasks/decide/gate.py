@@ -129,9 +129,10 @@ def judge(
     is a float candidate that could be deployed and satisfies every rule. `incumbent` is None only if it is certain that
     no bundle is current. Candidates in `withdrawn` have the same content as a withdrawn bundle and are never promoted.
     """
+    rows = [row for row in rows if row["workload"] == workload.name]
     # Candidates that this host cannot run were not measured, so the gate does not decide on them.
-    measured = [row for row in rows if row["workload"] == workload.name and row["status"] != "skipped"]
-    tonight = {f"{row['recipe']}/{row['runtime']}": row for row in measured if row["setting"] == "primary"}
+    measured = [row for row in rows if row["setting"] == "primary" and row["status"] != "skipped"]
+    tonight = {f"{row['recipe']}/{row['runtime']}": row for row in measured}
     decisions = {name: _decide(workload.gate, row) for name, row in tonight.items()}
     name = workload.baseline_name
     if name in tonight and not (could_serve(workload, tonight[name]) and decisions[name].decision == "pass"):
@@ -149,7 +150,7 @@ def judge(
         return Judgement(decisions=tuple(decisions.values()))
     if isinstance(incumbent, UnknownIncumbent):
         return _hold_all(decisions, passing, incumbent.version, incumbent.reason)
-    current = tonight.get(incumbent.same_as) or next((row for row in measured if row["setting"] == "incumbent"), None)
+    current = tonight.get(incumbent.same_as) or next((row for row in rows if row["setting"] == "incumbent"), None)
     if unknown := _unmeasured(incumbent, current):
         return _hold_all(decisions, passing, incumbent.version, unknown)
     standing = _replace(workload.gate, incumbent, current, {name: tonight[name] for name in passing}, decisions)
@@ -230,8 +231,6 @@ def _unmeasured(incumbent: Incumbent, current: Row | None) -> str:
     """Return the reason that the current bundle cannot be judged, or ``""`` if it can be judged."""
     if incumbent.outdated or incumbent.fault:
         return ""
-    if incumbent.failure is not None:
-        return f"{incumbent.failure.stage}: {incumbent.failure.error}"
     if current is None:
         return "it was not measured"
     # A stage may fail even if the bundle is good, for example if the process is killed or the host is busy.

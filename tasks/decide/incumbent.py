@@ -22,7 +22,7 @@ from tasks.workload.workload import Workload
 KIND = "incumbent"
 
 
-def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], workspace: Workspace) -> Incumbent | None:
+def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequence[CandidateRef]) -> Incumbent | None:
     """Return the workload's current bundle as a candidate, or None if the workload has no current bundle.
 
     If the bundle's files cannot be used, ``fault`` gives the reason. If this function raises an error, for example

@@ -33,8 +33,8 @@ def measurement_rows(
         shared |= {"machine": host.digest, "environment": host.environment}
     primary = result.workload.benchmark.model_dump(include={"threads", "batch_size"})
     rows: list[Row] = []
-    for candidate in (*result.candidates, *_incumbents(result)):
-        deployed = candidate not in result.candidates
+    for candidate in result.subjects():
+        deployed = candidate is result.bundle
         common = candidate_columns(result, candidate)
         common |= run.model_dump() | {"measured_at": measured_at}
         common |= {"baseline_reason": baseline_reason} if common["is_baseline"] else {}
@@ -49,15 +49,6 @@ def measurement_rows(
         untimed: Row = {"setting": "incumbent" if deployed else "primary", "verdict": "not-measured", **primary}
         rows += timed or [{**common, **untimed}]
     return [known(MEASUREMENTS, row) for row in rows]
-
-
-def _incumbents(result: WorkloadResult) -> list[CandidateResult]:
-    incumbent = result.incumbent
-    if not isinstance(incumbent, Incumbent) or incumbent.candidate is None or incumbent.same_as:
-        return []
-    stages = {name: getattr(incumbent, name) for name in ("evaluation", "comparison", "failure")}
-    candidate = incumbent.candidate
-    return [CandidateResult(recipe=candidate.recipe, runtime=candidate.runtime, built=candidate, **stages)]
 
 
 def _proof_columns(benchmark: BenchmarkResult | None, timing: Timing, candidate: CandidateResult) -> dict[str, Cell]:

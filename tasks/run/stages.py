@@ -1,4 +1,4 @@
-"""A run's stages, as plain functions that take and return references; implementations are imported on first use.
+"""A run's stages that use torch, as plain functions; implementations are imported on first use.
 
 Each implementation's docstring describes its result and the errors that it raises.
 """
@@ -12,16 +12,7 @@ from tasks.environment.libraries import contained, reported_as
 from tasks.environment.machine import require_domain
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef, DatasetRef
-from tasks.values.results import (
-    BenchmarkResult,
-    CandidatePreview,
-    Comparison,
-    Evaluation,
-    Incumbent,
-    LayerSensitivity,
-    Preview,
-    Proposal,
-)
+from tasks.values.results import CandidatePreview, Comparison, Evaluation, LayerSensitivity, Preview, Proposal
 from tasks.workload.recipe import Recipe
 from tasks.workload.registry import DOMAINS
 from tasks.workload.workload import Workload
@@ -104,43 +95,12 @@ def compare(
     return compare_all(baseline, candidates, workspace, comparisons)
 
 
-def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequence[CandidateRef]) -> Incumbent | None:
-    """Return the workload's current bundle as a candidate; see `tasks.decide.incumbent`."""
-    from tasks.decide.incumbent import find_incumbent as find
-
-    return find(job, candidates, workspace)
-
-
 def study(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[LayerSensitivity, ...]:
     """Rank a recipe's layers; see `tasks.measure.sensitivity`."""
     from tasks.measure.sensitivity import sensitivity as rank
 
     with reported_as("The layers cannot be studied"), contained(passed_on=True):
         return rank(job, recipe, workspace)
-
-
-def benchmark(
-    workspace: Workspace,
-    job: Job[Workload],
-    candidates: Sequence[BenchmarkCandidate],
-    profile: str,
-    limit_s: float | None = None,
-) -> BenchmarkResult:
-    """Measure the speed of a workload's candidates; see `tasks.measure.benchmark.stage`."""
-    from tasks.measure.benchmark.messages import PROFILES
-    from tasks.measure.benchmark.stage import benchmark as time_candidates
-
-    return time_candidates(job, candidates, PROFILES[profile], workspace, limit_s=limit_s)
-
-
-def fastest_float(
-    workspace: Workspace, job: Job[Workload], candidates: Sequence[BenchmarkCandidate], profile: str
-) -> tuple[str, str]:
-    """Time float candidates; return the fastest, and the reason for the choice."""
-    from tasks.measure.benchmark.messages import PROFILES
-    from tasks.measure.benchmark.stage import fastest_float as find
-
-    return find(job, candidates, PROFILES[profile], workspace)
 
 
 def rank_layers(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[RankedLayer, ...]:

@@ -196,7 +196,7 @@ class CandidateResult(Frozen):
 
 
 class Incumbent(Frozen):
-    """The current bundle, with its results from tonight's stages.
+    """The current bundle, as it was found.
 
     ``candidate`` is an artifact with the bundle's own files, or tonight's candidate ``same_as`` with the same files. If
     the files cannot be used, ``candidate`` is None and ``fault`` is the reason.
@@ -209,9 +209,6 @@ class Incumbent(Frozen):
     outdated: str = ""  # says that the checkpoint has changed since
     fault: str = ""
     coverage: float | None = None
-    evaluation: Evaluation | None = None
-    comparison: Comparison | None = None
-    failure: Failure | None = None
 
 
 class UnknownIncumbent(Frozen):
@@ -222,15 +219,25 @@ class UnknownIncumbent(Frozen):
 
 
 class WorkloadResult(Frozen):
-    """The results of one workload's stages; ``incumbent`` is None if the workload has no current bundle."""
+    """The results of one workload's stages; ``incumbent`` is None if the workload has no current bundle.
+
+    ``bundle`` has the results of the current bundle's own files, unless they are identical to a candidate's files.
+    """
 
     workload: Workload
     dataset: DatasetRef | None = None
     job: Job[Workload] | None = None
     candidates: tuple[CandidateResult, ...]
-    incumbent: Incumbent | UnknownIncumbent | None = UnknownIncumbent(reason="it was not looked up")
+    incumbent: Incumbent | UnknownIncumbent | None = UnknownIncumbent(
+        reason="it was not looked up, because the workload's data or weights are missing"
+    )
+    bundle: CandidateResult | None = None
     benchmark: BenchmarkResult | None = None
     sensitivities: tuple[LayerSensitivity, ...] = ()
+
+    def subjects(self) -> tuple[CandidateResult, ...]:
+        """Return the candidates, and the current bundle's own files."""
+        return self.candidates if self.bundle is None else (*self.candidates, self.bundle)
 
     def baseline(self) -> CandidateResult | None:
         """Return the baseline's result, or None if the run does not include the baseline's recipe."""

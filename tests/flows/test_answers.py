@@ -47,10 +47,10 @@ class Stages:
 
     def __init__(self, time: Callable[[set[str]], Timed | Failure], build: Failure | None = None) -> None:
         self.timed: list[set[str]] = []
-        self.build = _stage(lambda job, recipe, runtime, *_: self._ref(recipe, runtime, build))
-        self.evaluate = _stage(lambda job, ref, *_: self._evaluation(ref))
-        self.compare = _stage(lambda workload, baseline, good, *_, **__: [Comparison(quality_difference=0.0)])
-        self.time_trials = _stage(lambda job, baseline, subjects, *_: self._time(time, subjects))
+        self.build = _stage(lambda place, job, recipe, runtime: self._ref(recipe, runtime, build))
+        self.evaluate = _stage(lambda place, job, ref: self._evaluation(ref))
+        self.compare = _stage(lambda place, workload, baseline, good: [Comparison(quality_difference=0.0)])
+        self.time_trials = _stage(lambda place, job, baseline, subjects: self._time(time, subjects))
 
     @staticmethod
     def _ref(recipe: Recipe, runtime: str, failure: Failure | None) -> CandidateRef | Failure:

@@ -12,16 +12,17 @@ import pytest
 
 from flows import nightly
 from flows.execution.context import executing
-from flows.handover import Handover
 from flows.night import Night
 from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
 from flows.settings import load_settings
+from storage.bundles import BundleStore
 from storage.results.query import open_fresh, rows_of
-from tasks.decide.gate import GateDecision, Judgement
-from tasks.values.results import CandidateResult, Failure, WorkloadResult
+from tasks.values.results import CandidateResult, Failure, Incumbent, WorkloadResult
+from tests.storage.bundle_files import key_file, publish
 from tests.storage.results.rows import baseline, write_night
-from tests.tasks.decide.test_gate import workload
+from tests.tasks.decide.test_gate import row, workload
+from tests.tasks.run.given import JOB, candidate
 
 pytestmark = pytest.mark.server
 DAY = dt.date(2026, 3, 5)
@@ -63,8 +64,9 @@ def test_the_alarm_is_raised_and_the_status_recorded_whatever_else_fails(
     (Path(night.store) / blocked).mkdir(parents=True, exist_ok=True)
 
     def measure(night: Night) -> None:
-        night.rows.append(baseline(night.info.run_id, DAY))  # and the candidate has vanished
-        nightly.steps.record(night.info, night.measured("word-lm"), night.store, "word-lm")
+        # The candidate has vanished.
+        night.tables["word-lm"] = {"measurements": [baseline(night.info.run_id, DAY)]}
+        nightly.steps.record(night.info, night.tables["word-lm"], night.store, "word-lm")
 
     monkeypatch.setattr(nightly, "_measure", measure)
     state = nightly._carry_out(night, Reporter())
@@ -81,21 +83,6 @@ def test_the_alarm_is_raised_and_the_status_recorded_whatever_else_fails(
         assert (state.name, summary.exit_code, run["status"]) == ("Regressed", 3, "completed")
         assert (Path(night.store) / f"reports/{DAY}.html").is_file()
     assert [row["kind"] for row in rows(night.store, "from findings")] == ["vanished"]
-
-
-def two_workloads(night: Night) -> list[str]:
-    names = ["first", "second"]
-    for name in names:
-        named = workload().model_copy(update={"name": name})
-        night.results.append(WorkloadResult(workload=named, candidates=()))
-    return names
-
-
-def handed_over(version: str) -> Handover:
-    decision = GateDecision(
-        recipe="int8", runtime="torchscript", decision="promote", objective="fastest", rules=(), reason="it is"
-    )
-    return Handover(Judgement(decisions=(decision,)), version)
 
 
 class Killed(BaseException):
@@ -121,21 +108,40 @@ def test_a_kill_in_a_workloads_benchmark_costs_no_measured_ones_rows(
     ]
 
 
-def test_a_defect_in_a_workloads_hand_over_costs_no_other_ones(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    night = begin()
-    two_workloads(night)
-
-    def fail_then_second(result: WorkloadResult, *_: object, **__: object) -> Handover:
-        if result.workload.name == "first":
-            raise KeyError("a defect")
-        return handed_over("v2")
-
-    monkeypatch.setattr(nightly, "hand_over", fail_then_second)
+def test_a_winner_that_cannot_be_packaged_is_held_and_the_current_bundle_renewed(begin: Begin) -> None:
+    night = begin(signing_key=str(key_file()))
+    bundles = BundleStore(night.store, night.settings.signer())
+    version = publish(bundles, 1, "demo")
+    before = bundles.pointer("demo")
+    faster = row("half/torchscript", over_incumbent=2.0, over_incumbent_low=1.9)
+    night.tables["demo"] = {"measurements": [row(setting="incumbent"), faster]}
+    found = WorkloadResult(
+        workload=workload(), job=JOB, candidates=(candidate("half"),), incumbent=Incumbent(version=version)
+    )
     with executing(night.settings, Reporter()):
-        for result in night.results:
-            night.attempt(f"publishing {result.workload.name}", partial(nightly._hand_over, night, result))
-    assert rows(night.store, "select workload, bundle_version from promotions") == [
-        {"workload": "second", "bundle_version": "v2"}
+        nightly._publish(night, found)
+    (decided,) = rows(night.store, "select decision, reason, incumbent_version, incumbent_stays from promotions")
+    assert (decided["decision"], decided["incumbent_version"], decided["incumbent_stays"]) == ("hold", version, True)
+    assert "its bundle could not be built: " in decided["reason"]
+    assert night.bundles == {"demo": version}
+    assert night.problems["publishing demo"].endswith(f"; {version} stays current")
+    now = bundles.pointer("demo")
+    assert before is not None
+    assert now is not None
+    assert (now.version, now.serial) == (version, before.serial + 1)
+
+
+def test_a_defect_in_a_workloads_publication_costs_no_other_ones(begin: Begin) -> None:
+    night = begin()
+    results = [
+        WorkloadResult(workload=workload().model_copy(update={"name": name}), job=JOB, candidates=(candidate("int8"),))
+        for name in ("first", "second")
     ]
-    assert night.problems == {"publishing first": "'a defect'"}
-    assert night.bundles == {"second": "v2"}
+    night.tables["second"] = {"measurements": [row(workload="second")]}  # the other one has no rows at all
+    with executing(night.settings, Reporter()):
+        for result in results:
+            night.attempt(f"publishing {result.workload.name}", partial(nightly._publish, night, result))
+    assert rows(night.store, "select workload, decision from promotions") == [
+        {"workload": "second", "decision": "hold"}
+    ]
+    assert night.problems["publishing first"] == "'first'"

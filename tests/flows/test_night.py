@@ -6,15 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from flows.execution.signals import Terminated
-from flows.handover import Handover
 from flows.night import Night
 from flows.nightly import _save_finished
 from flows.request import NightlyRequest
 from flows.settings import load_settings
 from storage.results.query import run_query
 from tasks.decide.gate import GateDecision, Judgement
-from tasks.environment.machine import observe
-from tasks.values.results import BenchmarkResult, WorkloadResult
+from tasks.run.publication import Publication
 from tests.storage.results.rows import baseline, measurement
 
 DAY = dt.date(2026, 3, 1)
@@ -41,11 +39,12 @@ def test_flow_runs_of_one_millisecond_and_retries_are_different_runs(begin):
 def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):
     night = begin()
     run, (workload,) = night.info.run_id, night.workloads
-    night.rows += [baseline(run, DAY, profile="quick"), measurement(run, DAY, profile="quick")]
+    rows = [baseline(run, DAY, profile="quick"), measurement(run, DAY, profile="quick")]
+    night.tables[workload.name] = {"measurements": rows}
     decision = GateDecision(
         recipe="dynamic", runtime="eager", decision="promote", objective="fastest", rules=(), reason="it is"
     )
-    night.decide(workload.name, Handover(Judgement(decisions=(decision,)), "v"))
+    night.publish(workload.name, Publication(Judgement(decisions=(decision,)), "v"), dt.datetime.now(dt.UTC))
     said = []
     execution = SimpleNamespace(reporter=SimpleNamespace(noted=said.append), workers=SimpleNamespace(stop=lambda: None))
     store = str(tmp_path / "store")
@@ -56,27 +55,8 @@ def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):
     assert said == ["stopped (Terminated); not measured: word-lm"]
 
 
-@pytest.mark.slow
-def test_a_problem_is_said_once_and_costs_the_exit_code(begin):
+def test_an_action_that_fails_is_a_problem_of_the_run(begin):
     night = begin()
-    assert (night.attempt("counting", lambda: 1), night.has_failures()) == (1, False)
-    for why in ("the disk is full", "the disk is full", "it is late"):
-        night.fail("the report", why)
+    assert night.attempt("counting", lambda: 1) == 1
     assert night.attempt("dividing", lambda: 1 / 0) is None
-    assert night.run_row()["status"] == "failed"
-    assert "the report failed: the disk is full; it is late, dividing failed: division by zero" in night.message()
-
-
-def test_host_and_processor_of_a_run_are_those_of_the_host_that_benchmarked(begin):
-    night = begin()
-    assert [night.run_row("failed", "")[name] for name in ("host", "cpu", "fingerprint")] == [None] * 3
-    seen = observe(1)
-    elsewhere = seen.model_copy(update={"host": "far", "machine": seen.machine.model_copy(update={"cpu": "Z80"})})
-    benchmark = BenchmarkResult(
-        workload="word-lm", baseline="float/eager", profile="quick", verdict="valid", aa_ratio=1, aa_low=1, aa_high=1,
-    cold_aa_ratio=1, cold_aa_low=1, cold_aa_high=1,
-        fingerprint="f" * 64, timings=(), evidence_before=elsewhere.model_dump_json(), evidence_after="",
-    )  # fmt: skip
-    night.results.append(WorkloadResult(workload=night.workloads[0], candidates=(), benchmark=benchmark))
-    row = night.run_row("completed", "")
-    assert (row["host"], row["cpu"], row["fingerprint"]) == ("far", "Z80", "f" * 64)
+    assert night.problems == {"dividing": "division by zero"}

@@ -46,15 +46,15 @@ class Heard(Reporter):
 
 
 @steps._stage("fetch", "{name}")
-def fetch(name: str, url: str, folder: str, store: str) -> bytes:
+def fetch(place: steps.Place, name: str, url: str, folder: str) -> bytes:
     """Ask once for a file, in a worker, after telling of the attempt."""
-    return steps._run(worker_stages.fetch, store, url, folder)
+    return steps._run(worker_stages.fetch, place, url, folder)
 
 
 @steps._stage("hang", "{name}")
-def hang(name: str, left_s: float, store: str) -> None:
+def hang(place: steps.Place, name: str) -> None:
     """Hang in a worker until a deadline."""
-    steps._run(worker_stages.hang, store, deadline=time.time() + left_s)
+    steps._run(worker_stages.hang, place)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def fetched(site: Site, heard: Heard) -> object:
     @flow(persist_result=False)
     def one_stage() -> bytes:
         with executed(heard):
-            return fetch("demo", site.url, str(heard.folder), str(heard.folder / "store"))
+            return fetch(steps.Place(str(heard.folder / "store")), "demo", site.url, str(heard.folder))
 
     return one_stage()
 
@@ -112,7 +112,7 @@ def test_a_stage_is_stopped_at_its_deadline_and_does_not_start_after_it(
     @flow(persist_result=False)
     def one_stage() -> None:
         with executed(heard):
-            hang("demo", left_s, str(heard.folder / "store"))
+            hang(steps.Place(str(heard.folder / "store"), deadline=time.time() + left_s), "demo")
 
     with pytest.raises(MeasurementError, match=reason):
         one_stage()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Literal
 
 from storage.errors import StoreError
 from storage.humanize import plural
@@ -31,14 +30,16 @@ from tasks.workload.workload import Workload
 class BenchmarkCandidate(Frozen):
     """A candidate to time, and the golden outputs that the candidate must reproduce.
 
-    The speed of a ``settled`` candidate does not affect decisions. A ``defender`` is identical to the current bundle.
-    ``twin`` is the float candidate of a quantized candidate's runtime. ``could_serve`` marks a float candidate that
-    could be deployed instead.
+    ``speed_decides`` says whether the candidate's speed affects decisions. ``is_current`` marks a candidate that is
+    identical to the current bundle, and ``is_bundle`` marks the bundle's own files. ``twin`` is the float candidate of
+    a quantized candidate's runtime. ``could_serve`` marks a float candidate that could be deployed instead.
     """
 
     candidate: CandidateRef
     outputs: ArtifactRef
-    standing: Literal["settled", "challenger", "defender", "incumbent"] = "challenger"
+    speed_decides: bool = True
+    is_current: bool = False
+    is_bundle: bool = False
     may_be_promoted: bool = True
     twin: str = ""
     could_serve: bool = False
@@ -46,7 +47,7 @@ class BenchmarkCandidate(Frozen):
     @property
     def name(self) -> str:
         """Name of the candidate, ``recipe/runtime``, with a suffix if the candidate is the current bundle."""
-        return self.candidate.name + (INCUMBENT_SUFFIX if self.standing == "incumbent" else "")
+        return self.candidate.name + (INCUMBENT_SUFFIX if self.is_bundle else "")
 
     def subject(self, workspace: Workspace) -> Subject:
         """Return the locations from which child processes load the candidate."""
@@ -76,11 +77,10 @@ def alone_on_host(
 
 
 def benchmark(
+    workspace: Workspace,
     job: Job[Workload],
     candidates: Sequence[BenchmarkCandidate],
     profile: Profile,
-    workspace: Workspace,
-    *,
     limit_s: float | None = None,
 ) -> BenchmarkResult:
     """Time all candidates of a workload against its baseline, while no other benchmark runs on the host.
@@ -102,7 +102,7 @@ def benchmark(
         # Measure capacity last, so that its load does not affect the recorded state of the host.
         if settings.capacity is not None:
             workspace.progress(0, 1, "capacity measurements")
-        promising = [each.name for each in candidates if each.may_be_promoted or each.standing == "defender"]
+        promising = [each.name for each in candidates if each.may_be_promoted or each.is_current]
         served, unserved = measure_capacity(session, timed, eligible_subjects(measured, promising), workload)
     for name in facts.keys() & (diagnosis.proofs.keys() - known.keys()):
         # A later run may be able to sample missing instructions.
@@ -136,10 +136,10 @@ def benchmark(
 
 def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> Contest:
     """Return the candidates in a workload's benchmark whose speed affects decisions."""
-    challengers = {candidate.name for candidate in candidates if candidate.standing in ("challenger", "defender")}
-    deployed = (candidate.name for candidate in candidates if candidate.standing in ("defender", "incumbent"))
+    deciding = {candidate.name for candidate in candidates if candidate.speed_decides and not candidate.is_bundle}
+    deployed = (candidate.name for candidate in candidates if candidate.is_current or candidate.is_bundle)
     return Contest(
-        contenders=frozenset(challengers - {workload.baseline_name}),
+        contenders=frozenset(deciding - {workload.baseline_name}),
         min_speedup=workload.gate.min_speedup,
         incumbent=next(deployed, ""),
         caches=workload.benchmark.caches,
@@ -151,7 +151,7 @@ def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> 
 
 
 def fastest_float(
-    job: Job[Workload], candidates: Sequence[BenchmarkCandidate], profile: Profile, workspace: Workspace
+    workspace: Workspace, job: Job[Workload], candidates: Sequence[BenchmarkCandidate], profile: Profile
 ) -> tuple[str, str]:
     """Time the float candidates that could be the baseline; return the fastest, and the reason for the choice."""
     workload = job.workload

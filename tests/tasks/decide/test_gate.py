@@ -13,7 +13,7 @@ from storage.results import Row
 from storage.results.tables import PROMOTIONS
 from tasks.decide.gate import DOES_NOT_PAY, GateDecision, Judgement, could_serve, may_be_promoted, pays
 from tasks.decide.gate import judge as judge_beside
-from tasks.values.results import Failure, Incumbent, UnknownIncumbent
+from tasks.values.results import Incumbent, UnknownIncumbent
 from tasks.workload.workload import Workload
 
 
@@ -386,7 +386,8 @@ KILLED = "its process was killed, most likely because memory ran out"
     ("found", "changes", "why"),
     [
         (UnknownIncumbent(reason="the worker was lost", version=VERSION), {}, "the worker was lost"),
-        (incumbent(failure=Failure(stage="evaluate", error=KILLED)), {}, KILLED),
+        (incumbent(), {"setting": "incumbent", "status": "failed", "stage": "evaluate", "error": KILLED}, KILLED),
+        (incumbent(), {"setting": "incumbent", "status": "skipped", "stage": "evaluate", "error": KILLED}, KILLED),
         (incumbent(same_as="int8/torchscript"), {"status": "failed", "stage": "evaluate", "error": KILLED}, KILLED),
         (incumbent(same_as="int8/torchscript"), {"status": "skipped"}, "it was not measured"),
     ],
@@ -415,8 +416,8 @@ def test_whether_a_bundle_stays_is_left_open_if_no_version_is_known():
 
 @pytest.mark.parametrize("found", [incumbent(outdated="it is outdated"), incumbent(fault="model.ts was changed")])
 def test_what_is_certain_about_the_current_bundle_counts_although_it_was_not_measured(found: Incumbent):
-    failed = found.model_copy(update={"failure": Failure(stage="evaluate", error=KILLED)})
-    assert only(judge(workload(), [row()], failed)).decision == "promote"
+    failed = row("half/torchscript", setting="incumbent", status="failed", stage="evaluate", error=KILLED)
+    assert only(judge(workload(), [row(), failed], found)).decision == "promote"
 
 
 def test_the_runner_up_wins_if_somebody_rolled_back_from_the_best():

@@ -41,7 +41,7 @@ def made(packaged: Made, tmp_path: Path) -> Made:
 
 
 def found(made: Made) -> Incumbent:
-    incumbent = find_incumbent(made.job, [made.candidate], Workspace(made.store))
+    incumbent = find_incumbent(Workspace(made.store), made.job, [made.candidate])
     assert incumbent is not None
     return incumbent
 
@@ -55,7 +55,7 @@ def bundle_of(made: Made) -> Path:
 
 def test_there_is_none_before_anything_was_handed_over(made: Made) -> None:
     shutil.rmtree(made.store.root / "handoff")
-    assert find_incumbent(made.job, [made.candidate], Workspace(made.store)) is None
+    assert find_incumbent(Workspace(made.store), made.job, [made.candidate]) is None
 
 
 def test_tonights_candidate_of_the_same_bytes_is_the_incumbent(made: Made) -> None:
@@ -81,7 +81,7 @@ def test_its_files_compute_what_was_handed_over_even_where_the_artifact_is_gone(
     inputs = example_inputs(made.job.workload, made.job.dataset, made.store).values()
     expected = opened(made.candidate, made.store)(*inputs)
     shutil.rmtree(made.store.path("candidate", made.candidate.digest))
-    incumbent = find_incumbent(made.job, [], Workspace(made.store))
+    incumbent = find_incumbent(Workspace(made.store), made.job, [])
     assert incumbent is not None
     assert incumbent.candidate is not None
     assert incumbent.candidate.name == "int8/torchscript"
@@ -93,7 +93,7 @@ def test_its_files_compute_what_was_handed_over_even_where_the_artifact_is_gone(
 @pytest.mark.slow
 def test_one_from_another_checkpoint_is_outdated(made: Made, tmp_path: Path) -> None:
     other = make(tmp_path / "other", seed=1)
-    incumbent = find_incumbent(other.job, [], Workspace(made.store))
+    incumbent = find_incumbent(Workspace(made.store), other.job, [])
     assert incumbent is not None
     assert incumbent.outdated.startswith("it was made from checkpoint")
     assert other.job.checkpoint.digest[:12] in incumbent.outdated
@@ -133,7 +133,7 @@ def test_a_file_that_is_exchanged_after_it_was_checked_is_not_measured(
         return manifest
 
     monkeypatch.setattr("tasks.decide.incumbent.read_manifest", exchanged)
-    incumbent = find_incumbent(made.job, [], Workspace(made.store))
+    incumbent = find_incumbent(Workspace(made.store), made.job, [])
     assert incumbent is not None
     assert "model.ts changed while it was being copied" in incumbent.fault
     assert (folder / "model.ts").read_bytes() == b"exchanged"
@@ -146,7 +146,7 @@ def test_a_bundle_whose_runtime_is_not_installed_here_is_unknown_and_not_at_faul
 ) -> None:
     monkeypatch.setattr(TorchScript, "distributions", ("no-such-package",))
     with pytest.raises(UnavailableError, match="no-such-package"):
-        find_incumbent(made.job, [], Workspace(made.store))
+        find_incumbent(Workspace(made.store), made.job, [])
 
 
 def test_a_bundle_that_the_system_refuses_to_read_is_unknown_and_not_at_fault(
@@ -157,4 +157,4 @@ def test_a_bundle_that_the_system_refuses_to_read_is_unknown_and_not_at_fault(
 
     monkeypatch.setattr("storage.seal.os", SimpleNamespace(scandir=refused))
     with pytest.raises(BundleError, match="Permission denied"):
-        find_incumbent(made.job, [], Workspace(made.store))
+        find_incumbent(Workspace(made.store), made.job, [])

@@ -166,13 +166,12 @@ def test_a_failed_candidate_is_one_row_with_its_stage_and_error():
 
 def test_the_incumbent_is_a_row_of_its_own_unless_it_is_one_of_tonights():
     deployed = _candidate("dynamic-int8", quality=1.5)
-    incumbent = Incumbent(
-        version="2026-11-20-0123456789ab", candidate=deployed.built, made_as="e" * 64, evaluation=deployed.evaluation
-    )
+    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, made_as="e" * 64)
     timings = [_timing("dynamic-int8", speedup=2.0), _timing("dynamic-int8", setting="incumbent", speedup=3.0)]
     benchmark = _benchmark(_timing(), *timings)
     candidates = _candidate(), _candidate("dynamic-int8", quality=1.6)
-    rows = measurement_rows(RUN, _result(*candidates, benchmark=benchmark, incumbent=incumbent), NOW)
+    result = _result(*candidates, benchmark=benchmark, incumbent=incumbent, bundle=deployed)
+    rows = measurement_rows(RUN, result, NOW)
     assert validated(MEASUREMENTS, rows, RUN.run_id)[0].num_rows == 3
     assert [(row["recipe"], row["setting"], row["speedup"], row["quality"]) for row in rows[1:]] == [
         ("dynamic-int8", "primary", 2.0, 1.6),
@@ -185,9 +184,9 @@ def test_the_incumbent_is_a_row_of_its_own_unless_it_is_one_of_tonights():
 
 def test_an_incumbent_that_failed_is_told_of():
     deployed = _candidate("gone")
-    failure = Failure(stage="evaluate", error="no such operator")
-    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, failure=failure, coverage=0.75)
-    rows = measurement_rows(RUN, _result(_candidate(), incumbent=incumbent), NOW)
+    failed = deployed.model_copy(update={"failure": Failure(stage="evaluate", error="no such operator")})
+    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, coverage=0.75)
+    rows = measurement_rows(RUN, _result(_candidate(), incumbent=incumbent, bundle=failed), NOW)
     assert validated(MEASUREMENTS, rows, RUN.run_id)[0].num_rows == 2
     assert (rows[1]["setting"], rows[1]["status"], rows[1]["error"]) == ("incumbent", "failed", "no such operator")
     assert (rows[1]["method"], rows[1]["coverage"]) == (None, 0.75)
@@ -274,11 +273,11 @@ def test_what_was_not_found_out_about_a_candidate_is_unknown_in_its_row():
     }
     timings = _timing(), _timing("dynamic-int8")
     deployed = _candidate("dynamic-int8")
-    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, evaluation=deployed.evaluation)
+    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built)
     benchmark = _benchmark(*timings, _timing("dynamic-int8", setting="incumbent")).model_copy(
         update={"unknown": {"dynamic-int8/eager": why, "dynamic-int8/eager#incumbent": {"saturation": "The same."}}}
     )
-    result = _result(_candidate(), deployed, benchmark=benchmark, incumbent=incumbent)
+    result = _result(_candidate(), deployed, benchmark=benchmark, incumbent=incumbent, bundle=deployed.model_copy())
     rows = {(row["recipe"], row["setting"]): row.get("unknown") for row in measurement_rows(RUN, result, NOW)}
     assert rows == {
         ("float", "primary"): None,
@@ -298,12 +297,12 @@ def test_a_capacity_stands_in_the_rows_of_its_own_subject_in_the_primary_setting
     )
     timings = _timing(), _timing(setting="a/a"), _timing("dynamic-int8"), _timing("dynamic-int8", setting="incumbent")
     deployed = _candidate("dynamic-int8")
-    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, evaluation=deployed.evaluation)
+    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built)
     bundle = served.model_copy(update={"capacity_rps": 2e3})
     benchmark = _benchmark(*timings).model_copy(
         update={"capacities": {"float/eager": served, "dynamic-int8/eager#incumbent": bundle}}
     )
-    result = _result(_candidate(), deployed, benchmark=benchmark, incumbent=incumbent)
+    result = _result(_candidate(), deployed, benchmark=benchmark, incumbent=incumbent, bundle=deployed.model_copy())
     rows = measurement_rows(RUN, result, NOW)
     assert {(row["recipe"], row["setting"]): row.get("capacity_rps") for row in rows} == {
         ("float", "primary"): 1e3,

@@ -22,7 +22,7 @@ from tasks.workload.workload import Capacity
 from tests.tasks.measure.benchmark.planted import TINY
 from tests.tasks.pipeline import build, evaluate, job_of
 
-_WORKLOAD = Path(__file__).parents[3] / "flows" / "workloads" / "lstm-demo.toml"
+_WORKLOAD = Path(__file__).parents[4] / "flows" / "workloads" / "lstm-demo.toml"
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,8 @@ def result(job: Job[Workload], candidates: list[BenchmarkCandidate], store: Arti
     """A benchmark with a current bundle and capacities."""
     settings = job.workload.benchmark.model_copy(update={"capacity": Capacity(budget_s=1)})
     asked = replace(job, workload=job.workload.model_copy(update={"benchmark": settings}))
-    incumbent = candidates[1].model_copy(update={"standing": "incumbent"})
-    return benchmark(asked, [*candidates, incumbent], TINY, Workspace(store))
+    incumbent = candidates[1].model_copy(update={"is_bundle": True})
+    return benchmark(Workspace(store), asked, [*candidates, incumbent], TINY)
 
 
 @pytest.mark.slow
