@@ -27,11 +27,11 @@ from scipy.stats import t
 from storage.artifacts import ArtifactStore
 from tasks.data.evaluation import Quality
 from tasks.data.paired import PairedDifference, bootstrap_difference, score_difference, serial_difference
+from tasks.domains import domain_named
 from tasks.run.stages import build, obtain, prepare
 from tasks.runtimes.build import open_candidate
 from tasks.values.job import Job, Workspace
 from tasks.workload import Workload, read_workload
-from tasks.workload.registry import DOMAINS
 
 WORD_LM = Path(__file__).parent.parent / "flows" / "workloads" / "word-lm.toml"
 Array = NDArray[np.float64]
@@ -147,7 +147,7 @@ def _evaluate(job: Job[Workload], recipe: str, workspace: Workspace, words: int 
     model = open_candidate(candidate, workspace, torch.get_num_threads())
     with model.scope():
         began = time.perf_counter()
-        quality = DOMAINS[job.workload.domain].evaluate(changed, model.call, workspace, apart=words is not None)
+        quality = domain_named(job.workload.domain).evaluate(changed, model.call, workspace, apart=words is not None)
         return quality, time.perf_counter() - began
 
 

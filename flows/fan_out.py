@@ -32,7 +32,6 @@ from tasks.values.results import (
     WorkloadResult,
 )
 from tasks.workload.gate import is_float
-from tasks.workload.registry import METHODS
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")
@@ -188,7 +187,7 @@ def study_layers(result: WorkloadResult, store: str) -> WorkloadResult:
     futures = {
         recipe.name: steps.study.submit(result.job, recipe, store)
         for recipe in result.workload.recipe
-        if METHODS[recipe.method].quantizes and recipe.name in good
+        if recipe.quantizes and recipe.name in good
     }
     sensitivities: list[LayerSensitivity] = []
     for name, future in futures.items():

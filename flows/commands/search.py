@@ -29,7 +29,6 @@ from tasks.search.trial import Trial
 from tasks.values.job import Workspace
 from tasks.workload import Workload
 from tasks.workload.recipe import Recipe
-from tasks.workload.registry import METHODS
 
 _NAMES = 3  # maximum number of trials to name per reason
 
@@ -185,7 +184,7 @@ def sensitivity(workload: str, recipe: str, store: str) -> None:
     from tasks.measure.sensitivity import sensitivity as rank  # imports torch
 
     chosen = _workload(workload)
-    able = [item for item in chosen.recipe if METHODS[item.method].quantizes]
+    able = [item for item in chosen.recipe if item.quantizes]
     quantizing = _recipe(chosen, recipe, able, "quantizing recipe")
     label = f"{chosen.name} · {quantizing.name}"
     with _workspace(store, f"{label}: sensitivity") as workspace:
