@@ -69,7 +69,7 @@ def search(debug: bool, workload: str, store: str, budget: float | None, format:
 
 def _run(request: SearchRequest, workload: Workload, settings: Settings, *, as_json: bool) -> int:
     console = new_console(stderr=as_json)
-    result = outcome_of(SearchResult, "flows.search:search_recipes", request, settings, console)
+    result = outcome_of(SearchResult, request, settings, console)
     if as_json:
         click.echo(result.model_dump_json(indent=1))
     else:

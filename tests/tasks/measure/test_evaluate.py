@@ -30,7 +30,7 @@ from tasks.workload import Workload, read_workload
 from tests.tasks.pipeline import build, evaluate, example_inputs, job_of, opened
 from tests.tasks.quantize.conftest import IMAGES
 
-_WORKLOAD = Path(__file__).parents[2] / "flows" / "workloads" / "lstm-demo.toml"
+_WORKLOAD = Path(__file__).parents[3] / "flows" / "workloads" / "lstm-demo.toml"
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from tasks.workload.workload import Capacity
 from tests.tasks.measure.benchmark.planted import TINY
 from tests.tasks.pipeline import build, evaluate, job_of
 
-_WORKLOAD = Path(__file__).parents[3] / "flows" / "workloads" / "lstm-demo.toml"
+_WORKLOAD = Path(__file__).parents[4] / "flows" / "workloads" / "lstm-demo.toml"
 
 
 @pytest.fixture(scope="module")
