@@ -31,10 +31,11 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from tasks.data.weights import load_checkpoint
+from tasks.domains import domain_named
 from tasks.run.stages import build, evaluate, obtain, prepare
+from tasks.runtimes.base import runtime_named
 from tasks.values.job import Workspace
 from tasks.workload import Workload, read_workload
-from tasks.workload.registry import DOMAINS, RUNTIMES
 
 ROOT = Path(__file__).parents[1]
 BUILT_IN = ("lstm-demo", "python-text", "resnet18", "word-lm")
@@ -199,7 +200,7 @@ def compared(workload: Workload, store: ArtifactStore, folder: Path) -> Iterator
     """Print each candidate's two qualities; yield whether they are equal."""
     workspace = Workspace(store)
     job = obtain(workspace, workload, prepare(workspace, workload))
-    plain = DOMAINS[workload.domain].build(workload.model, job.dataset).eval()
+    plain = domain_named(workload.domain).build(workload.model, job.dataset).eval()
     load_checkpoint(plain, job.checkpoint, store)
 
     data, engine = store.path(job.dataset.kind, job.dataset.digest), torch.backends.quantized.engine
@@ -211,7 +212,7 @@ def compared(workload: Workload, store: ArtifactStore, folder: Path) -> Iterator
         for threads in (1, 2):
             torch.set_num_threads(threads)
             product = evaluate(workspace, job, candidate).quality
-            torch.backends.quantized.engine = RUNTIMES[runtime].engine(recipe) or engine
+            torch.backends.quantized.engine = runtime_named(runtime).engine(recipe) or engine
             files, opener = store.path(candidate.kind, candidate.digest), OPENERS.get(runtime)
             call = opener(files, threads) if opener else lambda *inputs: listed(plain(*inputs))
             with torch.inference_mode():

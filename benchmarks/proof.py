@@ -27,15 +27,15 @@ from flows.request import NightlyRequest
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError, UnavailableError
 from tasks.data.outputs import intra_op_threads
+from tasks.domains import domain_named
 from tasks.environment.machine import this_machine
 from tasks.measure.proof.child import count_families
 from tasks.measure.proof.instructions import INT8, Family, Sampler
 from tasks.run.stages import build, obtain, prepare
-from tasks.runtimes.base import CandidateFiles
+from tasks.runtimes.base import CandidateFiles, runtime_named
 from tasks.values.job import Job, Workspace
 from tasks.values.proofs import Operator, int8_share
 from tasks.workload import Workload
-from tasks.workload.registry import DOMAINS, RUNTIMES
 
 CALLS = 60
 _HEADER = (
@@ -89,7 +89,7 @@ def jobs(shared: Path, workspace: Workspace, only: str) -> Iterator[Job[Workload
 def look(job: Job[Workload], workspace: Workspace, sampler: Sampler | None) -> Iterator[str]:
     """A line for each candidate that is quantized."""
     workload = job.workload
-    inputs = DOMAINS[workload.domain].example_inputs(workload, job.dataset, workspace.store, 1).values()
+    inputs = domain_named(workload.domain).example_inputs(workload, job.dataset, workspace.store, 1).values()
     for recipe in workload.recipe:
         for runtime in recipe.runtimes:
             if recipe.method in ("none", "cast"):
@@ -101,10 +101,10 @@ def look(job: Job[Workload], workspace: Workspace, sampler: Sampler | None) -> I
                 continue
             files = CandidateFiles.find(candidate, workspace.store)
             with torch.inference_mode():
-                opened = RUNTIMES[runtime].opener().open(files, 1)
+                opened = runtime_named(runtime).opener().open(files, 1)
                 with opened.scope():
                     counted = count(sampler, partial(opened.call, *inputs)) if sampler else Counter()
-                operators = RUNTIMES[runtime].opener().profile(files, opened, list(inputs), 1, CALLS)
+                operators = runtime_named(runtime).opener().profile(files, opened, list(inputs), 1, CALLS)
             yield row(f"{workload.name} {candidate.name}", operators, counted)
 
 

@@ -31,12 +31,12 @@ from benchmarks import peers
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError
 from tasks.data.outputs import intra_op_threads
+from tasks.domains import domain_named
 from tasks.environment.machine import this_machine
 from tasks.run.stages import build, obtain, prepare
 from tasks.runtimes.build import model_source, open_candidate
 from tasks.values.job import Job, Workspace
 from tasks.workload import Workload, find_workloads
-from tasks.workload.registry import DOMAINS
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 EXAMPLE = Path(__file__).parents[1] / "docs" / "examples" / "wikitext.toml"
@@ -161,7 +161,7 @@ def subjects_of(job: Job[Workload], workspace: Workspace, length: int, folder: P
     """Every peer by its own means, then every candidate of this project."""
     benchmark = job.workload.benchmark.model_copy(update={"sequence_length": length or 1})
     workload = job.workload.model_copy(update={"benchmark": benchmark})
-    domain, store = DOMAINS[workload.domain], workspace.store
+    domain, store = domain_named(workload.domain), workspace.store
     inputs = tuple(domain.example_inputs(workload, job.dataset, store, 1).values())
     source = model_source(job, workspace)
     made = peers.words(source, inputs, folder) if length else peers.images(source, inputs, folder)

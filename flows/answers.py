@@ -22,13 +22,13 @@ from storage.errors import MeasurementError
 from storage.journal import Answer
 from storage.results import QualityUnit
 from tasks.measure.benchmark.stage import BenchmarkCandidate
+from tasks.runtimes.base import runtime_named
 from tasks.search.race import Race
 from tasks.search.trial import Build, Drop, Found, Rank, Request, Screen, Selection, Time, Timed, Trial
 from tasks.values.job import Job
 from tasks.values.refs import CandidateRef
 from tasks.values.results import Evaluation, Failure
 from tasks.workload.recipe import Recipe
-from tasks.workload.registry import RUNTIMES
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")
@@ -239,7 +239,7 @@ def expected_s(request: Request, trial: Trial, answers: Iterable[Answer]) -> flo
         if known_kind == kind and answer.duration_s:  # 0 means unknown
             one_s = answer.duration_s / (answer.together + besides)
             durations.setdefault(name.partition("/")[2], []).append(one_s / int(known_samples))
-    if trial.runtime not in durations and isinstance(request, Build) and RUNTIMES[trial.runtime].compiles:
+    if trial.runtime not in durations and isinstance(request, Build) and runtime_named(trial.runtime).compiles:
         return _COMPILING_S
     similar = durations.get(trial.runtime) or [one_s for group in durations.values() for one_s in group]
     return samples * max(similar, default=_TIMING_S if isinstance(request, Time) else 0.0)

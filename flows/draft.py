@@ -16,11 +16,11 @@ from storage.errors import ConfigurationError, did_you_mean
 from tasks.domains.image_classification import TorchvisionModel
 from tasks.domains.text_encoder import is_classifier, read_config, read_pooling
 from tasks.environment.machine import installed_version
+from tasks.runtimes.base import runtime_named
 from tasks.values.results import Preview
 from tasks.workload.base import REFERENCE
-from tasks.workload.recipe import Recipe
-from tasks.workload.registry import DOMAINS, METHODS, RUNTIMES
-from tasks.workload.workload import FASTEST_FLOAT
+from tasks.workload.recipe import METHODS, RUNTIMES, Recipe
+from tasks.workload.workload import DOMAINS, FASTEST_FLOAT
 
 _TABLES = (".csv", ".jsonl", ".parquet")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
@@ -171,7 +171,7 @@ def whole(name: str, content: JsonObject) -> JsonObject:
     recipes = []
     for keys in _RECIPES:
         needs = METHODS[str(keys["method"])].needs
-        if not any(map(DOMAINS.workload(content["domain"]).lacks, needs)):
+        if not any(map(DOMAINS[content["domain"]].lacks, needs)):
             recipes.append(keys | {"runtimes": _runtimes(Recipe.model_validate(keys))})
     return {
         "schema_version": 1,
@@ -219,6 +219,6 @@ def without_obstacles(document: JsonObject, preview: Preview) -> JsonObject:
 
 def _runtimes(recipe: Recipe) -> list[str]:
     # Choose only deployable runtimes. Omit runtimes that compile models, because compiling takes minutes.
-    quick = [name for name in RUNTIMES if RUNTIMES[name].hands_over and not RUNTIMES[name].compiles]
+    quick = [name for name in RUNTIMES if RUNTIMES[name].hands_over and not runtime_named(name).compiles]
     fitting = [name for name in quick if not RUNTIMES[name].obstacle(recipe)]
     return [name for name in fitting if all(map(installed_version, RUNTIMES[name].distributions))]

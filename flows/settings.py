@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, SecretStr, ValidationError
@@ -69,8 +68,9 @@ class Settings(BaseSettings):
 
     def signer(self) -> Signer | None:
         """Return the signer, or None if no key is set; raise `ConfigurationError` if the key is not a P-256 key."""
-        signer: Signer | None = resolve_name("storage.seal:Signer").of(self.signing_key, self.signature_days)
-        return signer
+        from storage.seal import Signer
+
+        return Signer.of(self.signing_key, self.signature_days)
 
     @classmethod
     def settings_customise_sources(

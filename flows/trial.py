@@ -32,7 +32,6 @@ from tasks.values.results import (
 from tasks.workload import Workload
 from tasks.workload.gate import RULES, Gate, rows_to_decide
 from tasks.workload.recipe import Recipe
-from tasks.workload.registry import METHODS
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -144,7 +143,7 @@ def _with_reference(found: Preview, job: Job[Workload], run: Run) -> Preview:
 def _is_comparable(workload: Workload, row: CandidatePreview) -> bool:
     """Return whether the candidate was built as a run would build it, apart from the number of calibration samples."""
     recipe = workload.recipe_named(row.candidate.partition("/")[0])
-    return row.built is not None and METHODS[recipe.method].quantizes and recipe.sketch().method == recipe.method
+    return row.built is not None and recipe.quantizes and recipe.sketch().method == recipe.method
 
 
 def _counts_for(job: Job[Workload], row_s: float) -> tuple[int, ...]:

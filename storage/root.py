@@ -8,11 +8,12 @@ import hashlib
 import os
 import re
 import uuid
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from platformdirs import user_cache_path
 
@@ -41,6 +42,10 @@ class Stamped:
     age_s: float
 
 
+# Implementations by the scheme of the URL; s3fs, which an object store needs, is optional.
+_IMPLEMENTATIONS = {"file": "storage.local_root:LocalRoot", "s3": "storage.object_root:ObjectRoot"}
+
+
 class StoreRoot(abc.ABC):
     """The root of a store; a file is never visible before it is complete.
 
@@ -56,22 +61,21 @@ class StoreRoot(abc.ABC):
         if isinstance(place, StoreRoot):
             return place
         text = str(place)
-        if text.startswith("s3://"):
-            try:  # import by name, because s3fs is optional
-                return cast(StoreRoot, resolve_name("storage.object_root:ObjectRoot")(text))
-            except ImportError as error:
-                raise ConfigurationError(
-                    f"The store {text} needs the s3 extra, which is not installed.",
-                    hint="Install the extra with: pip install 'nightquant[s3]'",
-                ) from error
-        if (scheme := re.match(r"^([a-z][a-z0-9+.-]+)://", text)) and scheme[1] != "file":
+        found = re.match(r"^([a-z][a-z0-9+.-]+)://", text)
+        scheme = found[1] if found else "file"
+        if scheme not in _IMPLEMENTATIONS:
             raise ConfigurationError(
-                f'The store "{text}" uses the {scheme[1]}:// scheme, which is not supported.',
+                f'The store "{text}" uses the {scheme}:// scheme, which is not supported.',
                 hint="Use a local path or s3://bucket/prefix.",
             )
-        folder = Path(text.removeprefix("file://")).expanduser().absolute()
-        # Import by name, because `storage.local_root` imports this module.
-        return cast(StoreRoot, resolve_name("storage.local_root:LocalRoot")(folder))
+        try:
+            implementation: Callable[[str | Path], StoreRoot] = resolve_name(_IMPLEMENTATIONS[scheme])
+        except ImportError as error:
+            raise ConfigurationError(
+                f"The store {text} needs the s3 extra, which is not installed.",
+                hint="Install the extra with: pip install 'nightquant[s3]'",
+            ) from error
+        return implementation(text if scheme == "s3" else Path(text.removeprefix("file://")).expanduser().absolute())
 
     def uri(self, name: str) -> str:
         """Return the file's absolute path or URL."""

@@ -21,6 +21,7 @@ from flows.request import SearchResult
 from storage.errors import NightquantError
 from storage.locks import host_lock
 from tasks.data.evaluation import Quality
+from tasks.domains import domain_named
 from tasks.environment.libraries import in_one_line
 from tasks.environment.machine import available_cores, this_machine
 from tasks.measure.benchmark.messages import PROFILES, Subject
@@ -35,7 +36,6 @@ from tasks.runtimes.build import open_candidate
 from tasks.search.space import space, variants
 from tasks.search.trial import Drop, Trial
 from tasks.workload import Workload
-from tasks.workload.registry import DOMAINS
 
 PROFILE = PROFILES["quick"].model_copy(update={"launches": 5, "budget_s": 0.0})
 TIMED_AT_ONCE = 8
@@ -138,7 +138,7 @@ class Bench:
     def _quality(self, finding: Finding) -> Quality:
         assert finding.opened
         with finding.opened.scope(), torch.inference_mode():
-            domain = DOMAINS[self.job.workload.domain]
+            domain = domain_named(self.job.workload.domain)
             return domain.evaluate(self.job, finding.opened.call, self.workspace, apart=finding.apart)
 
 

@@ -15,7 +15,6 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import islice, pairwise
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -168,8 +167,9 @@ class Material:
             items = list(islice(_passages(load_samples(job.dataset, "valid", workspace.store)["tokens"], model), 200))
             calibration = [inputs for inputs, _ in items[:100]]
         else:
-            is_text = job.workload.domain == "text-encoder"
-            read = resolve_name("tasks.domains.text_encoder.domain:load_texts") if is_text else load_samples
+            read = load_samples
+            if job.workload.domain == "text-encoder":
+                from tasks.domains.text_encoder.domain import load_texts as read
             batches = read(job.dataset, "valid", workspace.store).batches(32)
             items = [(batch.inputs, batch.target) for batch in batches if batch.target is not None]
             calibration = list(islice(source.calibration_batches(1), 256))

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from datetime import date
 from functools import partial
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -30,14 +29,13 @@ from flows.console import new_console, night_lines, shown_path
 from flows.execution.server import ServerGoneError, prefect_api, require_api, server_gone
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from flows.reporter import reporter_for
-from flows.request import NightlyRequest, NightSummary
+from flows.request import NightlyRequest, NightSummary, SearchRequest
 from flows.settings import Settings, load_settings, without_signing_key
 from storage.results.query import open_catalog, rows_of
 from storage.root import check_writable
-from tasks.values.refs import Frozen
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
+    from prefect import Flow
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -97,7 +95,7 @@ def _request(
 
 def _run(request: NightlyRequest, settings: Settings, *, as_json: bool) -> int:
     console = new_console(stderr=as_json)
-    summary = outcome_of(NightSummary, "flows.nightly:nightly_quantization", request, settings, console)
+    summary = outcome_of(NightSummary, request, settings, console)
     _show(console, summary)
     if as_json:
         click.echo(summary.model_dump_json(indent=1))
@@ -177,16 +175,27 @@ def stopped_by(number: signal.Signals) -> int:
     return 128 + number
 
 
-def outcome_of(expected: type[T], flow: str, request: Frozen, settings: Settings, console: Console) -> T:
-    """Run a flow (``module:name``), and return the flow's result."""
+def _flow_of(request: NightlyRequest | SearchRequest) -> Flow[..., Any]:
+    """Import a request's flow once the server's URL is set, because Prefect reads its settings on import."""
+    if isinstance(request, SearchRequest):
+        from flows.search import search_recipes
+
+        return search_recipes
+    from flows.nightly import nightly_quantization
+
+    return nightly_quantization
+
+
+def outcome_of(expected: type[T], request: NightlyRequest | SearchRequest, settings: Settings, console: Console) -> T:
+    """Run the request's flow, and return the flow's result."""
     with reporter_for(console) as reporter:
         reporter.started(_SERVER)
-        with prefect_api(meanwhile=partial(resolve_name, flow)) as server_s:
+        with prefect_api(meanwhile=partial(_flow_of, request)) as server_s:
             reporter.finished(_SERVER, server_s)
-            # Import the flow only after the server's URL is set, because Prefect reads its settings on import.
-            run_flow: Callable[..., State[Any]] = resolve_name("flows.execution.context:run_flow")
+            from flows.execution.context import run_flow
+
             try:
-                state = run_flow(resolve_name(flow), request, settings, reporter)
+                state = run_flow(_flow_of(request), request, settings, reporter)
                 outcome = state.result(raise_on_failure=False)
             except httpx.TransportError as error:
                 raise server_gone(error) from error

@@ -29,7 +29,6 @@ from tasks.search.trial import Trial
 from tasks.values.job import Workspace
 from tasks.workload import Workload
 from tasks.workload.recipe import Recipe
-from tasks.workload.registry import METHODS
 
 _NAMES = 3  # maximum number of trials to name per reason
 
@@ -70,7 +69,7 @@ def search(debug: bool, workload: str, store: str, budget: float | None, format:
 
 def _run(request: SearchRequest, workload: Workload, settings: Settings, *, as_json: bool) -> int:
     console = new_console(stderr=as_json)
-    result = outcome_of(SearchResult, "flows.search:search_recipes", request, settings, console)
+    result = outcome_of(SearchResult, request, settings, console)
     if as_json:
         click.echo(result.model_dump_json(indent=1))
     else:
@@ -185,7 +184,7 @@ def sensitivity(workload: str, recipe: str, store: str) -> None:
     from tasks.measure.sensitivity import sensitivity as rank  # imports torch
 
     chosen = _workload(workload)
-    able = [item for item in chosen.recipe if METHODS[item.method].quantizes]
+    able = [item for item in chosen.recipe if item.quantizes]
     quantizing = _recipe(chosen, recipe, able, "quantizing recipe")
     label = f"{chosen.name} · {quantizing.name}"
     with _workspace(store, f"{label}: sensitivity") as workspace:

@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING
 
 import httpx
 import uvicorn
@@ -22,6 +21,9 @@ import uvicorn
 import flows
 from storage.errors import ConfigurationError, NightquantError
 from storage.locks import host_lock
+
+if TYPE_CHECKING:
+    from prefect.settings.models.api import APISettings
 
 _QUIET = {
     "DO_NOT_TRACK": "1",
@@ -69,9 +71,12 @@ def prefect_api(meanwhile: Callable[[], object] = lambda: None) -> Iterator[floa
         yield time.perf_counter() - began
     finally:
         if "prefect" in sys.modules:
+            from prefect.events.worker import EventsWorker
+            from prefect.logging.handlers import APILogWorker
+
             # Let Prefect's background threads finish, because without the server they would retry for 90 s.
-            for service in ("prefect.logging.handlers:APILogWorker", "prefect.events.worker:EventsWorker"):
-                resolve_name(service).drain_all(timeout=_DRAIN_S)
+            APILogWorker.drain_all(timeout=_DRAIN_S)
+            EventsWorker.drain_all(timeout=_DRAIN_S)
         if process is not None:
             process.communicate()  # close the server's standard input, which stops the server
             os.environ.pop("PREFECT_API_URL", None)
@@ -88,8 +93,10 @@ def configured_api() -> bool:
     return bool(_api().url)
 
 
-def _api() -> Any:
-    return resolve_name("prefect.settings:get_current_settings")().api
+def _api() -> APISettings:
+    from prefect.settings import get_current_settings
+
+    return get_current_settings().api
 
 
 def require_api(why: str) -> None:

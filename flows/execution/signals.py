@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pkgutil import resolve_name
 from types import FrameType
 from typing import TypeVar
 
@@ -23,8 +22,10 @@ class Terminated(BaseException):
 
 def interruption_behind(error: BaseException) -> BaseException | None:
     """Return the interruption that caused `error`, or None."""
+    from prefect.exceptions import ExternalSignal
+
     # If a signal handler raises inside a function that C code has called, CPython may raise `SystemError` instead.
-    interruptions = (KeyboardInterrupt, Terminated, resolve_name("prefect.exceptions:ExternalSignal"))
+    interruptions = (KeyboardInterrupt, Terminated, ExternalSignal)
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, interruptions):
@@ -102,5 +103,7 @@ def sigterm_as_interrupt() -> Iterator[None]:
             yield
     except BaseException as error:
         if received and isinstance(interruption_behind(error), KeyboardInterrupt):
-            raise resolve_name("prefect.exceptions:TerminationSignal")(signal=signal.SIGTERM) from None
+            from prefect.exceptions import TerminationSignal
+
+            raise TerminationSignal(signal=signal.SIGTERM) from None
         raise

@@ -15,7 +15,6 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, Self, TypeVar, TypeVarTuple
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
@@ -169,7 +168,9 @@ def _begin_worker(threads: int, cache: str) -> None:
     # semaphore, and Python would report the leak at the end of a run.
     os.environ["TQDM_DISABLE"] = "1"
     with suppress(ImportError):  # tqdm may not be installed
-        resolve_name("tqdm:tqdm").set_lock(threading.RLock())
+        from tqdm import tqdm
+
+        tqdm.set_lock(threading.RLock())
     set_cache_folder(cache)
     # Ignore Control-C, which reaches every process in the group; the parent stops the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -9,7 +9,6 @@ ValueError if the arrays are empty or differ in length.
 from __future__ import annotations
 
 import math
-from pkgutil import resolve_name
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -157,4 +156,6 @@ def _expanded_tail(tail: float, samples: int) -> float:
 
 def student_quantile(share: float, freedom: float) -> float:
     """Return a quantile of Student's t distribution."""
-    return float(resolve_name("scipy.special:stdtrit")(freedom, share))  # importing SciPy takes 0.3 s
+    from scipy.special import stdtrit  # importing SciPy takes 0.3 s
+
+    return float(stdtrit(freedom, share))

@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
@@ -29,8 +28,10 @@ _NAMES = "names"
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Write a safetensors file; raise OSError instead of safetensors' own error, which callers do not catch."""
+    from safetensors.torch import save_file
+
     try:
-        resolve_name("safetensors.torch:save_file")(dict(tensors), path)
+        save_file(dict(tensors), path)
     except SafetensorError as error:
         raise OSError(errno.EIO, str(error), str(path)) from error
 
@@ -46,13 +47,15 @@ class Golden:
 
     def to_bytes(self) -> bytes:
         """Return the content of a golden file."""
+        from safetensors.torch import save
+
         tensors: dict[str, Tensor] = {}
         for number, case in enumerate((self, *self.further)):
             prefix = case_prefix(number)
             tensors |= {f"{prefix}{INPUT}{name}": tensor.contiguous() for name, tensor in case.inputs.items()}
             tensors |= {f"{prefix}{OUTPUT}{index}": tensor.contiguous() for index, tensor in enumerate(case.outputs)}
         names = json.dumps([list(self.inputs), self.names])
-        content: bytes = resolve_name("safetensors.torch:save")(tensors, {_NAMES: names})
+        content: bytes = save(tensors, {_NAMES: names})
         return content
 
     @classmethod

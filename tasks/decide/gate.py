@@ -16,7 +16,7 @@ from storage.results import Decision, Row, deciding
 from tasks.values.refs import Frozen
 from tasks.values.results import Incumbent, UnknownIncumbent
 from tasks.workload.gate import OVER_BEST_FLOAT, Gate, Objective, RuleOutcome, finite, rules_on, text
-from tasks.workload.registry import RUNTIMES
+from tasks.workload.recipe import RUNTIMES
 from tasks.workload.workload import Workload
 
 _RATIOS = ("min_speedup", "min_over_best_float")

@@ -11,12 +11,11 @@ from storage.bundles import BundleStore
 from storage.digest import JsonObject, file_digest
 from storage.errors import BundleError, ConfigurationError, UnavailableError
 from storage.seal import SUMS, check_sums, parse_sums, read_manifest
-from tasks.runtimes.base import DOCUMENT, Made
+from tasks.runtimes.base import DOCUMENT, Made, runtime_named
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef
 from tasks.values.results import Incumbent
 from tasks.workload.recipe import Recipe
-from tasks.workload.registry import RUNTIMES
 from tasks.workload.workload import Workload
 
 KIND = "incumbent"
@@ -38,7 +37,7 @@ def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequenc
         manifest = read_manifest(folder)
         digests = parse_sums(folder, (folder / SUMS).read_bytes())
         recipe, runtime = Recipe.model_validate(manifest["recipe"]), manifest["model"]["runtime"]
-        RUNTIMES[runtime].require_installed(runtime)
+        runtime_named(runtime).require_installed(runtime)
         same = next((candidate for candidate in candidates if _is_same(candidate, digests, manifest, workspace)), None)
         deployed = same or _as_candidate(folder, sums, digests, manifest, recipe, workspace)
     except (BundleError, ConfigurationError, LookupError, ValueError) as error:

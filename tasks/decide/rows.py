@@ -10,10 +10,10 @@ from storage.results.tables import MEASUREMENTS, TEXT
 from storage.results.writer import known
 from tasks.environment.machine import Evidence
 from tasks.measure.benchmark.messages import INCUMBENT_SUFFIX
+from tasks.runtimes.base import runtime_named
 from tasks.values.proofs import doubt_about_batches, doubt_about_speed
 from tasks.values.refs import Frozen
 from tasks.values.results import BenchmarkResult, CandidateResult, Incumbent, RunInfo, Timing, WorkloadResult
-from tasks.workload.registry import RUNTIMES
 
 _AA = tuple(f"{caches}aa_{column}" for caches in ("", "cold_") for column in ("ratio", "low", "high"))
 
@@ -95,7 +95,7 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
         "stage": failure.stage if failure else None,
         "error": failure.error if failure else None,
         "method": recipe.method if recipe else None,
-        "engine": RUNTIMES[candidate.runtime].engine(recipe) if recipe else None,
+        "engine": runtime_named(candidate.runtime).engine(recipe) if recipe else None,
         "baseline": workload.baseline_name,
         "caches": workload.benchmark.caches,
         "is_baseline": (candidate.recipe, candidate.runtime) == workload.baseline(),

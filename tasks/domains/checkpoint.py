@@ -17,12 +17,12 @@ from tasks.data.outputs import training_device
 from tasks.data.samples import shortened
 from tasks.data.tensor_files import save_tensors
 from tasks.data.weights import WEIGHTS_FILE, StateDict, build_blank, fetch_weights, read_state
+from tasks.domains import domain_named
 from tasks.environment.sources import code_digest, model_digest
 from tasks.values.job import Workspace
 from tasks.values.refs import CheckpointRef, DatasetRef
 from tasks.workload import Workload
 from tasks.workload.base import FetchedCheckpoint, SeededCheckpoint
-from tasks.workload.registry import DOMAINS
 
 KIND = "checkpoint"
 _INNER = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
@@ -33,7 +33,7 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
     """Return the workload's float weights; obtain missing weights as ``checkpoint.kind`` specifies."""
-    domain = DOMAINS[workload.domain]
+    domain = domain_named(workload.domain)
     made_from: Mapping[str, object]
     make: Callable[[], Mapping[str, Tensor]]
     match workload.checkpoint:
@@ -73,7 +73,7 @@ def _fetched(
 
 def _digest_inputs(workload: Workload, dataset: DatasetRef, make: Callable[..., object]) -> dict[str, object]:
     """Return the values that determine the digest of trained or random weights."""
-    build = DOMAINS[workload.domain].build
+    build = domain_named(workload.domain).build
     return {
         "model": workload.model.model_dump(mode="json"),
         "dataset": dataset.digest,
@@ -90,7 +90,7 @@ def find_or_make(
     make: Callable[[], Mapping[str, Tensor]],
 ) -> CheckpointRef:
     """Return the checkpoint that `made_from` identifies; if the store lacks it, make, check and store it."""
-    build, store, notes = DOMAINS[workload.domain].build, workspace.store, tuple[str, ...]()
+    build, store, notes = domain_named(workload.domain).build, workspace.store, tuple[str, ...]()
     expected = build_blank(lambda: build(workload.model, dataset)).state_dict()
     # The layout can change without the code that builds the model.
     layout = {key: [*tensor.shape, str(tensor.dtype)] for key, tensor in expected.items()}

@@ -15,7 +15,7 @@ import psutil
 from storage.digest import canonical_json, digest_of
 from storage.errors import UnavailableError
 from tasks.values.refs import Frozen
-from tasks.workload.registry import RUNTIMES
+from tasks.workload.recipe import RUNTIMES
 from tasks.workload.workload import Workload
 
 LIBRARIES = ("torch", "torchvision", "numpy", "safetensors")  # they affect a model's outputs and speed

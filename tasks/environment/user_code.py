@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module, invalidate_caches
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from storage.errors import ConfigurationError, NightquantError, is_transient
 
@@ -26,13 +25,15 @@ _LIBRARIES = (*(str(_ROOT / name) for name in _OURS), sysconfig.get_path("stdlib
 
 def call_factory(spec: FactorySpec) -> nn.Module:
     """Call ``model.factory`` with ``model.arguments``; return the model, which must be a ``torch.nn.Module``."""
+    from torch import nn
+
     model = call("model.factory", spec.factory, spec.folder, **spec.arguments)
-    if not isinstance(model, resolve_name("torch.nn:Module")):
+    if not isinstance(model, nn.Module):
         raise ConfigurationError(
             f'model.factory "{spec.factory}" returned an object of type {type(model).__name__}, not a torch.nn.Module.',
             hint="Change the factory so that it returns the float model.",
         )
-    return cast("nn.Module", model)
+    return model
 
 
 def call(key: str, reference: str, folder: str, /, *args: object, **kwargs: object) -> object:

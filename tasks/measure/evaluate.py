@@ -16,15 +16,15 @@ from tasks.data.evaluation import Quality
 from tasks.data.outputs import Call
 from tasks.data.scores import OwnScore
 from tasks.data.tensor_files import GOLDEN, SAMPLES, Golden
+from tasks.domains import domain_named
 from tasks.environment.facts import Fact, host_conditions
 from tasks.environment.sources import code_digest
 from tasks.measure.proof.golden import golden_cases
-from tasks.runtimes.base import CandidateFiles
+from tasks.runtimes.base import CandidateFiles, runtime_named
 from tasks.runtimes.build import open_candidate
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import ArtifactRef, CandidateRef
 from tasks.values.results import Comparison, Contributions, Evaluation
-from tasks.workload.registry import DOMAINS, RUNTIMES
 from tasks.workload.workload import Workload
 
 KIND, FACT = "outputs", "evaluation"
@@ -47,10 +47,10 @@ def find_or_evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Wor
 
 
 def _fact(job: Job[Workload], candidate: CandidateRef) -> Fact[Evaluation] | None:
-    workload, domain = job.workload, DOMAINS[job.workload.domain]
+    workload, domain = job.workload, domain_named(job.workload.domain)
     if isinstance(domain.metric(workload), OwnScore):
         return None
-    opener = RUNTIMES[candidate.runtime].module("open")
+    opener = runtime_named(candidate.runtime).module("open")
     conditions = {
         "workload": workload.model_dump(mode="json", include={"domain", "data", "model", "evaluate"}),
         "inputs": workload.benchmark.model_dump(mode="json", include={"batch_size", "sequence_length"}),
@@ -102,7 +102,7 @@ def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: b
 
     If the rows of a call affect each other (`apart`), the first quality is measured with a separate call for each row.
     """
-    domain = DOMAINS[job.workload.domain]
+    domain = domain_named(job.workload.domain)
     batched = domain.evaluate(job, call, workspace)
     return (domain.evaluate(job, call, workspace, apart=True) if apart else batched), batched
 

@@ -22,7 +22,6 @@ from tasks.runtimes.build import model_source
 from tasks.values.job import Job, Workspace
 from tasks.values.results import LayerSensitivity
 from tasks.workload.recipe import Recipe
-from tasks.workload.registry import METHODS
 from tasks.workload.workload import Workload
 
 _BATCH_SIZE, _BATCHES = 16, 4
@@ -32,7 +31,7 @@ _MAX_DB = 200.0
 
 def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
     """Rank a recipe's quantized layers by loss on some calibration batches (or the example input), largest first."""
-    if not METHODS[recipe.method].quantizes:
+    if not recipe.quantizes:
         raise ConfigurationError(
             f'Recipe "{recipe.name}" does not quantize any modules.', hint="Choose another recipe with --recipe."
         )

@@ -17,12 +17,13 @@ from storage.errors import shown
 from storage.results import Row
 from tasks.data.tensor_files import GOLDEN, INPUT, OUTPUT, case_prefix, names_of
 from tasks.decide.gate import GateDecision
+from tasks.domains import domain_named
 from tasks.environment.machine import this_machine, versions
 from tasks.quantize.spec import spec_of
+from tasks.runtimes.base import runtime_named
 from tasks.values.job import Job
 from tasks.values.refs import CandidateRef
 from tasks.values.results import Evaluation
-from tasks.workload.registry import DOMAINS, RUNTIMES
 from tasks.workload.workload import Workload
 
 _RAW = ("block_launch", "block_round", "block_s")
@@ -47,7 +48,7 @@ def manifest_of(
     provenance: Provenance, version: str, files: Sequence[str], golden: Path, resources: Mapping[str, str]
 ) -> Json:
     """Return the manifest; `files` lists the runtime's files, beginning with the main file."""
-    workload, runtime = provenance.job.workload, RUNTIMES[provenance.candidate.runtime]
+    workload, runtime = provenance.job.workload, runtime_named(provenance.candidate.runtime)
     recipe = workload.recipe_named(provenance.candidate.recipe)
     inputs, outputs, cases = describe_golden(golden, provenance)
     return {
@@ -82,7 +83,7 @@ def manifest_of(
             "file": GOLDEN,
             "tolerance_share": spec_of(recipe).tolerance,
             "cases": cases,
-            "chooses": DOMAINS[workload.domain].chooses(workload),
+            "chooses": domain_named(workload.domain).chooses(workload),
         },
         "resources": dict(resources),
         "measurements": list(_measurements(provenance)),
@@ -95,7 +96,7 @@ def manifest_of(
 
 def describe_golden(path: Path, provenance: Provenance) -> tuple[list[Json], list[Json], int]:
     """Return manifest entries for the golden inputs and outputs, and the number of cases."""
-    domain = DOMAINS[provenance.job.workload.domain]
+    domain = domain_named(provenance.job.workload.domain)
     recipe = provenance.job.workload.recipe_named(provenance.candidate.recipe)
     with safe_open(path, framework="numpy") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - file is not a dict

@@ -24,14 +24,14 @@ from storage.errors import BundleError
 from storage.pointer import Pointer, by_run
 from storage.seal import MANIFEST, SIGNATURE, Signer, check_manifest, write_sums
 from tasks.data.tensor_files import GOLDEN
+from tasks.domains import domain_named
 from tasks.environment.machine import installed_version
 from tasks.publish.manifest import Provenance, manifest_of
 from tasks.publish.verify import checker_source, verify
-from tasks.runtimes.base import DOCUMENT, Runtime
+from tasks.runtimes.base import DOCUMENT, Runtime, runtime_named
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef, Frozen
 from tasks.workload.base import Kind
-from tasks.workload.registry import DOMAINS, RUNTIMES
 from tasks.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -126,16 +126,16 @@ def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspa
     store, runtime = workspace.store, provenance.candidate.runtime
     # Digests are checked during the copy, so the bundle contains the same bytes that were evaluated and timed.
     names = store.copy(provenance.candidate.kind, provenance.candidate.digest, folder, without=DOCUMENT)
-    files = sorted(names, key=lambda name: (name != RUNTIMES[runtime].main_file, name))
+    files = sorted(names, key=lambda name: (name != runtime_named(runtime).main_file, name))
     store.copy(provenance.evaluation.outputs.kind, provenance.evaluation.outputs.digest, folder, only=GOLDEN)
     (folder / VERIFY).write_text(checker_source(runtime), encoding="utf-8")
-    domain = DOMAINS[provenance.job.workload.domain]
+    domain = domain_named(provenance.job.workload.domain)
     resources = domain.write_resources(provenance.job, store, folder)
     manifest = manifest_of(provenance, version, files, folder / GOLDEN, resources)
     check_manifest(manifest)
     document = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n"
     (folder / MANIFEST).write_text(document, encoding="ascii")
-    card = _model_card(manifest, domain, RUNTIMES[runtime], signed=signer is not None)
+    card = _model_card(manifest, domain, runtime_named(runtime), signed=signer is not None)
     (folder / CARD).write_text(card, encoding="utf-8")
     bom = sbom_of(provenance.job.workload.name, version, installed_packages())
     (folder / SBOM).write_text(bom, encoding="ascii")

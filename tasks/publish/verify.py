@@ -23,7 +23,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from storage.errors import BundleError
 from storage.pointer import Pointer
 from storage.seal import SIGNATURE, SUMS, check_sums, read_manifest, signed_sums
-from tasks.workload.registry import RUNTIMES
+from tasks.runtimes.base import runtime_named
+from tasks.workload.recipe import RUNTIMES
 
 _CHECKER = Path(__file__).with_name("checker.py")
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY")
@@ -89,7 +90,7 @@ def checker_source(runtime: str) -> str:
         )
     # Put the loader's code in a function, so that its imports run only after the checksums match, and so that import
     # errors are reported.
-    package, _, module = RUNTIMES[runtime].module("check").rpartition(".")
+    package, _, module = runtime_named(runtime).module("check").rpartition(".")
     opening = textwrap.indent(files(package).joinpath(f"{module}.py").read_text(encoding="utf-8"), "    ")
     return (
         f"{_CHECKER.read_text(encoding='utf-8')}\n\ndef load(files, manifest):\n{opening}\n"

@@ -1,8 +1,4 @@
-"""Base classes for quantization methods.
-
-A method turns recipes into specs, and names the `Converter` that applies the specs. A method's module does not import
-torch, because nightquant imports it to validate a workload file. The converter needs torch, and is imported on demand.
-"""
+"""The base class of converters, each of which applies a method's specs to torch modules."""
 
 from __future__ import annotations
 
@@ -10,11 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING
 
 from tasks.quantize.spec import Spec
-from tasks.workload.recipe import Recipe
-from tasks.workload.registry import METHODS, Need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,8 +18,6 @@ if TYPE_CHECKING:
     from tasks.quantize.source import ModelSource
     from tasks.values.job import Workspace
     from tasks.values.refs import ModuleCoverage
-
-R = TypeVar("R", bound=Recipe)
 
 
 @dataclass(frozen=True)
@@ -68,33 +60,7 @@ class Converter(ABC):
         raise NotImplementedError
 
 
-class Axis(NamedTuple):
-    """A recipe key that a search varies, and the values to try; the default value comes first."""
-
-    key: str
-    values: tuple[object, ...]
-    types: frozenset[str] = frozenset()  # if not empty, the key affects only models with such modules
-    same_speed: bool = False  # whether the key has little effect on a model's speed
-
-
-class Method(ABC, Generic[R]):
-    """A way to quantize torch modules."""
-
-    recipe: ClassVar[type[Recipe]]  # pydantic model of the method's recipes
-    converts: ClassVar[str]  # import path of the method's `Converter`, ``module:class``
-    quantizes: ClassVar[bool] = True  # whether quantized layers can be compared with the float layers
-    needs: ClassVar[tuple[Need, ...]] = ()  # data that a domain must provide in addition to a float model
-    axes: ClassVar[tuple[Axis, ...]] = ()  # recipe keys that a search varies
-
-    @abstractmethod
-    def spec(self, recipe: R) -> Spec:
-        """Translate a recipe into a spec."""
-
-    def converter(self) -> Converter:
-        """Import and create the method's converter."""
-        return cast(Converter, resolve_name(self.converts)())
-
-
 def converter_of(spec: Spec) -> Converter:
     """Import and create the converter that applies a spec."""
-    return METHODS[spec.recipe.method].converter()
+    converter: Converter = resolve_name(spec.recipe.converts)()
+    return converter

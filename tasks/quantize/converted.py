@@ -19,6 +19,7 @@ from torch import ScriptObject, Tensor, nn
 from storage.errors import QuantizationError
 from tasks.data.outputs import finite_outputs, outputs_of
 from tasks.data.tensor_files import save_tensors
+from tasks.domains import build_model
 from tasks.environment.sources import code_digest
 from tasks.quantize.base import converter_of
 from tasks.quantize.engine import RefusingReferenceLoops, instruction_set, running, without_deprecations
@@ -71,7 +72,7 @@ def open_converted(folder: Path) -> nn.Module:
     """Rebuild a converted module for evaluation on the CPU, with weights packed for the current quantized engine."""
     structure = Structure.read(folder)
     load_libraries(folder)
-    spec, model = spec_of(structure.recipe), settle(structure.architecture.build().eval())
+    spec, model = spec_of(structure.recipe), settle(build_model(structure.architecture).eval())
     examples = {
         name: torch.zeros(shape, dtype=getattr(torch, dtype))
         for name, (shape, dtype) in structure.example_inputs.items()

@@ -25,7 +25,6 @@ from tasks.values.results import (
 )
 from tasks.workload.gate import is_float
 from tasks.workload.recipe import Recipe
-from tasks.workload.registry import METHODS
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")
@@ -124,7 +123,7 @@ def with_comparisons(result: WorkloadResult, outcome: Iterable[Comparison] | Fai
 def recipes_to_study(result: WorkloadResult) -> list[Recipe]:
     """Return the recipes that quantize and have a candidate without failures."""
     good = {candidate.recipe for candidate in result.candidates if candidate.failure is None}
-    return [recipe for recipe in result.workload.recipe if METHODS[recipe.method].quantizes and recipe.name in good]
+    return [recipe for recipe in result.workload.recipe if recipe.quantizes and recipe.name in good]
 
 
 def subjects_to_time(result: WorkloadResult) -> list[BenchmarkCandidate]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from storage.errors import NightquantError
 from tasks.data.outputs import finite_outputs, outputs_of
 from tasks.data.weights import build_blank
+from tasks.domains import build_model, domain_named
 from tasks.domains.checkpoint import obtain
 from tasks.environment.libraries import LibraryError, reported_as
 from tasks.environment.machine import require_domain
@@ -21,13 +23,13 @@ from tasks.environment.user_code import in_its_own_words
 from tasks.quantize.coverage import excluded_modules
 from tasks.quantize.export import export
 from tasks.quantize.source import ModelSource
+from tasks.runtimes.base import runtime_named
 from tasks.runtimes.build import build_candidate, model_source, open_candidate
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef, DatasetRef
 from tasks.values.results import CandidatePreview, Preview
 from tasks.workload.base import SeededCheckpoint
-from tasks.workload.recipe import Recipe
-from tasks.workload.registry import DOMAINS, METHODS, RUNTIMES
+from tasks.workload.recipe import METHODS, RUNTIMES, Recipe
 from tasks.workload.workload import Workload
 
 TRAINS = "trains on first use"
@@ -64,14 +66,14 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
     with redirect_stdout(sys.stderr):  # text printed by the user's code must not mix with the command's output
         for runtime in dict.fromkeys(name for recipe in workload.recipe for name in recipe.runtimes):
             with problems.noted():
-                RUNTIMES[runtime].require_installed(runtime)
+                runtime_named(runtime).require_installed(runtime)
         dataset: DatasetRef | None = None
         job: Job[Workload] | None = None
         trains = workload.checkpoint.kind == "train"
         seeded = workload.model_copy(update={"checkpoint": SeededCheckpoint(kind="seeded")})
         with problems.noted():
             require_domain(workload)
-            dataset = DOMAINS[workload.domain].prepare(workload, workspace)
+            dataset = domain_named(workload.domain).prepare(workload, workspace)
             job = Job(workload, dataset, obtain(seeded if trains else workload, dataset, workspace))
         result = Preview(
             workload=workload.name,
@@ -84,7 +86,7 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
         )
         if job is not None:
             with problems.noted():
-                DOMAINS[workload.domain].check(job, workspace)
+                domain_named(workload.domain).check(job, workspace)
                 result = result.model_copy(update=_call_model(job, model_source(job, workspace), workspace))
                 result = result.model_copy(update={"job": job})
     return result.model_copy(update={"problems": tuple(problems.messages), "tracebacks": tuple(problems.tracebacks)})
@@ -93,9 +95,9 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
 def try_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace: Workspace) -> CandidatePreview:
     """Build a recipe's candidate; for runtimes that compile slowly, only export the model."""
     name, source = f"{recipe.name}/{runtime}", model_source(job, workspace)
-    excluded_modules(build_blank(source.architecture.build), recipe.exclude)
-    RUNTIMES[runtime].require_installed(runtime)
-    if RUNTIMES[runtime].compiles:
+    excluded_modules(build_blank(partial(build_model, source.architecture)), recipe.exclude)
+    runtime_named(runtime).require_installed(runtime)
+    if runtime_named(runtime).compiles:
         with reported_as(f"The candidate cannot be built for {runtime}"):
             export(source.float_model(), source.example_inputs, source.axes)
         return CandidatePreview(candidate=name, exported_only=True)
@@ -116,7 +118,7 @@ def pace(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> f
 
 
 def _call_model(job: Job[Workload], source: ModelSource, workspace: Workspace) -> dict[str, object]:
-    domain, model = DOMAINS[job.workload.domain], source.float_model()
+    domain, model = domain_named(job.workload.domain), source.float_model()
     inputs = source.example_inputs
     with in_its_own_words(f"The model's forward failed on {_formatted(inputs)}", "Fix forward or its inputs."):
         outputs_of(model, inputs)
@@ -146,7 +148,7 @@ def _misfit(method: str, workload: Workload) -> str:
 def _missing(runtime: str) -> str:
     problems = _Problems()
     with problems.noted():
-        RUNTIMES[runtime].require_installed(runtime)
+        runtime_named(runtime).require_installed(runtime)
     return "".join(problems.messages)
 
 

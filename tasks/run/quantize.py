@@ -19,10 +19,10 @@ from tasks.quantize.base import converter_of
 from tasks.quantize.engine import running, without_deprecations
 from tasks.quantize.source import ModelSource, settle
 from tasks.quantize.spec import spec_of
+from tasks.runtimes.base import runtime_named
 from tasks.values.job import Workspace
 from tasks.values.refs import Architecture, DatasetRef
 from tasks.workload.recipe import Recipe
-from tasks.workload.registry import RUNTIMES
 
 Inputs = Sequence[Tensor]
 
@@ -66,7 +66,7 @@ def quantize(
         If the model cannot be quantized.
     """
     parsed = Recipe.model_validate({"name": "given", **recipe, "runtimes": [runtime]})
-    spec, chosen = spec_of(parsed), RUNTIMES[runtime]
+    spec, chosen = spec_of(parsed), runtime_named(runtime)
     chosen.require_installed(runtime)
     if spec.training is not None or runtime == "torchscript" or (runtime != "eager" and not target):
         raise ConfigurationError(

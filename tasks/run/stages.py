@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tasks.domains import domain_named
 from tasks.environment.libraries import contained, reported_as
 from tasks.environment.machine import require_domain
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef, DatasetRef
 from tasks.values.results import CandidatePreview, Comparison, Evaluation, LayerSensitivity, Preview, Proposal
 from tasks.workload.recipe import Recipe
-from tasks.workload.registry import DOMAINS
 from tasks.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ def pace(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) -> f
 def propose(workspace: Workspace, workload: Workload) -> Proposal:
     """Propose keys for a workload file from its data, model and weights."""
     require_domain(workload)
-    return DOMAINS[workload.domain].propose(workload, workspace)
+    return domain_named(workload.domain).propose(workload, workspace)
 
 
 def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:
     """Return the workload's data set; prepare the data set if the store lacks it."""
     require_domain(workload)
-    return DOMAINS[workload.domain].prepare(workload, workspace)
+    return domain_named(workload.domain).prepare(workload, workspace)
 
 
 def obtain(workspace: Workspace, workload: Workload, dataset: DatasetRef) -> Job[Workload]:
@@ -62,7 +62,7 @@ def obtain(workspace: Workspace, workload: Workload, dataset: DatasetRef) -> Job
     from tasks.domains.checkpoint import obtain as obtain_checkpoint
 
     job = Job(workload, dataset, obtain_checkpoint(workload, dataset, workspace))
-    DOMAINS[workload.domain].check(job, workspace)
+    domain_named(workload.domain).check(job, workspace)
     return job
 
 

@@ -18,7 +18,7 @@ from pydantic import Field, JsonValue
 from tasks.environment.machine import installed_version, require_installed
 from tasks.quantize.spec import Limit, Spec, obstacle, spec_of
 from tasks.values.refs import CandidateRef, Frozen, ModuleCoverage
-from tasks.workload.recipe import Recipe
+from tasks.workload.recipe import RUNTIMES, Recipe, RuntimeTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -115,7 +115,7 @@ class Opener(ABC):
         return None
 
 
-class Runtime(ABC):
+class Runtime(RuntimeTraits):
     """A way to execute models.
 
     Each runtime is a package: the class and its limits in ``__init__``, the `Maker` in ``make``, the `Opener` in
@@ -126,10 +126,8 @@ class Runtime(ABC):
     files; the variable ``m`` is the manifest.
     """
 
-    hands_over: ClassVar[bool] = True  # whether the files can be deployed; if so, the package has a ``check`` module
     limits: ClassVar[tuple[Limit, ...]] = ()  # limits on the specs that the runtime supports
     extra: ClassVar[str] = ""  # nightquant's extra that installs the runtime, or "" for a runtime without an extra
-    distributions: ClassVar[tuple[str, ...]] = ()  # required distributions, whose versions are part of the digest
     compiles: ClassVar[bool] = False  # whether building a candidate takes minutes
     runs_engine: ClassVar[bool] = False  # whether torch's quantized engine provides the kernels
     main_file: ClassVar[str] = ""  # the file that a program opens, if a bundle has several files
@@ -152,9 +150,10 @@ class Runtime(ABC):
         """Return the name of a module in the runtime's package."""
         return f"{type(self).__module__}.{part}"
 
-    def obstacle(self, recipe: Recipe) -> str:
-        """Return the reason that the runtime does not support a recipe, or "" if the runtime supports the recipe."""
-        return obstacle(spec_of(recipe), self.limits)
+    @classmethod
+    def obstacle(cls, recipe: Recipe) -> str:
+        """Return the first of the runtime's limits that the recipe's spec exceeds, or ""."""
+        return obstacle(spec_of(recipe), cls.limits)
 
     def engine(self, recipe: Recipe) -> str | None:
         """Return the recipe's quantized engine, or None if the runtime does not use torch's engines."""
@@ -172,3 +171,10 @@ class Runtime(ABC):
         """Return the versions and host properties that affect the files; the candidate's digest includes them."""
         versions = {distribution: installed_version(distribution) for distribution in self.distributions}
         return {**versions, **self.maker().environment()}
+
+
+def runtime_named(name: str) -> Runtime:
+    """Import and create a registered runtime."""
+    runtime = RUNTIMES[name]()
+    assert isinstance(runtime, Runtime)
+    return runtime

@@ -10,15 +10,15 @@ from torch import nn
 from storage.artifacts import artifact_digest
 from storage.digest import digest_of
 from tasks.data.weights import load_checkpoint
+from tasks.domains import build_model, domain_named
 from tasks.environment.libraries import reported_as
 from tasks.environment.sources import code_digest, model_digest
 from tasks.quantize.source import ModelSource, settle
 from tasks.quantize.spec import spec_of
-from tasks.runtimes.base import DOCUMENT, CandidateFiles, Opened
+from tasks.runtimes.base import DOCUMENT, CandidateFiles, Opened, runtime_named
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import Architecture, CandidateRef
 from tasks.workload.recipe import Recipe
-from tasks.workload.registry import DOMAINS, RUNTIMES
 from tasks.workload.workload import Workload
 
 KIND = "candidate"
@@ -27,7 +27,7 @@ KIND = "candidate"
 def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
     """Return the inputs for building a job's candidates, as plain values without domain-specific types."""
     workload, dataset, store = job.workload, job.dataset.as_prepared(), workspace.store
-    domain = DOMAINS[workload.domain]
+    domain = domain_named(workload.domain)
     architecture = Architecture(
         domain=workload.domain,
         model=workload.model.model_dump(mode="json"),
@@ -54,7 +54,7 @@ def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
             "model": architecture.model,
             "example_inputs": workload.benchmark.model_dump(mode="json", include={"batch_size", "sequence_length"}),
             "torch": torch.__version__,
-            "code": model_digest(architecture.build(), workload.model, domain.build, domain.example_inputs),
+            "code": model_digest(build_model(architecture), workload.model, domain.build, domain.example_inputs),
         },
         workspace=workspace,
         calibration=partial(domain.calibration, job, store) if "calibration" in workload.gives else None,
@@ -69,7 +69,7 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
 
 
 def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: Workspace) -> CandidateRef:
-    implementation, spec = RUNTIMES[runtime], spec_of(recipe)
+    implementation, spec = runtime_named(runtime), spec_of(recipe)
     implementation.require_installed(runtime)
     source = model_source(job, workspace)
     maker = implementation.maker()
@@ -111,4 +111,4 @@ def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: 
 def open_candidate(candidate: CandidateRef, workspace: Workspace, threads: int) -> Opened:
     """Open a candidate, which runs on `threads` threads and which any number of threads may call."""
     files = CandidateFiles.find(candidate, workspace.store)
-    return RUNTIMES[candidate.runtime].opener().open(files, threads)
+    return runtime_named(candidate.runtime).opener().open(files, threads)

@@ -22,7 +22,6 @@ from tasks.quantize.spec import excluding, renamed
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.trial import Build, Found, Rank, RankedLayer, Request, Screen, Time, Trial
 from tasks.workload.recipe import Recipe
-from tasks.workload.registry import METHODS
 
 # Largest share of the float model's time that layers in float may take. If float layers take a larger share of the
 # time, int8 saves little.
@@ -243,7 +242,7 @@ class Race:
         return is_first and self.board.is_repairable(trial) and (self._keeps_float(trial) or bool(self.variants(trial)))
 
     def _keeps_float(self, trial: Trial) -> bool:
-        return self.keep_float and METHODS[trial.recipe.method].quantizes
+        return self.keep_float and trial.recipe.quantizes
 
 
 def _numbers(trials: Iterable[Trial]) -> tuple[int, ...]:

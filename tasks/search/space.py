@@ -10,9 +10,9 @@ from storage.digest import canonical_json, digest_of
 from storage.errors import UnavailableError
 from tasks.environment.machine import Machine
 from tasks.quantize.spec import renamed, spec_of
+from tasks.runtimes.base import runtime_named
 from tasks.search.trial import Trial
-from tasks.workload.recipe import Recipe
-from tasks.workload.registry import METHODS, RUNTIMES, Need
+from tasks.workload.recipe import METHODS, RUNTIMES, Need, Recipe
 from tasks.workload.search import Search
 from tasks.workload.workload import Workload
 
@@ -38,7 +38,7 @@ def space(workload: Workload, module_types: Collection[str], machine: Machine) -
     usual = _engines(machine)[0]
     for recipe in _recipes(workload, module_types, machine):
         for runtime in search.runtimes or [name for name in RUNTIMES if RUNTIMES[name].hands_over]:
-            runs = spec_of(recipe).engine in (None, usual) or RUNTIMES[runtime].runs_engine
+            runs = spec_of(recipe).engine in (None, usual) or runtime_named(runtime).runs_engine
             if runs and not RUNTIMES[runtime].obstacle(recipe):
                 pairs.append((recipe.model_copy(update={"runtimes": (runtime,)}), runtime, "space"))
     combinations = {(recipe.method, runtime) for recipe, runtime, _ in pairs}
@@ -58,7 +58,7 @@ def space(workload: Workload, module_types: Collection[str], machine: Machine) -
     found = [trial for trial in trials.values() if trial.name != workload.baseline_name]
 
     def order(trial: Trial) -> tuple[bool, bool]:
-        return trial.outcome == "dropped", trial.origin == "space" and RUNTIMES[trial.runtime].compiles
+        return trial.outcome == "dropped", trial.origin == "space" and runtime_named(trial.runtime).compiles
 
     found.sort(key=order)  # Python's sort is stable, so trials with equal keys keep their order
     return [trial.model_copy(update={"number": number}) for number, trial in enumerate(found, start=1)]
@@ -80,7 +80,7 @@ def without_too_large(trials: Sequence[Trial], baseline_bytes: int, max_bytes: f
 
 def variants(workload: Workload, trial: Trial) -> list[Recipe]:
     """Return recipes that are as fast as the trial's recipe, but have other observers or granularities."""
-    axes = [axis for axis in METHODS[trial.recipe.method].axes if axis.same_speed]
+    axes = [axis for axis in trial.recipe.axes if axis.same_speed]
     found = []
     for values in product(*(axis.values for axis in axes)):
         changes = dict(zip((axis.key for axis in axes), values, strict=True))
@@ -105,15 +105,15 @@ def _recipes(workload: Workload, module_types: Collection[str], machine: Machine
     """Return recipes without runtimes, sorted by the number of non-default settings; float32 recipes come last."""
     search, found = workload.search or Search(), []
     for name in METHODS:
-        method, fields = METHODS[name], METHODS[name].recipe.model_fields
+        method = METHODS[name]
         if name not in search.methods if search.methods else _is_left_out(workload, method.needs):
             continue
         settings: dict[str, Any] = {"name": name, "method": name, "runtimes": (), "exclude": search.exclude}
-        if "modules" in fields:
-            types = [kind for kind in _choices(fields["modules"].annotation) if kind in module_types]
+        if modules := method.model_fields.get("modules"):
+            types = [kind for kind in _choices(modules.annotation) if kind in module_types]
             if not types:
                 continue
-            settings["modules"] = tuple(dict.fromkeys((*fields["modules"].default, *types)))
+            settings["modules"] = tuple(dict.fromkeys((*modules.default, *types)))
         axes = {}
         for axis in method.axes:
             if not axis.types or not axis.types.isdisjoint(module_types):
@@ -121,7 +121,7 @@ def _recipes(workload: Workload, module_types: Collection[str], machine: Machine
                 axes[axis.key] = values[:1] if axis.same_speed else values
         for places in product(*(range(len(values)) for values in axes.values())):
             chosen = {key: axes[key][place] for key, place in zip(axes, places, strict=True)}
-            recipe = method.recipe.model_construct(**(settings | chosen))
+            recipe = method.model_construct(**(settings | chosen))
             spec = spec_of(recipe)
             order = not spec.layers and spec.arithmetic == "float32", sum(map(bool, places))
             found.append((order, _named(workload, recipe)))
@@ -152,7 +152,7 @@ def _obstacle(workload: Workload, search: Search, method: str, runtime: str) -> 
     if not RUNTIMES[runtime].hands_over and runtime not in search.runtimes:
         return f"{runtime} candidates are never deployed"
     try:
-        RUNTIMES[runtime].require_installed(runtime)
+        runtime_named(runtime).require_installed(runtime)
     except UnavailableError as error:
         return str(error)
     return ""
@@ -161,7 +161,7 @@ def _obstacle(workload: Workload, search: Search, method: str, runtime: str) -> 
 def _named(workload: Workload, recipe: Recipe) -> Recipe:
     """Return a recipe with a name that depends only on its settings and on the names in the workload file."""
     spec, fields = spec_of(recipe), type(recipe).model_fields
-    axes = [axis.key for axis in METHODS[recipe.method].axes]
+    axes = [axis.key for axis in recipe.axes]
     words = [recipe.method if spec.layers else "float" if spec.arithmetic == "float32" else spec.arithmetic]
     for key in axes:
         value = getattr(recipe, key)

@@ -5,14 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
-
-from tasks.workload.registry import DOMAINS
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 class Frozen(BaseModel):
@@ -65,11 +59,6 @@ class Architecture(Frozen):
     model: dict[str, JsonValue]
     folder: str
     dataset: DatasetRef
-
-    def build(self) -> nn.Module:
-        """Build the model with random weights from torch's global generator."""
-        section = DOMAINS.workload(self.domain).parse_model(self.model, self.folder)
-        return DOMAINS[self.domain].build(section, self.dataset)
 
 
 class ModuleCoverage(Frozen):

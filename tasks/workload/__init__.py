@@ -15,9 +15,8 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from storage.digest import JsonObject
 from storage.errors import ConfigurationError, did_you_mean
-from tasks.workload.recipe import Recipe
-from tasks.workload.registry import DOMAINS, METHODS
-from tasks.workload.workload import Workload
+from tasks.workload.recipe import METHODS, Recipe
+from tasks.workload.workload import DOMAINS, Workload
 
 __all__ = ["Workload", "find_workloads", "read_workload", "validated"]
 
@@ -106,8 +105,8 @@ def _keys_beside(place: Sequence[str | int]) -> set[str]:
 
 def workload_schema() -> JsonObject:
     """Return the JSON Schema of workload files, whose keys depend on ``domain``, ``kind`` and ``method``."""
-    workloads = {name: DOMAINS.workload(name) for name in DOMAINS}
-    recipes = {name: METHODS[name].recipe for name in METHODS}
+    workloads = {name: DOMAINS[name] for name in DOMAINS}
+    recipes = {name: METHODS[name] for name in METHODS}
     models: list[type[BaseModel]] = [*workloads.values(), *recipes.values()]
     references, whole = models_json_schema([(model, "validation") for model in models])
     definitions: JsonObject = whole["$defs"]

@@ -2,31 +2,76 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from abc import ABC, abstractmethod
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, WithJsonSchema, model_validator
 
 from tasks.workload.base import Section, Slug
-from tasks.workload.registry import METHODS, RUNTIMES
+from tasks.workload.registry import Registry
 
+METHODS: Registry[Recipe] = Registry(
+    "quantization method",
+    {
+        "none": "tasks.quantize.methods:FloatRecipe",
+        "dynamic": "tasks.quantize.methods:DynamicRecipe",
+        "dynamic-per-row": "tasks.quantize.methods:DynamicPerRowRecipe",
+        "static": "tasks.quantize.methods:StaticRecipe",
+        "qat": "tasks.quantize.methods:QatRecipe",
+        "cast": "tasks.quantize.methods:CastRecipe",
+    },
+)
 
-def _check_runtime(name: str) -> str:
-    RUNTIMES.named(name)
-    return name
+RUNTIMES: Registry[RuntimeTraits] = Registry(
+    "runtime",
+    {
+        "eager": "tasks.runtimes.eager:Eager",
+        "torchscript": "tasks.runtimes.torchscript:TorchScript",
+        "onnxruntime": "tasks.runtimes.onnxruntime:OnnxRuntime",
+        "openvino": "tasks.runtimes.openvino:OpenVino",
+        "aot-inductor": "tasks.runtimes.aot_inductor:AotInductor",
+    },
+)
 
-
-RuntimeName = Annotated[str, AfterValidator(_check_runtime), WithJsonSchema({"type": "string", "enum": list(RUNTIMES)})]
+RuntimeName = Annotated[str, AfterValidator(RUNTIMES.known), WithJsonSchema({"type": "string", "enum": list(RUNTIMES)})]
+Need = Literal["calibration", "fine-tuning"]  # features that a method may require of a domain
 Engine = Literal["x86", "fbgemm", "onednn", "qnnpack"]
 MemoryFormat = Literal["contiguous", "channels-last"]
 Observer = Literal["min-max", "moving-average", "histogram"]
 WeightScales = Literal["per-channel", "per-tensor"]
 
 
+class Axis(NamedTuple):
+    """A recipe key that a search varies, and the values to try; the default value comes first."""
+
+    key: str
+    values: tuple[object, ...]
+    types: frozenset[str] = frozenset()  # if not empty, the key affects only models with such modules
+    same_speed: bool = False  # whether the key has little effect on a model's speed
+
+
+class RuntimeTraits(ABC):
+    """The part of a runtime (`tasks.runtimes.base.Runtime`) that workload files and the machine depend on."""
+
+    hands_over: ClassVar[bool] = True  # whether the files can be deployed; if so, the package has a ``check`` module
+    distributions: ClassVar[tuple[str, ...]] = ()  # required distributions, whose versions are part of the digest
+
+    @classmethod
+    @abstractmethod
+    def obstacle(cls, recipe: Recipe) -> str:
+        """Return the reason that the runtime does not support a recipe, or "" if the runtime supports the recipe."""
+
+
 class Recipe(Section):
     """The keys that recipes of all methods share; each method adds more keys.
 
-    Validating a mapping returns an instance of the class for the recipe's method.
+    Validating a mapping returns an instance of the class for the recipe's method (`tasks.quantize.spec.MethodRecipe`).
     """
+
+    converts: ClassVar[str] = ""  # import path of the method's converter (`tasks.quantize.base.Converter`)
+    quantizes: ClassVar[bool] = True  # whether quantized layers can be compared with the float layers
+    needs: ClassVar[tuple[Need, ...]] = ()  # data that a domain must provide in addition to a float model
+    axes: ClassVar[tuple[Axis, ...]] = ()  # recipe keys that a search varies
 
     name: Slug
     """Name for tables and reports; must be unique within the file."""
@@ -43,7 +88,7 @@ class Recipe(Section):
     @classmethod
     def _parse_as_method(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Recipe:
         if cls is Recipe and isinstance(value, dict) and "method" in value:
-            return METHODS[str(value["method"])].recipe.model_validate(value)
+            return METHODS[str(value["method"])].model_validate(value)
         return handler(value)
 
     @model_validator(mode="after")

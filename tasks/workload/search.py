@@ -10,16 +10,9 @@ from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, WithJson
 from storage.results import QualityUnit
 from tasks.workload.base import Section
 from tasks.workload.gate import Gate, Objective
-from tasks.workload.recipe import RuntimeName
-from tasks.workload.registry import METHODS
+from tasks.workload.recipe import METHODS, RuntimeName
 
-
-def _check_method(name: str) -> str:
-    METHODS.named(name)
-    return name
-
-
-MethodName = Annotated[str, AfterValidator(_check_method), WithJsonSchema({"type": "string", "enum": list(METHODS)})]
+MethodName = Annotated[str, AfterValidator(METHODS.known), WithJsonSchema({"type": "string", "enum": list(METHODS)})]
 
 
 @dataclass(frozen=True)

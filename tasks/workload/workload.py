@@ -19,9 +19,20 @@ from pydantic import (
 from storage.results import Caches, Scenario
 from tasks.workload.base import Kind, Section, Slug
 from tasks.workload.gate import Gate
-from tasks.workload.recipe import Recipe
-from tasks.workload.registry import DOMAINS, METHODS, RUNTIMES, Need
+from tasks.workload.recipe import RUNTIMES, Need, Recipe
+from tasks.workload.registry import Registry
 from tasks.workload.search import Search
+
+DOMAINS: Registry[Workload] = Registry(
+    "domain",
+    {
+        "language-model": "tasks.domains.language_model:LanguageModelWorkload",
+        "sequence": "tasks.domains.sequence:SequenceWorkload",
+        "image-classification": "tasks.domains.image_classification:ImageWorkload",
+        "text-encoder": "tasks.domains.text_encoder:EncoderWorkload",
+        "custom": "tasks.domains.custom:CustomWorkload",
+    },
+)
 
 FASTEST_FLOAT = "fastest-float"
 
@@ -123,7 +134,7 @@ class Workload(Section):
     def _parse_as_domain(cls, value: object, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if cls is Workload and isinstance(value, dict) and (domain := value.get("domain")):
             # Every domain has its own subclass of `Workload`.
-            return DOMAINS.workload(str(domain)).model_validate(value, context=info.context)  # type: ignore[return-value]
+            return DOMAINS[str(domain)].model_validate(value, context=info.context)  # type: ignore[return-value]
         return handler(value)
 
     @model_validator(mode="after")
@@ -132,7 +143,7 @@ class Workload(Section):
         if len(set(names)) != len(names):
             raise ValueError(f"the recipe names {names} are not unique; give each recipe a unique name")
         for recipe in self.recipe:
-            for need in METHODS[recipe.method].needs:
+            for need in recipe.needs:
                 if lack := self.lacks(need):
                     raise ValueError(
                         f'method "{recipe.method}" of recipe "{recipe.name}" is not compatible '

@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tasks.runtimes.base import Runtime
-from tasks.workload.recipe import Recipe
-from tasks.workload.registry import METHODS, RUNTIMES
+from tasks.runtimes.base import Runtime, runtime_named
+from tasks.workload.recipe import METHODS, RUNTIMES, Recipe
 from tests.documentation.generated import rewritten
 from tests.documentation.pages import ROOT, Document
 from tests.tasks.quantize.carrying import CARRIED
@@ -23,12 +22,12 @@ MODULE = "tests.documentation.test_runtime_reference"
 
 def recipe(method: str, **keys: Any) -> Recipe:
     """A recipe with the defaults of its method, but for some keys."""
-    return METHODS[method].recipe.model_validate({"name": "r", "method": method, "runtimes": ["eager"], **keys})
+    return METHODS[method].model_validate({"name": "r", "method": method, "runtimes": ["eager"], **keys})
 
 
 def choices(method: str) -> Iterator[tuple[str, Any]]:
     """Every key of a method that has a fixed set of values, with each value."""
-    for key, field in METHODS[method].recipe.model_json_schema()["properties"].items():
+    for key, field in METHODS[method].model_json_schema()["properties"].items():
         if key in ("method", "runtimes"):
             continue
         for part in field.get("anyOf", [field]):
@@ -51,7 +50,7 @@ def refusals(runtime: Runtime) -> dict[tuple[str, str], list[str]]:
 
 def tables() -> Iterator[str]:
     """The tables of methods, of properties and of refused recipes."""
-    runtimes = {name: RUNTIMES[name] for name in RUNTIMES}
+    runtimes = {name: runtime_named(name) for name in RUNTIMES}
     yield "## Methods\n"
     exceptions = "[Refused recipes](#refused-recipes) lists the exceptions."
     yield f"The table applies to recipes with default values. {exceptions}\n"

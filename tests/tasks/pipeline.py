@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
+from tasks.domains import domain_named
 from tasks.quantize.converted import find_or_convert, open_converted
 from tasks.quantize.engine import running
 from tasks.quantize.source import ModelSource
@@ -16,7 +17,6 @@ from tasks.values.job import Job, Progress, Workspace, silent
 from tasks.values.refs import CandidateRef, CheckpointRef, DatasetRef
 from tasks.values.results import Evaluation
 from tasks.workload import Workload
-from tasks.workload.registry import DOMAINS
 
 
 def prepare(workload: Workload, store: ArtifactStore, progress: Progress = silent) -> DatasetRef:
@@ -37,14 +37,14 @@ def source_of(workload: Workload, store: ArtifactStore) -> ModelSource:
 
 
 def build_model(workload: Workload, dataset: DatasetRef) -> nn.Module:
-    return DOMAINS[workload.domain].build(workload.model, dataset).eval()
+    return domain_named(workload.domain).build(workload.model, dataset).eval()
 
 
 def example_inputs(
     workload: Workload, dataset: DatasetRef, store: ArtifactStore, *, batch_size: int | None = None
 ) -> dict[str, Tensor]:
     size = batch_size or workload.benchmark.batch_size
-    return DOMAINS[workload.domain].example_inputs(workload, dataset, store, size)
+    return domain_named(workload.domain).example_inputs(workload, dataset, store, size)
 
 
 def build(job: Job[Workload], recipe: str, runtime: str, store: ArtifactStore) -> CandidateRef:

@@ -49,7 +49,7 @@ def test_no_runtime_is_named_outside_its_own_module_and_its_line() -> None:
         for path in (ROOT / layer).rglob("*.py")
         if '"torchscript"' in path.read_text(encoding="utf-8")
     ]
-    assert named == ["tasks/workload/registry.py"]
+    assert named == ["tasks/workload/recipe.py"]
 
 
 def loaded_by(code: str) -> set[str]:

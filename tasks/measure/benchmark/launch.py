@@ -22,7 +22,7 @@ from tasks.data.tensor_files import Golden
 from tasks.environment.machine import affinity
 from tasks.measure.benchmark.messages import LaunchReport, LaunchSpec, Subject, SubjectReport
 from tasks.measure.benchmark.rounds import Eviction, Loaded, time_cold_rounds, time_rounds, time_singles, warm_up_all
-from tasks.workload.registry import RUNTIMES
+from tasks.runtimes.base import runtime_named
 
 # Largest allowed relative Euclidean distance between outputs and golden outputs. On the same host, only rounding
 # differs: rounding errors stay below 1e-4, whereas a float model and its int8 version differ by 1e-2 or more.
@@ -88,7 +88,7 @@ def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
 
 def load_candidate(subject: Subject) -> Loaded:
     """Open a candidate for calls with the golden inputs."""
-    opened = RUNTIMES[subject.runtime].opener().open(subject.files(), torch.get_num_threads())
+    opened = runtime_named(subject.runtime).opener().open(subject.files(), torch.get_num_threads())
     golden = Golden.read(Path(subject.golden))
     return Loaded(partial(opened.call, *golden.inputs.values()), golden.outputs, opened.scope)
 

@@ -18,12 +18,11 @@ from tasks.measure.benchmark.diagnostics import diagnose, timings_of
 from tasks.measure.benchmark.messages import INCUMBENT_SUFFIX, Profile, Subject
 from tasks.measure.benchmark.protocol import LOCK, Contest, Session
 from tasks.measure.benchmark.statistics import verdict_of
-from tasks.runtimes.base import CandidateFiles
+from tasks.runtimes.base import CandidateFiles, runtime_named
 from tasks.values.job import Job, Workspace
 from tasks.values.proofs import Proof
 from tasks.values.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.values.results import BenchmarkResult
-from tasks.workload.registry import RUNTIMES
 from tasks.workload.workload import Workload
 
 
@@ -173,7 +172,7 @@ def proof_facts(
     facts: dict[str, Fact[Proof]] = {}
     for each in candidates if workload.gate.min_int8_time_share is None else ():
         if each.name in timed:
-            opener = RUNTIMES[each.candidate.runtime].module("open")
+            opener = runtime_named(each.candidate.runtime).module("open")
             conditions = {
                 "code": code_digest("tasks.measure.proof.child", opener),
                 "host": host_conditions("capstone"),

@@ -20,7 +20,7 @@ from tasks.measure.benchmark.launch import pin
 from tasks.measure.benchmark.messages import ChildSpec, Subject
 from tasks.measure.benchmark.rounds import time_block
 from tasks.measure.proof.instructions import INT8, SATURATING, Disassembler, Family, Sampler
-from tasks.runtimes.base import Opened
+from tasks.runtimes.base import Opened, runtime_named
 from tasks.values.proofs import (
     Operator,
     Proof,
@@ -31,7 +31,6 @@ from tasks.values.proofs import (
     owner,
 )
 from tasks.values.refs import ModuleCoverage
-from tasks.workload.registry import RUNTIMES
 
 _PROFILED_S, _SAMPLED_S = 0.1, 0.2
 _MOST_CALLS, _DISASSEMBLED = 200, 400
@@ -68,7 +67,7 @@ def run(spec_json: str) -> ProofReport:
 
 def _prove(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
     files = subject.files()
-    runtime, inputs = RUNTIMES[subject.runtime], list(Golden.read(Path(subject.golden)).inputs.values())
+    runtime, inputs = runtime_named(subject.runtime), list(Golden.read(Path(subject.golden)).inputs.values())
     with torch.inference_mode():
         opener = runtime.opener()
         opened = opener.open(files, threads)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tasks.data.outputs import Call, distance, tensors_of, worst
 from tasks.data.tensor_files import Golden
+from tasks.domains import domain_named
 from tasks.values.job import Job, Workspace
-from tasks.workload.registry import DOMAINS
 from tasks.workload.workload import Workload
 
 SINGLES, TOGETHER = 8, 3
@@ -30,7 +30,7 @@ class Batching:
 
 def golden_cases(job: Job[Workload], call: Call, workspace: Workspace) -> tuple[Golden, Batching | None]:
     """Call a candidate on the benchmark's inputs and, if they have a ``batch`` axis, on single samples and a batch."""
-    workload, domain, store = job.workload, DOMAINS[job.workload.domain], workspace.store
+    workload, domain, store = job.workload, domain_named(job.workload.domain), workspace.store
     dataset = job.dataset.as_prepared()  # all candidates are timed with the same inputs, even during a search
     inputs = domain.example_inputs(workload, dataset, store, workload.benchmark.batch_size)
     timed = replace(_case(inputs, call), names=domain.output_names(job, store))

@@ -19,6 +19,7 @@ from tasks.data.evaluation import Quality
 from tasks.data.outputs import tensors_of
 from tasks.data.paired import PairedDifference, bootstrap_difference, score_difference, serial_difference
 from tasks.data.tensor_files import GOLDEN, SAMPLES, Golden
+from tasks.domains import domain_named
 from tasks.measure.evaluate import compare, compare_all, quality_of
 from tasks.quantize.spec import spec_of
 from tasks.runtimes.base import Opened
@@ -26,7 +27,6 @@ from tasks.values.job import Job, Workspace
 from tasks.values.refs import ArtifactRef
 from tasks.values.results import Contributions, Evaluation
 from tasks.workload import Workload, read_workload
-from tasks.workload.registry import DOMAINS
 from tests.tasks.pipeline import build, evaluate, example_inputs, job_of, opened
 from tests.tasks.quantize.conftest import IMAGES
 
@@ -40,7 +40,7 @@ def test_an_evaluation_is_found_again_until_its_conditions_or_outputs_change(
     store = ArtifactStore(tmp_path)
     job = job_of(read_workload(_WORKLOAD), store)
     candidate = build(job, "float", "eager", store)
-    first, domain = evaluate(job, candidate, store), type(DOMAINS[job.workload.domain])
+    first, domain = evaluate(job, candidate, store), type(domain_named(job.workload.domain))
     calls: list[str] = []
     original = domain.evaluate
 

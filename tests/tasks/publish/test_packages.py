@@ -10,7 +10,7 @@ import pytest
 
 from tasks.publish.package import installed_packages
 from tasks.publish.verify import checker_source
-from tasks.workload.registry import RUNTIMES
+from tasks.workload.recipe import RUNTIMES
 
 LICENCES = {
     "expression": ("License-Expression: MIT OR Apache-2.0\nLicense: other\n", "MIT OR Apache-2.0"),

@@ -17,7 +17,7 @@ from tasks.quantize.base import Converted, converter_of
 from tasks.quantize.source import ModelSource, settle
 from tasks.quantize.spec import Spec, spec_of
 from tasks.workload import Workload
-from tasks.workload.registry import METHODS
+from tasks.workload.recipe import METHODS
 from tests.tasks.pipeline import build, job_of, opened, source_of
 from tests.tasks.quantize import carrying
 from tests.tasks.quantize.carrying import CARRIED, Carried
@@ -45,7 +45,7 @@ CELLS = [
 
 def spec_for(method: str, **keys: Any) -> Spec:
     document = {"name": "carrying", **METHOD[method], **keys}
-    return spec_of(METHODS[document["method"]].recipe.model_validate(document))
+    return spec_of(METHODS[document["method"]].model_validate(document))
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tasks.quantize.spec import Spec, limit, obstacle, spec_of
-from tasks.workload.recipe import Recipe
-from tasks.workload.registry import METHODS
+from tasks.workload.recipe import METHODS, Recipe
 
 
 def spec(method: str, **keys: Any) -> Spec:

@@ -24,11 +24,10 @@ from tasks.environment.machine import this_machine
 from tasks.quantize.engine import BFLOAT16
 from tasks.runtimes.aot_inductor import make as aot_compile
 from tasks.runtimes.aot_inductor.check import open_model
-from tasks.runtimes.base import CandidateFiles
+from tasks.runtimes.base import CandidateFiles, runtime_named
 from tasks.values.job import Job
 from tasks.values.refs import CandidateRef
 from tasks.workload import Workload
-from tasks.workload.registry import RUNTIMES
 from tests.tasks import pipeline
 from tests.tasks.publish.conftest import Made
 from tests.tasks.runtimes.conftest import MakeJob
@@ -168,8 +167,8 @@ def test_int8_with_all_bits_needs_vnni_whatever_it_is_compiled_for(
     for more, expected in ((set(), []), ({"avx_vnni"}, ["avx_vnni"]), ({"avx_vnni", "avx512_vnni"}, ["avx512_vnni"])):
         words = processor - {"avx_vnni", "avx512_vnni"} | more
         monkeypatch.setattr(aot_compile, "processor", lambda words=words: words)
-        assert RUNTIMES[RUNTIME].required_instructions(floats) == ["avx2", "fma", "f16c"]
-        assert RUNTIMES[RUNTIME].required_instructions(int8) == ["avx2", "fma", "f16c", *expected]
+        assert runtime_named(RUNTIME).required_instructions(floats) == ["avx2", "fma", "f16c"]
+        assert runtime_named(RUNTIME).required_instructions(int8) == ["avx2", "fma", "f16c", *expected]
 
 
 @pytest.mark.long

@@ -11,8 +11,8 @@ from storage.artifacts import ArtifactStore
 from tasks.data.outputs import distance, intra_op_threads, tensors_of
 from tasks.domains.language_model import WordLanguageModelSpec
 from tasks.domains.language_model.domain import segment_losses
-from tasks.runtimes.base import CandidateFiles
-from tasks.workload.registry import RUNTIMES
+from tasks.runtimes.base import CandidateFiles, runtime_named
+from tasks.workload.recipe import RUNTIMES
 from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob
 
@@ -31,7 +31,7 @@ def test_the_reference_of_a_torch_module_computes_what_it_does(
 ) -> None:
     job = images(RECIPES[name] | {"name": name, "runtimes": ["eager"]}, network=network)
     files = CandidateFiles.find(pipeline.build(job, name, "eager", store), store)
-    opener = RUNTIMES["eager"].opener()
+    opener = runtime_named("eager").opener()
     opened, exact = opener.open(files, 1), opener.reference(files, 1)
     assert exact is not None
     inputs = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))

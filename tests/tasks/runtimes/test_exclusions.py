@@ -17,10 +17,9 @@ from tasks.data.outputs import distance, tensors_of
 from tasks.quantize.methods import DynamicRecipe, StaticRecipe
 from tasks.quantize.spec import Spec, spec_of
 from tasks.runtimes import onnx_model
-from tasks.runtimes.base import CandidateFiles
+from tasks.runtimes.base import CandidateFiles, runtime_named
 from tasks.runtimes.exported import ExportedMaker
 from tasks.runtimes.onnxruntime import make as onnx_quantize
-from tasks.workload.registry import RUNTIMES
 from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob
 
@@ -77,7 +76,7 @@ STATIC = spec_of(StaticRecipe(name="int8", method="static", activation_observer=
 def test_the_tools_quantize_all_linear_layers_that_are_not_excluded(
     sharing: tuple[nn.Module, Path], tmp_path: Path, runtime: str, spec: Spec, excluded: set[str]
 ) -> None:
-    (model, exported), maker = sharing, RUNTIMES[runtime].maker()
+    (model, exported), maker = sharing, runtime_named(runtime).maker()
     assert isinstance(maker, ExportedMaker)
     maker.quantize(exported, tmp_path, spec, frozenset(excluded), source())
     quantized = {path for path, is_int8 in maker.products(tmp_path) if is_int8}

@@ -25,14 +25,13 @@ from tasks.data.outputs import distance, tensors_of
 from tasks.environment.machine import Machine, this_machine
 from tasks.measure.proof.child import doubts_about
 from tasks.quantize.engine import BFLOAT16
-from tasks.runtimes.base import CandidateFiles
+from tasks.runtimes.base import CandidateFiles, runtime_named
 from tasks.runtimes.exported import ExportedMaker, all_int8
 from tasks.runtimes.onnxruntime import check as onnx_checker
 from tasks.runtimes.onnxruntime import make as onnx_quantize
 from tasks.values.proofs import int8_share
 from tasks.values.refs import CandidateRef
 from tasks.workload import Workload
-from tasks.workload.registry import RUNTIMES
 from tests.tasks import pipeline
 from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.publish.conftest import Made
@@ -50,7 +49,7 @@ def recipe(runtime: str, method: str, **keys: Any) -> dict[str, Any]:
 
 
 def int8_modules_of(candidate: CandidateRef, store: ArtifactStore, runtime: str) -> frozenset[str]:
-    maker = RUNTIMES[runtime].maker()
+    maker = runtime_named(runtime).maker()
     assert isinstance(maker, ExportedMaker)
     found = all_int8(maker.products(CandidateFiles.find(candidate, store).folder))
     return frozenset(path for path, is_int8 in found.items() if is_int8)
@@ -156,7 +155,7 @@ def test_what_is_excluded_stays_float_when_the_runtime_loads_it(store: ArtifactS
     candidate = pipeline.build(job, "tried", runtime, store)
     inputs = list(pipeline.source_of(job.workload, store).example_inputs.values())
     files = CandidateFiles.find(candidate, store)
-    opener = RUNTIMES[runtime].opener()
+    opener = runtime_named(runtime).opener()
     operators = opener.profile(files, opener.open(files, 1), inputs, 1, 3)
     assert int8_share(operators) > 0
     assert not [each for each in doubts_about(operators, candidate.coverage, None, None) if "counts as float" in each]
@@ -185,7 +184,7 @@ def test_a_trained_model_runs_in_int8_kernels(images: MakeJob, store: ArtifactSt
     job = images(recipe("onnxruntime", "qat", epochs=1, batch_size=16) | {"runtimes": EXPORTED})
     files = {name: CandidateFiles.find(pipeline.build(job, "tried", name, store), store) for name in EXPORTED}
     inputs = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    opener = RUNTIMES["onnxruntime"].opener()  # its sessions disable an optimizer that users' sessions do not
+    opener = runtime_named("onnxruntime").opener()  # its sessions disable an optimizer that users' sessions do not
     opened = opener.open(files["onnxruntime"], 1)
     kinds = Counter(operator.type for operator in opener.profile(files["onnxruntime"], opened, [inputs], 1, 2))
     assert (kinds["QLinearConv"], kinds["QGemm"], kinds["Conv"], kinds["Gemm"]) == (3, 2, 0, 0)
@@ -209,10 +208,11 @@ def test_a_trained_model_runs_in_int8_kernels(images: MakeJob, store: ArtifactSt
 @pytest.mark.slow
 def test_the_reference_of_a_static_model_rounds_as_it_does(images: MakeJob, store: ArtifactStore, runtime: str) -> None:
     files = CandidateFiles.find(pipeline.build(images(recipe(runtime, "static")), "tried", runtime, store), store)
-    exact = RUNTIMES[runtime].opener().reference(files, 1)
+    exact = runtime_named(runtime).opener().reference(files, 1)
     assert exact is not None
     inputs = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    (found,), (expected,) = tensors_of(RUNTIMES[runtime].opener().open(files, 1)(inputs)), tensors_of(exact(inputs))
+    opened = runtime_named(runtime).opener().open(files, 1)
+    (found,), (expected,) = tensors_of(opened(inputs)), tensors_of(exact(inputs))
     assert distance(found, expected) < 0.02
     # The order of its float sums moves an activation to the next of its steps here and there; its int8 kernels do not.
     assert runtime != "openvino" or not found.equal(expected)
@@ -239,7 +239,7 @@ def test_products_with_compressed_weights_count_as_int8_where_openvino_rounds_th
     job = images(recipe("openvino", "dynamic", modules=["Linear"]), network="perceptron")
     files = CandidateFiles.find(pipeline.build(job, "tried", "openvino", store), store)
     inputs = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    opener = RUNTIMES["openvino"].opener()
+    opener = runtime_named("openvino").opener()
     operators = opener.profile(files, opener.open(files, 1), [inputs], 1, 2)
     compressed = {each.arithmetic for each in operators if each.type.startswith("FullyConnectedCompressed")}
     rounds = {"avx512_vnni", "avx_vnni"} & set(this_machine().isa) and "amx_int8" not in this_machine().isa

@@ -13,8 +13,7 @@ from tasks.quantize.spec import excluding, renamed
 from tasks.search.space import adopt, space, variants, without_too_large
 from tasks.search.trial import Trial
 from tasks.workload import Workload
-from tasks.workload.recipe import Recipe
-from tasks.workload.registry import METHODS, RUNTIMES
+from tasks.workload.recipe import METHODS, RUNTIMES, Recipe
 from tests.tasks.quantize.conftest import IMAGES
 
 CONVOLUTIONAL = {"Conv2d", "BatchNorm2d", "Linear"}

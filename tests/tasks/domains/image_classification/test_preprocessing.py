@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from storage.artifacts import ArtifactStore
 from tasks.data import pictures
-from tasks.workload.registry import DOMAINS
+from tasks.domains import domain_named
 from tests.tasks.data.test_picture_sets import pictures as photos
 from tests.tasks.domains.image_classification.networks import SMALL
 from tests.tasks.pipeline import job_of
@@ -48,7 +48,8 @@ def test_a_bundle_gets_the_transforms_that_were_applied(tmp_path: Path) -> None:
         checkpoint={"kind": "seeded"},
     )
     job = job_of(workload, store)
-    assert DOMAINS[workload.domain].write_resources(job, store, tmp_path) == {"preprocessing": "preprocessing.json"}
+    resources = domain_named(workload.domain).write_resources(job, store, tmp_path)
+    assert resources == {"preprocessing": "preprocessing.json"}
     found = json.loads((tmp_path / "preprocessing.json").read_text())
     assert (found["height"], found["classes"], found["std"]) == (16, ["cat", "dog"], [0.5] * 3)
     assert found["transforms"] == {

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from storage.artifacts import ArtifactStore
 from storage.errors import UnavailableError
 from tasks.domains.text_encoder import EncoderWorkload
-from tasks.workload.registry import DOMAINS
+from tasks.workload.workload import DOMAINS
 from tests.tasks.domains.text_encoder.encoders import encoder, of_config, write_directory
 from tests.tasks.pipeline import prepare
 
@@ -54,7 +54,7 @@ def test_the_metric_suits_the_task_unless_it_is_named(tmp_path: Path, keys: dict
 def test_a_section_from_the_store_needs_no_directory(tmp_path: Path) -> None:
     write_directory(tmp_path / "encoder")
     section = encoder(tmp_path).model
-    again = DOMAINS.workload("text-encoder").parse_model(section.model_dump(mode="json"), "/nowhere")
+    again = DOMAINS["text-encoder"].parse_model(section.model_dump(mode="json"), "/nowhere")
     assert again.model_dump(mode="json") == section.model_dump(mode="json")
 
 

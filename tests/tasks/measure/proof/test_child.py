@@ -20,12 +20,12 @@ from tasks.measure.benchmark.messages import ChildSpec, Subject
 from tasks.measure.benchmark.stage import BenchmarkCandidate
 from tasks.measure.proof.child import doubts_about, run
 from tasks.quantize.graph import prepare
+from tasks.runtimes.base import runtime_named
 from tasks.runtimes.eager.open import profile_torch
 from tasks.values.job import Job, Workspace
 from tasks.values.proofs import Operator, Proof, ProofReport, doubt_about_batches
 from tasks.values.refs import CandidateRef, ModuleCoverage
 from tasks.workload import Workload
-from tasks.workload.registry import RUNTIMES
 from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob
 
@@ -87,7 +87,7 @@ def test_a_candidate_made_for_vnni_that_runs_without_is_named_as_saturating(
         assert found.saturation is None
         return
     assert found.saturation is not None
-    assert found.saturation > RUNTIMES["eager"].saturation_noticed
+    assert found.saturation > runtime_named("eager").saturation_noticed
     assert [doubt for doubt in found.doubts if doubt.startswith("products saturate: outputs are off by ")]
 
 

@@ -8,7 +8,8 @@ import torch
 from storage.errors import UnavailableError
 from tasks.environment.machine import this_machine
 from tasks.quantize import engine
-from tasks.quantize.methods import Cast, CastRecipe
+from tasks.quantize.base import converter_of
+from tasks.quantize.methods import CastRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 
@@ -26,7 +27,8 @@ def test_inputs_and_outputs_stay_float32_and_close_to_the_float_models(
 ) -> None:
     source = source_of()
     recipe = CastRecipe.model_validate({**RECIPE.model_dump(), "memory_format": memory_format})
-    model = Cast().converter().convert(source.float_model(), spec_of(recipe), source).model
+    spec = spec_of(recipe)
+    model = converter_of(spec).convert(source.float_model(), spec, source).model
     images = source.example_inputs["images"]
     expected = source.float_model()(images)
     with torch.inference_mode():
@@ -44,4 +46,4 @@ def test_a_processor_without_the_instructions_is_told_so(
     monkeypatch.setattr(engine, "this_machine", lambda: plain)
     source = source_of()
     with pytest.raises(UnavailableError, match=r"needs a processor with amx_bf16 or avx512_bf16"):
-        Cast().converter().convert(source.float_model(), spec_of(RECIPE), source)
+        converter_of(spec_of(RECIPE)).convert(source.float_model(), spec_of(RECIPE), source)

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from storage.errors import QuantizationError
-from tasks.quantize.base import Converted
+from tasks.quantize.base import Converted, converter_of
 from tasks.quantize.engine import quantized_engine, without_deprecations
-from tasks.quantize.methods import Dynamic, DynamicRecipe
+from tasks.quantize.methods import DynamicRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 
@@ -29,7 +29,7 @@ def _x86() -> Iterator[None]:
 def convert(source_of: Callable[..., ModelSource]) -> Convert:
     def run(model: nn.Module, **settings: Any) -> Converted:
         spec = spec_of(DynamicRecipe(name="dynamic", method="dynamic", **settings))
-        return Dynamic().converter().convert(model.eval(), spec, source_of())
+        return converter_of(spec).convert(model.eval(), spec, source_of())
 
     return run
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
-from tasks.quantize.base import Converted
+from tasks.quantize.base import Converted, converter_of
 from tasks.quantize.int8_modules import MOST_FEATURES, Int8Embedding, Int8Linear, Int8Lstm
-from tasks.quantize.methods import DynamicPerRow, DynamicPerRowRecipe
+from tasks.quantize.methods import DynamicPerRowRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 from tasks.workload import Workload
@@ -30,7 +30,7 @@ Convert = Callable[..., Converted]
 def convert(source_of: Callable[..., ModelSource]) -> Convert:
     def run(model: nn.Module, **settings: Any) -> Converted:
         spec = spec_of(DynamicPerRowRecipe(name="rows", method="dynamic-per-row", **settings))
-        return DynamicPerRow().converter().convert(model.eval(), spec, source_of())
+        return converter_of(spec).convert(model.eval(), spec, source_of())
 
     return run
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from tasks.quantize.base import converter_of
 from tasks.quantize.converted import flatten_state, load_flat_state
-from tasks.quantize.methods import Qat, QatRecipe
+from tasks.quantize.methods import QatRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, spec_of
 from tasks.quantize.trained import _to_training
@@ -33,9 +34,9 @@ def test_a_trained_model_converts_and_its_skeleton_takes_its_state(
     network: str, source_of: Sources, engine: str
 ) -> None:
     source = source_of(network)
-    converted = Qat().converter().convert(source.float_model(), recipe(epochs=1), source)
+    converted = converter_of(recipe()).convert(source.float_model(), recipe(epochs=1), source)
     model = getattr(networks, network)().eval()
-    skeleton = Qat().converter().skeleton(model, recipe(), source.example_inputs)
+    skeleton = converter_of(recipe()).skeleton(model, recipe(), source.example_inputs)
     load_flat_state(skeleton, flatten_state(converted.model.state_dict()))
     inputs = source.example_inputs.values()
     assert torch.equal(skeleton(*inputs), converted.model(*inputs))
@@ -47,7 +48,7 @@ def test_a_trained_model_converts_and_its_skeleton_takes_its_state(
 def test_training_changes_weights_and_leaves_no_work_behind(source_of: Sources, engine: str) -> None:
     source = source_of("with_dropout")
     short, long = (
-        Qat().converter().convert(source.float_model(), chosen, source).model
+        converter_of(chosen).convert(source.float_model(), chosen, source).model
         for chosen in (recipe(epochs=1), recipe(epochs=3, learning_rate=0.01))
     )
     inputs = source.example_inputs.values()
