@@ -9,7 +9,6 @@ import json
 import shutil
 import sys
 import threading
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,14 @@ from storage.pointer import read_current
 from storage.results.query import run_query
 from storage.seal import SIGNATURE
 from tests.flows.processes import NIGHTQUANT, STAGES, Command, processes_of_stages
+from tests.flows.tiny import tiny
 from tests.storage.bundle_files import key_file, signer_of
 from tests.storage.test_signing import model_signing
 
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
 
 SCRIPT = (str(Path(sys.executable).parent / "nightquant"),)
-CANDIDATES = {(recipe, runtime) for recipe in ("float", "dynamic-int8") for runtime in ("eager", "torchscript")}
+CANDIDATES = {("float", "eager"), ("int8", "torchscript")}
 KINDS = ("flows.execution.server", "multiprocessing.spawn", "tasks.measure.benchmark.child")
 
 
@@ -51,12 +51,10 @@ class Nights:
         (self.folder / "flows").mkdir(parents=True)
         for name in ("tasks.py", "storage.py", "flows/__init__.py"):
             (self.folder / name).write_text("raise RuntimeError('this is not nightquant')\n")
-        demo = (files("flows.workloads") / "lstm-demo.toml").read_text()
-        # As TorchScript no candidate is smaller than float, and these nights must package one.
-        (self.folder / "demo.toml").write_text(demo.replace("min_size_ratio = 1.0", ""))
+        (self.folder / "tiny.toml").write_text(tiny("tiny"))
 
     def _begin(self, store, *more, program=NIGHTQUANT):
-        arguments = ["--workload", "demo.toml", "--profile", "quick", "--store", str(store)]
+        arguments = ["--workload", "tiny.toml", "--profile", "quick", "--store", str(store)]
         return Command("nightly", *arguments, *more, home=self.home, cwd=self.folder, program=program)
 
     def _watch(self, command):
@@ -151,12 +149,12 @@ def test_a_later_night_finds_what_is_made_and_measures_again(nights):
 
 def test_the_leaderboard_is_printed_or_a_summary_as_json_after_all_that_people_read(nights):
     _, output = nights.ended[0]
-    assert "dynamic-int8/eager" in output
+    assert "int8/torchscript" in output
     assert "nightquant query" in output
     code, output = nights.ended[-1]
     told, _, document = output.partition("\n{\n")
     summary = json.loads("{" + document)
-    assert "lstm-demo: benchmark: done in" in told
+    assert "tiny: benchmark: done in" in told
     assert summary["exit_code"] == code
     assert summary["run_id"] in {row["run_id"] for row in nights.rows("SELECT run_id FROM runs")}
 
