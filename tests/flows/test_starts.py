@@ -1,7 +1,7 @@
 """Every way to start a run of a deployment, on a real server, and to stop it with what runs it.
 
-`serve` or a worker starts it, by hand or by schedule. These runs find the store locked, so that they end as soon as they
-have begun. The runs that are stopped have begun to measure.
+`serve` or a worker starts it, by hand or by schedule. These runs find the store locked, so that they end as soon as
+they have begun. The runs that are stopped have begun to measure.
 """
 
 import contextlib
