@@ -162,7 +162,6 @@ def test_an_old_checkpoint_of_torchvisions_is_loaded(folder: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_weights_that_int8_spoils_are_named_before_a_night(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here(folder, monkeypatch)
     write_networks(folder)
