@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.server]
+pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.long]
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n# (?P<path>[\w/]+\.py)(, in (?P<registry>[A-Z]+))?\n(?P<code>.*?)^```$", re.M | re.S)

@@ -19,7 +19,7 @@ from storage.results.query import run_query
 from tests.flows.site import FINAL, Site
 from tests.flows.tiny import tiny
 
-pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.long, pytest.mark.timeout(900)]
 
 # In this zone, the dates of both schedules are one day earlier than in the zones of the schedules.
 HOST = dt.timezone(dt.timedelta(hours=-12))

@@ -23,8 +23,6 @@ from tests.tasks.quantize import carrying
 from tests.tasks.quantize.carrying import CARRIED, Carried
 from tests.tasks.quantize.conftest import IMAGES
 
-pytestmark = pytest.mark.usefixtures("operators_loaded")
-
 METHOD: dict[str, dict[str, Any]] = {
     "dynamic": {"method": "dynamic", "modules": ("LSTM", "Linear")},
     "per_row": {"method": "dynamic-per-row"},
@@ -35,8 +33,13 @@ METHOD: dict[str, dict[str, Any]] = {
         "calibration_batch_size": 8,
     },
 }
+MARKS = {
+    "dynamic": (),
+    "per_row": (pytest.mark.slow, pytest.mark.usefixtures("operators_loaded")),  # which takes a compiler
+    "static": (pytest.mark.slow,),
+}
 CELLS = [
-    pytest.param(case, net, method, id=f"{net}-{method}", marks=[pytest.mark.slow] if method == "static" else [])
+    pytest.param(case, net, method, id=f"{net}-{method}", marks=MARKS[method])
     for case in CARRIED
     for net in case.nets
     for method in METHOD
@@ -104,6 +107,8 @@ RECIPES = {
 
 
 @pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.usefixtures("operators_loaded")
 def test_exporters_and_stored_modules_keep_everything(images_store: ArtifactStore) -> None:
     model = {"kind": "factory", "factory": "tests.tasks.quantize.carrying:Everything"}
     recipes = [{"name": name, **recipe} for name, recipe in RECIPES.items()]

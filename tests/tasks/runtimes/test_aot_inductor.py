@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -178,9 +177,9 @@ def test_int8_with_all_bits_needs_vnni_whatever_it_is_compiled_for(
 @pytest.mark.long
 @pytest.mark.usefixtures("nothing_deprecated")
 def test_operators_of_our_own_go_with_the_package(
-    words: MakeJob, store: ArtifactStore, compiled_operators: Path, tmp_path: Path
+    words: MakeJob, store_with_operators: ArtifactStore, tmp_path: Path
 ) -> None:
-    shutil.copytree(compiled_operators / "artifacts", store.root / "artifacts", dirs_exist_ok=True)
+    store = store_with_operators
     job = words(recipe("dynamic-per-row", embedding_bits=8))
     candidate = pipeline.build(job, "tried", RUNTIME, store)
     assert [module.module for module in candidate.coverage if module.quantized] == ["encoder", "rnn", "decoder"]
