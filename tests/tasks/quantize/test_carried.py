@@ -33,13 +33,8 @@ METHOD: dict[str, dict[str, Any]] = {
         "calibration_batch_size": 8,
     },
 }
-MARKS = {
-    "dynamic": (),
-    "per_row": (pytest.mark.slow, pytest.mark.usefixtures("operators_loaded")),  # which takes a compiler
-    "static": (pytest.mark.slow,),
-}
 CELLS = [
-    pytest.param(case, net, method, id=f"{net}-{method}", marks=MARKS[method])
+    pytest.param(case, net, method, id=f"{net}-{method}", marks=[] if method == "dynamic" else [pytest.mark.slow])
     for case in CARRIED
     for net in case.nets
     for method in METHOD
@@ -70,8 +65,15 @@ def convert(source_of: Callable[..., ModelSource], engine: str) -> Callable[...,
 
 @pytest.mark.parametrize(("case", "net", "method"), CELLS)
 def test_every_cell_of_the_table_holds(
-    case: Carried, net: str, method: str, convert: Callable[..., Converted], source_of: Callable[..., ModelSource]
+    case: Carried,
+    net: str,
+    method: str,
+    convert: Callable[..., Converted],
+    source_of: Callable[..., ModelSource],
+    request: pytest.FixtureRequest,
 ) -> None:
+    if method == "per_row":
+        request.getfixturevalue("operators_loaded")
     wanted = getattr(case, method)
     bits = {"embedding_bits": 8} if case.module == "embed" and method != "static" and wanted == "int8" else {}
     spec = spec_for(method, **bits)
