@@ -19,9 +19,12 @@ settings.load_profile("shared machine")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow modules, in their random order, so that no worker ends with one while the other idles."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    """Begin with the longest modules, so that no worker ends with one while the others idle; otherwise at random."""
+    first = {item.path: 0 for item in items}
+    for item in items:
+        marked = item.get_closest_marker
+        first[item.path] = max(first[item.path], 2 if marked("long") else 1 if marked("slow") else 0)
+    items.sort(key=lambda item: -first[item.path])
 
 
 def pytest_collection_finish() -> None:

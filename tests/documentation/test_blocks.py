@@ -56,7 +56,15 @@ def folder(filled: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+# What these pages promise, other tests check on smaller stores.
+LONG = ("signing.md", "proof.md")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.long] if page.name in LONG else []) for page in PAGES],
+    ids=lambda page: page.stem,
+)
 def test_the_commands_of_a_page_run(page: Path, folder: Path) -> None:
     versions = sorted(path.name for path in (folder / "nightquant-store" / "handoff" / "word-lm").iterdir())
     script = "set -eu\n" + "\n".join(block.text for block in run_here(page)).replace("VERSION", versions[0])

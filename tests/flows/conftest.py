@@ -17,13 +17,17 @@ from tests.flows.site import Site
 
 
 @pytest.fixture(scope="session")
-def prefect_server() -> Iterator[None]:
+def prefect_server(migrated_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """An ephemeral Prefect API on loopback with a database of its own."""
     # Imported here: it takes a second, and most tests need no server.
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=90):
-        yield
+    folder = tmp_path_factory.mktemp("harness")
+    shutil.copy(migrated_home / "prefect.db", folder / "prefect-test.db")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("prefect.testing.utilities.mkdtemp", lambda: str(folder))
+        with prefect_test_harness(server_startup_timeout=90):
+            yield
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+import uuid
 from pathlib import Path
 
 import psutil
@@ -122,6 +123,12 @@ class Site:
         log = self.folder / "serve.log"
         self.running.append(self.command("serve", *options, program=NIGHTQUANT, log=log, cwd=cwd))
         self.wait_for(lambda: self.asked("/deployments/name/nightly-quantization/served"), 120)
+
+    def start_run(self, name, parameters):
+        """Start a run, even if SQLite is locked for a moment; the key keeps a second answer from being a second run."""
+        body = {"parameters": parameters, "idempotency_key": uuid.uuid4().hex}
+        deployment = self.wait_for(lambda: self.asked(f"/deployments/name/{name}"), 60)["id"]
+        return self.wait_for(lambda: self.asked(f"/deployments/{deployment}/create_flow_run", body), 60)["id"]
 
     def cut_power(self):
         if self.database is not None:

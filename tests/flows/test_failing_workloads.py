@@ -15,9 +15,9 @@ import pytest
 import torch
 from safetensors.torch import save, save_file
 
-from flows.request import BUILT_IN
 from storage.check import check
 from storage.results.query import run_query
+from tests.flows.tiny import tiny
 from tests.storage.bundle_files import key_file
 from tests.storage.http_server import Site, serving
 
@@ -88,10 +88,8 @@ class Night:
 
 
 def fetching(folder: Path, name: str, uri: str, sha256: str) -> None:
-    text = (BUILT_IN / "lstm-demo.toml").read_text(encoding="utf-8").replace('name = "lstm-demo"', f'name = "{name}"')
-    fetched = f'kind = "uri"\nuri = "{uri}"\nsha256 = "{sha256}"\n'
-    # At this size int8 is smaller, and so is promoted.
-    text = text.replace('kind = "seeded"\nseed = 29592\n', fetched).replace("dimension = 8", "dimension = 256")
+    fetched = f'kind = "uri", uri = "{uri}", sha256 = "{sha256}"'
+    text = tiny(name).replace('kind = "seeded", seed = 0', fetched)
     assert uri in text
     (folder / f"{name}.toml").write_text(text, encoding="utf-8")
 
@@ -132,7 +130,7 @@ def night(migrated_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Nigh
     work, out = folder / "work", folder / "out"
     work.mkdir()
     shutil.copytree(migrated_home, out / "prefect")
-    weights = save({f"lstm.{key}": value for key, value in torch.nn.LSTM(256, 256).state_dict().items()})
+    weights = save({f"lstm.{key}": value for key, value in torch.nn.LSTM(8, 8).state_dict().items()})
     digest = hashlib.sha256(weights).hexdigest()
     of_pictures(work)
     with serving(Site(weights)) as site:

@@ -4,13 +4,13 @@ import contextlib
 import os
 import shutil
 import signal
-from importlib.resources import files
 
 import pytest
 
 from storage.check import check
 from storage.results.query import run_query
 from tests.flows.processes import quick_night
+from tests.flows.tiny import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
 
@@ -33,27 +33,27 @@ def _signal_all(command, number):
     [
         (
             signal.SIGTERM,
-            "dynamic-int8/eager: build …",
+            "float/eager: build …",
             lambda command, number: command.process.send_signal(number),
             0,
-            "lstm-demo, later",
+            "first, later",
         ),
-        (signal.SIGINT, "later: benchmark …", _signal_all, 4, "later"),
+        (signal.SIGINT, "later: benchmark …", _signal_all, 1, "later"),
     ],
     ids=["SIGTERM", "SIGINT to all"],
 )
 def test_a_stopped_night_keeps_what_it_measured_reports_what_was_left_and_leaves_no_process(
     number, stage, send, kept, missing, home, tmp_path
 ):
-    demo = (files("flows.workloads") / "lstm-demo.toml").read_text()
-    (tmp_path / "later.toml").write_text(demo.replace('name = "lstm-demo"', 'name = "later"'))
+    for name in ("first", "later"):
+        (tmp_path / f"{name}.toml").write_text(tiny(name, int8=False))
     store = tmp_path / "store"
-    command = quick_night(store, "lstm-demo", "later.toml", home=home, cwd=tmp_path)
+    command = quick_night(store, "first.toml", "later.toml", home=home, cwd=tmp_path)
     command.wait_for(stage)
     send(command, number)
     _require_stopped(command, number, missing, store)
     rows = run_query(store, "SELECT workload, status FROM measurements WHERE setting = 'primary'").to_pylist()
-    assert rows == [{"workload": "lstm-demo", "status": "ok"}] * kept
+    assert rows == [{"workload": "first", "status": "ok"}] * kept
 
 
 def _require_stopped(command, number, missing, store):

@@ -9,7 +9,6 @@ import json
 import shutil
 import sys
 import threading
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,15 @@ from storage.check import check
 from storage.pointer import read_current
 from storage.results.query import run_query
 from storage.seal import SIGNATURE
-from tests.flows.processes import NIGHTQUANT, STAGES, Command, processes_of_stages
+from tests.flows.processes import STAGES, Command, processes_of_stages
+from tests.flows.tiny import tiny
 from tests.storage.bundle_files import key_file, signer_of
 from tests.storage.test_signing import model_signing
 
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
 
 SCRIPT = (str(Path(sys.executable).parent / "nightquant"),)
-CANDIDATES = {(recipe, runtime) for recipe in ("float", "dynamic-int8") for runtime in ("eager", "torchscript")}
+CANDIDATES = {("float", "eager"), ("int8", "torchscript")}
 KINDS = ("flows.execution.server", "multiprocessing.spawn", "tasks.measure.benchmark.child")
 
 
@@ -39,25 +39,24 @@ class Nights:
         self._hide_the_packages()
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("NIGHTQUANT_SIGNING_KEY", str(key_file()))
-            self.first = self._begin(self.store, program=SCRIPT)
-        other = self._begin(self.other, program=SCRIPT)
+            self.first = self._begin(self.store)
+        other = self._begin(self.other, workload="other.toml")
         self.ended = [self._watch(self.first), self._end(other)]
         self.artifacts = self.files()
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("NIGHTQUANT_SIGNING_KEY", str(key_file()))
-            self.ended.append(self._end(self._begin(self.store, "--format", "json", program=SCRIPT)))
+            self.ended.append(self._end(self._begin(self.store, "--format", "json")))
 
     def _hide_the_packages(self):
         (self.folder / "flows").mkdir(parents=True)
         for name in ("tasks.py", "storage.py", "flows/__init__.py"):
             (self.folder / name).write_text("raise RuntimeError('this is not nightquant')\n")
-        demo = (files("flows.workloads") / "lstm-demo.toml").read_text()
-        # As TorchScript no candidate is smaller than float, and these nights must package one.
-        (self.folder / "demo.toml").write_text(demo.replace("min_size_ratio = 1.0", ""))
+        (self.folder / "tiny.toml").write_text(tiny("tiny"))
+        (self.folder / "other.toml").write_text(tiny("other", int8=False))
 
-    def _begin(self, store, *more, program=NIGHTQUANT):
-        arguments = ["--workload", "demo.toml", "--profile", "quick", "--store", str(store)]
-        return Command("nightly", *arguments, *more, home=self.home, cwd=self.folder, program=program)
+    def _begin(self, store, *more, workload="tiny.toml"):
+        arguments = ["--workload", workload, "--profile", "quick", "--store", str(store)]
+        return Command("nightly", *arguments, *more, home=self.home, cwd=self.folder, program=SCRIPT)
 
     def _watch(self, command):
         """Record the environment of each child while the command runs."""
@@ -151,12 +150,12 @@ def test_a_later_night_finds_what_is_made_and_measures_again(nights):
 
 def test_the_leaderboard_is_printed_or_a_summary_as_json_after_all_that_people_read(nights):
     _, output = nights.ended[0]
-    assert "dynamic-int8/eager" in output
+    assert "int8/torchscript" in output
     assert "nightquant query" in output
     code, output = nights.ended[-1]
     told, _, document = output.partition("\n{\n")
     summary = json.loads("{" + document)
-    assert "lstm-demo: benchmark: done in" in told
+    assert "tiny: benchmark: done in" in told
     assert summary["exit_code"] == code
     assert summary["run_id"] in {row["run_id"] for row in nights.rows("SELECT run_id FROM runs")}
 

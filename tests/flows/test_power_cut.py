@@ -8,12 +8,13 @@ import pytest
 from storage.check import check
 from storage.results.query import run_query
 from tests.flows.site import FINAL, Site, postgresql
+from tests.flows.tiny import tiny
 
 pytestmark = [pytest.mark.long, pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
 
-QUICK = 'request={"workloads": ["lstm-demo"], "profile": "quick"}'
+NIGHTLY = "nightly-quantization/nightly"
 # A night that has not come to its end when it is killed, however busy the machine is.
-LONG = QUICK.replace("quick", "full")
+LONG = {"request": {"workloads": ["lstm-demo"], "profile": "full"}}
 
 
 @pytest.fixture
@@ -27,13 +28,14 @@ def test_the_night_after_a_power_cut_runs_and_outlives_its_server_and_the_dead_o
     site.start_worker()
     site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "nightquant", "--overwrite")
     site.done("--no-prompt", "deploy", "--name", "nightly", "--pool", "nightquant")
-    begin = ("deployment", "run", "nightly-quantization/nightly", "--param", QUICK)
-    site.done(*begin[:-1], LONG)
+    (site.folder / "tiny.toml").write_text(tiny("tiny", int8=False))
+    short = {"request": {"workloads": [str(site.folder / "tiny.toml")], "profile": "quick"}}
+    site.start_run(NIGHTLY, LONG)
     # Artifacts: it is at work, not only begun.
     site.wait_for(lambda: list((site.store / "artifacts").glob("*/*/*")), 240)
     (holder,) = json.loads((site.store / ".locks" / "night.json").read_text())
 
-    site.done(*begin)
+    site.start_run(NIGHTLY, short)
     state, message = site.wait_for(lambda: _final(site.states()[1:]), 120)
     assert state == "CANCELLED"
     assert f"run {holder['run_id']} (process {holder['pid']}" in message
@@ -48,7 +50,7 @@ def test_the_night_after_a_power_cut_runs_and_outlives_its_server_and_the_dead_o
     site.start_server()
     site.start_worker()
     assert site.states()[0][0] == "RUNNING"
-    site.done(*begin)
+    site.start_run(NIGHTLY, short)
     # The server alone is killed in the middle of this night, and started again.
     site.wait_for(lambda: _holder(site) not in (None, holder), 240)
     site.kill_server()

@@ -110,6 +110,7 @@ def searched(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Searched:
     return Searched(tmp_path_factory.mktemp("searched"), home)
 
 
+@pytest.mark.long
 def test_a_night_judges_what_its_search_has_found_and_records_the_trials(searched: Searched) -> None:
     code, output = searched.night
     assert code == 0, output
@@ -132,6 +133,7 @@ def test_a_night_judges_what_its_search_has_found_and_records_the_trials(searche
     assert "chose 1 finalist" in run["message"]
 
 
+@pytest.mark.long
 def test_a_search_after_the_night_knows_all_answers_and_measures_nothing(searched: Searched) -> None:
     code, output = searched.again
     found = document(output)
@@ -142,6 +144,7 @@ def test_a_search_after_the_night_knows_all_answers_and_measures_nothing(searche
     assert "evaluate" not in output.partition("\n{\n")[0]
 
 
+@pytest.mark.long
 def test_control_c_shows_the_best_recipes_so_far(searched: Searched) -> None:
     code, output = searched.stopped
     assert code == 130, output

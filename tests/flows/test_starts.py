@@ -1,19 +1,25 @@
-"""Every way to start a run of a deployment, on a real server: `serve` and a worker, by hand and by schedule.
+"""Every way to start a run of a deployment, on a real server, and to stop it with what runs it.
 
-The runs of most tests find the store locked, so that they end as soon as they have begun.
+`serve` or a worker starts it, by hand or by schedule. These runs find the store locked, so that they end as soon as
+they have begun. The runs that are stopped have begun to measure.
 """
 
+import contextlib
 import datetime as dt
+import os
 import shutil
-import uuid
-from importlib.resources import files
+import signal
 
+import psutil
 import pytest
 
+from storage.check import check
 from storage.holder import Holder, hold
+from storage.results.query import run_query
 from tests.flows.site import FINAL, Site
+from tests.flows.tiny import tiny
 
-pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.long, pytest.mark.timeout(900)]
 
 # In this zone, the dates of both schedules are one day earlier than in the zones of the schedules.
 HOST = dt.timezone(dt.timedelta(hours=-12))
@@ -30,23 +36,12 @@ class Starts:
         shutil.copytree(migrated_home, folder / "prefect")
         self.folder = folder / "elsewhere"
         self.folder.mkdir()
-        demo = (files("flows.workloads") / "lstm-demo.toml").read_text()
-        (self.folder / "own.toml").write_text(demo.replace('name = "lstm-demo"', 'name = "own"'))
+        (self.folder / "own.toml").write_text(tiny("own"))
         self.site.start_server()
-
-    def deployment(self, name):
-        found = self.site.asked(f"/deployments/name/{name}")
-        return found and found["id"]
-
-    def by_hand(self, name, parameters):
-        """Start a run, even if SQLite is locked for a moment; the key keeps a second answer from being a second run."""
-        body = {"parameters": parameters, "idempotency_key": uuid.uuid4().hex}
-        path = f"/deployments/{self.deployment(name)}/create_flow_run"
-        return self.site.wait_for(lambda: self.site.asked(path, body), 60)["id"]
 
     def by_schedule(self, name):
         """Let the server schedule one run for a night that is long past, and give the run."""
-        deployment = self.deployment(name)
+        deployment = self.site.asked(f"/deployments/name/{name}")["id"]
         noon = dt.datetime.combine(DAY, dt.time(), dt.UTC) - dt.timedelta(hours=12)
         span = {"start_time": noon.isoformat(), "end_time": (noon + dt.timedelta(1)).isoformat(), "max_runs": 1}
         chosen = {"deployments": {"id": {"any_": [deployment]}}}
@@ -64,14 +59,36 @@ class Starts:
         found = self.site.wait_for(lambda: self._final(run), 400)
         return found["name"], found["state"]["type"], found["state"]["message"]
 
+    def stopped(self, deployment, whole_group, *workloads):
+        """Start a night, stop what runs it in the last workload's benchmark, and give what is left and how it ended."""
+        number = len(self.site.states())
+        for name in workloads:  # with other weights for each night
+            (self.folder / f"{name}.toml").write_text(tiny(name, seed=number, int8=False))
+        request = {"workloads": [str(self.folder / f"{name}.toml") for name in workloads], "profile": "quick"}
+        run = self.site.start_run(f"nightly-quantization/{deployment}", {"request": request})
+        self.site.wait_for(lambda: self._has_begun(run, f"{workloads[-1]}: benchmark"), 400)
+        worker = self.site.running.pop().process
+        night = psutil.Process(worker.pid).children(recursive=True)
+        assert night
+        for pid in [worker.pid, *(process.pid for process in night if whole_group)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        code, left = worker.wait(120), psutil.wait_procs(night, timeout=30)[1]
+        return code, left, *self.site.states()[number]
+
+    def _has_begun(self, run, stage):
+        assert not self._final(run)
+        logs = self.site.asked("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200}) or []
+        return any(f"{stage}: started on" in log["message"] for log in logs)
+
     def _final(self, run):
         found = self.site.asked(f"/flow_runs/{run}")
         return found if found and found["state"]["type"] in FINAL else None
 
 
 @pytest.fixture(scope="module")
-def ended(migrated_home, tmp_path_factory):
-    """Ends of the runs that were started while this process locked the store; and the host's dates meanwhile."""
+def starts(migrated_home, tmp_path_factory):
+    """A site with the ends of the runs that were started while this process locked the store, and of those stopped."""
     starts = Starts(tmp_path_factory.mktemp("starts"), migrated_home)
     site, dates = starts.site, {dt.datetime.now(HOST).date()}
     with hold(site.store, Holder("another", "")):
@@ -82,32 +99,56 @@ def ended(migrated_home, tmp_path_factory):
         own = {"request": {"workloads": ["lstm-demo"], "recipes": ["dynamic-int8"], "profile": "quick"}}
         runs = {
             "served by schedule": starts.by_schedule("nightly-quantization/served"),
-            "served by hand": starts.by_hand("nightly-quantization/served", own),
+            "served by hand": site.start_run("nightly-quantization/served", own),
             "deployed by schedule": starts.by_schedule("nightly-quantization/nightly"),
-            "deployed by hand": starts.by_hand("nightly-quantization/nightly", own),
-            "compaction": starts.by_hand("compact-results/compact-results", {}),
+            "deployed by hand": site.start_run("nightly-quantization/nightly", own),
+            "compaction": site.start_run("compact-results/compact-results", {}),
         }
-        found = {name: starts.ended(run) for name, run in runs.items()}
+        starts.ends = {name: starts.ended(run) for name, run in runs.items()}
+    starts.dates = dates | {dt.datetime.now(HOST).date()}
+    # SIGTERM to the worker and to `serve` alone, and to each of the worker's processes, as a service manager sends it.
+    starts.stops = {
+        "the worker": starts.stopped("nightly", False, "first"),
+        "serve": starts.stopped("served", False, "first"),
+    }
+    site.start_worker(cwd=starts.folder)
+    starts.stops["all of the worker"] = starts.stopped("nightly", True, "first", "second")
+    starts.is_paused = site.asked("/deployments/name/nightly-quantization/served")["paused"]
     site.cut_power()
-    return found | {"dates": dates | {dt.datetime.now(HOST).date()}}
+    return starts
 
 
 @pytest.mark.parametrize(("way", "workloads"), [("served", "own"), ("deployed", "every workload")])
-def test_a_schedule_starts_the_declared_run_for_the_date_in_its_own_zone_however_late(ended, way, workloads):
-    name, state, message = ended[f"{way} by schedule"]
+def test_a_schedule_starts_the_declared_run_for_the_date_in_its_own_zone_however_late(starts, way, workloads):
+    name, state, message = starts.ends[f"{way} by schedule"]
     assert name == f"night {DAY}: {workloads}"
     assert state == "CANCELLED", message
     assert "run another (process " in message
 
 
 @pytest.mark.parametrize("way", ["served", "deployed"])
-def test_a_run_by_hand_has_its_own_parameters_and_the_hosts_date(ended, way):
-    name, state, message = ended[f"{way} by hand"]
-    assert name in {f"night {date}: lstm-demo" for date in ended["dates"]}
+def test_a_run_by_hand_has_its_own_parameters_and_the_hosts_date(starts, way):
+    name, state, message = starts.ends[f"{way} by hand"]
+    assert name in {f"night {date}: lstm-demo" for date in starts.dates}
     assert state == "CANCELLED", message
     assert "run another (process " in message
 
 
-def test_the_compaction_runs_in_the_worker(ended):
-    _, state, message = ended["compaction"]
+def test_the_compaction_runs_in_the_worker(starts):
+    _, state, message = starts.ends["compaction"]
     assert state == "COMPLETED", message
+
+
+@pytest.mark.parametrize("way", ["the worker", "serve", "all of the worker"])
+def test_a_night_is_stopped_in_order_with_what_runs_it(starts, way):
+    unmeasured = "second" if way == "all of the worker" else "first"
+    assert starts.stops[way] == (0, [], "CANCELLED", f"stopped (TerminationSignal); not measured: {unmeasured}")
+    assert not starts.is_paused
+
+
+def test_stopped_nights_keep_what_they_measured_and_lock_nothing(starts):
+    runs = run_query(starts.site.store, "SELECT status FROM runs").to_pylist()
+    assert runs == [{"status": "cancelled"}] * 3
+    kept = run_query(starts.site.store, "SELECT DISTINCT workload FROM measurements").to_pylist()
+    assert kept == [{"workload": "first"}]
+    assert check(starts.site.store).problems == ()

@@ -82,6 +82,12 @@ def written(result: Result, path: Path) -> Mapping[str, object]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch, before: Before | None = None) -> None:
+    """Run the stages of `init` in this process, for torch's runtime alone."""
+    monkeypatch.setattr("flows.draft._runtimes", lambda recipe: ["torchscript"])
+    monkeypatch.setattr("flows.commands.init.running", lambda store: nullcontext(runner(folder / store, before)))
+
+
 @pytest.mark.slow
 def test_a_module_gets_its_axes_its_metric_and_the_recipes_that_it_takes(folder: Path) -> None:
     done = init("--model", "tagging_model:Tagger", "--data", "tagging_model:read", "--collate", "tagging_model:pad")
@@ -110,7 +116,8 @@ def test_a_module_gets_its_axes_its_metric_and_the_recipes_that_it_takes(folder:
 
 
 @pytest.mark.slow
-def test_a_table_gets_its_columns(folder: Path) -> None:
+def test_a_table_gets_its_columns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here(folder, monkeypatch)
     (folder / "table.csv").write_text("width,name,height,weight\n" + "1,a,2,3.5\n2,b,4,7.5\n3,c,5,8.5\n" * 20)
     options = ("--argument", "in_features=2", "--argument", "out_features=1", "-o", "weights.toml")
     document = written(
@@ -133,7 +140,8 @@ def test_a_table_gets_its_columns(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_an_old_checkpoint_of_torchvisions_is_loaded(folder: Path) -> None:
+def test_an_old_checkpoint_of_torchvisions_is_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here(folder, monkeypatch)
     (folder / "photos" / "birds").mkdir(parents=True)  # a class without images
     for name in ("cats", "dogs"):
         (folder / "photos" / name).mkdir(parents=True)
@@ -154,8 +162,8 @@ def test_an_old_checkpoint_of_torchvisions_is_loaded(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
-def test_weights_that_int8_spoils_are_named_before_a_night(folder: Path) -> None:
+def test_weights_that_int8_spoils_are_named_before_a_night(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here(folder, monkeypatch)
     write_networks(folder)
     options = ("--model", "arrival_net:Net", "--data", "arrival_net:read", "--checkpoint", "planted.pth")
     done = init(*options, "-o", "net.toml")
@@ -167,12 +175,6 @@ def test_weights_that_int8_spoils_are_named_before_a_night(folder: Path) -> None
     assert re.search(rf"(?m)^  ! {said}", done.output)
     text = (folder / "net.toml").read_text(encoding="utf-8")
     assert re.search(rf"(?m)^# {said}", text[text.index('name = "static-int8"') : text.index("[benchmark]")])
-
-
-def here(folder: Path, monkeypatch: pytest.MonkeyPatch, before: Before | None = None) -> None:
-    """Run the stages of `init` in this process, for torch's runtime alone."""
-    monkeypatch.setattr("flows.draft._runtimes", lambda recipe: ["torchscript"])
-    monkeypatch.setattr("flows.commands.init.running", lambda store: nullcontext(runner(folder / store, before)))
 
 
 @pytest.mark.slow

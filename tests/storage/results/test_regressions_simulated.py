@@ -18,6 +18,7 @@ def test_planted_slow_downs_are_found_within_days() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("cause", list(CAUSES))
 def test_planted_causes_are_named(cause: str) -> None:
     assert min(attributed(cause, 0.01, -0.1, candidates=10, seed=1)) >= 0.8

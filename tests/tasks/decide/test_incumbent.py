@@ -25,6 +25,8 @@ from tasks.values.results import Incumbent
 from tests.tasks.pipeline import evaluate, example_inputs, opened
 from tests.tasks.publish.conftest import Made, make
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def packaged(tmp_path_factory: pytest.TempPathFactory) -> Made:

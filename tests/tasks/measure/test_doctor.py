@@ -83,11 +83,3 @@ def test_without_torch_the_doctor_says_so(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "no torch here" in checks["A/A"].found
     assert "Reinstall torch" in checks["A/A"].advice
     assert this_machine().cpu in checks["machine"].found
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_the_small_model_is_timed_float_and_int8(tmp_path: Path) -> None:
-    checks = {check.name: check for check in doctor.examine(str(tmp_path))}
-    assert "×" in checks["int8 kernels"].found
-    assert "itself" in checks["A/A"].found

@@ -70,6 +70,7 @@ def test_the_same_content_on_another_night_is_kept(made: Made, tmp_path: Path):
     assert len(current.history) == 1
 
 
+@pytest.mark.long
 def test_files_that_were_built_again_and_differ_are_published_as_measured(made: Made, tmp_path: Path):
     bundles = BundleStore(tmp_path / "handoff")
     first = made.package(bundles)
@@ -90,6 +91,7 @@ def test_files_that_were_built_again_and_differ_are_published_as_measured(made: 
     assert made.package(bundles, night=NIGHT + timedelta(days=2)).version == first.version
 
 
+@pytest.mark.long
 def test_content_that_comes_back_is_restored_and_content_that_was_withdrawn_is_not(
     made: Made, other: Made, tmp_path: Path
 ):
@@ -115,6 +117,7 @@ def test_a_bundle_that_became_current_after_the_comparison_is_not_replaced(made:
     assert other.package(bundles, replacing=first.version).outcome == "restored"
 
 
+@pytest.mark.long
 def test_content_that_the_key_did_not_sign_is_packaged_anew_but_not_if_it_was_withdrawn(
     made: Made, published: Path, tmp_path: Path
 ):

@@ -23,8 +23,6 @@ from tests.tasks.quantize import carrying
 from tests.tasks.quantize.carrying import CARRIED, Carried
 from tests.tasks.quantize.conftest import IMAGES
 
-pytestmark = pytest.mark.usefixtures("operators_loaded")
-
 METHOD: dict[str, dict[str, Any]] = {
     "dynamic": {"method": "dynamic", "modules": ("LSTM", "Linear")},
     "per_row": {"method": "dynamic-per-row"},
@@ -36,7 +34,7 @@ METHOD: dict[str, dict[str, Any]] = {
     },
 }
 CELLS = [
-    pytest.param(case, net, method, id=f"{net}-{method}", marks=[pytest.mark.slow] if method == "static" else [])
+    pytest.param(case, net, method, id=f"{net}-{method}", marks=[] if method == "dynamic" else [pytest.mark.slow])
     for case in CARRIED
     for net in case.nets
     for method in METHOD
@@ -67,8 +65,15 @@ def convert(source_of: Callable[..., ModelSource], engine: str) -> Callable[...,
 
 @pytest.mark.parametrize(("case", "net", "method"), CELLS)
 def test_every_cell_of_the_table_holds(
-    case: Carried, net: str, method: str, convert: Callable[..., Converted], source_of: Callable[..., ModelSource]
+    case: Carried,
+    net: str,
+    method: str,
+    convert: Callable[..., Converted],
+    source_of: Callable[..., ModelSource],
+    request: pytest.FixtureRequest,
 ) -> None:
+    if method == "per_row":
+        request.getfixturevalue("operators_loaded")
     wanted = getattr(case, method)
     bits = {"embedding_bits": 8} if case.module == "embed" and method != "static" and wanted == "int8" else {}
     spec = spec_for(method, **bits)
@@ -104,6 +109,8 @@ RECIPES = {
 
 
 @pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.usefixtures("operators_loaded")
 def test_exporters_and_stored_modules_keep_everything(images_store: ArtifactStore) -> None:
     model = {"kind": "factory", "factory": "tests.tasks.quantize.carrying:Everything"}
     recipes = [{"name": name, **recipe} for name, recipe in RECIPES.items()]

@@ -20,7 +20,7 @@ from tasks.quantize.int8_modules import (
 )
 from tests.tasks.quantize.int8_reference import SETS, cell_of, instruction_set, linear_of, runs_here, supported_sets
 
-pytestmark = pytest.mark.usefixtures("operators_loaded")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operators_loaded")]
 
 sizes = st.integers(1, 150)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,13 @@ MakeJob = Callable[..., Job[Workload]]
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
     return ArtifactStore(Path(tmp_path_factory.mktemp("runtimes-store")))
+
+
+@pytest.fixture(scope="session")
+def store_with_operators(store: ArtifactStore, compiled_operators: Path) -> ArtifactStore:
+    """The same store, with the int8 operators in it."""
+    shutil.copytree(compiled_operators / "artifacts", store.root / "artifacts", dirs_exist_ok=True)
+    return store
 
 
 @pytest.fixture(scope="session")

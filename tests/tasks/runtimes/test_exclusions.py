@@ -88,6 +88,7 @@ def test_the_tools_quantize_all_linear_layers_that_are_not_excluded(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_tool_that_ignores_an_exclusion_is_refused(
     words: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,7 +162,7 @@ def test_what_is_excluded_stays_float_when_the_runtime_loads_it(store: ArtifactS
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
-@pytest.mark.parametrize("network", ["with_dropout", "Residual"])
+@pytest.mark.parametrize("network", [pytest.param("with_dropout", marks=pytest.mark.long), "Residual"])
 @pytest.mark.slow
 def test_a_trained_recipe_computes_what_torchs_own_candidate_does(
     images: MakeJob, store: ArtifactStore, runtime: str, network: str

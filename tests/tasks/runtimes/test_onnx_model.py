@@ -66,12 +66,11 @@ class Recurrent(nn.Module):
     "keys",
     [
         {},
-        {"num_layers": 3},
         {"num_layers": 2, "bias": False},
         {"num_layers": 2, "bidirectional": True},
         {"batch_first": True},
     ],
-    ids=["one layer", "three layers", "no bias", "both ways", "batch first"],
+    ids=["one layer", "no bias", "both ways", "batch first"],
 )
 @pytest.mark.slow
 def test_an_lstm_computes_the_same_at_any_length(keys: dict[str, object]) -> None:
@@ -107,11 +106,10 @@ class Last(nn.Module):
 STEPS, STEP_AXES = {"steps": torch.arange(192.0).sin().reshape(2, 16, 6)}, {"steps": {0: "batch", 1: "time"}}
 
 
-@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
 @pytest.mark.slow
-def test_the_time_axis_stays_dynamic_after_an_export_with_fixed_shapes(kind: str) -> None:
-    onnx_model.export(Last(kind).eval(), {"steps": STEPS["steps"].clone()}, {})
-    model = Last(kind, bidirectional=True).eval()
+def test_the_time_axis_stays_dynamic_after_an_export_with_fixed_shapes() -> None:
+    onnx_model.export(Last("GRU").eval(), {"steps": STEPS["steps"].clone()}, {})
+    model = Last("GRU", bidirectional=True).eval()
     exported = onnx_model.export(model, STEPS, STEP_AXES)[0]
     session = InferenceSession(exported.SerializeToString(), providers=["CPUExecutionProvider"])
     steps = STEPS["steps"][:1, :7]

@@ -1,3 +1,3 @@
-from tests.tasks.runtimes.conftest import images, store, words
+from tests.tasks.runtimes.conftest import images, store, store_with_operators, words
 
-__all__ = ["images", "store", "words"]
+__all__ = ["images", "store", "store_with_operators", "words"]

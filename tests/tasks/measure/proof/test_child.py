@@ -92,10 +92,11 @@ def test_a_candidate_made_for_vnni_that_runs_without_is_named_as_saturating(
 
 
 @pytest.mark.skipif("avx2" not in this_machine().isa, reason="the processor has no AVX2")
-@pytest.mark.parametrize("runtime", ["eager", "aot-inductor"])
+@pytest.mark.parametrize("runtime", ["eager", pytest.param("aot-inductor", marks=pytest.mark.long)])
 def test_the_own_operators_are_proven_not_to_saturate_without_vnni(
-    runtime: str, words: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+    runtime: str, words: MakeJob, store_with_operators: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store = store_with_operators
     job = words({"name": "rows", "method": "dynamic-per-row", "runtimes": [runtime]})
     made = subject(job, store, pipeline.build(job, "rows", runtime, store))
     monkeypatch.setenv("NIGHTQUANT_ISA", "avx2")

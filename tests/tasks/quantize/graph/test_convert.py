@@ -246,16 +246,10 @@ def test_masks_are_not_observed_and_further_parameters_keep_their_defaults(
     assert (done(*inputs.values()) - expected).abs().max() < 0.1 * (expected.max() - expected.min())
 
 
-@pytest.mark.parametrize(
-    ("name", "side"),
-    [
-        ("resnet50", 32), ("resnext101_32x8d", 32), ("mobilenet_v2", 32), ("mobilenet_v3_large", 32),
-        ("shufflenet_v2_x0_5", 64),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "side"), [("mobilenet_v3_large", 32), ("shufflenet_v2_x0_5", 64)])
 @pytest.mark.slow
 @pytest.mark.long
-def test_every_torchvision_family_converts(name: str, side: int, source_of: Sources, engine: str) -> None:
+def test_a_network_of_torchvisions_converts(name: str, side: int, source_of: Sources, engine: str) -> None:
     from tasks.domains.image_classification import TorchvisionSpec
     from tasks.domains.image_classification.network import build_vision
 

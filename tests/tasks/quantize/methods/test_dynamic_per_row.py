@@ -21,7 +21,7 @@ from tasks.workload import Workload
 from tests.tasks.pipeline import build, example_inputs, job_of, opened
 from tests.tasks.quantize.words import WORDS, call, same, words_workload
 
-pytestmark = pytest.mark.usefixtures("operators_loaded")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operators_loaded")]
 
 Convert = Callable[..., Converted]
 
