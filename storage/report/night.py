@@ -106,13 +106,6 @@ group by recipe, runtime, bundle_version
 order by night
 """
 
-_ACCEPTED = """
-select night, recipe || '/' || runtime || ' ' || metric || ' accepted by ' || acknowledged_by || ': ' || reason as text
-from acknowledgements
-where workload = $workload and night <= $night
-order by acknowledged_at, text
-"""
-
 _CAUSES = {
     "environment": "{text}",
     "data": "another data set",
@@ -124,13 +117,12 @@ _CAUSES = {
 
 @dataclass(frozen=True)
 class Event:
-    """A night's events as text; ``accepted`` lists acknowledged findings."""
+    """A night's events as text."""
 
     night: dt.date
     changes: tuple[str, ...] = ()
     promoted: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
-    accepted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -154,7 +146,7 @@ def history_of(
     for row in rows_of(connection, _ROWS, workload=workload, night=night, nights=NIGHTS):
         rows.setdefault(str(row["name"]), []).append(row)
     history = History(rows, ())
-    changes, promoted, alarms, accepted = (defaultdict[dt.date, list[str]](list) for _ in range(4))
+    changes, promoted, alarms = (defaultdict[dt.date, list[str]](list) for _ in range(3))
     for candidate_rows in rows.values():
         for before, after in pairwise(candidate_rows):
             for cause, text in changes_between([before], after).items():
@@ -165,10 +157,8 @@ def history_of(
     for finding in findings:
         if finding.is_bad and finding.since is not None:
             alarms[finding.since].append(f"{finding.recipe}/{finding.runtime} {finding.kind}")
-    for row in rows_of(connection, _ACCEPTED, workload=workload, night=night):
-        accepted[night_of(row)].append(str(row["text"]))
     events = (
-        Event(date, *(tuple(dict.fromkeys(kind[date])) for kind in (changes, promoted, alarms, accepted)))
+        Event(date, *(tuple(dict.fromkeys(kind[date])) for kind in (changes, promoted, alarms)))
         for date in history.nights
     )
     return History(rows, tuple(event for event in events if event != Event(event.night)))

@@ -15,8 +15,7 @@ from storage.report.night import (
 )
 from storage.results.catalog import refresh
 from storage.results.query import open_catalog
-from storage.results.regressions import Regression, acknowledge
-from storage.root import StoreRoot
+from storage.results.regressions import Regression
 from tests.storage.report.nights import FIRST, LAST, REWRITTEN, SLOWER, UPGRADED
 from tests.storage.results.rows import measurement, write_night
 
@@ -51,23 +50,6 @@ def test_events_are_what_changed_what_was_promoted_and_what_raised_an_alarm(fill
     assert events[night(UPGRADED + 2)].promoted == ("dynamic/torchscript",)
     assert "another recipe static" in events[night(REWRITTEN)].changes
     assert events[night(SLOWER)].alarms == ("dynamic/onnxruntime slower",)
-
-
-@pytest.mark.slow
-def test_what_somebody_accepted_stands_with_the_night_that_found_it(tmp_path: Path) -> None:
-    before, slow, after = (FIRST + dt.timedelta(days=index) for index in range(3))
-    for night, latency_s in ((before, 1e-3), (slow, 2e-3), (after, 2e-3)):
-        rows = [measurement(f"run-{night}", night, latency_s=latency_s, size_bytes=int(1e9 * latency_s))]
-        write_night(tmp_path, night, rows, f"run-{night}")
-        refresh(tmp_path)
-        if night == slow:
-            (accepted,) = acknowledge(
-                StoreRoot.of(tmp_path), None, workloads=["word-lm"], by="me", reason="it does more"
-            )
-    with open_catalog(tmp_path) as connection:
-        (event,) = history_of(connection, "word-lm", after, []).events
-    assert (event.night, event.changes) == (slow, ())
-    assert event.accepted == (f"{accepted.recipe}/{accepted.runtime} {accepted.metric} accepted by me: it does more",)
 
 
 @pytest.mark.slow
