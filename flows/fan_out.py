@@ -17,7 +17,7 @@ from flows.settings import Settings
 from storage.errors import UnavailableError
 from tasks.decide.gate import could_serve, may_be_promoted
 from tasks.decide.rows import candidate_columns
-from tasks.measure.benchmark.messages import INCUMBENT_SUFFIX
+from tasks.measure.benchmark.messages import subject_key
 from tasks.measure.benchmark.stage import BenchmarkCandidate
 from tasks.values.job import Job
 from tasks.values.refs import CandidateRef, DatasetRef
@@ -91,9 +91,9 @@ def with_fastest_float(result: WorkloadResult, settings: Settings, store: str) -
     floats = [
         BenchmarkCandidate(candidate=one.built, outputs=one.evaluation.outputs)
         for one in result.candidates
-        if one.built is not None and one.evaluation is not None and f"{one.recipe}/{one.runtime}" in names
+        if one.built is not None and one.evaluation is not None and one.name in names
     ]
-    first = floats[0].name if floats else result.workload.baseline_name
+    first = floats[0].candidate.name if floats else result.workload.baseline_name
     reason = "it is the only float candidate that can be deployed"
     if len(floats) > 1 and result.job is not None:
         with place_benchmarks(settings):
@@ -116,7 +116,7 @@ def compare(result: WorkloadResult, store: str, search: SearchResult | None) -> 
         failed = Failure(stage="compare", error=f"The baseline {result.workload.baseline_name} failed: {why}")
         return _with_failures(result, lambda name: failed)
     evaluations = [candidate.evaluation for candidate in result.candidates if candidate.evaluation is not None]
-    keys = [(evaluation.recipe, evaluation.runtime) for evaluation in evaluations]
+    keys = [evaluation.name for evaluation in evaluations]
     simultaneous = search.comparisons() if search else {}
     counts = [simultaneous.get(key, 1) for key in keys]
     current = result.incumbent
@@ -131,7 +131,7 @@ def compare(result: WorkloadResult, store: str, search: SearchResult | None) -> 
         current = current.model_copy(update={"comparison": comparisons.pop()})
     by_key = dict(zip(keys, comparisons, strict=True))
     result = result.model_copy(update={"incumbent": current})
-    return _update(result, lambda candidate: {"comparison": by_key.get((candidate.recipe, candidate.runtime))})
+    return _update(result, lambda candidate: {"comparison": by_key.get(candidate.name)})
 
 
 def _candidate(submitted: Submitted, key: Key, failure: Failure | None) -> CandidateResult:
@@ -175,9 +175,9 @@ def _with_failures(result: WorkloadResult, failure_of: Callable[[str], Failure |
     """Pass the names of the candidates and the current bundle to `failure_of`, and record the returned failures."""
     current = result.incumbent
     if isinstance(current, Incumbent) and current.candidate is not None:
-        why = current.failure or failure_of(current.candidate.name + INCUMBENT_SUFFIX)
+        why = current.failure or failure_of(subject_key(current.candidate.name, "incumbent"))
         result = result.model_copy(update={"incumbent": current.model_copy(update={"failure": why})})
-    return _update(result, lambda one: {"failure": one.failure or failure_of(f"{one.recipe}/{one.runtime}")})
+    return _update(result, lambda one: {"failure": one.failure or failure_of(str(one.name))})
 
 
 def study_layers(result: WorkloadResult, store: str) -> WorkloadResult:
@@ -224,7 +224,7 @@ def _submit_benchmark(result: WorkloadResult, settings: Settings, store: str) ->
                 candidate=current.candidate,
                 outputs=outputs,
                 standing="incumbent",
-                twin=twin if current.coverage else "",
+                twin=twin if current.coverage else None,
             )
         )
     with place_benchmarks(settings):
@@ -240,14 +240,14 @@ def _subject(result: WorkloadResult, candidate: CandidateResult) -> BenchmarkCan
     standing: Literal["settled", "challenger", "defender"] = "challenger" if promising else "settled"
     if gate.objective != "fastest" and gate.min_speedup is None:
         standing = "settled"
-    elif isinstance(current, Incumbent) and current.same_as == f"{candidate.recipe}/{candidate.runtime}":
+    elif isinstance(current, Incumbent) and current.same_as == candidate.name:
         standing = "defender"
     return BenchmarkCandidate(
         candidate=candidate.built,
         outputs=candidate.evaluation.outputs,
         standing=standing,
         may_be_promoted=promising,
-        twin="" if is_float(row) else result.workload.twin(candidate.runtime),
+        twin=None if is_float(row) else result.workload.twin(candidate.runtime),
         could_serve=could_serve(result.workload, row),
     )
 
@@ -258,7 +258,7 @@ def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResul
     if isinstance(benchmark, Failure):
         return _with_failures(result, lambda name: benchmark)
     refused = {key: Failure(stage="benchmark", error=error) for key, error in benchmark.refused.items()}
-    names = {f"{candidate.recipe}/{candidate.runtime}" for candidate in result.candidates}
+    names = {str(candidate.name) for candidate in result.candidates}
     for key in sorted(refused.keys() - names):
         note(f"{result.workload.name} · {key}: not measured: {refused[key].error}")
     return _with_failures(result.model_copy(update={"benchmark": benchmark}), refused.get)

@@ -15,6 +15,7 @@ from tasks.decide.gate import Judgement, judge
 from tasks.publish.manifest import Provenance
 from tasks.publish.package import BundleRef, content_of, withdrawn_contents
 from tasks.values.results import Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
+from tasks.workload.names import CandidateName
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def _not_packaged(
     if now is not None and now.history and now.history[-1].by == by_run(run.run_id):
         problem = f"{version} is current, but a later step failed: {reason(error)}"
         return Handover(judgement.packaged(version), version, problem)
-    name = judgement.promoted.candidate if judgement.promoted else "the winner"
+    name = judgement.promoted.name if judgement.promoted else "the winner"
     problem = f"{name} was chosen, but {why}{f'; {version} stays current' if version else ''}"
     return Handover(judgement.not_packaged(why, version), version, problem)
 
@@ -94,13 +95,13 @@ def _look_up(
     return looked_up, pointer
 
 
-def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[str]:
+def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[CandidateName]:
     """Return the candidates that have the same content as a withdrawn bundle."""
     if pointer is None or result.job is None:
         return set()
     contents = withdrawn_contents(pointer)
     return {
-        f"{candidate.recipe}/{candidate.runtime}"
+        candidate.name
         for candidate in result.candidates
         if candidate.built is not None and content_of(result.job, candidate.built) in contents
     }
@@ -108,7 +109,7 @@ def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[str]:
 
 def _provenance(result: WorkloadResult, judgement: Judgement, rows: Sequence[Row], run: RunInfo) -> Provenance:
     winner = judgement.promoted
-    chosen = next(c for c in result.candidates if winner and f"{c.recipe}/{c.runtime}" == winner.candidate)
+    chosen = next(c for c in result.candidates if winner and c.name == winner.name)
     if winner is None or result.job is None or chosen.built is None or chosen.evaluation is None:
         raise RuntimeError(f"{result.workload.name}: only a measured candidate can be promoted; report this bug")
     return Provenance(

@@ -163,7 +163,7 @@ def _measure(night: Night) -> None:
 
 def _freeze_baselines(night: Night) -> None:
     """Give workloads whose baseline is the fastest float candidate the baseline that follows from earlier nights."""
-    floats = {each.name: each.floats() for each in night.workloads if each.chooses_baseline}
+    floats = {each.name: [*map(str, each.floats())] for each in night.workloads if each.chooses_baseline}
     night.baselines = last_baselines(StoreRoot.of(night.store), floats)
     for name, baseline in night.baselines.items():
         if baseline.replaces:
@@ -179,7 +179,7 @@ def _with_baseline(night: Night, result: WorkloadResult) -> WorkloadResult:
     if not result.workload.chooses_baseline:
         return result
     result, reason = with_fastest_float(result, night.settings, night.store)
-    baseline = Baseline(result.workload.baseline_name, reason)
+    baseline = Baseline(str(result.workload.baseline_name), reason)
     night.baselines[result.workload.name] = baseline
     night.remarks.append(f"{result.workload.name}: the baseline is {baseline.name}, because {reason}")
     return result

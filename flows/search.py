@@ -39,6 +39,7 @@ from tasks.search.space import space, variants, without_too_large
 from tasks.search.trial import Build, Found, Request, Selection, Time, Trial
 from tasks.values.job import Job
 from tasks.workload.base import REFERENCE
+from tasks.workload.names import CandidateName
 from tasks.workload.search import Goal
 from tasks.workload.search import Search as SearchSection
 from tasks.workload.workload import Workload
@@ -232,10 +233,10 @@ def _order(step: Step) -> tuple[bool, float, bool]:
     return is_build or isinstance(step.request, Time), step.expected_s, is_build
 
 
-def _speeds(answers: Sequence[Answer]) -> dict[str, float]:
+def _speeds(answers: Sequence[Answer]) -> dict[CandidateName, float]:
     """Return the speed-ups in a search's answers, keyed by trial name."""
     found = {answer.question.split()[2]: Found.model_validate(answer.value).speed for answer in answers if answer.value}
-    return {name: speed.value for name, speed in found.items() if speed is not None}
+    return {CandidateName.parse(name): speed.value for name, speed in found.items() if speed is not None}
 
 
 def _inputs(job: Job[Workload], split: str, goal: Goal, fingerprint: str) -> dict[str, object]:
@@ -251,7 +252,7 @@ def _inputs(job: Job[Workload], split: str, goal: Goal, fingerprint: str) -> dic
         "evaluate": evaluate,
         "metrics": user_digest(getattr(workload.evaluate, "folder", ""), *metrics),
         "benchmark": workload.benchmark.model_dump(mode="json"),
-        "baseline": workload.recipe_named(workload.baseline()[0]).content(),
+        "baseline": workload.recipe_named(workload.baseline_name.recipe).content(),
         "split": split,
         "unit": goal.quality_unit,
         "fingerprint": fingerprint,

@@ -34,6 +34,7 @@ from tasks.search.trial import RankedLayer, Timed
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef, DatasetRef
 from tasks.values.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity, RunInfo
+from tasks.workload.names import CandidateName
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
@@ -167,7 +168,7 @@ def benchmark(
 @_stage("find fastest float", "{job.workload.name}")
 def fastest_float(
     job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
-) -> tuple[str, str]:
+) -> tuple[CandidateName, str]:
     """Time the float candidates in two launches; return the fastest, and the reason for the choice."""
     timeout_s = current_execution().settings.stage_timeout_s
     return _time(stages.fastest_float, fingerprint, store, job, candidates, profile, timeout_s=timeout_s)

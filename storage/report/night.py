@@ -12,7 +12,7 @@ from itertools import pairwise
 import duckdb
 
 from storage.humanize import percent
-from storage.results import WIDEST, Row, night_of, number
+from storage.results import WIDEST, Row, candidate_of, night_of, number
 from storage.results.history import changes_between
 from storage.results.query import rows_of
 from storage.results.regressions import Regression
@@ -226,7 +226,7 @@ def history_of(
         promoted[night_of(row)].append(str(row["name"]))
     for finding in findings:
         if finding.is_bad and finding.since is not None:
-            alarms[finding.since].append(f"{finding.recipe}/{finding.runtime} {finding.kind}")
+            alarms[finding.since].append(f"{candidate_of(vars(finding))} {finding.kind}")
     for row in rows_of(connection, _ACCEPTED, workload=workload, night=night):
         accepted[night_of(row)].append(str(row["text"]))
     events = (

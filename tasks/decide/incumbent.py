@@ -51,7 +51,7 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
         version=pointer.version,
         candidate=deployed,
         made_as=manifest["sources"]["quantized"],
-        same_as=same.name if same else "",
+        same_as=same.name if same else None,
         coverage=_recorded(manifest, "coverage"),
         outdated="" if before == now else changed,
     )

@@ -22,6 +22,7 @@ from tasks.values.results import (
     Preview,
     Proposal,
 )
+from tasks.workload.names import CandidateName
 from tasks.workload.recipe import Recipe
 from tasks.workload.registry import DOMAINS
 from tasks.workload.workload import Workload
@@ -135,7 +136,7 @@ def benchmark(
 
 def fastest_float(
     workspace: Workspace, job: Job[Workload], candidates: Sequence[BenchmarkCandidate], profile: str
-) -> tuple[str, str]:
+) -> tuple[CandidateName, str]:
     """Time float candidates; return the fastest, and the reason for the choice."""
     from tasks.measure.benchmark.messages import PROFILES
     from tasks.measure.benchmark.stage import fastest_float as find

@@ -11,6 +11,7 @@ from storage.errors import UnavailableError
 from tasks.environment.machine import Machine
 from tasks.quantize.spec import renamed, spec_of
 from tasks.search.trial import Trial
+from tasks.workload.names import CandidateName
 from tasks.workload.recipe import Recipe
 from tasks.workload.registry import METHODS, RUNTIMES, Need
 from tasks.workload.search import Search
@@ -27,7 +28,10 @@ _WORDS: Mapping[tuple[str, object], str] = {
 
 
 def space(
-    workload: Workload, module_types: Collection[str], machine: Machine, speeds: Mapping[str, float] | None = None
+    workload: Workload,
+    module_types: Collection[str],
+    machine: Machine,
+    speeds: Mapping[CandidateName, float] | None = None,
 ) -> list[Trial]:
     """Return the trials of a workload with a ``[search]`` section, in the order in which to try them.
 

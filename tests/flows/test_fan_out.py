@@ -22,6 +22,7 @@ from tasks.values.results import (
     UnknownIncumbent,
     WorkloadResult,
 )
+from tasks.workload.names import CandidateName
 from tests.tasks.decide.test_gate import workload
 
 BENCHMARK = BenchmarkResult(
@@ -180,6 +181,6 @@ def test_a_benchmark_that_failed_costs_the_current_bundle_its_measurement_too(
 
 
 def test_only_candidates_that_a_search_chose_are_compared_with_wider_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    comparisons = {("half", "torchscript"): 3}
+    comparisons = {CandidateName("half", "torchscript"): 3}
     _, stages = compared(monkeypatch, comparisons=comparisons, handoff=None, compare=[difference(0.0)] * 2)
     assert stages.asked[-1][-1] == [1, 3]

@@ -76,7 +76,7 @@ class Site:
         )
 
         def make(made: Provenance, replacing: str | None) -> BundleRef:
-            self.packaged.append(made.candidate.name)
+            self.packaged.append(str(made.candidate.name))
             if instead is not None:
                 return instead()
             workspace = Workspace(ArtifactStore(self.root))
@@ -117,7 +117,7 @@ def failing(error: Exception) -> Callable[[], BundleRef]:
 
 def decided(outcome: Handover) -> dict[str, str]:
     assert outcome.judgement is not None
-    return {each.candidate: each.decision for each in outcome.judgement.decisions}
+    return {str(each.name): each.decision for each in outcome.judgement.decisions}
 
 
 def stays(outcome: Handover) -> bool | None:
@@ -227,7 +227,7 @@ def test_content_that_somebody_rolled_back_from_is_excluded_and_the_runner_up_wi
 def test_what_stays_is_renewed_whether_it_is_tonights_candidate_or_its_own_files(site: Site) -> None:
     site.signer = signer_of()
     first = site.night(FIRST, None).version
-    for rows, same_as in ((SAME, INT8), ([row(INT8, setting="incumbent"), *SAME[1:]], "")):
+    for rows, same_as in ((SAME, INT8), ([row(INT8, setting="incumbent"), *SAME[1:]], None)):
         before = serial(site)
         outcome = site.night(rows, site.incumbent(same_as=same_as))
         assert (outcome.version, outcome.problem, stays(outcome)) == (first, "", True)

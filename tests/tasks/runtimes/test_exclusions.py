@@ -17,9 +17,9 @@ from tasks.data.outputs import distance, tensors_of
 from tasks.quantize.methods import DynamicRecipe, StaticRecipe
 from tasks.quantize.spec import Spec, spec_of
 from tasks.runtimes import onnx_model
-from tasks.runtimes.onnxruntime import make as onnx_quantize
 from tasks.runtimes.base import CandidateFiles
 from tasks.runtimes.exported import ExportedMaker
+from tasks.runtimes.onnxruntime import make as onnx_quantize
 from tasks.workload.registry import RUNTIMES
 from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob

@@ -25,10 +25,10 @@ from tasks.data.outputs import distance, tensors_of
 from tasks.environment.machine import Machine, this_machine
 from tasks.measure.proof.child import doubts_about
 from tasks.quantize.engine import BFLOAT16
-from tasks.runtimes.onnxruntime import check as onnx_checker
-from tasks.runtimes.onnxruntime import make as onnx_quantize
 from tasks.runtimes.base import CandidateFiles
 from tasks.runtimes.exported import ExportedMaker, all_int8
+from tasks.runtimes.onnxruntime import check as onnx_checker
+from tasks.runtimes.onnxruntime import make as onnx_quantize
 from tasks.values.proofs import int8_share
 from tasks.values.refs import CandidateRef
 from tasks.workload import Workload

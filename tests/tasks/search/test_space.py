@@ -13,6 +13,7 @@ from tasks.quantize.spec import excluding, renamed
 from tasks.search.space import adopt, space, variants, without_too_large
 from tasks.search.trial import Trial
 from tasks.workload import Workload
+from tasks.workload.names import CandidateName
 from tasks.workload.recipe import Recipe
 from tasks.workload.registry import METHODS, RUNTIMES
 from tests.tasks.quantize.conftest import IMAGES
@@ -36,7 +37,7 @@ def searched(recipe: list[dict[str, Any]] = WRITTEN, **search: Any) -> Workload:
 
 
 def tried(trials: list[Trial]) -> list[str]:
-    return [trial.name for trial in trials if trial.outcome == "open"]
+    return [str(trial.name) for trial in trials if trial.outcome == "open"]
 
 
 types = st.sampled_from([CONVOLUTIONAL, RECURRENT, TRANSFORMER])
@@ -58,7 +59,7 @@ def test_every_trial_can_work_and_has_a_name_and_settings_of_its_own(types: set[
     assert trials == space(workload, frozenset(types), MACHINE)
     assert [trial.number for trial in trials] == list(range(1, len(trials) + 1))
     assert len({trial.name for trial in trials}) == len(trials)
-    assert workload.benchmark.baseline not in {trial.name for trial in trials}
+    assert workload.baseline_name not in {trial.name for trial in trials}
     recipes: dict[str, dict[str, object]] = {}
     for trial in trials:
         assert not RUNTIMES[trial.runtime].obstacle(trial.recipe)
@@ -80,8 +81,9 @@ def test_known_speeds_come_first_then_what_is_written_then_the_methods_defaults(
     names = tried(usual)
     assert names[:2] == ["float/torchscript", "mine/torchscript"]
     assert names.index("static/torchscript") < names.index("static-onednn/torchscript")
+    speeds = {"static/openvino": 2.0, "static/onnxruntime": 3.0, "gone/eager": 9}
     known = space(
-        workload, CONVOLUTIONAL, MACHINE, {"static/openvino": 2.0, "static/onnxruntime": 3.0, "gone/eager": 9}
+        workload, CONVOLUTIONAL, MACHINE, {CandidateName.parse(name): value for name, value in speeds.items()}
     )
     first = ["static/onnxruntime", "static/openvino"]
     assert tried(known) == first + [name for name in names if name not in first]
@@ -113,7 +115,7 @@ def test_training_and_undeployable_runtimes_are_tried_only_on_request() -> None:
 def test_a_name_that_the_file_uses_for_other_settings_is_not_used_twice() -> None:
     recipes = [*WRITTEN, {"name": "static", "method": "static", "calibration_batches": 2, "runtimes": ["openvino"]}]
     workload = searched(recipes)
-    trials = {trial.name: trial for trial in space(workload, CONVOLUTIONAL, MACHINE)}
+    trials = {str(trial.name): trial for trial in space(workload, CONVOLUTIONAL, MACHINE)}
     (other,) = [name for name in trials if name.startswith("static-") and name.endswith("/onnxruntime")]
     assert trials[other].recipe.model_dump()["calibration_batches"] == 8
     names = {recipe.name for recipe in variants(workload, trials["static/openvino"])}
@@ -122,7 +124,7 @@ def test_a_name_that_the_file_uses_for_other_settings_is_not_used_twice() -> Non
 
 def test_variants_differ_in_observer_and_granularity_only_as_far_as_the_runtime_allows() -> None:
     workload = searched()
-    trials = {trial.name: trial for trial in space(workload, CONVOLUTIONAL, MACHINE)}
+    trials = {str(trial.name): trial for trial in space(workload, CONVOLUTIONAL, MACHINE)}
     names = {recipe.name for recipe in variants(workload, trials["static/openvino"])}
     observers = {"static-min-max", "static-moving-average"}
     assert names == observers | {name.replace("static", "static-per-tensor") for name in ("static", *observers)}
@@ -150,7 +152,7 @@ def test_without_a_quantized_embedding_the_bit_width_is_left_out(kinds: tuple[st
 
 def test_finalists_join_the_workload_and_leave_the_written_recipes_as_they_are() -> None:
     workload = searched()
-    trials = {trial.name: trial for trial in space(workload, CONVOLUTIONAL, MACHINE)}
+    trials = {str(trial.name): trial for trial in space(workload, CONVOLUTIONAL, MACHINE)}
     names = ["static/openvino", "mine/torchscript", "static/onnxruntime", "float/openvino"]
     adopted = adopt(workload, [trials[name] for name in names])
     assert [(recipe.name, recipe.runtimes) for recipe in adopted.recipe] == [

@@ -22,7 +22,7 @@ from tasks.workload.workload import Capacity
 from tests.tasks.measure.benchmark.planted import TINY
 from tests.tasks.pipeline import build, evaluate, job_of
 
-_WORKLOAD = Path(__file__).parents[3] / "flows" / "workloads" / "lstm-demo.toml"
+_WORKLOAD = Path(__file__).parents[4] / "flows" / "workloads" / "lstm-demo.toml"
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_capacity_is_measured_of_the_baseline_and_first_of_the_current_bundle(
     assert ratio.capacity_ratio_low < ratio.capacity_ratio < ratio.capacity_ratio_high
     settings = job.workload.benchmark.model_copy(update={"capacity": Capacity()})
     asked = job.workload.model_copy(update={"benchmark": settings})
-    assert measure_capacity(Session("float/eager", PROFILES["quick"]), [], [], asked) == ({}, {})
+    assert measure_capacity(Session(asked.baseline_name, PROFILES["quick"]), [], [], asked) == ({}, {})
 
 
 @pytest.mark.slow
