@@ -205,7 +205,7 @@ def compared(workload: Workload, store: ArtifactStore, folder: Path) -> Iterator
 
     data, engine = store.path(job.dataset.kind, job.dataset.digest), torch.backends.quantized.engine
     for pair in workload.candidates():
-        recipe, runtime = workload.recipe_named(pair.partition("/")[0]), pair.partition("/")[2]
+        recipe, runtime = workload.recipe_named(pair.recipe), pair.runtime
         if runtime not in OPENERS and recipe.method != "none":
             continue
         candidate = build(workspace, job, recipe, runtime)

@@ -28,6 +28,7 @@ from tasks.measure.benchmark.stage import BenchmarkCandidate
 from tasks.run.stages import build, evaluate, obtain, prepare
 from tasks.values.job import Workspace
 from tasks.workload import read_workload
+from tasks.workload.names import CandidateName
 from tasks.workload.workload import Capacity
 
 _WORKLOADS = Path(__file__).parent.parent / "flows" / "workloads"
@@ -43,7 +44,10 @@ def show_generator(bound_s: float = 0.01) -> None:
     """Print how late and how busy the generator is at growing rates, with one worker per processor."""
     print("\n| rate | late, median | late, p99 | busy | limit |\n|---|---|---|---|---|")
     loader = "benchmarks.capacity:load_nothing"
-    with host_lock(LOCK), running_fleet(Subject(name="nothing"), len(affinity()), 1, loader) as fleet:
+    with (
+        host_lock(LOCK),
+        running_fleet(Subject(name=CandidateName("nothing", "none")), len(affinity()), 1, loader) as fleet,
+    ):
         for rate in (1_000, 10_000, 50_000, 200_000):
             served = fleet.serve(np.random.default_rng(1).exponential(1 / rate, rate))
             late = " | ".join(f"{1e3 * float(np.quantile(served.lag_s, share)):.3g} ms" for share in (0.5, 0.99))
@@ -56,23 +60,23 @@ def show_candidates(name: str, workspace: Workspace, budget_s: float, bound_call
     workload = read_workload(_WORKLOADS / f"{name}.toml")
     job = obtain(workspace, workload, prepare(workspace, workload))
     first = next(recipe for recipe in workload.recipe if recipe.method not in ("none", "cast"))
-    names = [f"{first.name}/{runtime}" for runtime in first.runtimes if runtime != "eager"]
+    names = [CandidateName(first.name, runtime) for runtime in first.runtimes if runtime != "eager"]
     subjects = []
-    for candidate in [workload.benchmark.baseline, *names]:
-        recipe, _, runtime = candidate.partition("/")
-        built = build(workspace, job, workload.recipe_named(recipe), runtime)
+    for candidate in [workload.baseline_name, *names]:
+        recipe = workload.recipe_named(candidate.recipe)
+        built = build(workspace, job, recipe, candidate.runtime)
         outputs = evaluate(workspace, job, built).outputs
         subjects.append(BenchmarkCandidate(candidate=built, outputs=outputs).subject(workspace))
-    session = Session(workload.benchmark.baseline, PROFILES["standard"])
+    session = Session(workload.baseline_name, PROFILES["standard"])
     with host_lock(LOCK):
         measured = Session(session.baseline, PROFILES["quick"]).measure(subjects[:1])
-    bound_ms = float(np.ceil(bound_calls * 1e3 * median(measured.round_s(session.baseline).ravel())))
+    bound_ms = float(np.ceil(bound_calls * 1e3 * median(measured.round_s(str(session.baseline)).ravel())))
     for bound in (None, bound_ms):
         settings = Capacity(latency_bound_ms=bound, budget_s=budget_s)
         benchmark = workload.benchmark.model_copy(update={"capacity": settings})
         with host_lock(LOCK):
             changed = workload.model_copy(update={"benchmark": benchmark})
-            served, unknown = measure_capacity(session, subjects, names, changed)
+            served, unknown = measure_capacity(session, subjects, [*map(str, names)], changed)
         print(f"\n{name}, {settings.scenario}" + (f", bound {bound:g} ms" if bound else ""))
         print("| candidate | requests/s | ratio (95% interval) | p50 | p99 | limit |")
         print("|---|---|---|---|---|---|")

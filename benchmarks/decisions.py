@@ -36,14 +36,16 @@ from typing import Any
 import numpy as np
 
 from tasks.decide.gate import judge
-from tasks.measure.benchmark.messages import COPY_SUFFIX, PROFILES, LaunchReport, Subject, SubjectReport
+from tasks.measure.benchmark.messages import PROFILES, LaunchReport, Subject, SubjectReport, subject_key
 from tasks.measure.benchmark.protocol import Contest, Measured, Session
 from tasks.measure.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
 from tasks.workload import Workload
+from tasks.workload.names import CandidateName
 
 BASELINE = "float/torchscript"
 CANDIDATES = tuple(f"{letter}/torchscript" for letter in "abcdefgh")
-SUBJECTS = (BASELINE, BASELINE + COPY_SUFFIX, *CANDIDATES)
+COPY = subject_key(BASELINE, "a/a")
+SUBJECTS = (BASELINE, COPY, *CANDIDATES)
 RATIOS = (2.0, 1.2)
 MIN_SPEEDUP, BIAS, OUTLIER = 1.05, 0.03, 1.3
 FLOATS = ("float/onnxruntime", "float/openvino")
@@ -67,7 +69,7 @@ WORKLOAD = Workload.model_validate(
         "model": {"kind": "lstm"},
         "checkpoint": {"kind": "seeded"},
         "recipe": [
-            {"name": name.partition("/")[0], "method": "none", "runtimes": ["torchscript"]}
+            {"name": CandidateName.parse(name).recipe, "method": "none", "runtimes": ["torchscript"]}
             for name in (BASELINE, *CANDIDATES)
         ],
         "benchmark": {"baseline": BASELINE},
@@ -143,11 +145,17 @@ class Machine(Session):
         assert self.night is not None
         reports = {}
         for subject in subjects:
-            times = tuple(np.exp(self.night.logs[len(earlier), self.names.index(subject.name)]).tolist())
-            reports[subject.name] = SubjectReport(
+            times = tuple(np.exp(self.night.logs[len(earlier), self.names.index(subject.key)]).tolist())
+            reports[subject.key] = SubjectReport(
                 load_s=0, first_call_s=0, calls_per_block=1, round_s=times, single_s=(), cold_s=times
             )
         return LaunchReport(subjects=reports, refused={}, modules=())
+
+
+def subject(key: str) -> Subject:
+    """Return the subject with this key."""
+    is_copy = key == COPY
+    return Subject(name=CandidateName.parse(BASELINE if is_copy else key), setting="a/a" if is_copy else "primary")
 
 
 def compared(generator: np.random.Generator, conditions: Conditions, speeds: tuple[float, float], rounds: int) -> Row:
@@ -160,12 +168,13 @@ def compared(generator: np.random.Generator, conditions: Conditions, speeds: tup
     best = [np.mean(night.true[:2]), *night.true[6:]]
     row: Row = {"false": False}
     reports: list[LaunchReport] = []
-    machine = Machine(BASELINE, PROFILES["quick"], night=night, names=names)
+    machine = Machine(CandidateName.parse(BASELINE), PROFILES["quick"], night=night, names=names)
+    subjects = tuple(map(subject, names))
     for launches in range(1, 11):
-        reports.append(machine._launch([Subject(name=name) for name in names], reports))
+        reports.append(machine._launch(subjects, reports))
         if launches not in LOOKS:
             continue
-        measured = Measured(BASELINE, 1, tuple(reports), {}, RULE)
+        measured = Measured(BASELINE, subjects, 1, tuple(reports), {}, RULE)
         bounds = [measured.over_best_float_bounds(name) for name in RULE.contenders]
         row["false"] = row["false"] or any(each is not None and each.low >= 1 for each in bounds)
         for index in range(2, 6):
@@ -184,19 +193,19 @@ def compared(generator: np.random.Generator, conditions: Conditions, speeds: tup
 def measure(night: Night) -> Measured:
     """The night's launches, until everything is decided or there are no more looks."""
     profile = PROFILES["quick"].model_copy(update={"budget_s": math.inf})
-    machine = Machine(BASELINE, profile, night=night)
-    return machine.measure([Subject(name=name) for name in (BASELINE, *CANDIDATES)], CONTEST)
+    machine = Machine(CandidateName.parse(BASELINE), profile, night=night)
+    return machine.measure([subject(key) for key in (BASELINE, *CANDIDATES)], CONTEST)
 
 
 def promotes(measured: Measured) -> bool:
     """Whether the gate promotes one of the candidates."""
     rows = []
     for name in CANDIDATES:
-        recipe, _, runtime = name.partition("/")
-        ratio, bounds = measured.ratio(name), measured.bounds(name)
+        candidate, ratio, bounds = CandidateName.parse(name), measured.ratio(name), measured.bounds(name)
         rows.append(
             {
-                "workload": WORKLOAD.name, "setting": "primary", "status": "ok", "recipe": recipe, "runtime": runtime,
+                "workload": WORKLOAD.name, "setting": "primary", "status": "ok",
+                "recipe": candidate.recipe, "runtime": candidate.runtime,
                 "speedup": ratio.value, "speedup_bound_low": bounds.low, "speedup_bound_high": bounds.high,
             }
         )  # fmt: skip
@@ -213,7 +222,7 @@ def looks(night: Night) -> Iterator[tuple[bool, list[bool]]]:
     samples = night.samples()
     for launches in LOOKS:
         seen = {name: Sample(sample.logs[:launches], sample.variance) for name, sample in samples.items()}
-        noise, copy = Noise.pooled(seen.values()), seen[BASELINE + COPY_SUFFIX]
+        noise, copy = Noise.pooled(seen.values()), seen[COPY]
         bounds = [noise.bounds(seen[name], copy, CONTEST.comparisons) for name in CANDIDATES]
         right = [holds(night, name, noise.interval(seen[name])) for name in CANDIDATES]
         yield any(ratio.low >= MIN_SPEEDUP for ratio in bounds), right

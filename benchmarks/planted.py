@@ -37,6 +37,7 @@ from tasks.values.job import Job, Workspace
 from tasks.values.proofs import ProofReport, doubt_about_batches
 from tasks.values.refs import CandidateRef
 from tasks.workload import Workload
+from tasks.workload.names import CandidateName
 
 FLOAT = {"name": "float", "method": "none"}
 STATIC = {"name": "int8", "method": "static", "calibration_batches": 1, "calibration_batch_size": 8}
@@ -104,12 +105,12 @@ def main() -> None:
         for kind in dict.fromkeys(each.kind for each in faults):
             looked = list(look(garden, [each for each in faults if each.kind == kind]))
             print(f"| {kind} | {len(looked)} | {sum(bool(doubts) for _, doubts in looked)} |", flush=True)
-            missed += [each.subject.name for each, doubts in looked if not doubts]
+            missed += [each.subject.name.recipe for each, doubts in looked if not doubts]
         found = [(each, doubts) for each, doubts in look(garden, clean) if doubts]
         print(f"| nothing | {len(clean)} | {len(found)} |")
         print("\n".join(f"- missed: {name}" for name in missed))
         for each, doubts in found:
-            print(f"- {each.subject.name}: {doubts}")
+            print(f"- {each.subject.name.recipe}: {doubts}")
 
 
 def look(garden: Garden, planted: list[Planted]) -> Iterator[tuple[Planted, list[str]]]:
@@ -120,10 +121,10 @@ def look(garden: Garden, planted: list[Planted]) -> Iterator[tuple[Planted, list
             some = alike[first : first + TOGETHER]
             report = garden.prove([each.subject for each in some], without_vnni=without_vnni)
             for each in some:
-                if each.subject.name in report.refused:
-                    print(f"- {each.kind}: {report.refused[each.subject.name]}")
+                if each.subject.key in report.refused:
+                    print(f"- {each.kind}: {report.refused[each.subject.key]}")
                     continue
-                doubts = list(report.proofs[each.subject.name].doubts)
+                doubts = list(report.proofs[each.subject.key].doubts)
                 yield each, doubts + [each.batch_doubt] * bool(each.batch_doubt)
 
 
@@ -220,10 +221,9 @@ class Garden:
             _claim(own / DOCUMENT, claimed)
         shared = CandidateFiles.find(candidate, store).shared
         subject = Subject(
-            name=own.name,
+            name=CandidateName(own.name, candidate.runtime),
             folder=str(own),
             shared={kind: str(path) for kind, path in shared.items()},
-            runtime=candidate.runtime,
             golden=str(own / GOLDEN),
         )
         return Planted(kind, subject, without_vnni, doubt_about_batches(batching.difference if batching else None))

@@ -28,6 +28,7 @@ from tasks.search.trial import Build, Drop, Found, Rank, Request, Screen, Select
 from tasks.values.job import Job
 from tasks.values.refs import CandidateRef
 from tasks.values.results import Evaluation, Failure
+from tasks.workload.names import CandidateName
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
@@ -55,9 +56,9 @@ class Answers:
     ) -> None:
         self._job, self._selection, self._unit = job, selection, unit
         self._settings, self._place = settings, Place(store, deadline, settings.fingerprint)
-        recipe, runtime = job.workload.baseline()
-        self._reference = job.workload.recipe_named(recipe), runtime
-        self._subjects: dict[str, BenchmarkCandidate] = {}  # candidates that can be timed, keyed by name
+        name = job.workload.baseline_name
+        self._reference = job.workload.recipe_named(name.recipe), name.runtime
+        self._subjects: dict[CandidateName, BenchmarkCandidate] = {}  # candidates that can be timed, keyed by name
         self._qualities: dict[int, Evaluation] = {}  # evaluations of the baseline, keyed by sample size
         self._lock = threading.Lock()  # held while one of the calling threads evaluates the baseline
         built = settle(steps.build.submit(Place(store), job, *self._reference), "build")
@@ -136,7 +137,7 @@ class Answers:
         found = broken | self._speeds(names, timed)
         return [found[trial.name] for trial in trials]
 
-    def _speeds(self, names: Sequence[str], timed: Timed | Failure) -> dict[str, Found]:
+    def _speeds(self, names: Sequence[CandidateName], timed: Timed | Failure) -> dict[CandidateName, Found]:
         """Return the speeds in `timed`; if timing failed, time each trial alone to find the broken ones."""
         if not isinstance(timed, Failure):
             speeds = {name: Found(speed=speed, waited_s=timed.waited_s) for name, speed in timed.speeds.items()}
@@ -145,7 +146,7 @@ class Answers:
             return {names[0]: _failed(timed)}
         return {name: self._speeds([name], self._timed([name]))[name] for name in names}
 
-    def _timed(self, names: Sequence[str]) -> Timed | Failure:
+    def _timed(self, names: Sequence[CandidateName]) -> Timed | Failure:
         baseline = self._subjects[self._job.workload.baseline_name]
         subjects = [self._subjects[name] for name in names]
         with place_benchmarks(self._settings):
@@ -184,8 +185,8 @@ def _failed(failure: Failure) -> Found:
     return Found(failed=f"{failure.stage}: {failure.error}")
 
 
-def _name(candidate: tuple[Recipe, str]) -> str:
-    return f"{candidate[0].name}/{candidate[1]}"
+def _name(candidate: tuple[Recipe, str]) -> CandidateName:
+    return CandidateName(candidate[0].name, candidate[1])
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ def expected_s(request: Request, trial: Trial, answers: Iterable[Answer]) -> flo
         known_kind, known_samples, name, _ = answer.question.split()
         if known_kind == kind and answer.duration_s:  # 0 means unknown
             one_s = answer.duration_s / (answer.together + besides)
-            durations.setdefault(name.partition("/")[2], []).append(one_s / int(known_samples))
+            durations.setdefault(CandidateName.parse(name).runtime, []).append(one_s / int(known_samples))
     if trial.runtime not in durations and isinstance(request, Build) and runtime_named(trial.runtime).compiles:
         return _COMPILING_S
     similar = durations.get(trial.runtime) or [one_s for group in durations.values() for one_s in group]

@@ -19,6 +19,7 @@ from tasks.environment.machine import installed_version
 from tasks.runtimes.base import runtime_named
 from tasks.values.results import Preview
 from tasks.workload.base import REFERENCE
+from tasks.workload.names import CandidateName
 from tasks.workload.recipe import METHODS, RUNTIMES, Recipe
 from tasks.workload.workload import DOMAINS, FASTEST_FLOAT
 
@@ -207,7 +208,7 @@ def without_obstacles(document: JsonObject, preview: Preview) -> JsonObject:
     good = [candidate.candidate for candidate in preview.candidates if not candidate.obstacle]
     recipes = []
     for recipe in document["recipe"]:
-        runtimes = [runtime for runtime in recipe["runtimes"] if f"{recipe['name']}/{runtime}" in good]
+        runtimes = [runtime for runtime in recipe["runtimes"] if CandidateName(recipe["name"], runtime) in good]
         recipes += [recipe | {"runtimes": runtimes}] if runtimes else []
     if not recipes or recipes[0]["name"] != "float":
         raise ConfigurationError(

@@ -21,6 +21,7 @@ from storage.results import Row
 from storage.results.baselines import Baseline
 from tasks.run import plan, publication
 from tasks.values.results import BenchmarkResult, Failure, LayerSensitivity, RunInfo, WorkloadResult
+from tasks.workload.names import CandidateName
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")
@@ -35,7 +36,7 @@ def submit(workload: Workload, place: Place) -> Callable[[], WorkloadResult]:
         for runtime in recipe.runtimes:
             building = steps.build.submit(place, later(obtaining), recipe, runtime)
             evaluating = steps.evaluate.submit(place, later(obtaining), later(building))
-            futures[recipe.name, runtime] = building, evaluating
+            futures[CandidateName(recipe.name, runtime)] = building, evaluating
 
     def gather() -> WorkloadResult:
         dataset = settle(preparing, "prepare")
@@ -70,7 +71,7 @@ def choose_baseline(result: WorkloadResult, settings: Settings, place: Place) ->
     return plan.with_baseline(result, floats, timed)
 
 
-def compare(result: WorkloadResult, place: Place, simultaneous: Mapping[tuple[str, str], int]) -> WorkloadResult:
+def compare(result: WorkloadResult, place: Place, simultaneous: Mapping[CandidateName, int]) -> WorkloadResult:
     """Evaluate a workload's current bundle, and compare the candidates and the bundle with the baseline."""
     if (job := result.job) is not None:
         built = [candidate.built for candidate in result.candidates if candidate.built is not None]

@@ -24,6 +24,7 @@ from storage.root import StoreRoot
 from tasks.environment.machine import versions
 from tasks.run.record import RunRecord
 from tasks.values.results import RunInfo
+from tasks.workload.names import CandidateName
 
 R = TypeVar("R")
 
@@ -36,7 +37,7 @@ class Night(RunRecord):
     settings: Settings
     flow_run_id: str
     store: str  # absolute path or URL, because processes may have different working directories
-    simultaneous: dict[str, Mapping[tuple[str, str], int]] = field(default_factory=dict)  # of searches, by workload
+    simultaneous: dict[str, Mapping[CandidateName, int]] = field(default_factory=dict)  # of searches, by workload
     report: str = ""  # URL of the report, once it is written
     stopped: str = "the run was stopped before it began"  # what a stopped run leaves undone
 

@@ -160,7 +160,7 @@ def _measure(night: Night) -> None:
 
 def _freeze_baselines(night: Night) -> None:
     """Give workloads whose baseline is the fastest float candidate the baseline that follows from earlier nights."""
-    floats = {each.name: each.floats() for each in night.workloads if each.chooses_baseline}
+    floats = {each.name: [*map(str, each.floats())] for each in night.workloads if each.chooses_baseline}
     night.freeze(last_baselines(StoreRoot.of(night.store), floats))
 
 

@@ -14,6 +14,7 @@ from tasks.search.trial import Trial
 from tasks.values.refs import Frozen
 from tasks.values.results import RunInfo
 from tasks.workload import Workload, find_workloads
+from tasks.workload.names import CandidateName
 from tasks.workload.search import Goal, Search
 
 
@@ -45,8 +46,8 @@ class NightlyRequest(Frozen):
         narrowed = []
         for workload in workloads:
             # Any float candidate may be the baseline if the file does not name one.
-            kept = {*self.recipes, workload.baseline()[0]}
-            kept |= {name.partition("/")[0] for name in workload.floats()} if workload.chooses_baseline else set()
+            kept = {*self.recipes, workload.baseline_name.recipe}
+            kept |= {name.recipe for name in workload.floats()} if workload.chooses_baseline else set()
             chosen = tuple(item for item in workload.recipe if item.name in kept)
             if any(item.name in self.recipes for item in chosen):
                 narrowed.append(workload.model_copy(update={"recipe": chosen}).with_twins())
@@ -95,10 +96,9 @@ class SearchResult(Frozen):
         """Return the trials that were built."""
         return [trial for trial in self.trials if trial.size_bytes is not None]
 
-    def comparisons(self) -> dict[tuple[str, str], int]:
+    def comparisons(self) -> dict[CandidateName, int]:
         """Map each finalist that the search created to the number of intervals that must hold simultaneously."""
-        made = [trial for trial in self.finalists if trial.origin != "written"]
-        return {(trial.recipe.name, trial.runtime): len(self.finalists) for trial in made}
+        return {trial.name: len(self.finalists) for trial in self.finalists if trial.origin != "written"}
 
     def rows(self, run: RunInfo) -> list[Row]:
         """Return the rows of the ``trials`` table."""

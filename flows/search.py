@@ -243,7 +243,7 @@ def _inputs(job: Job[Workload], split: str, goal: Goal, fingerprint: str) -> dic
         "evaluate": evaluate,
         "metrics": user_digest(getattr(workload.evaluate, "folder", ""), *metrics),
         "benchmark": workload.benchmark.model_dump(mode="json"),
-        "baseline": workload.recipe_named(workload.baseline()[0]).content(),
+        "baseline": workload.recipe_named(workload.baseline_name.recipe).content(),
         "split": split,
         "unit": goal.quality_unit,
         "fingerprint": fingerprint,

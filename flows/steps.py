@@ -38,6 +38,7 @@ from tasks.run import stages
 from tasks.search.trial import Timed
 from tasks.values.job import Job, Workspace
 from tasks.values.results import BenchmarkResult, Comparison, Evaluation, RunInfo
+from tasks.workload.names import CandidateName
 from tasks.workload.workload import Workload
 
 P = ParamSpec("P")
@@ -159,7 +160,7 @@ def benchmark(place: Place, job: Job[Workload], candidates: list[BenchmarkCandid
 @_stage("find fastest float", "{job.workload.name}")
 def fastest_float(
     place: Place, job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str
-) -> tuple[str, str]:
+) -> tuple[CandidateName, str]:
     """Time the float candidates in two launches; return the fastest, and the reason for the choice."""
     timeout_s = current_execution().settings.stage_timeout_s
     return _time(benchmarks.fastest_float, place, job, candidates, PROFILES[profile], timeout_s=timeout_s)

@@ -87,11 +87,10 @@ def built(workload: Workload, run: Run) -> Preview:
         return found
     candidates, tracebacks, failed = [], list(found.tracebacks), dict[str, list[str]]()
     samples = _CALIBRATION if workload.brings_weights else 1
-    for recipe, runtime in [(each, runtime) for each in workload.recipe for runtime in each.runtimes]:
-        name = f"{recipe.name}/{runtime}"
+    for name in workload.candidates():
         try:
             label = f"{workload.name} · {name}: build"
-            candidate = run(try_candidate, label, job, recipe.sketch(samples), runtime)
+            candidate = run(try_candidate, label, job, workload.recipe_named(name.recipe).sketch(samples), name.runtime)
         except StoreError:  # not the candidate's fault
             raise
         except NightquantError as error:
@@ -99,7 +98,7 @@ def built(workload: Workload, run: Run) -> Preview:
             tracebacks += [error.in_full()] if isinstance(error, LibraryError) else []
             # A run skips candidates that this host does not support. Missing packages have already been reported.
             if not isinstance(error, UnavailableError):
-                failed.setdefault(str(error), []).append(name)
+                failed.setdefault(str(error), []).append(str(name))
         candidates.append(candidate)
     problems = (*found.problems, *(f"{', '.join(names)}: {message}" for message, names in failed.items()))
     found = found.model_copy(
@@ -142,7 +141,7 @@ def _with_reference(found: Preview, job: Job[Workload], run: Run) -> Preview:
 
 def _is_comparable(workload: Workload, row: CandidatePreview) -> bool:
     """Return whether the candidate was built as a run would build it, apart from the number of calibration samples."""
-    recipe = workload.recipe_named(row.candidate.partition("/")[0])
+    recipe = workload.recipe_named(row.candidate.recipe)
     return row.built is not None and recipe.quantizes and recipe.sketch().method == recipe.method
 
 

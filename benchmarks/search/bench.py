@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from pebble import ProcessExpired, ProcessPool
 
-from benchmarks.search.subjects import built_and_evaluated, obtained, open_peer, run_peer, write_workload
+from benchmarks.search.subjects import PEER, built_and_evaluated, obtained, open_peer, run_peer, write_workload
 from flows.request import SearchResult
 from storage.errors import NightquantError
 from storage.locks import host_lock
@@ -36,6 +36,7 @@ from tasks.runtimes.build import open_candidate
 from tasks.search.space import space, variants
 from tasks.search.trial import Drop, Trial
 from tasks.workload import Workload
+from tasks.workload.names import CandidateName
 
 PROFILE = PROFILES["quick"].model_copy(update={"launches": 5, "budget_s": 0.0})
 TIMED_AT_ONCE = 8
@@ -71,8 +72,8 @@ class Bench:
         self.workload = write_workload(model, data, folder, folder / "store")
         self.job, self.workspace = obtained(self.workload, folder / "store")
         self.bound: float = self.job.workload.gate.max_quality_drop or 0.0
-        recipe, runtime = self.job.workload.baseline()
-        self.baseline = self.job.workload.recipe_named(recipe), runtime
+        name = self.job.workload.baseline_name
+        self.baseline = self.job.workload.recipe_named(name.recipe), name.runtime
 
     def new_store(self, name: str) -> Path:
         """Copy the store with the data and the weights."""
@@ -95,10 +96,10 @@ class Bench:
         job, workspace = obtained(self.workload, store)
         candidate = build(workspace, job, best.recipe, best.runtime)
         timed = BenchmarkCandidate(candidate=candidate, outputs=evaluate(workspace, job, candidate).outputs)
-        subject = timed.subject(workspace).model_copy(update={"name": by})
+        subject = timed.subject(workspace).model_copy(update={"name": CandidateName(by, best.runtime)})
         apart = spec_of(best.recipe).couples_rows
         opened = open_candidate(candidate, workspace, 1)
-        return Finding(by, wall_s, best.name, trials, subject, opened, apart, candidate.size_bytes)
+        return Finding(by, wall_s, str(best.name), trials, subject, opened, apart, candidate.size_bytes)
 
     def judge(self, findings: Sequence[Finding]) -> None:
         """Judge findings on the test split, and time them in common launches."""
@@ -113,7 +114,7 @@ class Bench:
                 try:
                     after = self._quality(finding)
                 except Exception as error:
-                    if finding.subject.runtime:  # a candidate of nightquant's, not a peer's file
+                    if finding.subject.name.runtime != PEER:  # a candidate of nightquant's, not a peer's file
                         raise
                     finding.name += f" (cannot be evaluated: {in_one_line(error)})"
                     finding.speed = None
@@ -128,12 +129,12 @@ class Bench:
         subjects = [one if one.golden else one.model_copy(update={"golden": subjects[0].golden}) for one in subjects]
         threads = self.job.workload.benchmark.threads
         with host_lock(LOCK):
-            measured = Session("baseline", PROFILE, threads, "benchmarks.search.subjects:load").measure(subjects)
+            measured = Session(subjects[0].name, PROFILE, threads, "benchmarks.search.subjects:load").measure(subjects)
         for finding in findings:
-            if finding.by in measured.refused:
-                finding.name += f" (cannot be timed: {measured.refused[finding.by]})"
+            if finding.subject and finding.subject.key in measured.refused:
+                finding.name += f" (cannot be timed: {measured.refused[finding.subject.key]})"
             elif finding.subject:
-                finding.speed = measured.moderated(finding.by)
+                finding.speed = measured.moderated(finding.subject.key)
 
     def _quality(self, finding: Finding) -> Quality:
         assert finding.opened
@@ -230,4 +231,6 @@ def peer_finding(bench: Bench, peer: str) -> Finding:
     if path is None:
         return Finding(peer, wall_s, reason)
     size = sum(file.stat().st_size for file in path.parent.glob(f"{path.stem}.*"))
-    return Finding(peer, wall_s, path.name, (), Subject(name=peer, folder=str(path)), opened, size_bytes=size)
+    return Finding(
+        peer, wall_s, path.name, (), Subject(name=CandidateName(peer, PEER), folder=str(path)), opened, size_bytes=size
+    )

@@ -46,6 +46,7 @@ from tasks.workload.recipe import Recipe
 
 BUILT_IN = Path(__file__).parents[2] / "flows" / "workloads"
 OUTLIER, OUTLIERS, PLANTED_AFTER = 300.0, 4, (2, 4)  # factor, channels, and the blocks whose outputs have outliers
+PEER = "peer"  # in place of a runtime, in the name of a peer's file
 MODELS = ("word-lm", "resnet18", "python-text", "mobilenet", "planted")
 
 
@@ -175,7 +176,7 @@ class Material:
             calibration = list(islice(source.calibration_batches(1), 256))
         score = likelihood if is_words else accuracy
         tolerance = 1 - math.exp(-bound) if is_words else bound / score(model, items)
-        exported = find_or_export(source, spec_of(job.workload.recipe_named(job.workload.baseline()[0]))) / MODEL
+        exported = find_or_export(source, spec_of(job.workload.recipe_named(job.workload.baseline_name.recipe))) / MODEL
         return cls(source, exported, calibration, items, score, tolerance, folder, budget_s)
 
 
@@ -356,7 +357,7 @@ def open_peer(path: Path) -> Call:
 
 def load(subject: Subject) -> Loaded:
     """Open a candidate, or a peer's file, for a launch of `tasks.measure.benchmark.protocol.Session`."""
-    if subject.runtime:
+    if subject.name.runtime != PEER:
         return load_candidate(subject)
     inputs = Golden.read(Path(subject.golden)).inputs
     return Loaded(partial(open_peer(Path(subject.folder)), *inputs.values()))

@@ -177,11 +177,11 @@ def render(document: JsonObject, workload: Workload, found: Preview, reasons: Ma
         if name == "evaluate" and found.reference:
             lines.append(f"# {found.reference.describe()}")
     for keys, recipe in zip(document["recipe"], workload.recipe, strict=True):
-        tried = [each for each in found.candidates if each.candidate.partition("/")[0] == recipe.name]
+        tried = [each for each in found.candidates if each.candidate.recipe == recipe.name]
         lines += ["", "[[recipe]]", *(f"{key} = {toml(value)}" for key, value in keys.items())]
         lines += [f"# {line}" for each in tried for line in _remarks(each)]
     kept = {recipe.name for recipe in workload.recipe}
-    left = [each for each in found.candidates if each.candidate.partition("/")[0] not in kept]
+    left = [each for each in found.candidates if each.candidate.recipe not in kept]
     lines += ["", *(f"# {line}" for each in left for line in _remarks(each))] if left else []
     lines += _section("benchmark", document["benchmark"], reasons)
     lines += _section("gate", document["gate"], reasons)

@@ -89,7 +89,7 @@ def _lines(result: SearchResult, workload: Workload) -> Iterator[RenderableType]
         yield from wrapped(" ", "No recipe is known to satisfy the bounds yet. To go on, run the command again.")
     elif not result.finalists:
         yield from wrapped(" ", "No recipe satisfies the bounds. Relax the bounds.")
-    if written := [trial.name for trial in result.finalists if trial.origin == "written"]:
+    if written := [str(trial.name) for trial in result.finalists if trial.origin == "written"]:
         yield from wrapped(" ", f"Already in the workload file: {', '.join(written)}")
     recipes = [recipe for recipe in adopt(workload, result.finalists).recipe if recipe not in workload.recipe]
     if recipes:
@@ -109,7 +109,7 @@ def _reasons(trials: Sequence[Trial]) -> Iterator[Text]:
     explained = [trial for trial in trials if trial.reason and (trial.outcome == "dropped" or not trial.drop)]
     for _, group in groupby(sorted(explained, key=kind), key=kind):
         alike = list(group)
-        names = ", ".join(trial.name for trial in alike[:_NAMES])
+        names = ", ".join(str(trial.name) for trial in alike[:_NAMES])
         names += f" and {len(alike) - _NAMES} more" if len(alike) > _NAMES else ""
         example = "" if len({trial.reason for trial in alike}) == 1 else "for example, "
         yield from wrapped("–", f"{names}: {example}{alike[0].reason}")
@@ -123,7 +123,7 @@ def _table(trials: Sequence[Trial]) -> RenderableType:
     table = plain_table(*headings, right=("  #", *headings[2:6]))
     for trial, texts in zip(trials, cells, strict=True):
         style = "bold green" if trial.outcome == "chosen" else ""
-        table.row(trial.number, shortened(trial.name, room), *texts, style=style)
+        table.row(trial.number, shortened(str(trial.name), room), *texts, style=style)
     return table
 
 

@@ -56,7 +56,7 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str) 
         return _check(loaded, store)
     table = new_table("Workloads", "workload", "description", "data", "model", "candidates", "baseline")
     for entry in loaded:
-        candidates = "\n".join(entry.candidates())
+        candidates = "\n".join(map(str, entry.candidates()))
         kinds = entry.data.kind, entry.model.kind
         table.row(entry.name, entry.description, *kinds, candidates, entry.benchmark.baseline)
     Console().print(table)

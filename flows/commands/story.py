@@ -17,7 +17,7 @@ from storage.bundles import BundleStore
 from storage.errors import ConfigurationError
 from storage.humanize import MISSING, moment, ratio, size
 from storage.pointer import Switch
-from storage.results import Row, number
+from storage.results import Row, candidate_of, number
 from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 from storage.seal import check_sums, read_manifest
@@ -147,7 +147,7 @@ def _nights(nights: Sequence[Row]) -> Iterator[object]:
     if not nights:
         yield Text("  none yet")
     # Show each candidate's name as a heading, because the name is too wide for the table.
-    for name, rows in groupby(nights, key=_candidate):
+    for name, rows in groupby(nights, key=candidate_of):
         yield Text(f"  {name}")
         numbers = ("faster", "quality", "smaller")
         table = plain_table("  night", *numbers, "decision", "bundle", right=numbers)
@@ -164,8 +164,7 @@ def _nights(nights: Sequence[Row]) -> Iterator[object]:
 def _layers(rows: Mapping[str, Sequence[Row]], study: str) -> Iterator[object]:
     for row in rows["coverage"]:
         if row["quantized"]:
-            candidate = "/".join(str(row[part]) for part in ("recipe", "runtime") if row[part])
-            yield Text(f"  {candidate}: {row['quantized']} of {row['modules']} modules quantized")
+            yield Text(f"  {candidate_of(row)}: {row['quantized']} of {row['modules']} modules quantized")
     for recipe, layers in groupby(rows["layers"], key=lambda row: row["recipe"]):
         table = plain_table(f"  most sensitive with {recipe}", "type", "SQNR (dB)", right=("SQNR (dB)",))
         for row in list(layers)[:_SHOWN_LAYERS]:
@@ -175,7 +174,3 @@ def _layers(rows: Mapping[str, Sequence[Row]], study: str) -> Iterator[object]:
         yield table
     if not rows["layers"]:
         yield Text(f"  no study yet; run: {study}")
-
-
-def _candidate(row: Row) -> str:
-    return f"{row['recipe']}/{row['runtime']}"

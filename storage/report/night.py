@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import duckdb
 
-from storage.results import Row, night_of
+from storage.results import Row, candidate_of, night_of
 from storage.results.history import changes_between
 from storage.results.query import rows_of
 from storage.results.regressions import Regression
@@ -156,7 +156,7 @@ def history_of(
         promoted[night_of(row)].append(str(row["name"]))
     for finding in findings:
         if finding.is_bad and finding.since is not None:
-            alarms[finding.since].append(f"{finding.recipe}/{finding.runtime} {finding.kind}")
+            alarms[finding.since].append(f"{candidate_of(vars(finding))} {finding.kind}")
     events = (
         Event(date, *(tuple(dict.fromkeys(kind[date])) for kind in (changes, promoted, alarms)))
         for date in history.nights

@@ -50,6 +50,11 @@ Cell: TypeAlias = (
 Row: TypeAlias = Mapping[str, Cell]
 
 
+def candidate_of(row: Row) -> str:
+    """Return the name of a row's candidate, ``recipe/runtime``; only the recipe or ``""`` if the row names no more."""
+    return "/".join(str(row[column]) for column in ("recipe", "runtime") if row.get(column))
+
+
 def caches_of(row: Row) -> Caches:
     """Return ``"cold"`` if the gate uses cold calls, else ``"warm"``."""
     return "cold" if row.get("caches") == "cold" else "warm"

@@ -17,7 +17,7 @@ import duckdb
 import numpy as np
 
 from storage.errors import ConfigurationError
-from storage.results import FindingKind, FindingMetric, Row
+from storage.results import FindingKind, FindingMetric, Row, candidate_of
 from storage.results.catalog import refresh
 from storage.results.changepoint import scan
 from storage.results.history import History, Key, Series, Tonight, attribute
@@ -59,7 +59,7 @@ class Regression:
 
     def describe(self) -> str:
         """Describe the finding in one line, with its numbers."""
-        text = f"{self.workload} {self.recipe}/{self.runtime} {self.kind}"
+        text = f"{self.workload} {candidate_of(vars(self))} {self.kind}"
         if self.tonight is None or self.reference is None:
             return text
         interval = ""
@@ -130,7 +130,7 @@ def compare_night(
                 else:
                     quality_of = 0 if metric == "size_bytes" else row.quality_of
                     is_compared, change = _number(row, numbers.get((row.candidate, metric, quality_of)), metric)
-                name = f"{row.key.workload} {row.key.recipe}/{row.key.runtime} {metric}"
+                name = f"{row.key.workload} {candidate_of(row.key._asdict())} {metric}"
                 compared[name] = compared.get(name, False) or is_compared
                 known = changes.get((row.key, metric))
                 if change is not None and (known is None or change.rank > known.rank):

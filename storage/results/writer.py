@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage.errors import StoreError, printable
-from storage.results import UNKNOWN, Cell, Row
+from storage.results import UNKNOWN, Cell, Row, candidate_of
 from storage.results.layout import PLACEHOLDER, find_files, folder, part_name, sealed
 from storage.results.tables import TABLES, Column, Table
 from storage.root import StoreRoot
@@ -215,7 +215,6 @@ def _unknown(table: Table, rows: Iterable[Row]) -> Iterator[str]:
 
 def _label(row: Row) -> str:
     """Return a readable name for a row: its workload, candidate, setting, module and metric, or its run id."""
-    candidate = "/".join(str(row[name]) for name in ("recipe", "runtime") if row.get(name))
     setting = f"({row['setting']})" if row.get("setting") not in (None, "primary") else None
-    parts = (row.get("workload"), candidate, setting, row.get("module"), row.get("metric"))
+    parts = (row.get("workload"), candidate_of(row), setting, row.get("module"), row.get("metric"))
     return " ".join(str(part) for part in parts if part) or str(row["run_id"])

@@ -7,15 +7,17 @@ before packaging; the store records `Judgement.packaged` or `Judgement.not_packa
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import date, datetime
+from typing import TypeAlias
 
 from storage.digest import canonical_json
 from storage.humanize import plural
-from storage.results import Decision, Row, deciding
-from tasks.values.refs import Frozen
+from storage.results import Decision, Row, candidate_of, deciding
+from tasks.values.refs import Frozen, OfCandidate
 from tasks.values.results import Incumbent, UnknownIncumbent
 from tasks.workload.gate import OVER_BEST_FLOAT, Gate, Objective, RuleOutcome, finite, rules_on, text
+from tasks.workload.names import CandidateName
 from tasks.workload.recipe import RUNTIMES
 from tasks.workload.workload import Workload
 
@@ -24,26 +26,22 @@ DOES_NOT_PAY = "int8 does not pay here: a float candidate is faster than every q
 _NEEDED_OF_FLOATS = ("status", "constant_quality", "max_quality_drop", "max_batch_difference")
 
 
-class GateDecision(Frozen):
+class GateDecision(OfCandidate):
     """The gate's decision about one candidate, rule by rule; ``reason`` is a one-line summary."""
 
-    recipe: str
-    runtime: str
     decision: Decision
     objective: Objective
     rules: tuple[RuleOutcome, ...]
     reason: str
     artifact_digest: str | None = None
 
-    @property
-    def candidate(self) -> str:
-        """``recipe/runtime``."""
-        return f"{self.recipe}/{self.runtime}"
-
     def became(self, decision: Decision, why: str) -> GateDecision:
         """Return the decision about a candidate that passes every rule, with another outcome."""
         reason = f"passes all {len(self.rules)} rules; {why}"
         return self.model_copy(update={"decision": decision, "reason": reason})
+
+
+Decisions: TypeAlias = dict[CandidateName, GateDecision]
 
 
 class Standing(Frozen):
@@ -86,7 +84,7 @@ class Judgement(Frozen):
             return self
         decisions = tuple(old.became("hold", problem) if old is promoted else old for old in self.decisions)
         if standing is not None:
-            reason = f"{promoted.candidate} was chosen, but {problem}"
+            reason = f"{promoted.name} was chosen, but {problem}"
             reason += "" if stays else f"; meanwhile the current bundle changed to {version or 'none'}"
             standing = standing.model_copy(update={"stays": stays, "reason": reason})
         return self.model_copy(update={"decisions": decisions, "incumbent": standing})
@@ -118,7 +116,7 @@ def judge(
     rows: Iterable[Row],
     incumbent: Incumbent | UnknownIncumbent | None,
     *,
-    withdrawn: Collection[str] = (),
+    withdrawn: Collection[CandidateName] = (),
 ) -> Judgement:
     """Return the decisions about the current bundle and the candidates (rows of ``measurements``).
 
@@ -132,12 +130,12 @@ def judge(
     rows = [row for row in rows if row["workload"] == workload.name]
     # Candidates that this host cannot run were not measured, so the gate does not decide on them.
     measured = [row for row in rows if row["setting"] == "primary" and row["status"] != "skipped"]
-    tonight = {f"{row['recipe']}/{row['runtime']}": row for row in measured}
-    decisions = {name: _decide(workload.gate, row) for name, row in tonight.items()}
+    tonight = {CandidateName.parse(candidate_of(row)): row for row in measured}
+    decisions = {name: _decide(workload.gate, name, row) for name, row in tonight.items()}
     name = workload.baseline_name
     if name in tonight and not (could_serve(workload, tonight[name]) and decisions[name].decision == "pass"):
         del decisions[name]
-    passing = [name for name, item in decisions.items() if item.decision == "pass" and hands_over(item.runtime)]
+    passing = [name for name, item in decisions.items() if item.decision == "pass" and hands_over(name.runtime)]
     for name in withdrawn:
         if name in passing:
             passing.remove(name)
@@ -150,7 +148,8 @@ def judge(
         return Judgement(decisions=tuple(decisions.values()))
     if isinstance(incumbent, UnknownIncumbent):
         return _hold_all(decisions, passing, incumbent.version, incumbent.reason)
-    current = tonight.get(incumbent.same_as) or next((row for row in rows if row["setting"] == "incumbent"), None)
+    current = next((row for row in rows if row["setting"] == "incumbent"), None)
+    current = tonight.get(incumbent.same_as, current) if incumbent.same_as else current
     if unknown := _unmeasured(incumbent, current):
         return _hold_all(decisions, passing, incumbent.version, unknown)
     standing = _replace(workload.gate, incumbent, current, {name: tonight[name] for name in passing}, decisions)
@@ -177,7 +176,7 @@ def hands_over(runtime: str) -> bool:
     return runtime in RUNTIMES and RUNTIMES[runtime].hands_over
 
 
-def _hold_all(decisions: dict[str, GateDecision], passing: Sequence[str], version: str, unknown: str) -> Judgement:
+def _hold_all(decisions: Decisions, passing: Sequence[CandidateName], version: str, unknown: str) -> Judgement:
     for name in passing:
         decisions[name] = decisions[name].became("hold", f"the current bundle is unknown: {unknown}")
     reason = f"it is unknown ({unknown}), so nothing is promoted"
@@ -185,22 +184,22 @@ def _hold_all(decisions: dict[str, GateDecision], passing: Sequence[str], versio
     return Judgement(decisions=tuple(decisions.values()), incumbent=standing, unknown=unknown)
 
 
-def _decide(gate: Gate, row: Row) -> GateDecision:
-    rules, runtime = rules_on(gate, row), str(row["runtime"])
+def _decide(gate: Gate, name: CandidateName, row: Row) -> GateDecision:
+    rules = rules_on(gate, row)
     outcomes = {rule.outcome for rule in rules}
     decision: Decision = "reject" if "failed" in outcomes else "hold" if "held" in outcomes else "pass"
     if decision == "pass":
-        why = "another passing candidate is better" if hands_over(runtime) else f"{runtime} is never deployed"
+        why = "another passing candidate is better" if hands_over(name.runtime) else f"{name.runtime} is never deployed"
         reason = f"passes all {len(rules)} rules; {why}"
     else:
         outcome = "failed" if decision == "reject" else "held"
         reason = "; ".join(rule.describe() for rule in rules if rule.outcome == outcome)
-    names = {"recipe": str(row["recipe"]), "runtime": runtime, "artifact_digest": text(row, "artifact_digest")}
+    names = {"recipe": name.recipe, "runtime": name.runtime, "artifact_digest": text(row, "artifact_digest")}
     return GateDecision(decision=decision, objective=gate.objective, rules=rules, reason=reason, **names)
 
 
 def _replace(
-    gate: Gate, incumbent: Incumbent, current: Row | None, passing: dict[str, Row], decisions: dict[str, GateDecision]
+    gate: Gate, incumbent: Incumbent, current: Row | None, passing: dict[CandidateName, Row], decisions: Decisions
 ) -> Standing:
     """Choose between the current bundle and the passing candidates (best first); record promotions in `decisions`."""
     unfit = _unfit(gate, incumbent, current)
@@ -218,7 +217,7 @@ def _replace(
         _promote(decisions, best, _best_of(gate, passing, decisions, f"; {why}"))
     else:
         reason = "it passes, and no challenger is decidedly better" if passing else "no challenger passes"
-        if incumbent.same_as in passing:
+        if incumbent.same_as and incumbent.same_as in passing:
             _promote(decisions, incumbent.same_as, reason)
         for name in passing.keys() - {incumbent.same_as}:
             why = f"the current bundle stays: {_undecided(gate, passing[name], current)}"
@@ -274,11 +273,11 @@ def _undecided(gate: Gate, row: Row, current: Row | None) -> str:
     return f"this candidate is {low:.3g} to {high:.3g} times as fast, and more than {gate.margin:g} is required"
 
 
-def _promote(decisions: dict[str, GateDecision], name: str, reason: str) -> None:
+def _promote(decisions: Decisions, name: CandidateName, reason: str) -> None:
     decisions[name] = decisions[name].model_copy(update={"decision": "promote", "reason": reason})
 
 
-def _best_of(gate: Gate, passing: Collection[str], decisions: Mapping[str, GateDecision], why: str = "") -> str:
+def _best_of(gate: Gate, passing: Collection[CandidateName], decisions: Decisions, why: str = "") -> str:
     no_gain = "" if pays(decisions.values()) else f"; {DOES_NOT_PAY}"
     return f"{gate.objective} of {plural(len(passing), 'passing candidate')}{why}{no_gain}"
 

@@ -50,7 +50,7 @@ def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequenc
         version=pointer.version,
         candidate=deployed,
         made_as=manifest["sources"]["quantized"],
-        same_as=same.name if same else "",
+        same_as=same.name if same else None,
         coverage=_recorded(manifest, "coverage"),
         outdated="" if before == now else changed,
     )

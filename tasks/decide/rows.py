@@ -9,7 +9,7 @@ from storage.results import UNKNOWN, Cell, Row
 from storage.results.tables import MEASUREMENTS, TEXT
 from storage.results.writer import known
 from tasks.environment.machine import Evidence
-from tasks.measure.benchmark.messages import INCUMBENT_SUFFIX
+from tasks.measure.benchmark.messages import subject_key
 from tasks.runtimes.base import runtime_named
 from tasks.values.proofs import doubt_about_batches, doubt_about_speed
 from tasks.values.refs import Frozen
@@ -43,8 +43,7 @@ def measurement_rows(
         timed = [
             common | shared | _recorded(timing) | _proof_columns(benchmark, timing, candidate)
             for timing in (benchmark.timings if benchmark and candidate.failure is None else ())
-            if (timing.recipe, timing.runtime) == (candidate.recipe, candidate.runtime)
-            and (timing.setting == "incumbent") == deployed
+            if timing.name == candidate.name and (timing.setting == "incumbent") == deployed
         ]
         untimed: Row = {"setting": "incumbent" if deployed else "primary", "verdict": "not-measured", **primary}
         rows += timed or [{**common, **untimed}]
@@ -54,7 +53,7 @@ def measurement_rows(
 def _proof_columns(benchmark: BenchmarkResult | None, timing: Timing, candidate: CandidateResult) -> dict[str, Cell]:
     if benchmark is None:
         return {}
-    name = f"{timing.recipe}/{timing.runtime}{INCUMBENT_SUFFIX if timing.setting == 'incumbent' else ''}"
+    name = subject_key(timing.name, "primary" if timing.setting == "a/a" else timing.setting)
     columns: dict[str, Cell] = {UNKNOWN: benchmark.unknown[name]} if name in benchmark.unknown else {}
     if timing.setting != "a/a" and (capacity := benchmark.capacities.get(name)):
         columns |= _recorded(capacity)
@@ -96,9 +95,9 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
         "error": failure.error if failure else None,
         "method": recipe.method if recipe else None,
         "engine": runtime_named(candidate.runtime).engine(recipe) if recipe else None,
-        "baseline": workload.baseline_name,
+        "baseline": str(workload.baseline_name),
         "caches": workload.benchmark.caches,
-        "is_baseline": (candidate.recipe, candidate.runtime) == workload.baseline(),
+        "is_baseline": candidate.name == workload.baseline_name,
         "checkpoint_digest": job.checkpoint.digest if job else None,
         "data_digest": result.dataset.digest if result.dataset else None,
         "calibration_digest": (result.dataset.calibration_digest or None) if result.dataset else None,

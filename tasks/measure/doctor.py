@@ -18,12 +18,13 @@ from tasks.measure.benchmark.messages import Profile, Subject
 from tasks.measure.benchmark.protocol import LOCK, Session
 from tasks.measure.benchmark.rounds import Loaded
 from tasks.measure.benchmark.statistics import Ratio, verdict_of
+from tasks.workload.names import CandidateName
 
 _GIB = 1 << 30
 _NEEDED_BYTES, _COMFORTABLE_BYTES = _GIB, 5 * _GIB
 _BUSY_LOAD = 0.7
 _PROFILE = Profile(name="doctor", launches=4, rounds=6, budget_s=0, warm_up_s=0.5, single_calls=2, single_s=0.01)
-_FLOAT, _INT8 = "float/eager", "int8/eager"
+_FLOAT, _INT8 = CandidateName("float", "eager"), CandidateName("int8", "eager")
 _ROWS, _WIDTH = 4, 1024
 
 
@@ -157,13 +158,13 @@ def load(subject: Subject) -> Loaded:
 
 
 def _measure() -> list[Check]:
-    subjects = [Subject(name=name, runtime="eager") for name in (_FLOAT, _INT8)]
+    subjects = [Subject(name=name) for name in (_FLOAT, _INT8)]
     try:
         measured = Session(_FLOAT, _PROFILE, loader=f"{__name__}:{load.__name__}").measure(subjects)
     except MeasurementError as error:
         return [Check("A/A", "problem", str(error), "Reinstall torch, which does not run on this host.")]
-    if _INT8 in measured.refused:
-        kernels = Check("int8 kernels", "problem", measured.refused[_INT8], "This build of torch has no int8 kernels.")
+    if (reason := measured.refused.get(str(_INT8))) is not None:
+        kernels = Check("int8 kernels", "problem", reason, "This build of torch has no int8 kernels.")
     else:
-        kernels = check_ratio(measured.ratio(_INT8))
+        kernels = check_ratio(measured.ratio(str(_INT8)))
     return [kernels, check_repeatable(measured.aa_ratio())]

@@ -149,7 +149,7 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore, *
     )
     difference = candidate.quality - baseline.quality
     low = high = agreement = None
-    if (baseline.recipe, baseline.runtime) == (candidate.recipe, candidate.runtime):
+    if baseline.name == candidate.name:
         # A model does not differ from itself, so the width of the interval is 0.
         low = high = difference if "quality" in before else None
     elif "quality" in before and "quality" in after and len(before["quality"]) > 1:
@@ -176,4 +176,4 @@ def compare_all(
 
 
 def _label(evaluation: Evaluation) -> str:
-    return f"{evaluation.recipe}/{evaluation.runtime} ({evaluation.quality_metric} on {evaluation.samples} samples)"
+    return f"{evaluation.name} ({evaluation.quality_metric} on {evaluation.samples} samples)"

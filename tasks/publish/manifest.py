@@ -143,7 +143,7 @@ def _described(workload: Workload) -> Json:
 
 
 def _measurements(provenance: Provenance) -> Iterator[Json]:
-    baseline, _ = provenance.job.workload.baseline()
+    baseline = provenance.job.workload.baseline_name.recipe
     for row in provenance.measurements:
         if row["recipe"] in (provenance.candidate.recipe, baseline):
             yield {name: _as_json(value) for name, value in row.items() if name not in _RAW and _is_known(value)}

@@ -9,7 +9,7 @@ from typing import TypeVar
 from storage.results.baselines import Baseline
 from tasks.decide.gate import could_serve, may_be_promoted
 from tasks.decide.rows import candidate_columns
-from tasks.measure.benchmark.messages import INCUMBENT_SUFFIX
+from tasks.measure.benchmark.messages import subject_key
 from tasks.measure.benchmark.stage import BenchmarkCandidate
 from tasks.values.job import Job
 from tasks.values.refs import CandidateRef, DatasetRef
@@ -24,6 +24,7 @@ from tasks.values.results import (
     WorkloadResult,
 )
 from tasks.workload.gate import is_float
+from tasks.workload.names import CandidateName
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
@@ -34,16 +35,18 @@ def gathered(
     workload: Workload,
     dataset: DatasetRef | Failure,
     job: Job[Workload] | Failure,
-    candidates: Mapping[tuple[str, str], tuple[CandidateRef | Failure, Evaluation | Failure]],
+    candidates: Mapping[CandidateName, tuple[CandidateRef | Failure, Evaluation | Failure]],
 ) -> WorkloadResult:
     """Return a workload's result up to evaluation; a candidate's failure is the first in the order of the stages.
 
-    `candidates` has the outcomes of building and evaluating each pair of recipe and runtime.
+    `candidates` has the outcomes of building and evaluating each candidate.
     """
     results = []
-    for (recipe, runtime), (built, evaluation) in candidates.items():
+    for name, (built, evaluation) in candidates.items():
         failures = (outcome for outcome in (dataset, job, built, evaluation) if isinstance(outcome, Failure))
-        result = CandidateResult(recipe=recipe, runtime=runtime, built=_good(built), evaluation=_good(evaluation))
+        result = CandidateResult(
+            recipe=name.recipe, runtime=name.runtime, built=_good(built), evaluation=_good(evaluation)
+        )
         results.append(result.model_copy(update={"failure": next(failures, None)}))
     return WorkloadResult(workload=workload, dataset=_good(dataset), job=_good(job), candidates=tuple(results))
 
@@ -54,14 +57,14 @@ def _good(outcome: R | Failure) -> R | None:
 
 def floats_to_time(result: WorkloadResult) -> list[BenchmarkCandidate]:
     """Return the evaluated float candidates that could be the baseline."""
-    return [subject for subject in subjects_to_time(result) if subject.name in result.workload.floats()]
+    return [subject for subject in subjects_to_time(result) if subject.candidate.name in result.workload.floats()]
 
 
 def with_baseline(
-    result: WorkloadResult, floats: Sequence[BenchmarkCandidate], timed: tuple[str, str] | Failure | None
+    result: WorkloadResult, floats: Sequence[BenchmarkCandidate], timed: tuple[CandidateName, str] | Failure | None
 ) -> tuple[WorkloadResult, Baseline]:
     """Make the fastest float candidate the baseline; `timed` is None unless there was a choice."""
-    name = floats[0].name if floats else result.workload.baseline_name
+    name = floats[0].candidate.name if floats else result.workload.baseline_name
     reason = "it is the only float candidate that can be deployed"
     if isinstance(timed, Failure):
         reason = f"the others could not be timed: {timed.error}"
@@ -69,7 +72,7 @@ def with_baseline(
         name, reason = timed
     workload = result.workload.with_baseline(name)
     job = replace(result.job, workload=workload) if result.job is not None else None
-    return result.model_copy(update={"workload": workload, "job": job}), Baseline(name, reason)
+    return result.model_copy(update={"workload": workload, "job": job}), Baseline(str(name), reason)
 
 
 def with_current(result: WorkloadResult, found: Incumbent | Failure | None) -> WorkloadResult:
@@ -97,7 +100,7 @@ def with_evaluation(result: WorkloadResult, outcome: Evaluation | Failure) -> Wo
 
 
 def comparisons(
-    result: WorkloadResult, simultaneous: Mapping[tuple[str, str], int]
+    result: WorkloadResult, simultaneous: Mapping[CandidateName, int]
 ) -> tuple[Evaluation, list[Evaluation], list[int]] | Failure:
     """Return the baseline's evaluation, the evaluations to compare with it, and how many intervals must hold at once.
 
@@ -108,7 +111,7 @@ def comparisons(
         why = baseline.failure.error if baseline and baseline.failure else "it was not run"
         return Failure(stage="compare", error=f"The baseline {result.workload.baseline_name} failed: {why}")
     evaluated = [subject for subject in result.subjects() if subject.evaluation is not None]
-    counts = [1 if one is result.bundle else simultaneous.get((one.recipe, one.runtime), 1) for one in evaluated]
+    counts = [1 if one is result.bundle else simultaneous.get(one.name, 1) for one in evaluated]
     return baseline.evaluation, [one.evaluation for one in evaluated if one.evaluation is not None], counts
 
 
@@ -170,7 +173,7 @@ def refusals(result: WorkloadResult) -> list[str]:
     """Return remarks about what the benchmark refused, except tonight's candidates."""
     refused = dict(result.benchmark.refused) if result.benchmark is not None else {}
     for candidate in result.candidates:
-        refused.pop(f"{candidate.recipe}/{candidate.runtime}", None)
+        refused.pop(str(candidate.name), None)
     return [f"{result.workload.name} · {name}: not measured: {why}" for name, why in sorted(refused.items())]
 
 
@@ -183,7 +186,7 @@ def _updated(result: WorkloadResult, change: Callable[[CandidateResult, str], di
     """Update the candidates, and then the current bundle, with the fields that `change` returns."""
     updated = []
     for subject in result.subjects():
-        name = f"{subject.recipe}/{subject.runtime}{INCUMBENT_SUFFIX if subject is result.bundle else ''}"
-        updated.append(subject.model_copy(update=change(subject, name)))
+        key = subject_key(subject.name, "incumbent" if subject is result.bundle else "primary")
+        updated.append(subject.model_copy(update=change(subject, key)))
     bundle = updated.pop() if result.bundle is not None else None
     return result.model_copy(update={"candidates": tuple(updated), "bundle": bundle})

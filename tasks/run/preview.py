@@ -29,6 +29,7 @@ from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef, DatasetRef
 from tasks.values.results import CandidatePreview, Preview
 from tasks.workload.base import SeededCheckpoint
+from tasks.workload.names import CandidateName
 from tasks.workload.recipe import METHODS, RUNTIMES, Recipe
 from tasks.workload.workload import Workload
 
@@ -94,7 +95,7 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
 
 def try_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace: Workspace) -> CandidatePreview:
     """Build a recipe's candidate; for runtimes that compile slowly, only export the model."""
-    name, source = f"{recipe.name}/{runtime}", model_source(job, workspace)
+    name, source = CandidateName(recipe.name, runtime), model_source(job, workspace)
     excluded_modules(build_blank(partial(build_model, source.architecture)), recipe.exclude)
     runtime_named(runtime).require_installed(runtime)
     if runtime_named(runtime).compiles:

@@ -11,6 +11,7 @@ from tasks.decide.gate import GateDecision, Judgement, judge
 from tasks.publish.manifest import Provenance
 from tasks.publish.package import BundleRef, content_of, withdrawn_contents
 from tasks.values.results import Failure, Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
+from tasks.workload.names import CandidateName
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Publication:
             judgement = self.judgement.packaged(version)
         else:
             why, winner = f"its bundle could not be built: {error}", self.judgement.promoted
-            name = winner.candidate if winner else "the winner"
+            name = winner.name if winner else "the winner"
             problem = f"{name} was chosen, but {why}{f'; {version} stays current' if version else ''}"
             judgement = self.judgement.not_packaged(why, version)
         return replace(self, judgement=judgement, version=version, problem=problem)
@@ -84,7 +85,7 @@ def _current(result: WorkloadResult, pointer: Pointer | None) -> Incumbent | Unk
     return UnknownIncumbent(version=now, reason=why)
 
 
-def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[str]:
+def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[CandidateName]:
     """Return the candidates that have the same content as a withdrawn bundle."""
     if pointer is None or result.job is None:
         return set()
@@ -94,7 +95,7 @@ def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[str]:
 
 def provenance(result: WorkloadResult, winner: GateDecision, rows: Sequence[Row], run: RunInfo) -> Provenance:
     """Return the data for packaging the promoted candidate."""
-    chosen = next(each for each in result.candidates if (each.recipe, each.runtime) == (winner.recipe, winner.runtime))
+    chosen = next(each for each in result.candidates if each.name == winner.name)
     if result.job is None or chosen.built is None or chosen.evaluation is None:
         raise RuntimeError(f"{result.workload.name}: only a measured candidate can be promoted; report this bug")
     return Provenance(

@@ -210,7 +210,7 @@ class Race:
 
     def _add(self, parent: Trial, origin: TrialOrigin, recipes: Iterable[Recipe]) -> list[int]:
         """Return the numbers of the trials with these recipes; add trials for new recipes."""
-        numbers, trials = [], self.board.trials
+        numbers, trials, name = [], self.board.trials, str(parent.name)
         for recipe in recipes:
             same = (
                 trial.number
@@ -220,7 +220,7 @@ class Race:
             number = next(same, len(trials) + 1)
             numbers.append(number)
             if number > len(trials):
-                new = Trial(number=number, recipe=recipe, runtime=parent.runtime, origin=origin, parent=parent.name)
+                new = Trial(number=number, recipe=recipe, runtime=parent.runtime, origin=origin, parent=name)
                 trials.append(new)
         return numbers
 

@@ -89,7 +89,7 @@ class Scoreboard:
             return -trial.size_bytes, -trial.size_bytes
         if self.objective != "smallest" and trial.speed:
             return trial.speed.low, trial.speed.high
-        parent = next((other for other in self.trials if trial.parent and other.name == trial.parent), None)
+        parent = next((other for other in self.trials if str(other.name) == trial.parent), None)
         return -math.inf, self.ends(parent)[1] if parent else math.inf
 
     def can_win(self, trial: Trial) -> bool:

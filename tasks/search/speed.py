@@ -55,17 +55,17 @@ def time_trials(
     profile = PROFILE.model_copy(update={"cold_rounds": _COLD_ROUNDS}) if settings.caches == "cold" else PROFILE
     subjects = [candidate.subject(workspace) for candidate in (baseline, *candidates)]
     began = time.monotonic()
-    with alone_on_host(job.workload, baseline.name, profile, workspace, limit_s) as session:
+    with alone_on_host(job.workload, baseline.candidate.name, profile, workspace, limit_s) as session:
         waited_s = time.monotonic() - began
         measured = session.measure(subjects).with_caches(settings.caches)
-    timed = measured.names()
-    ratios = {candidate.name: measured.moderated(candidate.name) for candidate in candidates if candidate.name in timed}
+    names = {candidate.key: candidate.candidate.name for candidate in candidates}
+    ratios = {names[key]: measured.moderated(key) for key in names if key in measured.names()}
     return Timed(
         speeds={
             name: Speed(value=ratio.value, low=ratio.low, high=ratio.high, launches=_LAUNCHES)
             for name, ratio in ratios.items()
         },
-        refused=measured.refused,
+        refused={names[key]: reason for key, reason in measured.refused.items()},
         waited_s=waited_s,
     )
 

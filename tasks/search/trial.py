@@ -13,6 +13,7 @@ from storage.results import QualityUnit, Row, TrialOrigin
 from tasks.values.job import Job
 from tasks.values.refs import DatasetRef, Frozen
 from tasks.values.results import Comparison, Evaluation, RunInfo
+from tasks.workload.names import CandidateName
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
@@ -105,8 +106,8 @@ class Found(Frozen):
 class Timed(Frozen):
     """Speeds from one measurement, keyed by trial name, and the reasons for trials that were refused."""
 
-    speeds: dict[str, Speed]
-    refused: dict[str, str]
+    speeds: dict[CandidateName, Speed]
+    refused: dict[CandidateName, str]
     waited_s: float = 0.0
 
 
@@ -132,9 +133,9 @@ class Trial(Frozen):
     known: bool = False
 
     @property
-    def name(self) -> str:
-        """``recipe/runtime``."""
-        return f"{self.recipe.name}/{self.runtime}"
+    def name(self) -> CandidateName:
+        """Name of the candidate."""
+        return CandidateName(self.recipe.name, self.runtime)
 
     def row(self, run: RunInfo, workload: str, split: str, unit: QualityUnit, fingerprint: str) -> Row:
         """Return the trial's row of the ``trials`` table; `split` is the selection split."""

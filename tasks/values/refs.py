@@ -8,11 +8,25 @@ from itertools import groupby
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from tasks.workload.names import CandidateName
+
 
 class Frozen(BaseModel):
     """A small immutable value that is passed between tasks as JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class OfCandidate(Frozen):
+    """A value about one candidate, with the two columns that name the candidate in tables."""
+
+    recipe: str
+    runtime: str
+
+    @property
+    def name(self) -> CandidateName:
+        """Name of the candidate."""
+        return CandidateName(self.recipe, self.runtime)
 
 
 class ArtifactRef(Frozen):
@@ -71,22 +85,15 @@ class ModuleCoverage(Frozen):
     reason: str = ""
 
 
-class CandidateRef(ArtifactRef):
+class CandidateRef(ArtifactRef, OfCandidate):
     """A candidate: the result of one recipe for one runtime."""
 
-    recipe: str
-    runtime: str
     size_bytes: int  # as counted by the runtime
     coverage: tuple[ModuleCoverage, ...] = ()
     notes: tuple[str, ...] = ()  # where the runtime's tools quantize in another way than the recipe asks
     shared: dict[str, str] = {}  # digests of artifacts that several candidates share, by kind
     recipe_digest: str = ""
     source_digest: str = ""  # of the code that built the candidate
-
-    @property
-    def name(self) -> str:
-        """``recipe/runtime``."""
-        return f"{self.recipe}/{self.runtime}"
 
     @property
     def covered_share(self) -> float:

@@ -13,7 +13,8 @@ from pydantic import ConfigDict, Field
 from storage.results import Scenario, Setting
 from tasks.values.job import Job
 from tasks.values.proofs import Proof
-from tasks.values.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage
+from tasks.values.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage, OfCandidate
+from tasks.workload.names import CandidateName
 from tasks.workload.workload import Workload
 
 # Ways to compute a quality score from samples. An independent sample contributes one number. A right answer contributes
@@ -29,14 +30,12 @@ class Proposal(Frozen):
     reasons: dict[str, str] = Field(default_factory=dict)
 
 
-class Evaluation(Frozen):
+class Evaluation(OfCandidate):
     """The quality of one candidate; ``quality`` is the metric value that the gate uses."""
 
     # Write ``NaN`` and ``Infinity`` to JSON, because ``null`` means that the batch difference was not measured.
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
-    recipe: str
-    runtime: str
     quality_metric: str
     quality: float
     higher_is_better: bool
@@ -76,11 +75,9 @@ class LayerSensitivity(Frozen):
     rank: int
 
 
-class Timing(Frozen):
+class Timing(OfCandidate):
     """One candidate's timing in one setting, with the columns of ``measurements``."""
 
-    recipe: str
-    runtime: str
     setting: Setting
     threads: int
     batch_size: int
@@ -162,7 +159,7 @@ class BenchmarkResult(Frozen):
     cold_aa_high: float
     fingerprint: str
     timings: tuple[Timing, ...]
-    refused: dict[str, str] = Field(default_factory=dict)  # why a ``recipe/runtime`` was not timed
+    refused: dict[str, str] = Field(default_factory=dict)  # why a subject was not timed
     proofs: dict[str, Proof] = Field(default_factory=dict)
     capacities: dict[str, ServedCapacity] = Field(default_factory=dict)
     unknown: dict[str, dict[str, str]] = Field(default_factory=dict)  # reasons, by subject and column
@@ -184,11 +181,9 @@ class Failure(Frozen):
     unheard: bool = False  # whether Prefect's server did not answer, so that the outcome of the stage is unknown
 
 
-class CandidateResult(Frozen):
+class CandidateResult(OfCandidate):
     """The results of one candidate's stages, up to the first failure."""
 
-    recipe: str
-    runtime: str
     built: CandidateRef | None = None
     evaluation: Evaluation | None = None
     comparison: Comparison | None = None
@@ -205,7 +200,7 @@ class Incumbent(Frozen):
     version: str
     candidate: CandidateRef | None = None
     made_as: str = ""  # digest of the packaged candidate
-    same_as: str = ""
+    same_as: CandidateName | None = None
     outdated: str = ""  # says that the checkpoint has changed since
     fault: str = ""
     coverage: float | None = None
@@ -241,8 +236,8 @@ class WorkloadResult(Frozen):
 
     def baseline(self) -> CandidateResult | None:
         """Return the baseline's result, or None if the run does not include the baseline's recipe."""
-        recipe, runtime = self.workload.baseline()
-        return next((each for each in self.candidates if (each.recipe, each.runtime) == (recipe, runtime)), None)
+        name = self.workload.baseline_name
+        return next((candidate for candidate in self.candidates if candidate.name == name), None)
 
 
 _NEARLY_NOTHING = 1e-4  # errors up to this fraction of a constant answer's error are nearly 0
@@ -300,7 +295,7 @@ class Reference(Frozen):
 class CandidatePreview(Frozen):
     """The result of trying out a candidate: coverage and loss, or the ``obstacle`` that prevented the trial."""
 
-    candidate: str
+    candidate: CandidateName
     obstacle: str = ""
     exported_only: bool = False  # because building takes minutes
     uncompared: str = ""  # why the comparison is missing

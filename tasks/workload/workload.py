@@ -19,6 +19,7 @@ from pydantic import (
 from storage.results import Caches, Scenario
 from tasks.workload.base import Kind, Section, Slug
 from tasks.workload.gate import Gate
+from tasks.workload.names import CandidateName
 from tasks.workload.recipe import RUNTIMES, Need, Recipe
 from tasks.workload.registry import Registry
 from tasks.workload.search import Search
@@ -157,10 +158,11 @@ class Workload(Section):
                 f'benchmark.baseline = "{FASTEST_FLOAT}" requires a float candidate that can be deployed; add a recipe '
                 f'with method = "none" and one of the runtimes {deployable}'
             )
-        if self.benchmark.baseline not in (FASTEST_FLOAT, *self.candidates()):
+        names = [str(name) for name in self.candidates()]
+        if self.benchmark.baseline not in (FASTEST_FLOAT, *names):
             raise ValueError(
                 f'benchmark.baseline "{self.benchmark.baseline}" is not a candidate of this workload; '
-                f"choose one of {', '.join(self.candidates())}"
+                f"choose one of {', '.join(names)}"
             )
         return self
 
@@ -186,9 +188,9 @@ class Workload(Section):
         """Whether the weights were made elsewhere, so that the data's class numbers may differ from the model's."""
         return self.checkpoint.kind not in ("train", "seeded")
 
-    def candidates(self) -> list[str]:
-        """Return every ``recipe/runtime`` of this workload, in file order."""
-        return [f"{recipe.name}/{runtime}" for recipe in self.recipe for runtime in recipe.runtimes]
+    def candidates(self) -> list[CandidateName]:
+        """Return the names of this workload's candidates, in file order."""
+        return [CandidateName(recipe.name, runtime) for recipe in self.recipe for runtime in recipe.runtimes]
 
     def recipe_named(self, name: str) -> Recipe:
         """Return the recipe with this name; raise `KeyError` if the name is unknown."""
@@ -200,32 +202,23 @@ class Workload(Section):
         return self.benchmark.baseline == FASTEST_FLOAT
 
     @property
-    def baseline_name(self) -> str:
+    def baseline_name(self) -> CandidateName:
         """Name of the baseline; as long as the fastest float candidate is unknown, the first one in the file."""
-        return self.floats()[0] if self.chooses_baseline else self.benchmark.baseline
+        return self.floats()[0] if self.chooses_baseline else CandidateName.parse(self.benchmark.baseline)
 
-    def baseline(self) -> tuple[str, str]:
-        """Return the recipe name and runtime of `baseline_name`."""
-        recipe, _, runtime = self.baseline_name.partition("/")
-        return recipe, runtime
-
-    def with_baseline(self, name: str) -> Self:
+    def with_baseline(self, name: CandidateName | str) -> Self:
         """Return a copy whose baseline is the candidate `name`."""
-        return self.model_copy(update={"benchmark": self.benchmark.model_copy(update={"baseline": name})})
+        return self.model_copy(update={"benchmark": self.benchmark.model_copy(update={"baseline": str(name)})})
 
-    def floats(self) -> list[str]:
+    def floats(self) -> list[CandidateName]:
         """Return the float candidates in file order, without those whose runtime is never deployed."""
-        return [
-            f"{recipe.name}/{runtime}"
-            for recipe in self.recipe
-            for runtime in recipe.runtimes
-            if recipe.method == "none" and RUNTIMES[runtime].hands_over
-        ]
+        floats = {recipe.name for recipe in self.recipe if recipe.method == "none"}
+        return [name for name in self.candidates() if name.recipe in floats and RUNTIMES[name.runtime].hands_over]
 
-    def twin(self, runtime: str) -> str:
-        """Return the float candidate of a runtime, the first in file order, or ``""`` if there is none."""
+    def twin(self, runtime: str) -> CandidateName | None:
+        """Return the float candidate of a runtime, the first in file order, or None if there is none."""
         found = (recipe.name for recipe in self.recipe if recipe.method == "none" and runtime in recipe.runtimes)
-        return next((f"{name}/{runtime}" for name in found), "")
+        return next((CandidateName(name, runtime) for name in found), None)
 
     def with_twins(self) -> Self:
         """Return a copy with the missing float candidates of the quantized candidates' runtimes."""

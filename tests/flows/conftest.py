@@ -26,7 +26,7 @@ def prefect_server(migrated_home: Path, tmp_path_factory: pytest.TempPathFactory
     shutil.copy(migrated_home / "prefect.db", folder / "prefect-test.db")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("prefect.testing.utilities.mkdtemp", lambda: str(folder))
-        with prefect_test_harness(server_startup_timeout=90):
+        with prefect_test_harness(server_startup_timeout=300):
             yield
 
 

@@ -21,6 +21,7 @@ from tasks.search.trial import Build, Found, Rank, Request, Screen, Selection, S
 from tasks.values.job import Job
 from tasks.values.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
 from tasks.values.results import Comparison, Evaluation, Failure
+from tasks.workload.names import CandidateName
 from tasks.workload.recipe import Recipe
 from tests.tasks.decide.test_gate import workload
 
@@ -79,7 +80,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, stages: Stages, deadline: float =
 
 
 def speeds(names: set[str]) -> Timed:
-    return Timed(speeds={f"{name}/eager": SPEED for name in names}, refused={})
+    return Timed(speeds={CandidateName(name, "eager"): SPEED for name in names}, refused={})
 
 
 def test_timing_that_fails_is_repeated_for_each_trial_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def test_the_file_says_why_a_recipe_is_not_in_it_and_why_a_value_was_chosen() ->
     document["data"] = {**document["data"], "image_size": 32}
     found = previewed(document)
     failed = tuple(
-        each.model_copy(update={"obstacle": "no kernel"}) if each.candidate.startswith("dynamic-int8/") else each
+        each.model_copy(update={"obstacle": "no kernel"}) if each.candidate.recipe == "dynamic-int8" else each
         for each in found.candidates
     )
     found = found.model_copy(update={"candidates": failed})

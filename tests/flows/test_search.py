@@ -56,7 +56,7 @@ class World:
             raise Killed
         self.lives -= 1
         samples = request.samples if isinstance(request, Screen) else 0
-        self.asked += [(type(request).__name__, samples, trial.name) for trial in trials]
+        self.asked += [(type(request).__name__, samples, str(trial.name)) for trial in trials]
         return [self._found(request, trial) for trial in trials]
 
     def _found(self, request: Request, trial: Trial) -> Found:
@@ -102,7 +102,7 @@ def search(world: World, store: str, budget_s: float = 1e9, at_once: int = 1) ->
 
 
 def names(result: SearchResult) -> list[str]:
-    return [trial.name for trial in result.finalists]
+    return [str(trial.name) for trial in result.finalists]
 
 
 TRUTHS = st.builds(Truth, st.floats(0.0, 3.0), st.floats(0.5, 4.0), st.booleans())

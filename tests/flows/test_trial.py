@@ -94,7 +94,7 @@ def tried(weights: Path) -> tuple[Workload, Preview]:
 
 def ended(tried: tuple[Workload, Preview], weights: Path, before: Any) -> dict[str, CandidatePreview]:
     *_, found = compared(*tried, runner(weights / "store", before))
-    return {row.candidate: row for row in found.candidates}
+    return {str(row.candidate): row for row in found.candidates}
 
 
 @pytest.mark.slow
@@ -116,8 +116,8 @@ def test_a_candidate_that_is_too_slow_is_not_evaluated_and_one_that_is_slow_sees
     paces = {FOUND[0]: 5.0, FOUND[1]: 0.5}
 
     def before(stage: object, label: str, args: tuple[Any, ...]) -> object:
-        assert stage is not evaluate or args[1].name != FOUND[0]
-        return paces.get(args[1].name) if stage is pace else None
+        assert stage is not evaluate or str(args[1].name) != FOUND[0]
+        return paces.get(str(args[1].name)) if stage is pace else None
 
     slow, slower = ended(tried, weights, before)[FOUND[1]], ended(tried, weights, before)[FOUND[0]]
     assert slow.loss is not None
@@ -128,7 +128,7 @@ def test_a_candidate_that_is_too_slow_is_not_evaluated_and_one_that_is_slow_sees
 @pytest.mark.slow
 def test_a_candidate_that_dies_costs_its_own_comparison_only(tried: tuple[Workload, Preview], weights: Path) -> None:
     def before(stage: object, label: str, args: tuple[Any, ...]) -> None:
-        if stage is evaluate and args[1].name == FOUND[0]:
+        if stage is evaluate and str(args[1].name) == FOUND[0]:
             raise LostError(f"{label}: the stage was stopped after 180 s.", hint="Raise a limit.")
 
     found = ended(tried, weights, before)

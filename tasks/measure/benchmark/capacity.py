@@ -53,10 +53,10 @@ def measure_capacity(
     settings = workload.benchmark.capacity
     if settings is None or session.profile.name == "quick":
         return {}, {}
-    names = list(dict.fromkeys([session.baseline, *eligible]))
+    names = list(dict.fromkeys([str(session.baseline), *eligible]))
     threads = min(settings.threads, available_cores())
     spec = CapacitySpec(
-        subjects=tuple(subject for name in names for subject in subjects if subject.name == name),
+        subjects=tuple(subject for name in names for subject in subjects if subject.key == name),
         loader=session.loader,
         threads=threads,
         processes=available_cores() // threads,
@@ -68,7 +68,7 @@ def measure_capacity(
     except MeasurementError as error:
         report = CapacityReport(subjects={}, refused=dict.fromkeys(names, str(error)))
     split = f"{spec.processes} process{'es' if spec.processes > 1 else ''} × {threads} thread{'s' * (threads > 1)}"
-    ratios = ratios_of(report.subjects, session.baseline)
+    ratios = ratios_of(report.subjects, str(session.baseline))
     capacities = {}
     for name, served in report.subjects.items():
         rps = geometric_mean(served.rps)

@@ -56,10 +56,10 @@ def run(spec_json: str) -> CapacityReport:
     importlib.import_module(spec.loader.partition(":")[0])
     # Without `gc.freeze`, garbage collection in a worker would touch, and therefore copy, every object of this process.
     gc.freeze()
-    results: dict[str, list[tuple[float, Window]]] = {subject.name: [] for subject in spec.subjects}
-    began, baseline, refused = time.monotonic(), spec.subjects[0].name, dict[str, str]()
+    results: dict[str, list[tuple[float, Window]]] = {subject.key: [] for subject in spec.subjects}
+    began, baseline, refused = time.monotonic(), spec.subjects[0].key, dict[str, str]()
     for sitting in range(_MOST_SITTINGS):
-        spent_s, kept = time.monotonic() - began, [each for each in spec.subjects if each.name not in refused]
+        spent_s, kept = time.monotonic() - began, [each for each in spec.subjects if each.key not in refused]
         if baseline in refused or (sitting >= _FEWEST_SITTINGS and spent_s * (1 + 1 / sitting) > spec.budget_s):
             break
         # Every second sitting reverses the order, so a linear drift does not favour any subject.
@@ -67,13 +67,13 @@ def run(spec_json: str) -> CapacityReport:
             spent_s = time.monotonic() - began
             # Measure at least two subjects, because the baseline's capacity alone does not affect decisions.
             if sitting == 0 and index > 1 and spent_s * (1 + 1 / index) * _FEWEST_SITTINGS > spec.budget_s:
-                refused[subject.name] = f"budget_s = {spec.budget_s:g} is not sufficient for {len(kept)} models"
+                refused[subject.key] = f"budget_s = {spec.budget_s:g} is not sufficient for {len(kept)} models"
                 continue
             try:
                 with running_fleet(subject, spec.processes, spec.threads, spec.loader) as fleet:
-                    results[subject.name].append(_measure(fleet, spec.bound_s, sitting))
+                    results[subject.key].append(_measure(fleet, spec.bound_s, sitting))
             except MeasurementError as error:
-                refused[subject.name] = str(error)
+                refused[subject.key] = str(error)
     if baseline in refused:
         refused = dict.fromkeys(results, f"the baseline's capacity is unknown: {refused[baseline]}") | refused
     served = {name: _served(rows, spec.bound_s) for name, rows in results.items() if name not in refused}

@@ -18,34 +18,30 @@ import numpy as np
 import psutil
 
 from storage.errors import MeasurementError
-from storage.results import Setting
 from tasks.environment.machine import available_cores
 from tasks.measure.benchmark.child import describe_end
-from tasks.measure.benchmark.messages import COPY_SUFFIX, INCUMBENT_SUFFIX, ChildSpec, Memory, MemoryReport, Subject
+from tasks.measure.benchmark.messages import ChildSpec, Memory, MemoryReport, Subject
 from tasks.measure.benchmark.protocol import Measured, Session
 from tasks.measure.benchmark.statistics import Ratio, percentiles
 from tasks.values.proofs import Proof, ProofReport
 from tasks.values.results import Timing
 
-_MARKED: dict[str, Setting] = {COPY_SUFFIX[1:]: "a/a", INCUMBENT_SUFFIX[1:]: "incumbent"}
-
 
 def timings_of(measured: Measured, batch_size: int, memory: dict[str, Memory]) -> Iterator[Timing]:
     """Yield one row per subject; the row for the baseline's copy has the setting ``a/a``."""
     warm, cold = measured.with_caches("warm"), measured.with_caches("cold")
-    for name in measured.names():
+    for subject in measured.subjects:
+        name = subject.key
         reports, blocks, calls = measured.of(name), warm.round_s(name), cold.round_s(name)
         lower, median, upper = np.quantile(blocks, [0.25, 0.5, 0.75])
         p50_s, p90_s, p99_s = percentiles(measured.single_s(name))
-        plain, _, mark = name.partition("#")
-        recipe, _, runtime = plain.partition("/")
         launches, rounds = blocks.shape
         numbers = range(1, launches + 1)
         is_decided = name != measured.baseline
         yield Timing(
-            recipe=recipe,
-            runtime=runtime,
-            setting=_MARKED.get(mark, "primary"),
+            recipe=subject.name.recipe,
+            runtime=subject.name.runtime,
+            setting=subject.setting,
             threads=measured.threads,
             batch_size=batch_size,
             latency_s=float(median),
@@ -123,7 +119,7 @@ def diagnose(
     session: Session, subjects: Sequence[Subject], modules: tuple[str, ...], known: Mapping[str, Proof]
 ) -> Diagnosis:
     """Measure memory and, in parallel, collect the proofs missing from `known`; neither result depends on wall time."""
-    diagnosis, unknown = Diagnosis(proofs=dict(known)), [one for one in subjects if one.name not in known]
+    diagnosis, unknown = Diagnosis(proofs=dict(known)), [one for one in subjects if one.key not in known]
     with ThreadPoolExecutor(1) as pool:
         measuring = pool.submit(look, session, __name__, MemoryReport, subjects, modules)
         proofs, unproven = look(session, _PROOF, ProofReport, unknown, modules)
@@ -151,7 +147,7 @@ def look(
         return [session.examine(module, report, subjects, modules)], {}
     except MeasurementError as error:
         if len(subjects) == 1 or session.limit.left_s() == 0:
-            return [], {subject.name: str(error) for subject in subjects}
+            return [], {subject.key: str(error) for subject in subjects}
     reports: list[R] = []
     refused: dict[str, str] = {}
     for subject in subjects:
@@ -181,7 +177,7 @@ def run(spec_json: str) -> MemoryReport:
             child = context.Process(target=_measure, args=(subject, spec, writer))
             child.start()
             writer.close()
-            started[subject.name] = child, reader
+            started[subject.key] = child, reader
         for name, (child, reader) in started.items():
             try:
                 results[name] = reader.recv()

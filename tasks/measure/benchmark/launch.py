@@ -59,7 +59,7 @@ def run(spec_json: str) -> LaunchReport:
                 single_s=tuple(single_s.get(name, ())),
                 cold_s=tuple(cold_s[name]),
             )
-            for name in (subject.name for subject in spec.subjects)
+            for name in (subject.key for subject in spec.subjects)
             if name in ready
         },
         refused=refused,
@@ -88,7 +88,7 @@ def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
 
 def load_candidate(subject: Subject) -> Loaded:
     """Open a candidate for calls with the golden inputs."""
-    opened = runtime_named(subject.runtime).opener().open(subject.files(), torch.get_num_threads())
+    opened = runtime_named(subject.name.runtime).opener().open(subject.files(), torch.get_num_threads())
     golden = Golden.read(Path(subject.golden))
     return Loaded(partial(opened.call, *golden.inputs.values()), golden.outputs, opened.scope)
 
@@ -137,7 +137,7 @@ def _load_all(spec: LaunchSpec) -> tuple[dict[str, tuple[Loaded, float, float]],
         except Exception as error:  # noqa: BLE001 - the error of one candidate must not stop the other candidates
             problem = f"the candidate does not run: {type(error).__name__}: {error}"
         if problem:
-            refused[subject.name] = problem
+            refused[subject.key] = problem
         else:
-            ready[subject.name] = loaded, load_s, first_call_s
+            ready[subject.key] = loaded, load_s, first_call_s
     return ready, refused

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from pydantic import Field
 
+from storage.results import Setting
 from tasks.runtimes.base import CandidateFiles
 from tasks.values.refs import Frozen
-
-# Suffixes for subjects that would otherwise have the same name as a candidate.
-COPY_SUFFIX, INCUMBENT_SUFFIX = "#copy", "#incumbent"
+from tasks.workload.names import CandidateName
 
 
 class Profile(Frozen):
@@ -43,14 +42,24 @@ PROFILES = {
 }  # fmt: skip
 
 
-class Subject(Frozen):
-    """Files of a timed candidate: the candidate's ``folder``, ``shared`` folders by kind, and a ``golden`` file."""
+def subject_key(name: CandidateName | str, setting: Setting = "primary") -> str:
+    """Return a subject's key in reports; the baseline's copy and the current bundle may share a candidate's name."""
+    return f"{name}" if setting == "primary" else f"{name}#{setting}"
 
-    name: str
+
+class Subject(Frozen):
+    """A candidate, the baseline's copy or the current bundle, as ``setting`` says; ``shared`` maps kinds to folders."""
+
+    name: CandidateName
+    setting: Setting = "primary"
     folder: str = ""
     shared: dict[str, str] = Field(default={})
-    runtime: str = ""
     golden: str = ""
+
+    @property
+    def key(self) -> str:
+        """Key of the subject in reports."""
+        return subject_key(self.name, self.setting)
 
     def files(self) -> CandidateFiles:
         """Return the candidate's files."""

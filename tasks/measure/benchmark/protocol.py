@@ -13,15 +13,16 @@ from storage.errors import MeasurementError
 from storage.results import Caches
 from tasks.measure.benchmark.child import Limit, Report, run_child
 from tasks.measure.benchmark.messages import (
-    COPY_SUFFIX,
     ChildSpec,
     LaunchReport,
     LaunchSpec,
     Profile,
     Subject,
     SubjectReport,
+    subject_key,
 )
 from tasks.measure.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
+from tasks.workload.names import CandidateName
 
 LOCK = "benchmark"  # name of the host lock that allows one benchmark at a time
 _SEED = 29592
@@ -33,7 +34,7 @@ _OUT_OF_REACH = 1.2
 
 @dataclass(frozen=True)
 class Contest:
-    """Subjects whose speed affects decisions: ``contenders`` that may be promoted, and the deployed ``incumbent``.
+    """Keys of subjects whose speed affects decisions: ``contenders`` for promotion, and the deployed ``incumbent``.
 
     With ``fastest_wins``, a contender can stay undecided if a faster contender is fast enough. ``twins`` maps each
     quantized subject to the float subject of the same runtime. A contender with a twin must be ``min_over_best_float``
@@ -85,9 +86,10 @@ class Contest:
 
 @dataclass(frozen=True)
 class Measured:
-    """Results of all launches of a benchmark; ``caches`` selects the results of warm or cold calls."""
+    """Results of all launches of a benchmark, by the subjects' keys; ``caches`` selects warm or cold calls."""
 
     baseline: str
+    subjects: tuple[Subject, ...]
     threads: int
     launches: tuple[LaunchReport, ...]
     refused: dict[str, str]
@@ -99,8 +101,8 @@ class Measured:
         return replace(self, caches=caches)
 
     def names(self) -> list[str]:
-        """Return the timed subjects, including the baseline's copy."""
-        return [name for name in self.launches[0].subjects if name not in self.refused]
+        """Return the keys of the timed subjects, including the baseline's copy."""
+        return [subject.key for subject in self.subjects]
 
     def of(self, name: str) -> list[SubjectReport]:
         """Return a subject's reports from all launches."""
@@ -188,7 +190,7 @@ class Measured:
 
     @property
     def _copy(self) -> str:
-        return self.baseline + COPY_SUFFIX
+        return subject_key(self.baseline, "a/a")
 
     @cached_property
     def _noise(self) -> Noise:
@@ -216,7 +218,7 @@ class Measured:
 class Session:
     """Settings of a benchmark; ``on_launch`` receives the numbers of finished and required launches."""
 
-    baseline: str
+    baseline: CandidateName
     profile: Profile
     threads: int = 1
     loader: str = "tasks.measure.benchmark.launch:load_candidate"
@@ -231,33 +233,34 @@ class Session:
         Without a `contest`, every launch times every subject. With a contest, only the first two launches time subjects
         that do not affect decisions, and launches continue until the contest is decided or the profile's time runs out.
         """
-        copy = self.baseline + COPY_SUFFIX
-        copies = [subject.model_copy(update={"name": copy}) for subject in subjects if subject.name == self.baseline]
+        baseline, copy = subject_key(self.baseline), subject_key(self.baseline, "a/a")
+        copies = [subject.model_copy(update={"setting": "a/a"}) for subject in subjects if subject.key == baseline]
         if not copies:
             raise MeasurementError(
                 f"The baseline {self.baseline} is not among the candidates.",
                 hint="Check that the run includes the baseline and that the baseline's earlier stages succeeded.",
             )
-        remaining = [*subjects, *copies] if with_copy else list(subjects)
+        remaining = timed = [*subjects, *copies] if with_copy else list(subjects)
         minimum = self.profile.launches if contest is None or contest.contenders else _FEWEST
-        contest, began = contest or Contest(frozenset(subject.name for subject in subjects)), time.monotonic()
+        contest, began = contest or Contest(frozenset(subject.key for subject in subjects)), time.monotonic()
         refused: dict[str, str] = {}
         launches: list[LaunchReport] = []
         while True:
             launches.append(report := self._launch(remaining, launches))
             done = len(launches)
             refused |= {name: f"launch {done}: {reason}" for name, reason in report.refused.items()}
-            for name in (self.baseline, copy):
+            for name in (baseline, copy):
                 if name in refused:
                     raise MeasurementError(
                         f"The baseline {self.baseline} cannot be timed ({refused[name]}).",
                         hint="Check that the baseline runs correctly on this host.",
                     )
-            measured = Measured(self.baseline, self.threads, tuple(launches), refused, contest)
-            remaining = [subject for subject in remaining if subject.name not in refused]
+            timed = [subject for subject in timed if subject.key not in refused]
+            measured = Measured(baseline, tuple(timed), self.threads, tuple(launches), refused, contest)
+            remaining = [subject for subject in remaining if subject in timed]
             if done == _FEWEST:
-                needed = {self.baseline, copy, *contest.needed(measured)}
-                remaining = [subject for subject in remaining if subject.name in needed]
+                needed = {baseline, copy, *contest.needed(measured)}
+                remaining = [subject for subject in remaining if subject.key in needed]
             self.on_launch(done, max(done, minimum))
             is_late = (time.monotonic() - began) * (done + 1) / done > self.profile.budget_s or done == LOOKS[-1]
             if done >= minimum and (is_late or (done in (*LOOKS, minimum) and contest.is_decided(measured))):
@@ -280,7 +283,7 @@ class Session:
             threads=self.threads,
             seed=_SEED + len(earlier),
             calls={name: timed.calls_per_block for name, timed in first.items()},
-            cold_rounds=len(first[self.baseline].cold_s) if first else None,
+            cold_rounds=len(first[str(self.baseline)].cold_s) if first else None,
             modules=earlier[0].modules if earlier else (),
             spawned_at=time.monotonic(),
         )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tasks.measure.benchmark.messages import COPY_SUFFIX, LaunchSpec
+from tasks.measure.benchmark.messages import LaunchSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,8 +131,9 @@ def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, 
     """Time single calls of every subject except the baseline's copy; return the durations in seconds, by subject."""
     single_s: dict[str, list[float]] = {}
     most = -(-spec.profile.single_calls // spec.profile.launches)
+    copies = {subject.key for subject in spec.subjects if subject.setting == "a/a"}
     for name, loaded in subjects.items():
-        if name.endswith(COPY_SUFFIX):
+        if name in copies:
             continue
         samples = single_s[name] = list[float]()
         with loaded.scope(), no_garbage_collection():

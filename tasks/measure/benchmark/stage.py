@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from storage.errors import StoreError
 from storage.humanize import plural
 from storage.locks import host_lock
+from storage.results import Setting
 from tasks.data.tensor_files import GOLDEN
 from tasks.environment.facts import Fact, host_conditions
 from tasks.environment.machine import fingerprint, observe
@@ -15,7 +16,7 @@ from tasks.environment.sources import code_digest
 from tasks.measure.benchmark.capacity import eligible_subjects, measure_capacity
 from tasks.measure.benchmark.child import Limit
 from tasks.measure.benchmark.diagnostics import diagnose, timings_of
-from tasks.measure.benchmark.messages import INCUMBENT_SUFFIX, Profile, Subject
+from tasks.measure.benchmark.messages import Profile, Subject, subject_key
 from tasks.measure.benchmark.protocol import LOCK, Contest, Session
 from tasks.measure.benchmark.statistics import verdict_of
 from tasks.runtimes.base import CandidateFiles, runtime_named
@@ -23,6 +24,7 @@ from tasks.values.job import Job, Workspace
 from tasks.values.proofs import Proof
 from tasks.values.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.values.results import BenchmarkResult
+from tasks.workload.names import CandidateName
 from tasks.workload.workload import Workload
 
 
@@ -40,29 +42,34 @@ class BenchmarkCandidate(Frozen):
     is_current: bool = False
     is_bundle: bool = False
     may_be_promoted: bool = True
-    twin: str = ""
+    twin: CandidateName | None = None
     could_serve: bool = False
 
     @property
-    def name(self) -> str:
-        """Name of the candidate, ``recipe/runtime``, with a suffix if the candidate is the current bundle."""
-        return self.candidate.name + (INCUMBENT_SUFFIX if self.is_bundle else "")
+    def setting(self) -> Setting:
+        """The candidate's setting in the rows of ``measurements``."""
+        return "incumbent" if self.is_bundle else "primary"
+
+    @property
+    def key(self) -> str:
+        """Key of the candidate's subject in reports."""
+        return subject_key(self.candidate.name, self.setting)
 
     def subject(self, workspace: Workspace) -> Subject:
         """Return the locations from which child processes load the candidate."""
         files = CandidateFiles.find(self.candidate, workspace.store)
         return Subject(
-            name=self.name,
+            name=self.candidate.name,
+            setting=self.setting,
             folder=str(files.folder),
             shared={kind: str(folder) for kind, folder in files.shared.items()},
-            runtime=self.candidate.runtime,
             golden=str(workspace.store.path(self.outputs.kind, self.outputs.digest) / GOLDEN),
         )
 
 
 @contextmanager
 def alone_on_host(
-    workload: Workload, baseline: str, profile: Profile, workspace: Workspace, limit_s: float | None = None
+    workload: Workload, baseline: CandidateName, profile: Profile, workspace: Workspace, limit_s: float | None = None
 ) -> Iterator[Session]:
     """Yield a session while no other benchmark runs on this host; `limit_s` excludes the wait."""
     with host_lock(LOCK, on_wait=lambda: workspace.progress(0, profile.launches, "waiting for another benchmark")):
@@ -93,7 +100,7 @@ def benchmark(
     with alone_on_host(workload, workload.baseline_name, profile, workspace, limit_s) as session:
         before = observe(settings.threads)
         measured = session.measure(subjects, contest)
-        timed = [subject for subject in subjects if subject.name in measured.names()]
+        timed = [subject for subject in subjects if subject.key in measured.names()]
         facts = proof_facts(workload, candidates, measured.names())
         known = {name: proof for name, fact in facts.items() if (proof := fact.find(workspace.store))}
         diagnosis = diagnose(session, timed, measured.launches[0].modules, known)
@@ -101,7 +108,7 @@ def benchmark(
         # Measure capacity last, so that its load does not affect the recorded state of the host.
         if settings.capacity is not None:
             workspace.progress(0, 1, "capacity measurements")
-        promising = [each.name for each in candidates if each.may_be_promoted or each.is_current]
+        promising = [each.key for each in candidates if each.may_be_promoted or each.is_current]
         served, unserved = measure_capacity(session, timed, eligible_subjects(measured, promising), workload)
     for name in facts.keys() & (diagnosis.proofs.keys() - known.keys()):
         # A later run may be able to sample missing instructions.
@@ -111,7 +118,7 @@ def benchmark(
     aa, cold_aa = measured.aa_ratio(), measured.with_caches("cold").aa_ratio()
     return BenchmarkResult(
         workload=workload.name,
-        baseline=workload.baseline_name,
+        baseline=str(workload.baseline_name),
         profile=profile.name,
         verdict=verdict_of(aa),
         aa_ratio=aa.value,
@@ -135,34 +142,34 @@ def benchmark(
 
 def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> Contest:
     """Return the candidates in a workload's benchmark whose speed affects decisions."""
-    deciding = {candidate.name for candidate in candidates if candidate.speed_decides and not candidate.is_bundle}
-    deployed = (candidate.name for candidate in candidates if candidate.is_current or candidate.is_bundle)
+    deciding = {candidate.key for candidate in candidates if candidate.speed_decides and not candidate.is_bundle}
+    deployed = (candidate.key for candidate in candidates if candidate.is_current or candidate.is_bundle)
     return Contest(
-        contenders=frozenset(deciding - {workload.baseline_name}),
+        contenders=frozenset(deciding - {str(workload.baseline_name)}),
         min_speedup=workload.gate.min_speedup,
         incumbent=next(deployed, ""),
         caches=workload.benchmark.caches,
         fastest_wins=workload.gate.objective == "fastest",
-        twins={candidate.name: candidate.twin for candidate in candidates if candidate.twin},
-        floats=frozenset(candidate.name for candidate in candidates if candidate.could_serve),
+        twins={candidate.key: str(candidate.twin) for candidate in candidates if candidate.twin},
+        floats=frozenset(candidate.key for candidate in candidates if candidate.could_serve),
         min_over_best_float=workload.gate.over_best_float,
     )
 
 
 def fastest_float(
     workspace: Workspace, job: Job[Workload], candidates: Sequence[BenchmarkCandidate], profile: Profile
-) -> tuple[str, str]:
+) -> tuple[CandidateName, str]:
     """Time the float candidates that could be the baseline; return the fastest, and the reason for the choice."""
     workload = job.workload
-    contest = Contest(caches=workload.benchmark.caches, floats=frozenset(candidate.name for candidate in candidates))
-    with alone_on_host(workload, candidates[0].name, profile, workspace) as session:
+    contest = Contest(caches=workload.benchmark.caches, floats=frozenset(candidate.key for candidate in candidates))
+    with alone_on_host(workload, candidates[0].candidate.name, profile, workspace) as session:
         measured = session.measure([candidate.subject(workspace) for candidate in candidates], contest)
     measured = measured.with_caches(contest.caches)
     best = measured.best_float()
     over = [ratio for name in measured.floats() if name != best and (ratio := measured.over_best_float(name))]
     nearest = max((ratio.value for ratio in over), default=None)
     reason = f"it was the fastest of {plural(len(candidates), 'float candidate')} in {len(measured.launches)} launches"
-    return best, reason + (f", {1 / nearest:.3g} times as fast as the next" if nearest else "")
+    return CandidateName.parse(best), reason + (f", {1 / nearest:.3g} times as fast as the next" if nearest else "")
 
 
 def proof_facts(
@@ -171,7 +178,7 @@ def proof_facts(
     """Return a `Fact` for each timed candidate's proof; empty if the gate decides by their time shares."""
     facts: dict[str, Fact[Proof]] = {}
     for each in candidates if workload.gate.min_int8_time_share is None else ():
-        if each.name in timed:
+        if each.key in timed:
             opener = runtime_named(each.candidate.runtime).module("open")
             conditions = {
                 "code": code_digest("tasks.measure.proof.child", opener),
@@ -179,5 +186,5 @@ def proof_facts(
                 "golden": each.outputs.digest,  # contains the inputs
                 "threads": workload.benchmark.threads,
             }
-            facts[each.name] = Fact("proof", Proof, each.candidate, conditions)
+            facts[each.key] = Fact("proof", Proof, each.candidate, conditions)
     return facts

@@ -59,15 +59,15 @@ def run(spec_json: str) -> ProofReport:
     refused: dict[str, str] = {}
     for subject in spec.subjects:
         try:
-            proofs[subject.name] = _prove(subject, spec.threads, sampler)
+            proofs[subject.key] = _prove(subject, spec.threads, sampler)
         except Exception as error:  # noqa: BLE001 - the error of one candidate must not stop the other candidates
-            refused[subject.name] = f"{type(error).__name__}: {error}"
+            refused[subject.key] = f"{type(error).__name__}: {error}"
     return ProofReport(proofs=proofs, refused=refused, unsampled=unsampled)
 
 
 def _prove(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
     files = subject.files()
-    runtime, inputs = runtime_named(subject.runtime), list(Golden.read(Path(subject.golden)).inputs.values())
+    runtime, inputs = runtime_named(subject.name.runtime), list(Golden.read(Path(subject.golden)).inputs.values())
     with torch.inference_mode():
         opener = runtime.opener()
         opened = opener.open(files, threads)

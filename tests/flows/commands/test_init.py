@@ -184,7 +184,7 @@ def test_an_interruption_leaves_the_file_with_the_estimates_so_far(
     write_networks(folder)
 
     def before(stage: object, label: str, args: tuple[Any, ...]) -> None:
-        if stage is evaluate and args[1].name == "static-int8/torchscript":
+        if stage is evaluate and str(args[1].name) == "static-int8/torchscript":
             raise KeyboardInterrupt
 
     here(folder, monkeypatch, before)

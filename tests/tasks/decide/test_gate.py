@@ -14,6 +14,7 @@ from storage.results.tables import PROMOTIONS
 from tasks.decide.gate import DOES_NOT_PAY, GateDecision, Judgement, could_serve, may_be_promoted, pays
 from tasks.decide.gate import judge as judge_beside
 from tasks.values.results import Incumbent, UnknownIncumbent
+from tasks.workload.names import CandidateName
 from tasks.workload.workload import Workload
 
 
@@ -90,7 +91,7 @@ def only(judgement: Judgement) -> GateDecision:
 
 
 def decided(judgement: Judgement) -> dict[str, str]:
-    return {decision.candidate: decision.decision for decision in judgement.decisions}
+    return {str(decision.name): decision.decision for decision in judgement.decisions}
 
 
 def outcomes(decision: GateDecision) -> dict[str, str]:
@@ -422,7 +423,7 @@ def test_what_is_certain_about_the_current_bundle_counts_although_it_was_not_mea
 
 def test_the_runner_up_wins_if_somebody_rolled_back_from_the_best():
     rows = [row("int8/torchscript", speedup=3.0), row("half/torchscript", speedup=2.0)]
-    judgement = judge(workload(), rows, withdrawn=["int8/torchscript"])
+    judgement = judge(workload(), rows, withdrawn=[CandidateName("int8", "torchscript")])
     assert decided(judgement) == {"int8/torchscript": "pass", "half/torchscript": "promote"}
     assert "this content was rolled back" in judgement.decisions[0].reason
 
@@ -500,7 +501,7 @@ def test_whatever_is_measured_at_most_one_is_promoted_and_only_an_incumbent_keep
 ):
     rows = [row(candidate, **changes) for candidate, changes in given_rows]
     demo = workload(objective=objective, quality_drop=drop, max_quality_drop=1.0, min_speedup=0.5)
-    held = None if same_as is None else incumbent(same_as=same_as)
+    held = None if same_as is None else incumbent(same_as=same_as or None)
     judgement = judge(demo, rows, held)
     decisions = judgement.decisions
     assert len(decisions) == len([r for r in rows if f"{r['recipe']}/{r['runtime']}" != "float/eager"])
@@ -514,7 +515,7 @@ def test_whatever_is_measured_at_most_one_is_promoted_and_only_an_incumbent_keep
     assert len(promoted) <= 1
     stays = judgement.incumbent is not None and judgement.incumbent.stays
     assert promoted or not passed or stays
-    assert not promoted or not stays or promoted[0].candidate == same_as
+    assert not promoted or not stays or str(promoted[0].name) == same_as
     for decision in decisions:
         seen = set(outcomes(decision).values())
         expected = "reject" if "failed" in seen else "hold" if "held" in seen else "promote"

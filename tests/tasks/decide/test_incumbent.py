@@ -19,7 +19,7 @@ from storage.digest import JsonObject
 from storage.errors import BundleError, UnavailableError
 from storage.seal import MANIFEST, read_manifest, write_sums
 from tasks.decide.incumbent import find_incumbent
-from tasks.runtimes.runtimes import TorchScript
+from tasks.runtimes.torchscript import TorchScript
 from tasks.values.job import Workspace
 from tasks.values.results import Incumbent
 from tests.tasks.pipeline import evaluate, example_inputs, opened
@@ -62,7 +62,7 @@ def test_there_is_none_before_anything_was_handed_over(made: Made) -> None:
 
 def test_tonights_candidate_of_the_same_bytes_is_the_incumbent(made: Made) -> None:
     incumbent = found(made)
-    assert (incumbent.same_as, incumbent.made_as) == ("int8/torchscript", made.candidate.digest)
+    assert (str(incumbent.same_as), incumbent.made_as) == ("int8/torchscript", made.candidate.digest)
     assert (incumbent.fault, incumbent.outdated) == ("", "")
     assert incumbent.coverage == 0.5
 
@@ -76,7 +76,7 @@ def test_a_candidate_made_anew_with_other_bytes_is_not(made: Made) -> None:
     with made.store.create("candidate", made.candidate.digest, made_from) as anew:
         (anew / "candidate.json").write_bytes(content)
         (anew / "model.ts").write_bytes(b"made anew")
-    assert found(made).same_as == ""
+    assert found(made).same_as is None
 
 
 def test_its_files_compute_what_was_handed_over_even_where_the_artifact_is_gone(made: Made) -> None:
@@ -86,7 +86,7 @@ def test_its_files_compute_what_was_handed_over_even_where_the_artifact_is_gone(
     incumbent = find_incumbent(Workspace(made.store), made.job, [])
     assert incumbent is not None
     assert incumbent.candidate is not None
-    assert incumbent.candidate.name == "int8/torchscript"
+    assert str(incumbent.candidate.name) == "int8/torchscript"
     assert incumbent.candidate.size_bytes == made.candidate.size_bytes
     torch.testing.assert_close(opened(incumbent.candidate, made.store)(*inputs), expected)
     assert evaluate(made.job, incumbent.candidate, made.store).quality == made.evaluation.quality

@@ -178,7 +178,7 @@ def test_the_incumbent_is_a_row_of_its_own_unless_it_is_one_of_tonights():
         ("dynamic-int8", "incumbent", 3.0, 1.5),
     ]
     assert rows[2]["artifact_digest"] == "e" * 64
-    same = incumbent.model_copy(update={"same_as": "dynamic-int8/eager"})
+    same = incumbent.model_copy(update={"same_as": deployed.name})
     assert len(measurement_rows(RUN, _result(*candidates, benchmark=benchmark, incumbent=same), NOW)) == 2
 
 

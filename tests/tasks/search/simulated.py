@@ -83,7 +83,7 @@ class World:
         """Answer a request for one trial, with numbers that depend on the seed and on the question only."""
         trial = race.board.trials[number - 1]
         samples = request.samples if isinstance(request, Screen) else 0
-        question = (type(request).__name__, trial.name, samples)
+        question = (type(request).__name__, str(trial.name), samples)
         self.asked.append(question)
         noise, (loss, speed, size) = random.Random(f"{self.seed} {question}"), self.truth(trial)
         match request:

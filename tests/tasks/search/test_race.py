@@ -82,7 +82,7 @@ def test_a_race_ends_and_asks_nothing_twice(
     assert len(set(world.asked)) == len(world.asked)
     assert all(trial.outcome != "open" for trial in race.board.trials)
     assert [trial.number for trial in race.board.trials] == list(range(1, len(race.board.trials) + 1))
-    names = [trial.name for trial in race.board.trials]
+    names = [str(trial.name) for trial in race.board.trials]
     assert len(set(names)) == len(names)
 
 
@@ -239,5 +239,5 @@ def test_a_repair_ends_when_its_ranking_fails_or_is_set_aside(can_rank: bool) ->
     else:
         race.tell(1, Found(failed="rank: no graph"))
     assert ask(race) is None
-    assert [trial.name for trial in race.undecided()] == [f"r1/{RUNTIME}"] * can_rank
+    assert [str(trial.name) for trial in race.undecided()] == [f"r1/{RUNTIME}"] * can_rank
     assert race.board.trials[0].reason.endswith("allowed; rank: no graph") is not can_rank

@@ -35,7 +35,7 @@ def searched(recipe: list[dict[str, Any]] = WRITTEN, **search: Any) -> Workload:
 
 
 def tried(trials: list[Trial]) -> list[str]:
-    return [trial.name for trial in trials if trial.outcome == "open"]
+    return [str(trial.name) for trial in trials if trial.outcome == "open"]
 
 
 types = st.sampled_from([CONVOLUTIONAL, RECURRENT, TRANSFORMER])
@@ -57,7 +57,7 @@ def test_every_trial_can_work_and_has_a_name_and_settings_of_its_own(types: set[
     assert trials == space(workload, frozenset(types), MACHINE)
     assert [trial.number for trial in trials] == list(range(1, len(trials) + 1))
     assert len({trial.name for trial in trials}) == len(trials)
-    assert workload.benchmark.baseline not in {trial.name for trial in trials}
+    assert workload.baseline_name not in {trial.name for trial in trials}
     recipes: dict[str, dict[str, object]] = {}
     for trial in trials:
         assert not RUNTIMES[trial.runtime].obstacle(trial.recipe)
@@ -106,7 +106,7 @@ def test_training_and_undeployable_runtimes_are_tried_only_on_request() -> None:
 def test_a_name_that_the_file_uses_for_other_settings_is_not_used_twice() -> None:
     recipes = [*WRITTEN, {"name": "static", "method": "static", "calibration_batches": 2, "runtimes": ["openvino"]}]
     workload = searched(recipes)
-    trials = {trial.name: trial for trial in space(workload, CONVOLUTIONAL, MACHINE)}
+    trials = {str(trial.name): trial for trial in space(workload, CONVOLUTIONAL, MACHINE)}
     (other,) = [name for name in trials if name.startswith("static-") and name.endswith("/onnxruntime")]
     assert trials[other].recipe.model_dump()["calibration_batches"] == 8
     names = {recipe.name for recipe in variants(workload, trials["static/openvino"])}
@@ -115,7 +115,7 @@ def test_a_name_that_the_file_uses_for_other_settings_is_not_used_twice() -> Non
 
 def test_variants_differ_in_observer_and_granularity_only_as_far_as_the_runtime_allows() -> None:
     workload = searched()
-    trials = {trial.name: trial for trial in space(workload, CONVOLUTIONAL, MACHINE)}
+    trials = {str(trial.name): trial for trial in space(workload, CONVOLUTIONAL, MACHINE)}
     names = {recipe.name for recipe in variants(workload, trials["static/openvino"])}
     observers = {"static-min-max", "static-moving-average"}
     assert names == observers | {name.replace("static", "static-per-tensor") for name in ("static", *observers)}
@@ -143,7 +143,7 @@ def test_without_a_quantized_embedding_the_bit_width_is_left_out(kinds: tuple[st
 
 def test_finalists_join_the_workload_and_leave_the_written_recipes_as_they_are() -> None:
     workload = searched()
-    trials = {trial.name: trial for trial in space(workload, CONVOLUTIONAL, MACHINE)}
+    trials = {str(trial.name): trial for trial in space(workload, CONVOLUTIONAL, MACHINE)}
     names = ["static/openvino", "mine/torchscript", "static/onnxruntime", "float/openvino"]
     adopted = adopt(workload, [trials[name] for name in names])
     assert [(recipe.name, recipe.runtimes) for recipe in adopted.recipe] == [

@@ -21,5 +21,5 @@ def run(spec_json: str) -> ProofReport:
         if "dies" in plan:
             os.kill(os.getpid(), plan["dies"])
     return ProofReport(
-        proofs={subject.name: Proof(int8_time_share=0.5) for subject in spec.subjects}, unsampled="not allowed"
+        proofs={subject.key: Proof(int8_time_share=0.5) for subject in spec.subjects}, unsampled="not allowed"
     )

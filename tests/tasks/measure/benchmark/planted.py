@@ -20,6 +20,7 @@ import torch
 from tasks.measure.benchmark import launch, rounds
 from tasks.measure.benchmark.messages import Profile, Subject
 from tasks.measure.benchmark.rounds import Loaded
+from tasks.workload.names import CandidateName
 
 LOADER = "tests.tasks.measure.benchmark.planted:load"
 TINY = Profile(
@@ -53,7 +54,7 @@ def plan(folder: Path, name: str, **details: Any) -> Subject:
     place = folder / name.replace("/", "-")
     place.mkdir()
     (place / "plan.json").write_text(json.dumps(details), encoding="utf-8")
-    return Subject(name=name, folder=str(place), runtime="eager", golden="")
+    return Subject(name=CandidateName.parse(name), folder=str(place))
 
 
 def load(subject: Subject) -> Loaded:

@@ -10,12 +10,13 @@ import pytest
 from tasks.decide.gate import Judgement, judge
 from tasks.measure.benchmark.diagnostics import timings_of
 from tasks.measure.benchmark.protocol import Contest, Measured, Session
+from tasks.workload.names import CandidateName
 from tests.tasks.decide.test_gate import row, workload
 from tests.tasks.measure.benchmark.planted import LOADER, TINY, plan
 
 BASELINE = "float/eager"
 PROFILE = TINY.model_copy(update={"budget_s": 600, "launches": 3})
-SESSION = Session(BASELINE, PROFILE, loader=LOADER)
+SESSION = Session(CandidateName.parse(BASELINE), PROFILE, loader=LOADER)
 
 
 def measure(folder: Path, contest: Contest, **works: int) -> Measured:
@@ -89,4 +90,4 @@ def test_int8_that_only_beats_a_slow_baseline_is_rejected_and_int8_that_beats_ev
     assert rejected.reason.startswith("min_over_best_float requires 1, but the measured value is 0.")
     assert "float/openvino is the fastest float candidate" in rejected.reason
     assert fast.promoted is not None
-    assert fast.promoted.candidate == "int8/torchscript"
+    assert str(fast.promoted.name) == "int8/torchscript"

@@ -27,7 +27,8 @@ from tasks.measure.benchmark.messages import Subject
 from tasks.measure.benchmark.protocol import Session
 from tests.tasks.measure.benchmark.planted import LOADER, TINY
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background of a shell
-Session("float/eager", TINY, loader=LOADER).measure([Subject.model_validate_json(sys.argv[1])])
+subject = Subject.model_validate_json(sys.argv[1])
+Session(subject.name, TINY, loader=LOADER).measure([subject])
 """
 
 
@@ -103,6 +104,6 @@ def test_child_that_takes_too_long_is_ended_and_the_setting_is_named(tmp_path: P
     subject = plan(tmp_path, "float/eager", waits=str(fifo))
     others = psutil.Process().children()  # what tests before this one have begun
     with pytest.raises(MeasurementError, match="longer than 1 s") as failure:
-        Session("float/eager", TINY, loader=LOADER, limit=Limit(1.0)).measure([subject])
+        Session(subject.name, TINY, loader=LOADER, limit=Limit(1.0)).measure([subject])
     assert "NIGHTQUANT_STAGE_TIMEOUT_S" in str(failure.value)
     assert [child for child in psutil.Process().children() if child not in others] == []

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from tasks.measure.benchmark.diagnostics import Diagnosis, diagnose, timings_of
-from tasks.measure.benchmark.messages import COPY_SUFFIX, LaunchReport, Memory, Subject, SubjectReport
+from tasks.measure.benchmark.messages import LaunchReport, Memory, Subject, SubjectReport
 from tasks.measure.benchmark.protocol import Contest, Measured, Session
 from tasks.values.proofs import Proof
+from tasks.workload.names import CandidateName
 from tests.tasks.measure.benchmark.planted import LOADER, TINY, plan
 
+FLOAT = CandidateName("float", "eager")
 MEMORY, PROOF = list(Memory.model_fields), list(Proof.model_fields)
 
 
@@ -22,7 +24,7 @@ def _planted_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def diagnosed(*subjects: Subject, modules: tuple[str, ...] = (), known: dict[str, Proof] | None = None) -> Diagnosis:
-    return diagnose(Session("float/eager", TINY, loader=LOADER), subjects, modules, known or {})
+    return diagnose(Session(FLOAT, TINY, loader=LOADER), subjects, modules, known or {})
 
 
 @pytest.mark.slow
@@ -46,7 +48,7 @@ def test_a_memory_process_that_dies_whole_costs_no_proof_and_a_known_proof_is_no
     assert found.memory == {}
     assert found.proofs == known | {"int8/eager": Proof(int8_time_share=0.5)}
     for subject in subjects:
-        why = found.unknown[subject.name]["peak_rss_bytes"]
+        why = found.unknown[subject.key]["peak_rss_bytes"]
         assert why.startswith("The diagnostics process was killed by SIGSEGV. ")
 
 
@@ -63,10 +65,13 @@ def launch(block_s: dict[str, float]) -> LaunchReport:
 
 
 def test_a_candidates_baseline_latency_comes_from_the_launches_that_timed_the_candidate() -> None:
-    both = {"float": 0.002, "float" + COPY_SUFFIX: 0.002, "int8": 0.001}
-    slower = {"float": 0.006, "float" + COPY_SUFFIX: 0.006}  # the host became slower after the candidate had left
+    subjects = Subject(name=FLOAT), Subject(name=FLOAT, setting="a/a"), Subject(name=CandidateName("int8", "eager"))
+    float_key, copy_key, int8_key = (subject.key for subject in subjects)
+    both = {float_key: 0.002, copy_key: 0.002, int8_key: 0.001}
+    slower = {float_key: 0.006, copy_key: 0.006}  # the host became slower after the candidate had left
     launches = (launch(both), launch(both), *[launch(slower)] * 3)
-    baseline, _, candidate = timings_of(Measured("float", 1, launches, {}, Contest()), 1, {})
+    baseline, copy, candidate = timings_of(Measured(float_key, subjects, 1, launches, {}, Contest()), 1, {})
+    assert [(timing.name, timing.setting) for timing in (baseline, copy)] == [(FLOAT, "primary"), (FLOAT, "a/a")]
     assert (baseline.latency_s, baseline.baseline_latency_s) == (0.006, 0.006)
     assert (candidate.baseline_latency_s, candidate.cold_baseline_latency_s) == (0.002, 0.002)
     assert candidate.baseline_latency_s / candidate.speedup == pytest.approx(candidate.latency_s)

@@ -101,7 +101,7 @@ def test_capacity_is_measured_of_the_baseline_and_first_of_the_current_bundle(
     assert ratio.capacity_ratio_low < ratio.capacity_ratio < ratio.capacity_ratio_high
     settings = job.workload.benchmark.model_copy(update={"capacity": Capacity()})
     asked = job.workload.model_copy(update={"benchmark": settings})
-    assert measure_capacity(Session("float/eager", PROFILES["quick"]), [], [], asked) == ({}, {})
+    assert measure_capacity(Session(asked.baseline_name, PROFILES["quick"]), [], [], asked) == ({}, {})
 
 
 @pytest.mark.slow
