@@ -93,13 +93,12 @@ def study_layers(result: WorkloadResult, place: Place) -> WorkloadResult:
     """Add the layer sensitivities of the recipes that quantize; note each study that fails."""
     if result.job is None:
         return result
-    recipes = plan.recipes_to_study(result)
-    futures = [steps.study.submit(place, result.job, recipe) for recipe in recipes]
+    futures = {each.name: steps.study.submit(place, result.job, each) for each in plan.recipes_to_study(result)}
     sensitivities: list[LayerSensitivity] = []
-    for recipe, future in zip(recipes, futures, strict=True):
+    for name, future in futures.items():
         layers = settle(future, "study")
         if isinstance(layers, Failure):
-            note(f"{result.workload.name} · {recipe.name}: layers not studied: {layers.error}")
+            note(f"{result.workload.name} · {name}: layers not studied: {layers.error}")
         else:
             sensitivities += layers
     return result.model_copy(update={"sensitivities": tuple(sensitivities)})

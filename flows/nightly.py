@@ -143,7 +143,9 @@ def _carry_out(night: Night, reporter: Reporter) -> State[NightSummary]:
 
 
 def _measure(night: Night) -> None:
-    night.attempt("looking up the baselines", partial(_freeze_baselines, night))
+    floats = {each.name: [*map(str, each.floats())] for each in night.workloads if each.chooses_baseline}
+    lookup = partial(last_baselines, StoreRoot.of(night.store), floats)
+    night.freeze(night.attempt("looking up the baselines", lookup) or {})
     # Search before all other stages, because the stages of other workloads would disturb the search's timings.
     night.workloads = [_with_finalists(night, workload) for workload in night.workloads]
     place = Place(night.store, fingerprint=night.settings.fingerprint)
@@ -156,12 +158,6 @@ def _measure(night: Night) -> None:
     for result in benchmark_all(gathered, night.settings, place):
         # Record each workload at once, because a run that is killed later must not lose its timings.
         steps.record(night.info, night.add(result, datetime.now(UTC)), night.store, result.workload.name)
-
-
-def _freeze_baselines(night: Night) -> None:
-    """Give workloads whose baseline is the fastest float candidate the baseline that follows from earlier nights."""
-    floats = {each.name: [*map(str, each.floats())] for each in night.workloads if each.chooses_baseline}
-    night.freeze(last_baselines(StoreRoot.of(night.store), floats))
 
 
 def _with_baseline(night: Night, result: WorkloadResult, place: Place) -> WorkloadResult:
@@ -213,8 +209,8 @@ def _publish(night: Night, result: WorkloadResult) -> None:
 def _finish(night: Night) -> None:
     """Build the catalog and the report, then record the run, so that the run's status reflects every failure."""
     night.attempt("building the catalog", lambda: refresh(night.store))
-    row = night.row(datetime.now(UTC))
-    night.report = night.attempt("writing the report", lambda: steps.report(night.info, night.store, row)) or ""
+    report = partial(steps.report, night.info, night.store, night.row(datetime.now(UTC)))
+    night.report = night.attempt("writing the report", report) or ""
     if night.report:
         link_report(night.report)
     steps.record(night.info, {"runs": [night.row(datetime.now(UTC))]}, night.store)

@@ -106,8 +106,7 @@ def _staged(name: str, subject: str, stage: Callable[Concatenate[Workspace, P], 
     @_stage(name, subject)
     @wraps(stage)  # Prefect reads the names of the arguments
     def run(place: Place, *args: P.args, **kwargs: P.kwargs) -> R:
-        work: Any = stage
-        return cast(R, _run(work, place, *args))  # Prefect passes every argument by position
+        return cast(R, _run(cast(Any, stage), place, *args))  # Prefect passes every argument by position
 
     return run
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from datetime import date, datetime
+from datetime import datetime
 from typing import TypeAlias
 
 from storage.digest import canonical_json
 from storage.humanize import plural
 from storage.results import Decision, Row, candidate_of, deciding
 from tasks.values.refs import Frozen, OfCandidate
-from tasks.values.results import Incumbent, UnknownIncumbent
+from tasks.values.results import Incumbent, RunInfo, UnknownIncumbent
 from tasks.workload.gate import OVER_BEST_FLOAT, Gate, Objective, RuleOutcome, finite, rules_on, text
 from tasks.workload.names import CandidateName
 from tasks.workload.recipe import RUNTIMES
@@ -89,17 +89,14 @@ class Judgement(Frozen):
             standing = standing.model_copy(update={"stays": stays, "reason": reason})
         return self.model_copy(update={"decisions": decisions, "incumbent": standing})
 
-    def rows(
-        self, *, workload: str, run_id: str, night: date, decided_at: datetime, bundle_version: str | None = None
-    ) -> list[Row]:
+    def rows(self, run: RunInfo, workload: str, decided_at: datetime, bundle_version: str | None = None) -> list[Row]:
         """Return rows of the ``promotions`` table; only the promoted candidate's row has a `bundle_version`."""
         incumbent: Row = {}
         if self.incumbent is not None:
             incumbent = {f"incumbent_{name}": value for name, value in self.incumbent.model_dump().items()}
         return [
             {
-                "run_id": run_id,
-                "night": night,
+                **run.model_dump(exclude={"profile"}),
                 "workload": workload,
                 "decided_at": decided_at,
                 **decision.model_dump(exclude={"rules"}),

@@ -141,23 +141,22 @@ def _to_time(result: WorkloadResult, subject: CandidateResult) -> BenchmarkCandi
     if subject.built is None or subject.evaluation is None:
         return None
     workload, current, gate = result.workload, result.incumbent, result.workload.gate
-    timed = BenchmarkCandidate(candidate=subject.built, outputs=subject.evaluation.outputs)
-    twin = workload.twin(subject.runtime)
+    outputs, twin = subject.evaluation.outputs, workload.twin(subject.runtime)
     if subject is result.bundle:
-        is_quantized = isinstance(current, Incumbent) and bool(current.coverage)
-        return timed.model_copy(update={"is_bundle": True, "twin": twin if is_quantized else ""})
+        twin = twin if isinstance(current, Incumbent) and current.coverage else ""
+        return BenchmarkCandidate(candidate=subject.built, outputs=outputs, is_bundle=True, twin=twin)
     row = candidate_columns(result, subject)
     speed_matters = gate.objective == "fastest" or gate.min_speedup is not None
     is_current = speed_matters and isinstance(current, Incumbent) and current.same_as == subject.built.name
     promising = may_be_promoted(workload, row)
-    return timed.model_copy(
-        update={
-            "speed_decides": speed_matters and (promising or is_current),
-            "is_current": is_current,
-            "may_be_promoted": promising,
-            "twin": "" if is_float(row) else twin,
-            "could_serve": could_serve(workload, row),
-        }
+    return BenchmarkCandidate(
+        candidate=subject.built,
+        outputs=outputs,
+        speed_decides=speed_matters and (promising or is_current),
+        is_current=is_current,
+        may_be_promoted=promising,
+        twin="" if is_float(row) else twin,
+        could_serve=could_serve(workload, row),
     )
 
 

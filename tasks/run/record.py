@@ -37,7 +37,7 @@ class RunRecord:
     remarks: list[str] = field(default_factory=list)  # additional sentences for the run's message
 
     def freeze(self, baselines: Mapping[str, Baseline]) -> None:
-        """Give the workloads the baselines that follow from earlier nights."""
+        """Give workloads whose baseline is the fastest float candidate the one that follows from earlier nights."""
         for name, baseline in baselines.items():
             if baseline.replaces:
                 self.remarks.append(f"{name}: the baseline is now {baseline.name}, because {baseline.reason}")
@@ -79,13 +79,7 @@ class RunRecord:
             self.remarks.append(f"{workload}: {DOES_NOT_PAY}")
         if judgement.incumbent is not None and judgement.incumbent.stays:
             self.kept.append(workload)
-        rows = judgement.rows(
-            workload=workload,
-            run_id=self.info.run_id,
-            night=self.info.night,
-            decided_at=now,
-            bundle_version=publication.version or None,
-        )
+        rows = judgement.rows(self.info, workload, now, publication.version or None)
         self.tables.setdefault(workload, {})["promotions"] = rows
         return {"promotions": rows}
 

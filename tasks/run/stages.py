@@ -1,7 +1,4 @@
-"""A run's stages that use torch, as plain functions; implementations are imported on first use.
-
-Each implementation's docstring describes its result and the errors that it raises.
-"""
+"""A run's stages that use torch, as plain functions; implementations are imported on first use."""
 
 from __future__ import annotations
 

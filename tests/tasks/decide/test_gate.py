@@ -13,9 +13,11 @@ from storage.results import Row
 from storage.results.tables import PROMOTIONS
 from tasks.decide.gate import DOES_NOT_PAY, GateDecision, Judgement, could_serve, may_be_promoted, pays
 from tasks.decide.gate import judge as judge_beside
-from tasks.values.results import Incumbent, UnknownIncumbent
+from tasks.values.results import Incumbent, RunInfo, UnknownIncumbent
 from tasks.workload.names import CandidateName
 from tasks.workload.workload import Workload
+
+RUN = RunInfo(run_id="r1", night=date(2026, 11, 21), profile="quick")
 
 
 def judge(
@@ -410,7 +412,7 @@ def test_while_the_current_bundle_is_unknown_nothing_is_promoted_and_what_passes
 def test_whether_a_bundle_stays_is_left_open_if_no_version_is_known():
     judgement = judge(workload(), [row()], UnknownIncumbent(reason="current.json cannot be read"))
     assert judgement.promoted is None
-    (found,) = judgement.rows(workload="demo", run_id="r1", night=date(2026, 11, 21), decided_at=datetime.now(UTC))
+    (found,) = judgement.rows(RUN, "demo", datetime.now(UTC))
     assert [found[f"incumbent_{name}"] for name in ("version", "stays")] == [None, None]
     assert "current.json cannot be read" in str(found["incumbent_reason"])
 
@@ -529,13 +531,7 @@ def test_whatever_is_measured_at_most_one_is_promoted_and_only_an_incumbent_keep
 
 def test_decisions_become_rows_of_the_promotions_table():
     judgement = judge(workload(**STRICT), [row("int8/torchscript"), row("half/torchscript", coverage=None)])
-    rows = judgement.rows(
-        workload="demo",
-        run_id="r1",
-        night=date(2026, 11, 21),
-        decided_at=datetime(2026, 11, 21, 3, tzinfo=UTC),
-        bundle_version="2026-11-21-0123456789ab",
-    )
+    rows = judgement.rows(RUN, "demo", datetime(2026, 11, 21, 3, tzinfo=UTC), "2026-11-21-0123456789ab")
     table = pa.Table.from_pylist(rows, schema=PROMOTIONS.schema)
     table.validate(full=True)
     by_recipe = {entry["recipe"]: entry for entry in table.to_pylist()}
