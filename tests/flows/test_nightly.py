@@ -17,7 +17,7 @@ from storage.check import check
 from storage.pointer import read_current
 from storage.results.query import run_query
 from storage.seal import SIGNATURE
-from tests.flows.processes import STAGES, Command, processes_of_stages
+from tests.flows.processes import NIGHTQUANT, STAGES, Command, processes_of_stages
 from tests.flows.tiny import tiny
 from tests.storage.bundle_files import key_file, signer_of
 from tests.storage.test_signing import model_signing
@@ -39,24 +39,23 @@ class Nights:
         self._hide_the_packages()
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("NIGHTQUANT_SIGNING_KEY", str(key_file()))
-            self.first = self._begin(self.store)
-        other = self._begin(self.other, workload="other.toml")
+            self.first = self._begin(self.store, program=SCRIPT)
+        other = self._begin(self.other, program=SCRIPT)
         self.ended = [self._watch(self.first), self._end(other)]
         self.artifacts = self.files()
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("NIGHTQUANT_SIGNING_KEY", str(key_file()))
-            self.ended.append(self._end(self._begin(self.store, "--format", "json")))
+            self.ended.append(self._end(self._begin(self.store, "--format", "json", program=SCRIPT)))
 
     def _hide_the_packages(self):
         (self.folder / "flows").mkdir(parents=True)
         for name in ("tasks.py", "storage.py", "flows/__init__.py"):
             (self.folder / name).write_text("raise RuntimeError('this is not nightquant')\n")
         (self.folder / "tiny.toml").write_text(tiny("tiny"))
-        (self.folder / "other.toml").write_text(tiny("other", int8=False))
 
-    def _begin(self, store, *more, workload="tiny.toml"):
-        arguments = ["--workload", workload, "--profile", "quick", "--store", str(store)]
-        return Command("nightly", *arguments, *more, home=self.home, cwd=self.folder, program=SCRIPT)
+    def _begin(self, store, *more, program=NIGHTQUANT):
+        arguments = ["--workload", "tiny.toml", "--profile", "quick", "--store", str(store)]
+        return Command("nightly", *arguments, *more, home=self.home, cwd=self.folder, program=program)
 
     def _watch(self, command):
         """Record the environment of each child while the command runs."""
