@@ -18,8 +18,7 @@ from tasks.domains.text_encoder import is_classifier, read_config, read_pooling
 from tasks.environment.machine import installed_version
 from tasks.values.results import Preview
 from tasks.workload.base import REFERENCE
-from tasks.workload.names import CandidateName
-from tasks.workload.recipe import Recipe
+from tasks.workload.recipe import CandidateName, Recipe
 from tasks.workload.registry import DOMAINS, METHODS, RUNTIMES
 from tasks.workload.workload import FASTEST_FLOAT
 

@@ -17,7 +17,6 @@ from flows.settings import Settings
 from storage.errors import UnavailableError
 from tasks.decide.gate import could_serve, may_be_promoted
 from tasks.decide.rows import candidate_columns
-from tasks.measure.benchmark.messages import subject_key
 from tasks.measure.benchmark.stage import BenchmarkCandidate
 from tasks.values.job import Job
 from tasks.values.refs import CandidateRef, DatasetRef
@@ -175,7 +174,7 @@ def _with_failures(result: WorkloadResult, failure_of: Callable[[str], Failure |
     """Pass the names of the candidates and the current bundle to `failure_of`, and record the returned failures."""
     current = result.incumbent
     if isinstance(current, Incumbent) and current.candidate is not None:
-        why = current.failure or failure_of(subject_key(current.candidate.name, "incumbent"))
+        why = current.failure or failure_of(current.candidate.name.key("incumbent"))
         result = result.model_copy(update={"incumbent": current.model_copy(update={"failure": why})})
     return _update(result, lambda one: {"failure": one.failure or failure_of(str(one.name))})
 
@@ -218,14 +217,10 @@ def _submit_benchmark(result: WorkloadResult, settings: Settings, store: str) ->
         return None
     current = result.incumbent
     if isinstance(current, Incumbent) and current.candidate and current.evaluation and current.failure is None:
-        outputs, twin = current.evaluation.outputs, result.workload.twin(current.candidate.runtime)
+        outputs = current.evaluation.outputs
+        twin = result.workload.twin(current.candidate.runtime) if current.coverage else None
         candidates.append(
-            BenchmarkCandidate(
-                candidate=current.candidate,
-                outputs=outputs,
-                standing="incumbent",
-                twin=twin if current.coverage else None,
-            )
+            BenchmarkCandidate(candidate=current.candidate, outputs=outputs, setting="incumbent", twin=twin)
         )
     with place_benchmarks(settings):
         return steps.benchmark.submit(result.job, candidates, settings.profile, store, settings.fingerprint)

@@ -15,7 +15,7 @@ from tasks.decide.gate import Judgement, judge
 from tasks.publish.manifest import Provenance
 from tasks.publish.package import BundleRef, content_of, withdrawn_contents
 from tasks.values.results import Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,6 @@ from tasks.search.space import space, variants, without_too_large
 from tasks.search.trial import Build, Found, Request, Selection, Time, Trial
 from tasks.values.job import Job
 from tasks.workload.base import REFERENCE
-from tasks.workload.names import CandidateName
 from tasks.workload.search import Goal
 from tasks.workload.search import Search as SearchSection
 from tasks.workload.workload import Workload
@@ -233,10 +232,10 @@ def _order(step: Step) -> tuple[bool, float, bool]:
     return is_build or isinstance(step.request, Time), step.expected_s, is_build
 
 
-def _speeds(answers: Sequence[Answer]) -> dict[CandidateName, float]:
+def _speeds(answers: Sequence[Answer]) -> dict[str, float]:
     """Return the speed-ups in a search's answers, keyed by trial name."""
     found = {answer.question.split()[2]: Found.model_validate(answer.value).speed for answer in answers if answer.value}
-    return {CandidateName.parse(name): speed.value for name, speed in found.items() if speed is not None}
+    return {name: speed.value for name, speed in found.items() if speed is not None}
 
 
 def _inputs(job: Job[Workload], split: str, goal: Goal, fingerprint: str) -> dict[str, object]:

@@ -34,8 +34,7 @@ from tasks.search.trial import RankedLayer, Timed
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef, DatasetRef
 from tasks.values.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity, RunInfo
-from tasks.workload.names import CandidateName
-from tasks.workload.recipe import Recipe
+from tasks.workload.recipe import CandidateName, Recipe
 from tasks.workload.workload import Workload
 
 P = ParamSpec("P")

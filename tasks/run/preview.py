@@ -26,8 +26,7 @@ from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef, DatasetRef
 from tasks.values.results import CandidatePreview, Preview
 from tasks.workload.base import SeededCheckpoint
-from tasks.workload.names import CandidateName
-from tasks.workload.recipe import Recipe
+from tasks.workload.recipe import CandidateName, Recipe
 from tasks.workload.registry import DOMAINS, METHODS, RUNTIMES
 from tasks.workload.workload import Workload
 

@@ -22,8 +22,7 @@ from tasks.values.results import (
     Preview,
     Proposal,
 )
-from tasks.workload.names import CandidateName
-from tasks.workload.recipe import Recipe
+from tasks.workload.recipe import CandidateName, Recipe
 from tasks.workload.registry import DOMAINS
 from tasks.workload.workload import Workload
 

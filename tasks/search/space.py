@@ -11,7 +11,6 @@ from storage.errors import UnavailableError
 from tasks.environment.machine import Machine
 from tasks.quantize.spec import renamed, spec_of
 from tasks.search.trial import Trial
-from tasks.workload.names import CandidateName
 from tasks.workload.recipe import Recipe
 from tasks.workload.registry import METHODS, RUNTIMES, Need
 from tasks.workload.search import Search
@@ -28,10 +27,7 @@ _WORDS: Mapping[tuple[str, object], str] = {
 
 
 def space(
-    workload: Workload,
-    module_types: Collection[str],
-    machine: Machine,
-    speeds: Mapping[CandidateName, float] | None = None,
+    workload: Workload, module_types: Collection[str], machine: Machine, speeds: Mapping[str, float] | None = None
 ) -> list[Trial]:
     """Return the trials of a workload with a ``[search]`` section, in the order in which to try them.
 
@@ -65,7 +61,7 @@ def space(
 
     def order(trial: Trial) -> tuple[bool, float, bool]:
         compiles = trial.origin == "space" and RUNTIMES[trial.runtime].compiles
-        return trial.outcome == "dropped", -known.get(trial.name, 0.0), compiles
+        return trial.outcome == "dropped", -known.get(str(trial.name), 0.0), compiles
 
     found.sort(key=order)  # Python's sort is stable, so trials with equal keys keep their order
     return [trial.model_copy(update={"number": number}) for number, trial in enumerate(found, start=1)]

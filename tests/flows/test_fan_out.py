@@ -22,7 +22,7 @@ from tasks.values.results import (
     UnknownIncumbent,
     WorkloadResult,
 )
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 from tests.tasks.decide.test_gate import workload
 
 BENCHMARK = BenchmarkResult(

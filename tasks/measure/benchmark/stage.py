@@ -17,7 +17,7 @@ from tasks.environment.sources import code_digest
 from tasks.measure.benchmark.capacity import eligible_subjects, measure_capacity
 from tasks.measure.benchmark.child import Limit
 from tasks.measure.benchmark.diagnostics import diagnose, timings_of
-from tasks.measure.benchmark.messages import Profile, Subject, subject_key
+from tasks.measure.benchmark.messages import Profile, Subject
 from tasks.measure.benchmark.protocol import LOCK, Contest, Session
 from tasks.measure.benchmark.statistics import verdict_of
 from tasks.runtimes.base import CandidateFiles
@@ -25,7 +25,7 @@ from tasks.values.job import Job, Workspace
 from tasks.values.proofs import Proof
 from tasks.values.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.values.results import BenchmarkResult
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 from tasks.workload.registry import RUNTIMES
 from tasks.workload.workload import Workload
 
@@ -40,20 +40,16 @@ class BenchmarkCandidate(Frozen):
 
     candidate: CandidateRef
     outputs: ArtifactRef
-    standing: Literal["settled", "challenger", "defender", "incumbent"] = "challenger"
+    setting: Setting = "primary"
+    standing: Literal["settled", "challenger", "defender"] = "challenger"
     may_be_promoted: bool = True
     twin: CandidateName | None = None
     could_serve: bool = False
 
     @property
-    def setting(self) -> Setting:
-        """The candidate's setting in the rows of ``measurements``."""
-        return "incumbent" if self.standing == "incumbent" else "primary"
-
-    @property
     def key(self) -> str:
         """Key of the candidate's subject in reports."""
-        return subject_key(self.candidate.name, self.setting)
+        return self.candidate.name.key(self.setting)
 
     def subject(self, workspace: Workspace) -> Subject:
         """Return the locations from which child processes load the candidate."""
@@ -143,8 +139,8 @@ def benchmark(
 
 def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> Contest:
     """Return the candidates in a workload's benchmark whose speed affects decisions."""
-    challengers = {candidate.key for candidate in candidates if candidate.standing in ("challenger", "defender")}
-    deployed = (candidate.key for candidate in candidates if candidate.standing in ("defender", "incumbent"))
+    challengers = {each.key for each in candidates if each.setting == "primary" and each.standing != "settled"}
+    deployed = (each.key for each in candidates if each.setting == "incumbent" or each.standing == "defender")
     return Contest(
         contenders=frozenset(challengers - {str(workload.baseline_name)}),
         min_speedup=workload.gate.min_speedup,

@@ -13,7 +13,6 @@ from tasks.quantize.spec import excluding, renamed
 from tasks.search.space import adopt, space, variants, without_too_large
 from tasks.search.trial import Trial
 from tasks.workload import Workload
-from tasks.workload.names import CandidateName
 from tasks.workload.recipe import Recipe
 from tasks.workload.registry import METHODS, RUNTIMES
 from tests.tasks.quantize.conftest import IMAGES
@@ -81,9 +80,8 @@ def test_known_speeds_come_first_then_what_is_written_then_the_methods_defaults(
     names = tried(usual)
     assert names[:2] == ["float/torchscript", "mine/torchscript"]
     assert names.index("static/torchscript") < names.index("static-onednn/torchscript")
-    speeds = {"static/openvino": 2.0, "static/onnxruntime": 3.0, "gone/eager": 9}
     known = space(
-        workload, CONVOLUTIONAL, MACHINE, {CandidateName.parse(name): value for name, value in speeds.items()}
+        workload, CONVOLUTIONAL, MACHINE, {"static/openvino": 2.0, "static/onnxruntime": 3.0, "gone/eager": 9}
     )
     first = ["static/onnxruntime", "static/openvino"]
     assert tried(known) == first + [name for name in names if name not in first]
