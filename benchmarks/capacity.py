@@ -28,7 +28,7 @@ from tasks.measure.benchmark.stage import BenchmarkCandidate
 from tasks.run.stages import build, evaluate, obtain, prepare
 from tasks.values.job import Workspace
 from tasks.workload import read_workload
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 from tasks.workload.workload import Capacity
 
 _WORKLOADS = Path(__file__).parent.parent / "flows" / "workloads"

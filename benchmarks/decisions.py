@@ -36,15 +36,15 @@ from typing import Any
 import numpy as np
 
 from tasks.decide.gate import judge
-from tasks.measure.benchmark.messages import PROFILES, LaunchReport, Subject, SubjectReport, subject_key
+from tasks.measure.benchmark.messages import PROFILES, LaunchReport, Subject, SubjectReport
 from tasks.measure.benchmark.protocol import Contest, Measured, Session
 from tasks.measure.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
 from tasks.workload import Workload
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 
 BASELINE = "float/torchscript"
 CANDIDATES = tuple(f"{letter}/torchscript" for letter in "abcdefgh")
-COPY = subject_key(BASELINE, "a/a")
+COPY = CandidateName.parse(BASELINE).key("a/a")
 SUBJECTS = (BASELINE, COPY, *CANDIDATES)
 RATIOS = (2.0, 1.2)
 MIN_SPEEDUP, BIAS, OUTLIER = 1.05, 0.03, 1.3
@@ -174,7 +174,7 @@ def compared(generator: np.random.Generator, conditions: Conditions, speeds: tup
         reports.append(machine._launch(subjects, reports))
         if launches not in LOOKS:
             continue
-        measured = Measured(BASELINE, subjects, 1, tuple(reports), {}, RULE)
+        measured = Measured(BASELINE, COPY, subjects, 1, tuple(reports), {}, RULE)
         bounds = [measured.over_best_float_bounds(name) for name in RULE.contenders]
         row["false"] = row["false"] or any(each is not None and each.low >= 1 for each in bounds)
         for index in range(2, 6):

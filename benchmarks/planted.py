@@ -37,7 +37,7 @@ from tasks.values.job import Job, Workspace
 from tasks.values.proofs import ProofReport, doubt_about_batches
 from tasks.values.refs import CandidateRef
 from tasks.workload import Workload
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 
 FLOAT = {"name": "float", "method": "none"}
 STATIC = {"name": "int8", "method": "static", "calibration_batches": 1, "calibration_batch_size": 8}

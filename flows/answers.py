@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
@@ -28,8 +28,7 @@ from tasks.search.trial import Build, Drop, Found, Rank, Request, Screen, Select
 from tasks.values.job import Job
 from tasks.values.refs import CandidateRef
 from tasks.values.results import Evaluation, Failure
-from tasks.workload.names import CandidateName
-from tasks.workload.recipe import Recipe
+from tasks.workload.recipe import CandidateName, Recipe
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")
@@ -57,11 +56,11 @@ class Answers:
         self._job, self._selection, self._unit = job, selection, unit
         self._settings, self._place = settings, Place(store, deadline, settings.fingerprint)
         name = job.workload.baseline_name
-        self._reference = job.workload.recipe_named(name.recipe), name.runtime
+        self._reference = {name: job.workload.recipe_named(name.recipe)}
         self._subjects: dict[CandidateName, BenchmarkCandidate] = {}  # candidates that can be timed, keyed by name
         self._qualities: dict[int, Evaluation] = {}  # evaluations of the baseline, keyed by sample size
         self._lock = threading.Lock()  # held while one of the calling threads evaluates the baseline
-        built = settle(steps.build.submit(Place(store), job, *self._reference), "build")
+        built = settle(steps.build.submit(Place(store), job, self._reference[name], name.runtime), "build")
         self.baseline = required(built, "the baseline could not be built")
         self._built = {self.baseline.name: self.baseline}
 
@@ -75,7 +74,7 @@ class Answers:
     def _find(self, request: Request, trials: Sequence[Trial]) -> list[Found]:
         match request:
             case Build():
-                built = self._build([(trial.recipe, trial.runtime) for trial in trials])
+                built = self._build({trial.name: trial.recipe for trial in trials})
                 return [_failed(ref) if isinstance(ref, Failure) else Found(size_bytes=ref.size_bytes) for ref in built]
             case Screen(samples=samples):
                 return self._screen(trials, samples)
@@ -84,18 +83,19 @@ class Answers:
             case Rank():
                 return self._rank(trials)
 
-    def _build(self, candidates: Sequence[tuple[Recipe, str]]) -> list[CandidateRef | Failure]:
+    def _build(self, recipes: Mapping[CandidateName, Recipe]) -> list[CandidateRef | Failure]:
         """Build candidates; reuse artifacts that an earlier process built."""
-        new = [one for one in candidates if _name(one) not in self._built]
-        futures = [steps.build.submit(self._place, self._job, *one) for one in new]
+        new = [name for name in recipes if name not in self._built]
+        asked = ((recipes[name], name.runtime) for name in new)
+        futures = [steps.build.submit(self._place, self._job, *one) for one in asked]
         built = self._settled(futures, "build")
-        refs = dict(zip(map(_name, new), built, strict=True))
+        refs = dict(zip(new, built, strict=True))
         self._built |= {name: ref for name, ref in refs.items() if not isinstance(ref, Failure)}
-        return [(refs | self._built)[_name(one)] for one in candidates]
+        return [(refs | self._built)[name] for name in recipes]
 
     def _screen(self, trials: Sequence[Trial], samples: int) -> list[Found]:
         baseline = self._baseline(samples)
-        outcomes = self._evaluate([(trial.recipe, trial.runtime) for trial in trials], samples)
+        outcomes = self._evaluate({trial.name: trial.recipe for trial in trials}, samples)
         good = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
         future = steps.compare.submit(self._place, self._job.workload, baseline, good)
         (compared,) = self._settled([future], "compare")
@@ -107,13 +107,13 @@ class Answers:
     def _baseline(self, samples: int) -> Evaluation:
         with self._lock:
             if samples not in self._qualities:
-                (quality,) = self._evaluate([self._reference], samples)
+                (quality,) = self._evaluate(self._reference, samples)
                 self._qualities[samples] = required(quality, "the baseline could not be evaluated")
             return self._qualities[samples]
 
-    def _evaluate(self, candidates: Sequence[tuple[Recipe, str]], samples: int) -> list[Evaluation | Failure]:
+    def _evaluate(self, recipes: Mapping[CandidateName, Recipe], samples: int) -> list[Evaluation | Failure]:
         """Evaluate candidates on samples of the selection split."""
-        job, built = self._selection.job(self._job, samples), self._build(candidates)
+        job, built = self._selection.job(self._job, samples), self._build(recipes)
         good = [ref for ref in built if not isinstance(ref, Failure)]
         futures = [steps.evaluate.submit(self._place, job, ref) for ref in good]
         qualities = self._settled(futures, "evaluate")
@@ -126,9 +126,9 @@ class Answers:
     def _time(self, trials: Sequence[Trial]) -> list[Found]:
         # An earlier process may have evaluated some of the candidates.
         self._baseline(self._selection.samples[0])
-        missing = [(trial.recipe, trial.runtime) for trial in trials if trial.name not in self._subjects]
+        missing = {trial.name: trial.recipe for trial in trials if trial.name not in self._subjects}
         outcomes = zip(missing, self._evaluate(missing, self._selection.samples[0]), strict=True)
-        broken = {_name(one): _failed(outcome) for one, outcome in outcomes if isinstance(outcome, Failure)}
+        broken = {name: _failed(outcome) for name, outcome in outcomes if isinstance(outcome, Failure)}
         names = [trial.name for trial in trials if trial.name not in broken]
         timed = self._timed(names) if names else Timed(speeds={}, refused={})
         if isinstance(timed, Failure):
@@ -183,10 +183,6 @@ def required(outcome: R | Failure, what: str) -> R:
 
 def _failed(failure: Failure) -> Found:
     return Found(failed=f"{failure.stage}: {failure.error}")
-
-
-def _name(candidate: tuple[Recipe, str]) -> CandidateName:
-    return CandidateName(candidate[0].name, candidate[1])
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from tasks.environment.machine import installed_version
 from tasks.runtimes.base import runtime_named
 from tasks.values.results import Preview
 from tasks.workload.base import REFERENCE
-from tasks.workload.names import CandidateName
-from tasks.workload.recipe import METHODS, RUNTIMES, Recipe
+from tasks.workload.recipe import METHODS, RUNTIMES, CandidateName, Recipe
 from tasks.workload.workload import DOMAINS, FASTEST_FLOAT
 
 _TABLES = (".csv", ".jsonl", ".parquet")

@@ -21,7 +21,7 @@ from storage.results import Row
 from storage.results.baselines import Baseline
 from tasks.run import plan, publication
 from tasks.values.results import BenchmarkResult, Failure, LayerSensitivity, RunInfo, WorkloadResult
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")

@@ -24,7 +24,7 @@ from storage.root import StoreRoot
 from tasks.environment.machine import versions
 from tasks.run.record import RunRecord
 from tasks.values.results import RunInfo
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 
 R = TypeVar("R")
 

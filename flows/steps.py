@@ -38,7 +38,7 @@ from tasks.run import stages
 from tasks.search.trial import Timed
 from tasks.values.job import Job, Workspace
 from tasks.values.results import BenchmarkResult, Comparison, Evaluation, RunInfo
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 from tasks.workload.workload import Workload
 
 P = ParamSpec("P")

@@ -36,7 +36,7 @@ from tasks.runtimes.build import open_candidate
 from tasks.search.space import space, variants
 from tasks.search.trial import Drop, Trial
 from tasks.workload import Workload
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 
 PROFILE = PROFILES["quick"].model_copy(update={"launches": 5, "budget_s": 0.0})
 TIMED_AT_ONCE = 8

@@ -87,7 +87,8 @@ def configured_api() -> bool:
     if os.environ.get("PREFECT_API_URL"):
         return True
     # Import Prefect's settings only if the profiles file may set the URL, because the import takes a second.
-    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", _home() / "profiles.toml"))
+    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
     if not profiles.is_file() or "PREFECT_API_URL" not in profiles.read_text(encoding="utf-8"):
         return False
     return bool(_api().url)
@@ -120,10 +121,6 @@ def check_reachable() -> None:
             hint="Start the server (prefect server start), or unset PREFECT_API_URL to let nightquant start a "
             "temporary server.",
         ) from error
-
-
-def _home() -> Path:
-    return Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
 
 
 def _start(meanwhile: Callable[[], object]) -> subprocess.Popen[str]:

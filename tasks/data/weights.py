@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, first_line
-from storage.errors import shown as as_shown
 from storage.transfer import Source, fetch, local_path
 from tasks.values.job import Workspace
 from tasks.values.refs import CheckpointRef
@@ -123,12 +122,6 @@ def fetch_weights(settings: FetchedCheckpoint, workspace: Workspace) -> Abstract
         sha256=settings.sha256,
         progress=workspace.progress,
     )
-
-
-def read_fetched(settings: FetchedCheckpoint, workspace: Workspace) -> StateDict:
-    """Read the state dict in the file that ``checkpoint.uri`` names."""
-    with fetch_weights(settings, workspace) as source:
-        return read_state(source.path(), as_shown(settings.uri))
 
 
 def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Tensor]:

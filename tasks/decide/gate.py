@@ -17,8 +17,7 @@ from storage.results import Decision, Row, candidate_of, deciding
 from tasks.values.refs import Frozen, OfCandidate
 from tasks.values.results import Incumbent, RunInfo, UnknownIncumbent
 from tasks.workload.gate import OVER_BEST_FLOAT, Gate, Objective, RuleOutcome, finite, rules_on, text
-from tasks.workload.names import CandidateName
-from tasks.workload.recipe import RUNTIMES
+from tasks.workload.recipe import RUNTIMES, CandidateName
 from tasks.workload.workload import Workload
 
 _RATIOS = ("min_speedup", "min_over_best_float")

@@ -9,7 +9,6 @@ from storage.results import UNKNOWN, Cell, Row
 from storage.results.tables import MEASUREMENTS, TEXT
 from storage.results.writer import known
 from tasks.environment.machine import Evidence
-from tasks.measure.benchmark.messages import subject_key
 from tasks.runtimes.base import runtime_named
 from tasks.values.proofs import doubt_about_batches, doubt_about_speed
 from tasks.values.refs import Frozen
@@ -53,7 +52,7 @@ def measurement_rows(
 def _proof_columns(benchmark: BenchmarkResult | None, timing: Timing, candidate: CandidateResult) -> dict[str, Cell]:
     if benchmark is None:
         return {}
-    name = subject_key(timing.name, "primary" if timing.setting == "a/a" else timing.setting)
+    name = timing.name.key("primary" if timing.setting == "a/a" else timing.setting)
     columns: dict[str, Cell] = {UNKNOWN: benchmark.unknown[name]} if name in benchmark.unknown else {}
     if timing.setting != "a/a" and (capacity := benchmark.capacities.get(name)):
         columns |= _recorded(capacity)

@@ -18,7 +18,7 @@ from tasks.measure.benchmark.messages import Profile, Subject
 from tasks.measure.benchmark.protocol import LOCK, Session
 from tasks.measure.benchmark.rounds import Loaded
 from tasks.measure.benchmark.statistics import Ratio, verdict_of
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 
 _GIB = 1 << 30
 _NEEDED_BYTES, _COMFORTABLE_BYTES = _GIB, 5 * _GIB

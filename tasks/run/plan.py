@@ -9,7 +9,6 @@ from typing import TypeVar
 from storage.results.baselines import Baseline
 from tasks.decide.gate import could_serve, may_be_promoted
 from tasks.decide.rows import candidate_columns
-from tasks.measure.benchmark.messages import subject_key
 from tasks.measure.benchmark.stage import BenchmarkCandidate
 from tasks.values.job import Job
 from tasks.values.refs import CandidateRef, DatasetRef
@@ -24,8 +23,7 @@ from tasks.values.results import (
     WorkloadResult,
 )
 from tasks.workload.gate import is_float
-from tasks.workload.names import CandidateName
-from tasks.workload.recipe import Recipe
+from tasks.workload.recipe import CandidateName, Recipe
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")
@@ -133,7 +131,7 @@ def subjects_to_time(result: WorkloadResult) -> list[BenchmarkCandidate]:
     """Return the candidates without failures, and the current bundle; empty if every candidate failed."""
     planned = [_to_time(result, subject) for subject in result.subjects() if subject.failure is None]
     timed = [subject for subject in planned if subject is not None]
-    return timed if any(not subject.is_bundle for subject in timed) else []
+    return timed if any(subject.setting == "primary" for subject in timed) else []
 
 
 def _to_time(result: WorkloadResult, subject: CandidateResult) -> BenchmarkCandidate | None:
@@ -143,8 +141,8 @@ def _to_time(result: WorkloadResult, subject: CandidateResult) -> BenchmarkCandi
     workload, current, gate = result.workload, result.incumbent, result.workload.gate
     outputs, twin = subject.evaluation.outputs, workload.twin(subject.runtime)
     if subject is result.bundle:
-        twin = twin if isinstance(current, Incumbent) and current.coverage else ""
-        return BenchmarkCandidate(candidate=subject.built, outputs=outputs, is_bundle=True, twin=twin)
+        twin = twin if isinstance(current, Incumbent) and current.coverage else None
+        return BenchmarkCandidate(candidate=subject.built, outputs=outputs, setting="incumbent", twin=twin)
     row = candidate_columns(result, subject)
     speed_matters = gate.objective == "fastest" or gate.min_speedup is not None
     is_current = speed_matters and isinstance(current, Incumbent) and current.same_as == subject.built.name
@@ -155,7 +153,7 @@ def _to_time(result: WorkloadResult, subject: CandidateResult) -> BenchmarkCandi
         speed_decides=speed_matters and (promising or is_current),
         is_current=is_current,
         may_be_promoted=promising,
-        twin="" if is_float(row) else twin,
+        twin=None if is_float(row) else twin,
         could_serve=could_serve(workload, row),
     )
 
@@ -185,7 +183,7 @@ def _updated(result: WorkloadResult, change: Callable[[CandidateResult, str], di
     """Update the candidates, and then the current bundle, with the fields that `change` returns."""
     updated = []
     for subject in result.subjects():
-        key = subject_key(subject.name, "incumbent" if subject is result.bundle else "primary")
+        key = subject.name.key("incumbent" if subject is result.bundle else "primary")
         updated.append(subject.model_copy(update=change(subject, key)))
     bundle = updated.pop() if result.bundle is not None else None
     return result.model_copy(update={"candidates": tuple(updated), "bundle": bundle})

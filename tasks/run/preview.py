@@ -29,8 +29,7 @@ from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef, DatasetRef
 from tasks.values.results import CandidatePreview, Preview
 from tasks.workload.base import SeededCheckpoint
-from tasks.workload.names import CandidateName
-from tasks.workload.recipe import METHODS, RUNTIMES, Recipe
+from tasks.workload.recipe import METHODS, RUNTIMES, CandidateName, Recipe
 from tasks.workload.workload import Workload
 
 TRAINS = "trains on first use"

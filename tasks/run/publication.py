@@ -11,7 +11,7 @@ from tasks.decide.gate import GateDecision, Judgement, judge
 from tasks.publish.manifest import Provenance
 from tasks.publish.package import BundleRef, content_of, withdrawn_contents
 from tasks.values.results import Failure, Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 
 
 @dataclass(frozen=True)

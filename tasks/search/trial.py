@@ -13,8 +13,7 @@ from storage.results import QualityUnit, Row, TrialOrigin
 from tasks.values.job import Job
 from tasks.values.refs import DatasetRef, Frozen
 from tasks.values.results import Comparison, Evaluation, RunInfo
-from tasks.workload.names import CandidateName
-from tasks.workload.recipe import Recipe
+from tasks.workload.recipe import CandidateName, Recipe
 from tasks.workload.workload import Workload
 
 Outcome = Literal["open", "passing", "chosen", "dropped", "failed"]

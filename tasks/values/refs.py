@@ -8,7 +8,7 @@ from itertools import groupby
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 
 
 class Frozen(BaseModel):

@@ -14,7 +14,7 @@ from storage.results import Scenario, Setting
 from tasks.values.job import Job
 from tasks.values.proofs import Proof
 from tasks.values.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage, OfCandidate
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 from tasks.workload.workload import Workload
 
 # Ways to compute a quality score from samples. An independent sample contributes one number. A right answer contributes
@@ -236,8 +236,7 @@ class WorkloadResult(Frozen):
 
     def baseline(self) -> CandidateResult | None:
         """Return the baseline's result, or None if the run does not include the baseline's recipe."""
-        name = self.workload.baseline_name
-        return next((candidate for candidate in self.candidates if candidate.name == name), None)
+        return next((result for result in self.candidates if result.name == self.workload.baseline_name), None)
 
 
 _NEARLY_NOTHING = 1e-4  # errors up to this fraction of a constant answer's error are nearly 0

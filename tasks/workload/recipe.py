@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, WithJsonSchema, model_validator
+from pydantic_core import CoreSchema, core_schema
 
+from storage.results import Setting
 from tasks.workload.base import Section, Slug
 from tasks.workload.registry import Registry
 
@@ -110,3 +113,35 @@ class Recipe(Section):
     def content(self) -> dict[str, object]:
         """Return the keys that affect the quantized model: all keys except `name` and `runtimes`."""
         return self.model_dump(mode="json", exclude={"name", "runtimes"})
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateName:
+    """A recipe's name and a runtime; as text and in JSON, ``recipe/runtime``. Names are in the order of their texts."""
+
+    recipe: str
+    runtime: str
+
+    def __str__(self) -> str:
+        return f"{self.recipe}/{self.runtime}"
+
+    def __lt__(self, other: CandidateName) -> bool:
+        return str(self) < str(other)
+
+    def key(self, setting: Setting) -> str:
+        """Return the key in a benchmark's reports; the baseline's copy and the current bundle may share a name."""
+        return str(self) if setting == "primary" else f"{self}#{setting}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the name that `text` spells; raise `ValueError` unless it has the form ``recipe/runtime``."""
+        recipe, _, runtime = text.partition("/")
+        if not recipe or not runtime:
+            raise ValueError(f'"{text}" is not a candidate; write recipe/runtime')
+        return cls(recipe, runtime)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
+        parsed = core_schema.no_info_after_validator_function(cls.parse, core_schema.str_schema())
+        as_text = core_schema.to_string_ser_schema(when_used="json")
+        return core_schema.union_schema([core_schema.is_instance_schema(cls), parsed], serialization=as_text)

@@ -19,8 +19,7 @@ from pydantic import (
 from storage.results import Caches, Scenario
 from tasks.workload.base import Kind, Section, Slug
 from tasks.workload.gate import Gate
-from tasks.workload.names import CandidateName
-from tasks.workload.recipe import RUNTIMES, Need, Recipe
+from tasks.workload.recipe import RUNTIMES, CandidateName, Need, Recipe
 from tasks.workload.registry import Registry
 from tasks.workload.search import Search
 
@@ -158,11 +157,10 @@ class Workload(Section):
                 f'benchmark.baseline = "{FASTEST_FLOAT}" requires a float candidate that can be deployed; add a recipe '
                 f'with method = "none" and one of the runtimes {deployable}'
             )
-        names = [str(name) for name in self.candidates()]
-        if self.benchmark.baseline not in (FASTEST_FLOAT, *names):
+        if self.benchmark.baseline not in (FASTEST_FLOAT, *map(str, self.candidates())):
             raise ValueError(
                 f'benchmark.baseline "{self.benchmark.baseline}" is not a candidate of this workload; '
-                f"choose one of {', '.join(names)}"
+                f"choose one of {', '.join(map(str, self.candidates()))}"
             )
         return self
 

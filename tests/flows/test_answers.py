@@ -21,8 +21,7 @@ from tasks.search.trial import Build, Found, Rank, Request, Screen, Selection, S
 from tasks.values.job import Job
 from tasks.values.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
 from tasks.values.results import Comparison, Evaluation, Failure
-from tasks.workload.names import CandidateName
-from tasks.workload.recipe import Recipe
+from tasks.workload.recipe import CandidateName, Recipe
 from tests.tasks.decide.test_gate import workload
 
 SPEED = Speed(value=2.0, low=1.9, high=2.1, launches=2)

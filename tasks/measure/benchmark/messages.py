@@ -9,7 +9,7 @@ from pydantic import Field
 from storage.results import Setting
 from tasks.runtimes.base import CandidateFiles
 from tasks.values.refs import Frozen
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 
 
 class Profile(Frozen):
@@ -42,11 +42,6 @@ PROFILES = {
 }  # fmt: skip
 
 
-def subject_key(name: CandidateName | str, setting: Setting = "primary") -> str:
-    """Return a subject's key in reports; the baseline's copy and the current bundle may share a candidate's name."""
-    return f"{name}" if setting == "primary" else f"{name}#{setting}"
-
-
 class Subject(Frozen):
     """A candidate, the baseline's copy or the current bundle, as ``setting`` says; ``shared`` maps kinds to folders."""
 
@@ -59,7 +54,7 @@ class Subject(Frozen):
     @property
     def key(self) -> str:
         """Key of the subject in reports."""
-        return subject_key(self.name, self.setting)
+        return self.name.key(self.setting)
 
     def files(self) -> CandidateFiles:
         """Return the candidate's files."""

@@ -12,17 +12,9 @@ import numpy as np
 from storage.errors import MeasurementError
 from storage.results import Caches
 from tasks.measure.benchmark.child import Limit, Report, run_child
-from tasks.measure.benchmark.messages import (
-    ChildSpec,
-    LaunchReport,
-    LaunchSpec,
-    Profile,
-    Subject,
-    SubjectReport,
-    subject_key,
-)
+from tasks.measure.benchmark.messages import ChildSpec, LaunchReport, LaunchSpec, Profile, Subject, SubjectReport
 from tasks.measure.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 
 LOCK = "benchmark"  # name of the host lock that allows one benchmark at a time
 _SEED = 29592
@@ -89,6 +81,7 @@ class Measured:
     """Results of all launches of a benchmark, by the subjects' keys; ``caches`` selects warm or cold calls."""
 
     baseline: str
+    copy: str
     subjects: tuple[Subject, ...]
     threads: int
     launches: tuple[LaunchReport, ...]
@@ -122,7 +115,7 @@ class Measured:
 
     def bounds(self, name: str) -> Ratio:
         """Return a subject's speed-up over the baseline, with the bounds that the gate uses (`Noise.bounds`)."""
-        return self._noise.bounds(self._sample(name), self._sample(self._copy), self.contest.comparisons)
+        return self._noise.bounds(self._sample(name), self._sample(self.copy), self.contest.comparisons)
 
     def moderated(self, name: str) -> Ratio:
         """Return a subject's speed-up with a 95% interval that suits few launches; see `Noise.half_width`."""
@@ -135,7 +128,7 @@ class Measured:
         if name not in self.contest.contenders or incumbent in (name, "") or incumbent not in self.names():
             return None
         sample = Sample.against_one(self.round_s(name), self.round_s(incumbent))
-        return self._noise.bounds(sample, self._sample(self._copy), self.contest.comparisons)
+        return self._noise.bounds(sample, self._sample(self.copy), self.contest.comparisons)
 
     def floats(self) -> list[str]:
         """Return the float subjects that could be deployed and were timed in every launch, in order."""
@@ -179,18 +172,14 @@ class Measured:
         samples = self._over_floats(name)
         if self.contest.min_over_best_float is None or name not in self.contest.twins or not samples:
             return None
-        copy, count = self._sample(self._copy), self.contest.comparisons
+        copy, count = self._sample(self.copy), self.contest.comparisons
         lows = [self._noise.bounds(sample, copy, count).low for sample in samples.values()]
         highs = [self._noise.bounds(sample, copy, count * len(samples)).high for sample in samples.values()]
         return Ratio(Ratio.around(samples[self.best_float()].mean, 0.0).value, min(lows), min(highs))
 
     def aa_ratio(self) -> Ratio:
         """Return the speed ratio between the baseline and its copy."""
-        return self.ratio(self._copy)
-
-    @property
-    def _copy(self) -> str:
-        return subject_key(self.baseline, "a/a")
+        return self.ratio(self.copy)
 
     @cached_property
     def _noise(self) -> Noise:
@@ -209,9 +198,9 @@ class Measured:
     def _sample(self, name: str) -> Sample:
         subject_s = self.round_s(name)
         baseline_s = self.round_s(self.baseline)[: len(subject_s)]
-        if name == self._copy or self._copy not in self.names():
+        if name == self.copy or self.copy not in self.names():
             return Sample.against_one(subject_s, baseline_s)
-        return Sample.against_two(subject_s, baseline_s, self.round_s(self._copy)[: len(subject_s)])
+        return Sample.against_two(subject_s, baseline_s, self.round_s(self.copy)[: len(subject_s)])
 
 
 @dataclass(frozen=True)
@@ -233,7 +222,7 @@ class Session:
         Without a `contest`, every launch times every subject. With a contest, only the first two launches time subjects
         that do not affect decisions, and launches continue until the contest is decided or the profile's time runs out.
         """
-        baseline, copy = subject_key(self.baseline), subject_key(self.baseline, "a/a")
+        baseline, copy = str(self.baseline), self.baseline.key("a/a")
         copies = [subject.model_copy(update={"setting": "a/a"}) for subject in subjects if subject.key == baseline]
         if not copies:
             raise MeasurementError(
@@ -256,7 +245,7 @@ class Session:
                         hint="Check that the baseline runs correctly on this host.",
                     )
             timed = [subject for subject in timed if subject.key not in refused]
-            measured = Measured(baseline, tuple(timed), self.threads, tuple(launches), refused, contest)
+            measured = Measured(baseline, copy, tuple(timed), self.threads, tuple(launches), refused, contest)
             remaining = [subject for subject in remaining if subject in timed]
             if done == _FEWEST:
                 needed = {baseline, copy, *contest.needed(measured)}

@@ -131,11 +131,8 @@ def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, 
     """Time single calls of every subject except the baseline's copy; return the durations in seconds, by subject."""
     single_s: dict[str, list[float]] = {}
     most = -(-spec.profile.single_calls // spec.profile.launches)
-    copies = {subject.key for subject in spec.subjects if subject.setting == "a/a"}
-    for name, loaded in subjects.items():
-        if name in copies:
-            continue
-        samples = single_s[name] = list[float]()
+    for name in [subject.key for subject in spec.subjects if subject.setting != "a/a" and subject.key in subjects]:
+        loaded, samples = subjects[name], single_s.setdefault(name, [])
         with loaded.scope(), no_garbage_collection():
             end = time.perf_counter() + spec.profile.single_s
             while not samples or (len(samples) < most and time.perf_counter() < end):

@@ -16,7 +16,7 @@ from tasks.environment.sources import code_digest
 from tasks.measure.benchmark.capacity import eligible_subjects, measure_capacity
 from tasks.measure.benchmark.child import Limit
 from tasks.measure.benchmark.diagnostics import diagnose, timings_of
-from tasks.measure.benchmark.messages import Profile, Subject, subject_key
+from tasks.measure.benchmark.messages import Profile, Subject
 from tasks.measure.benchmark.protocol import LOCK, Contest, Session
 from tasks.measure.benchmark.statistics import verdict_of
 from tasks.runtimes.base import CandidateFiles, runtime_named
@@ -24,7 +24,7 @@ from tasks.values.job import Job, Workspace
 from tasks.values.proofs import Proof
 from tasks.values.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.values.results import BenchmarkResult
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 from tasks.workload.workload import Workload
 
 
@@ -32,28 +32,23 @@ class BenchmarkCandidate(Frozen):
     """A candidate to time, and the golden outputs that the candidate must reproduce.
 
     ``speed_decides`` says whether the candidate's speed affects decisions. ``is_current`` marks a candidate that is
-    identical to the current bundle, and ``is_bundle`` marks the bundle's own files. ``twin`` is the float candidate of
+    identical to the current bundle, and ``setting`` tells the bundle's own files. ``twin`` is the float candidate of
     a quantized candidate's runtime. ``could_serve`` marks a float candidate that could be deployed instead.
     """
 
     candidate: CandidateRef
     outputs: ArtifactRef
+    setting: Setting = "primary"
     speed_decides: bool = True
     is_current: bool = False
-    is_bundle: bool = False
     may_be_promoted: bool = True
     twin: CandidateName | None = None
     could_serve: bool = False
 
     @property
-    def setting(self) -> Setting:
-        """The candidate's setting in the rows of ``measurements``."""
-        return "incumbent" if self.is_bundle else "primary"
-
-    @property
     def key(self) -> str:
         """Key of the candidate's subject in reports."""
-        return subject_key(self.candidate.name, self.setting)
+        return self.candidate.name.key(self.setting)
 
     def subject(self, workspace: Workspace) -> Subject:
         """Return the locations from which child processes load the candidate."""
@@ -142,8 +137,8 @@ def benchmark(
 
 def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> Contest:
     """Return the candidates in a workload's benchmark whose speed affects decisions."""
-    deciding = {candidate.key for candidate in candidates if candidate.speed_decides and not candidate.is_bundle}
-    deployed = (candidate.key for candidate in candidates if candidate.is_current or candidate.is_bundle)
+    deciding = {each.key for each in candidates if each.speed_decides and each.setting == "primary"}
+    deployed = (each.key for each in candidates if each.is_current or each.setting == "incumbent")
     return Contest(
         contenders=frozenset(deciding - {str(workload.baseline_name)}),
         min_speedup=workload.gate.min_speedup,

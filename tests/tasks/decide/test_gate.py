@@ -14,7 +14,7 @@ from storage.results.tables import PROMOTIONS
 from tasks.decide.gate import DOES_NOT_PAY, GateDecision, Judgement, could_serve, may_be_promoted, pays
 from tasks.decide.gate import judge as judge_beside
 from tasks.values.results import Incumbent, RunInfo, UnknownIncumbent
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 from tasks.workload.workload import Workload
 
 RUN = RunInfo(run_id="r1", night=date(2026, 11, 21), profile="quick")

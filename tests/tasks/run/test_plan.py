@@ -95,10 +95,10 @@ def test_only_what_could_be_promoted_is_timed_until_it_is_decided() -> None:
 def test_the_current_bundle_is_timed_beside_the_candidates_with_its_twin() -> None:
     found = with_evaluation(result(BASELINE, candidate("half"), current=deployed()), evaluation("int8"))
     timed = subjects_to_time(found)
-    assert [(each.name, each.is_bundle, each.twin) for each in timed] == [
-        ("float/eager", False, ""),
-        ("half/torchscript", False, "float/torchscript"),
-        ("int8/torchscript#incumbent", True, "float/torchscript"),
+    assert [(each.key, each.twin and str(each.twin)) for each in timed] == [
+        ("float/eager", None),
+        ("half/torchscript", "float/torchscript"),
+        ("int8/torchscript#incumbent", "float/torchscript"),
     ]
     contest = contest_of(found.workload, timed)
     assert (contest.contenders, contest.incumbent) == ({"half/torchscript"}, "int8/torchscript#incumbent")
@@ -121,8 +121,8 @@ def test_what_failed_is_not_timed_and_a_bundle_is_not_timed_alone(broken: set[st
     found = with_evaluation(result(*candidates, current=deployed()), outcome)
     names = [name for name in ("float", "int8", "half") if name not in broken]
     timed = subjects_to_time(found)
-    assert [each.candidate.recipe for each in timed if not each.is_bundle] == names
-    assert any(each.is_bundle for each in timed) == (bool(names) and "bundle" not in broken)
+    assert [each.candidate.recipe for each in timed if each.setting == "primary"] == names
+    assert any(each.setting == "incumbent" for each in timed) == (bool(names) and "bundle" not in broken)
 
 
 def test_layers_are_studied_of_recipes_that_quantize_and_were_built() -> None:

@@ -20,7 +20,7 @@ import torch
 from tasks.measure.benchmark import launch, rounds
 from tasks.measure.benchmark.messages import Profile, Subject
 from tasks.measure.benchmark.rounds import Loaded
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 
 LOADER = "tests.tasks.measure.benchmark.planted:load"
 TINY = Profile(

@@ -10,7 +10,7 @@ import pytest
 from tasks.decide.gate import Judgement, judge
 from tasks.measure.benchmark.diagnostics import timings_of
 from tasks.measure.benchmark.protocol import Contest, Measured, Session
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 from tests.tasks.decide.test_gate import row, workload
 from tests.tasks.measure.benchmark.planted import LOADER, TINY, plan
 

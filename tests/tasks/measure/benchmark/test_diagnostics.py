@@ -11,7 +11,7 @@ from tasks.measure.benchmark.diagnostics import Diagnosis, diagnose, timings_of
 from tasks.measure.benchmark.messages import LaunchReport, Memory, Subject, SubjectReport
 from tasks.measure.benchmark.protocol import Contest, Measured, Session
 from tasks.values.proofs import Proof
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 from tests.tasks.measure.benchmark.planted import LOADER, TINY, plan
 
 FLOAT = CandidateName("float", "eager")
@@ -70,7 +70,7 @@ def test_a_candidates_baseline_latency_comes_from_the_launches_that_timed_the_ca
     both = {float_key: 0.002, copy_key: 0.002, int8_key: 0.001}
     slower = {float_key: 0.006, copy_key: 0.006}  # the host became slower after the candidate had left
     launches = (launch(both), launch(both), *[launch(slower)] * 3)
-    baseline, copy, candidate = timings_of(Measured(float_key, subjects, 1, launches, {}, Contest()), 1, {})
+    baseline, copy, candidate = timings_of(Measured(float_key, copy_key, subjects, 1, launches, {}, Contest()), 1, {})
     assert [(timing.name, timing.setting) for timing in (baseline, copy)] == [(FLOAT, "primary"), (FLOAT, "a/a")]
     assert (baseline.latency_s, baseline.baseline_latency_s) == (0.006, 0.006)
     assert (candidate.baseline_latency_s, candidate.cold_baseline_latency_s) == (0.002, 0.002)

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from storage.errors import MeasurementError
-from tasks.measure.benchmark.messages import subject_key
 from tasks.measure.benchmark.protocol import Contest, Session
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 from tests.tasks.measure.benchmark.planted import LOADER, TINY, plan
 
 BASELINE = "float/eager"
@@ -98,7 +97,7 @@ def test_wrong_and_broken_candidates_are_refused_and_the_others_are_timed(tmp_pa
         plan(tmp_path, "good/eager", work=4),
     ]
     measured = SESSION.measure(subjects)
-    assert measured.names() == [BASELINE, "good/eager", subject_key(BASELINE, "a/a")]
+    assert measured.names() == [BASELINE, "good/eager", SESSION.baseline.key("a/a")]
     assert set(measured.refused) == {"wrong/eager", "broken/eager"}
     assert "differs by 0.5" in measured.refused["wrong/eager"]
     assert "RuntimeError: no such operator" in measured.refused["broken/eager"]

@@ -48,7 +48,7 @@ def result(job: Job[Workload], candidates: list[BenchmarkCandidate], store: Arti
     """A benchmark with a current bundle and capacities."""
     settings = job.workload.benchmark.model_copy(update={"capacity": Capacity(budget_s=1)})
     asked = replace(job, workload=job.workload.model_copy(update={"benchmark": settings}))
-    incumbent = candidates[1].model_copy(update={"is_bundle": True})
+    incumbent = candidates[1].model_copy(update={"setting": "incumbent"})
     return benchmark(Workspace(store), asked, [*candidates, incumbent], TINY)
 
 

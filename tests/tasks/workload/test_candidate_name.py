@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from tasks.workload.names import CandidateName
+from tasks.workload.recipe import CandidateName
 
 NAMES = st.builds(CandidateName, *[st.from_regex(r"[a-z0-9][a-z0-9.-]{0,8}", fullmatch=True)] * 2)
 
