@@ -19,7 +19,7 @@ from storage.digest import JsonObject
 from storage.errors import BundleError, UnavailableError
 from storage.seal import MANIFEST, read_manifest, write_sums
 from tasks.decide.incumbent import find_incumbent
-from tasks.runtimes.runtimes import TorchScript
+from tasks.runtimes.torchscript import TorchScript
 from tasks.values.job import Workspace
 from tasks.values.results import Incumbent
 from tests.tasks.pipeline import evaluate, example_inputs, opened
