@@ -7,9 +7,9 @@ import signal
 from collections.abc import Iterator
 
 from flows.execution.server import ServerGoneError
-from flows.nightly import GOOD, REGRESSED, WORK_FAILED
 from storage.errors import NightquantError
 from tasks.environment.libraries import LibraryError
+from tasks.run.record import GOOD, REGRESSED, WORK_FAILED
 from tests.documentation.pages import ROOT
 
 PAGE = ROOT / "docs" / "exit-codes.md"
