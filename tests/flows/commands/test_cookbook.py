@@ -58,8 +58,8 @@ def nightquant_query(arguments: list[str]) -> str:
     return done.output
 
 
-def test_it_has_twenty_questions_each_with_a_query_and_a_line_on_its_answer() -> None:
-    assert [int(heading.partition(".")[0]) for heading in QUESTIONS] == list(range(1, 21))
+def test_each_question_has_a_number_a_query_and_a_line_on_its_answer() -> None:
+    assert [int(heading.partition(".")[0]) for heading in QUESTIONS] == list(range(1, 15))
     assert all(commands("sh", text) for text in QUESTIONS.values())
     assert all(text.rpartition("```")[2].strip() for text in QUESTIONS.values())
 

@@ -23,6 +23,7 @@ from tasks.run.plan import (
     with_evaluation,
 )
 from tasks.values.results import CandidateResult, Failure, Incumbent, UnknownIncumbent, WorkloadResult
+from tasks.workload.recipe import CandidateName
 from tests.tasks.decide.test_gate import workload
 from tests.tasks.run.given import (
     BENCHMARK,
@@ -71,7 +72,7 @@ def test_without_the_baselines_quality_nothing_is_compared() -> None:
 def test_only_candidates_that_a_search_chose_are_compared_with_wider_intervals() -> None:
     found = result(BASELINE, failed("int8", "eager"), candidate("half"), current=deployed())
     found = with_evaluation(found, evaluation("half"))
-    planned = comparisons(found, {("half", "torchscript"): 3})
+    planned = comparisons(found, {CandidateName("half", "torchscript"): 3})
     assert not isinstance(planned, Failure)
     baseline, evaluations, counts = planned
     assert baseline == BASELINE.evaluation
@@ -130,9 +131,9 @@ def test_layers_are_studied_of_recipes_that_quantize_and_were_built() -> None:
     assert [recipe.name for recipe in studied] == ["int8"]
 
 
-KEY = ("int8", "torchscript")
+KEY = CandidateName("int8", "torchscript")
 STAGES = ("prepare", "checkpoint", "quantize", "evaluate")
-GOOD: tuple[Any, ...] = (JOB.dataset, JOB, built(*KEY), evaluation(*KEY))
+GOOD: tuple[Any, ...] = (JOB.dataset, JOB, built(KEY.recipe, KEY.runtime), evaluation(KEY.recipe, KEY.runtime))
 
 
 def compared(bundle: Any = None, **outcomes: Any) -> WorkloadResult:
@@ -169,16 +170,17 @@ def test_the_fastest_float_becomes_the_baseline_of_the_workload_and_of_its_job()
     candidates = candidate("float", "eager"), candidate("float"), candidate("int8")
     result = WorkloadResult(workload=workload(), job=JOB, candidates=candidates)
     floats = floats_to_time(result)
-    assert [each.name for each in floats] == ["float/torchscript"]
+    assert [each.key for each in floats] == ["float/torchscript"]
     for timed, why in (
         (None, "it is the only float candidate that can be deployed"),
         (KILLED, f"the others could not be timed: {KILLED.error}"),
-        (("float/torchscript", "it was the fastest"), "it was the fastest"),
+        ((CandidateName("float", "torchscript"), "it was the fastest"), "it was the fastest"),
     ):
         found, baseline = with_baseline(result, floats, timed)
         assert (baseline.name, baseline.reason) == ("float/torchscript", why)
         assert found.job is not None
-        assert found.workload.baseline_name == found.job.workload.baseline_name == "float/torchscript"
+        assert found.workload.baseline_name == found.job.workload.baseline_name
+        assert str(found.workload.baseline_name) == "float/torchscript"
 
 
 def test_a_look_up_that_failed_leaves_the_current_bundle_unknown() -> None:

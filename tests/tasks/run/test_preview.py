@@ -75,7 +75,7 @@ def test_what_a_call_takes_and_gives_what_fits_and_what_stays_float_is_said(
     assert found.splits == {"calibration": 12, "test": 12}
     assert found.methods["static"] == ""
     assert found.methods["qat"] == ""
-    last = {each.candidate: each for each in found.candidates}["static-int8/torchscript"].coverage
+    last = {str(each.candidate): each for each in found.candidates}["static-int8/torchscript"].coverage
     assert {(leaf.module, leaf.quantized, leaf.reason) for leaf in last} == {
         ("first", True, ""),
         ("last", False, "excluded by the recipe"),
@@ -140,7 +140,7 @@ def test_what_a_library_raises_and_prints_is_one_line_of_its_candidate(
         f"left and right: a line below in test_preview.py, line {fail.__code__.co_firstlineno + 3}. "
         "--debug shows the traceback."
     )
-    obstacles = {each.candidate: bool(each.obstacle) for each in found.candidates}
+    obstacles = {str(each.candidate): bool(each.obstacle) for each in found.candidates}
     assert obstacles == {"float/eager": False, "float/torchscript": True} | {
         "static-int8/eager": False,
         "static-int8/torchscript": True,

@@ -59,7 +59,7 @@ def bundle(current: str, outcome: Outcome = "published") -> BundleRef:
 
 
 def decided(publication: Publication) -> dict[str, str]:
-    return {each.candidate: each.decision for each in publication.judgement.decisions}
+    return {str(each.name): each.decision for each in publication.judgement.decisions}
 
 
 def stays(publication: Publication) -> bool | None:
@@ -166,9 +166,9 @@ def test_a_roll_back_while_the_winner_was_packaged_is_respected() -> None:
     assert (done.version, decided(done), stays(done), done.problem) == (FIRST, {HALF: "hold"}, True, "")
 
 
-@pytest.mark.parametrize(("rows", "same_as"), [(SAME, INT8), ([row(INT8, setting="incumbent"), *SAME[1:]], "")])
+@pytest.mark.parametrize(("rows", "same_as"), [(SAME, INT8), ([row(INT8, setting="incumbent"), *SAME[1:]], None)])
 def test_what_stays_is_renewed_whether_it_is_tonights_candidate_or_its_own_files(
-    rows: list[dict[str, Any]], same_as: str
+    rows: list[dict[str, Any]], same_as: str | None
 ) -> None:
     done = decide(result(examined(same_as=same_as)), rows, pointer())
     if done.judgement.promoted:  # packaging signs again

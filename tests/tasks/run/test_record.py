@@ -88,9 +88,9 @@ def test_what_was_promoted_and_what_was_kept_is_counted_apart(publication: Publi
 def test_a_baseline_from_earlier_nights_is_said_only_if_it_is_new() -> None:
     run = record()
     run.freeze({"demo": Baseline("float/torchscript", "it was faster")})
-    assert (run.workloads[0].baseline_name, run.remarks) == ("float/torchscript", [])
+    assert (str(run.workloads[0].baseline_name), run.remarks) == ("float/torchscript", [])
     run.freeze({"demo": Baseline("float/eager", "it was faster", replaces="float/torchscript")})
-    assert (run.workloads[0].baseline_name, run.baselines["demo"].name) == ("float/eager", "float/eager")
+    assert (str(run.workloads[0].baseline_name), run.baselines["demo"].name) == ("float/eager", "float/eager")
     assert run.remarks == ["demo: the baseline is now float/eager, because it was faster"]
 
 
