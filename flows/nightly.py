@@ -24,9 +24,9 @@ from flows.execution.signals import attempt, ignoring_interruptions, interruptio
 from flows.execution.worker import serve_in_order
 from flows.fan_out import benchmark_all, choose_baseline, compare, publish, study_layers, submit
 from flows.findings import end_dead_runs, end_unreported_runs, link_report, look_back, raise_alarm, reported
-from flows.night import Night, night_of_this_run
 from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
+from flows.run import Run, night_of_this_run
 from flows.search import Search
 from flows.settings import load_settings
 from flows.steps import Place
@@ -67,23 +67,23 @@ def nightly_quantization(
     # Set the cache folder before locking the store, because the lock file of an object store is in the cache folder.
     set_cache_folder(settings.cache)
     settings.signer()  # reject a wrong key now, not after hours of work
-    night = Night.begin(request, settings, str(this_flow_run.id or ""), this_flow_run.run_count)
+    run = Run.begin(request, settings, str(this_flow_run.id or ""), this_flow_run.run_count)
     try:
-        with hold(night.store, Holder(night.info.run_id, night.flow_run_id)) as held:
+        with hold(run.store, Holder(run.info.run_id, run.flow_run_id)) as held:
             for dead in held.dead:
-                night.attempt(f"recording the end of run {dead.run_id}", partial(record_dead_run, night.store, dead))
-            end_dead_runs(held, night.flow_run_id)
-            night.attempt(
+                run.attempt(f"recording the end of run {dead.run_id}", partial(record_dead_run, run.store, dead))
+            end_dead_runs(held, run.flow_run_id)
+            run.attempt(
                 "looking for runs that could not report their end",
-                partial(end_unreported_runs, night.store, night.flow_run_id),
+                partial(end_unreported_runs, run.store, run.flow_run_id),
             )
-            return _carry_out(night, reporter)
+            return _carry_out(run, reporter)
     except NightRunningError as error:
         return Cancelled(message=str(error), data=error)
     except (KeyboardInterrupt, TerminationSignal):
         if this_deployment.id is None:
             raise  # the command reports the signal
-        return Cancelled(message=night.stopped)  # Prefect would report a crash
+        return Cancelled(message=run.stopped)  # Prefect would report a crash
 
 
 def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
@@ -109,30 +109,30 @@ def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
     serve_in_order(deployment)
 
 
-def _carry_out(night: Night, reporter: Reporter) -> State[NightSummary]:
-    with executing(night.settings, reporter) as execution:
+def _carry_out(run: Run, reporter: Reporter) -> State[NightSummary]:
+    with executing(run.settings, reporter) as execution:
         try:
             with sigterm_as_interrupt():
-                _measure(night)
+                _measure(run)
                 # Send the alert before publishing, because the remaining steps may fail or be killed.
-                findings, alarm = _alert(night)
-                for result in night.results:
-                    night.attempt(f"publishing {result.workload.name}", partial(_publish, night, result))
-                _finish(night)
+                findings, alarm = _alert(run)
+                for result in run.results:
+                    run.attempt(f"publishing {result.workload.name}", partial(_publish, run, result))
+                _finish(run)
         except BaseException as error:
             stop = interruption_behind(error) or error
-            _save_finished(night, stop, execution)
+            _save_finished(run, stop, execution)
             if stop is error:
                 raise
             raise stop from None
     summary = NightSummary(
-        run_id=night.info.run_id,
-        night=night.info.night,
-        store=night.settings.store,
-        message="; ".join(filter(None, (night.message(), alarm))),
-        exit_code=night.exit_code(regressed=any(finding.is_bad for finding in findings)),
-        bundles=tuple(f"{workload}/{version}" for workload, version in night.bundles.items()),
-        report=night.report,
+        run_id=run.info.run_id,
+        night=run.info.night,
+        store=run.settings.store,
+        message="; ".join(filter(None, (run.message(), alarm))),
+        exit_code=run.exit_code(regressed=any(finding.is_bad for finding in findings)),
+        bundles=tuple(f"{workload}/{version}" for workload, version in run.bundles.items()),
+        report=run.report,
         findings=tuple(finding.describe() for finding in findings),
     )
     if summary.exit_code == GOOD:
@@ -142,96 +142,96 @@ def _carry_out(night: Night, reporter: Reporter) -> State[NightSummary]:
     return Failed(name=name, message=summary.message, data=summary)
 
 
-def _measure(night: Night) -> None:
-    floats = {each.name: [*map(str, each.floats())] for each in night.workloads if each.chooses_baseline}
-    lookup = partial(last_baselines, StoreRoot.of(night.store), floats)
-    night.freeze(night.attempt("looking up the baselines", lookup) or {})
+def _measure(run: Run) -> None:
+    floats = {each.name: [*map(str, each.floats())] for each in run.workloads if each.chooses_baseline}
+    lookup = partial(last_baselines, StoreRoot.of(run.store), floats)
+    run.freeze(run.attempt("looking up the baselines", lookup) or {})
     # Search before all other stages, because the stages of other workloads would disturb the search's timings.
-    night.workloads = [_with_finalists(night, workload) for workload in night.workloads]
-    place = Place(night.store, fingerprint=night.settings.fingerprint)
-    submitted = [submit(workload, place) for workload in night.workloads]
+    run.workloads = [_with_finalists(run, workload) for workload in run.workloads]
+    place = Place(run.store, fingerprint=run.settings.fingerprint)
+    submitted = [submit(workload, place) for workload in run.workloads]
     # Start timing after all other stages, because training during a benchmark would disturb the measurements.
-    gathered = [_with_baseline(night, gather(), place) for gather in submitted]
-    gathered = [compare(result, place, night.simultaneous.get(result.workload.name, {})) for result in gathered]
-    if night.info.profile == "full":
+    gathered = [_with_baseline(run, gather(), place) for gather in submitted]
+    gathered = [compare(result, place, run.simultaneous.get(result.workload.name, {})) for result in gathered]
+    if run.info.profile == "full":
         gathered = [study_layers(result, place) for result in gathered]
-    for result in benchmark_all(gathered, night.settings, place):
+    for result in benchmark_all(gathered, run.settings, place):
         # Record each workload at once, because a run that is killed later must not lose its timings.
-        steps.record(night.info, night.add(result, datetime.now(UTC)), night.store, result.workload.name)
+        steps.record(run.info, run.add(result, datetime.now(UTC)), run.store, result.workload.name)
 
 
-def _with_baseline(night: Night, result: WorkloadResult, place: Place) -> WorkloadResult:
+def _with_baseline(run: Run, result: WorkloadResult, place: Place) -> WorkloadResult:
     """Find the baseline of a workload that has none yet."""
     if not result.workload.chooses_baseline:
         return result
-    result, baseline = choose_baseline(result, night.settings, place)
-    night.choose(result.workload.name, baseline)
+    result, baseline = choose_baseline(result, run.settings, place)
+    run.choose(result.workload.name, baseline)
     return result
 
 
-def _with_finalists(night: Night, workload: Workload) -> Workload:
+def _with_finalists(run: Run, workload: Workload) -> Workload:
     """Search for recipes if the workload has a ``[search]`` section, and add the finalists to the workload."""
-    if workload.search is None or night.request.recipes:
+    if workload.search is None or run.request.recipes:
         return workload
-    found = night.attempt(
-        f"searching for recipes of {workload.name}", lambda: Search.begin(workload, night.store, night.settings).run()
+    found = run.attempt(
+        f"searching for recipes of {workload.name}", lambda: Search.begin(workload, run.store, run.settings).run()
     )
     if found is None:
         return workload
-    night.tables[workload.name] = {"trials": found.rows(night.info)}
-    night.simultaneous[workload.name] = found.comparisons()
-    night.remarks.append(f"{workload.name}: {found.describe()}")
+    run.tables[workload.name] = {"trials": found.rows(run.info)}
+    run.simultaneous[workload.name] = found.comparisons()
+    run.remarks.append(f"{workload.name}: {found.describe()}")
     return adopt(workload, found.finalists).with_twins()
 
 
-def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
+def _alert(run: Run) -> tuple[tuple[Regression, ...], str]:
     """Compare results with earlier nights and send the alert; return the findings and the alert's message."""
-    request, info = night.request, night.info
-    names = {workload.name for workload in night.workloads}
+    request, info = run.request, run.info
+    names = {workload.name for workload in run.workloads}
     everything = not (request.workloads or request.recipes)
-    findings = look_back(night.store, info.night, names, is_everything=everything)
+    findings = look_back(run.store, info.night, names, is_everything=everything)
     news = reported(findings, request.recipes)
-    alert, failed = night.attempt("sending the alert", lambda: raise_alarm(news, night.settings)) or ("", {})
+    alert, failed = run.attempt("sending the alert", lambda: raise_alarm(news, run.settings)) or ("", {})
     for action, why in (findings.troubles | failed).items():
-        night.fail(action, why)
+        run.fail(action, why)
     rows = findings.comparison.rows(info.run_id, info.night)
-    night.attempt("recording the findings", lambda: steps.record(info, {"findings": rows}, night.store))
+    run.attempt("recording the findings", lambda: steps.record(info, {"findings": rows}, run.store))
     return news.comparison.findings, alert
 
 
-def _publish(night: Night, result: WorkloadResult) -> None:
+def _publish(run: Run, result: WorkloadResult) -> None:
     """Publish a workload's winner, and immediately record the workload's decisions."""
     name = result.workload.name
-    published = publish(result, night.tables[name]["measurements"], night.info, night.settings, night.store)
-    steps.record(night.info, night.publish(name, published, datetime.now(UTC)), night.store, name)
+    published = publish(result, run.tables[name]["measurements"], run.info, run.settings, run.store)
+    steps.record(run.info, run.publish(name, published, datetime.now(UTC)), run.store, name)
 
 
-def _finish(night: Night) -> None:
+def _finish(run: Run) -> None:
     """Build the catalog and the report, then record the run, so that the run's status reflects every failure."""
-    night.attempt("building the catalog", lambda: refresh(night.store))
-    report = partial(steps.report, night.info, night.store, night.row(datetime.now(UTC)))
-    night.report = night.attempt("writing the report", report) or ""
-    if night.report:
-        link_report(night.report)
-    steps.record(night.info, {"runs": [night.row(datetime.now(UTC))]}, night.store)
-    night.attempt("building the catalog", lambda: refresh(night.store))
+    run.attempt("building the catalog", lambda: refresh(run.store))
+    report = partial(steps.report, run.info, run.store, run.row(datetime.now(UTC)))
+    run.report = run.attempt("writing the report", report) or ""
+    if run.report:
+        link_report(run.report)
+    steps.record(run.info, {"runs": [run.row(datetime.now(UTC))]}, run.store)
+    run.attempt("building the catalog", lambda: refresh(run.store))
 
 
-def _save_finished(night: Night, stop: BaseException, execution: Execution) -> None:
-    status, message = night.ended_by(stop)
+def _save_finished(run: Run, stop: BaseException, execution: Execution) -> None:
+    status, message = run.ended_by(stop)
     with ignoring_interruptions():
         if status == "cancelled":  # the error of a failed run is shown at the end
-            night.stopped = message
+            run.stopped = message
             execution.reporter.noted(message)
         # Stop the stages first, because running stages would use up the time that is left for recording.
         execution.workers.stop()
-        run = {"runs": [night.row(datetime.now(UTC), status, message)]}
-        record = partial(steps.record.fn, night.info, store=night.store)
+        last = {"runs": [run.row(datetime.now(UTC), status, message)]}
+        record = partial(steps.record.fn, run.info, store=run.store)
         # Rows that are already recorded stay unchanged. If one step fails, the other steps still run.
         recordings: list[Callable[[], object]] = [
-            *(partial(record, tables, part=name) for name, tables in night.tables.items()),
-            partial(record, run),
-            partial(refresh, night.store),
+            *(partial(record, tables, part=name) for name, tables in run.tables.items()),
+            partial(record, last),
+            partial(refresh, run.store),
         ]
         outcomes = [attempt("keeping what is finished", recording) for recording in recordings]
         # If a store error stopped the run, that error already explains why recording failed.

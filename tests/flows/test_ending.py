@@ -12,9 +12,9 @@ import pytest
 
 from flows import nightly
 from flows.execution.context import executing
-from flows.night import Night
 from flows.reporter import Reporter
 from flows.request import NightlyRequest, NightSummary
+from flows.run import Run
 from flows.settings import load_settings
 from storage.bundles import BundleStore
 from storage.results.query import open_fresh, rows_of
@@ -26,15 +26,15 @@ from tests.tasks.run.given import JOB, candidate
 
 pytestmark = pytest.mark.server
 DAY = dt.date(2026, 3, 5)
-Begin = Callable[..., Night]
+Begin = Callable[..., Run]
 
 
 @pytest.fixture
 def begin(tmp_path: Path, prefect_server: None) -> Begin:
-    def make(**settings: Any) -> Night:
+    def make(**settings: Any) -> Run:
         store = str(tmp_path / "store")
         request = NightlyRequest(workloads=("word-lm",), store=store, profile="quick", night=DAY)
-        return Night.begin(request, load_settings(store=store, profile="quick", **settings), "")
+        return Run.begin(request, load_settings(store=store, profile="quick", **settings), "")
 
     return make
 
@@ -63,7 +63,7 @@ def test_the_alarm_is_raised_and_the_status_recorded_whatever_else_fails(
         write_night(night.store, DAY - dt.timedelta(day))
     (Path(night.store) / blocked).mkdir(parents=True, exist_ok=True)
 
-    def measure(night: Night) -> None:
+    def measure(run: Run) -> None:
         # The candidate has vanished.
         night.tables["word-lm"] = {"measurements": [baseline(night.info.run_id, DAY)]}
         nightly.steps.record(night.info, night.tables["word-lm"], night.store, "word-lm")

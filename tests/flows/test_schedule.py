@@ -62,7 +62,7 @@ def client() -> Iterator[Any]:
 
 
 def test_each_date_of_a_schedule_has_one_night_when_the_clocks_change(client: Any) -> None:
-    from flows.night import night_of
+    from flows.run import night_of
 
     deployment = Deployment(client, cron("30 1 * * *", "Europe/Berlin", "nightly"))
     for first in (date(2026, 3, 28), date(2026, 10, 24)):
@@ -73,7 +73,7 @@ def test_each_date_of_a_schedule_has_one_night_when_the_clocks_change(client: An
 def test_a_run_has_the_zone_of_its_own_schedule_even_if_that_is_deployed_again(client: Any) -> None:
     from prefect.states import Scheduled
 
-    from flows.night import night_of, night_of_this_run
+    from flows.run import night_of, night_of_this_run
 
     east, none = cron("30 0 * * *", "Pacific/Kiritimati", "east"), cron("0 11 * * *", None, "none")
     deployment = Deployment(client, east, none)

@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 @dataclass(kw_only=True)
-class Night(RunRecord):
+class Run(RunRecord):
     """A run in progress."""
 
     request: NightlyRequest
@@ -42,7 +42,7 @@ class Night(RunRecord):
     stopped: str = "the run was stopped before it began"  # what a stopped run leaves undone
 
     @classmethod
-    def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str, attempt: int = 1) -> Night:
+    def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str, attempt: int = 1) -> Run:
         """Validate the request against the workload files and choose the run's id."""
         now = datetime.now(UTC)
         night = request.night or night_of_this_run()

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from flows.execution.signals import Terminated
-from flows.night import Night
 from flows.nightly import _save_finished
 from flows.request import NightlyRequest
+from flows.run import Run
 from flows.settings import load_settings
 from storage.results.query import run_query
 from tasks.decide.gate import GateDecision, Judgement
@@ -23,7 +23,7 @@ def begin(tmp_path):
     def make(flow_run_id="", attempt=1, **request):
         store = str(tmp_path / "store")
         asked = NightlyRequest(workloads=("word-lm",), store=store, profile="quick", night=DAY, **request)
-        return Night.begin(asked, load_settings(store=store, profile="quick"), flow_run_id, attempt)
+        return Run.begin(asked, load_settings(store=store, profile="quick"), flow_run_id, attempt)
 
     return make
 
