@@ -38,7 +38,7 @@ import numpy as np
 from tasks.decide.gate import judge
 from tasks.measure.benchmark.messages import PROFILES, LaunchReport, Subject, SubjectReport
 from tasks.measure.benchmark.protocol import Contest, Measured, Session
-from tasks.measure.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
+from tasks.measure.benchmark.statistics import CHECKED_AT, Array, Noise, Ratio, Sample
 from tasks.workload import Workload
 from tasks.workload.recipe import CandidateName
 
@@ -100,14 +100,14 @@ class Conditions:
 
     def night(self, generator: np.random.Generator, ratio: float, rounds: int) -> Night:
         """Draw all that a night can measure."""
-        logs = generator.normal(0, self.sigma, (LOOKS[-1], len(SUBJECTS), rounds))
+        logs = generator.normal(0, self.sigma, (CHECKED_AT[-1], len(SUBJECTS), rounds))
         logs += generator.normal(0, self.tau, (*logs.shape[:2], 1))
         for launch in range(1, len(logs)):
             logs[launch] *= math.sqrt(1 - self.correlation**2)
             logs[launch] += self.correlation * logs[launch - 1]
         logs[:, SUBJECTS.index(CANDIDATES[0])] *= self.noisy
         if self.outlier:
-            logs[generator.integers(LOOKS[0]), generator.integers(len(SUBJECTS))] += math.log(OUTLIER)
+            logs[generator.integers(CHECKED_AT[0]), generator.integers(len(SUBJECTS))] += math.log(OUTLIER)
         true = np.array([0.0 if name.startswith(BASELINE) else -math.log(ratio) for name in SUBJECTS])
         true[generator.integers(len(SUBJECTS))] += math.log(1 + BIAS) * generator.choice([-1, 1])
         return Night(logs + true[:, None], true)
@@ -172,7 +172,7 @@ def compared(generator: np.random.Generator, conditions: Conditions, speeds: tup
     subjects = tuple(map(subject, names))
     for launches in range(1, 11):
         reports.append(machine._launch(subjects, reports))
-        if launches not in LOOKS:
+        if launches not in CHECKED_AT:
             continue
         measured = Measured(BASELINE, COPY, subjects, 1, tuple(reports), {}, RULE)
         bounds = [measured.over_best_float_bounds(name) for name in RULE.contenders]
@@ -220,7 +220,7 @@ def holds(night: Night, name: str, interval: Ratio) -> bool:
 def looks(night: Night) -> Iterator[tuple[bool, list[bool]]]:
     """After each look, whether any lower bound lets a candidate through, and whether each interval is right."""
     samples = night.samples()
-    for launches in LOOKS:
+    for launches in CHECKED_AT:
         seen = {name: Sample(sample.logs[:launches], sample.variance) for name, sample in samples.items()}
         noise, copy = Noise.pooled(seen.values()), seen[COPY]
         bounds = [noise.bounds(seen[name], copy, CONTEST.comparisons) for name in CANDIDATES]

@@ -14,7 +14,7 @@ from prefect.futures import PrefectFuture
 
 from flows import steps
 from flows.execution.context import place_benchmarks
-from flows.fan_out import settle
+from flows.fan_out import wait_for
 from flows.settings import Settings
 from flows.steps import Place
 from storage.digest import digest_of
@@ -34,7 +34,9 @@ from tasks.workload.workload import Workload
 R = TypeVar("R")
 _COMPILING_S = 30.0  # expected duration of the first build with a runtime that compiles
 _TIMING_S = 2.0  # expected duration of timing a trial for the first time
-_BESIDES = 4  # starting the launches, and timing the baseline and its copy, takes as long as timing about four trials
+_OVERHEAD_TRIALS = (
+    4  # starting the launches, and timing the baseline and its copy, takes as long as timing about four trials
+)
 
 
 class TimeUpError(Exception):
@@ -60,7 +62,7 @@ class Answers:
         self._subjects: dict[CandidateName, BenchmarkCandidate] = {}  # candidates that can be timed, keyed by name
         self._qualities: dict[int, Evaluation] = {}  # evaluations of the baseline, keyed by sample size
         self._lock = threading.Lock()  # held while one of the calling threads evaluates the baseline
-        built = settle(steps.build.submit(Place(store), job, self._reference[name], name.runtime), "build")
+        built = wait_for(steps.build.submit(Place(store), job, self._reference[name], name.runtime), "build")
         self.baseline = required(built, "the baseline could not be built")
         self._built = {self.baseline.name: self.baseline}
 
@@ -87,7 +89,7 @@ class Answers:
         """Build candidates; reuse artifacts that an earlier process built."""
         new = [name for name in recipes if name not in self._built]
         asked = ((recipes[name], name.runtime) for name in new)
-        futures = [steps.build.submit(self._place, self._job, *one) for one in asked]
+        futures = [steps.build.submit(self._place, self._job, recipe, runtime) for recipe, runtime in asked]
         built = self._settled(futures, "build")
         refs = dict(zip(new, built, strict=True))
         self._built |= {name: ref for name, ref in refs.items() if not isinstance(ref, Failure)}
@@ -102,7 +104,7 @@ class Answers:
         if isinstance(compared, Failure):
             return [_failed(outcome if isinstance(outcome, Failure) else compared) for outcome in outcomes]
         drops = iter([Drop.of(comparison, baseline, self._unit) for comparison in compared])
-        return [_failed(one) if isinstance(one, Failure) else Found(drop=next(drops)) for one in outcomes]
+        return [_failed(each) if isinstance(each, Failure) else Found(drop=next(drops)) for each in outcomes]
 
     def _baseline(self, samples: int) -> Evaluation:
         with self._lock:
@@ -163,7 +165,7 @@ class Answers:
         """Wait for all stages; return each stage's result or failure."""
         outcomes: list[R | Failure] = []
         for future in futures:
-            outcome = settle(future, stage)
+            outcome = wait_for(future, stage)
             outcomes.append(outcome)
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         if failures and time.time() >= self._place.deadline:
@@ -202,14 +204,14 @@ def fitting_steps(
     trials = race.board.numbered(request.numbers)
     costs = {trial.number: expected_s(request, trial, answers) for trial in trials}
     if isinstance(request, Time):
-        ends = list(accumulate(costs.values(), initial=_BESIDES * max(costs.values())))[1:]
+        ends = list(accumulate(costs.values(), initial=_OVERHEAD_TRIALS * max(costs.values())))[1:]
         fitting = sum(end_s <= left_s for end_s in ends)
         return [Step(request, tuple(costs)[:fitting], ends[fitting - 1])] if fitting else []
     busy = {number for step in running for number in step.numbers}
     found = []
     for trial in trials:
         after = {
-            type(other): expected_s(other, trial, answers) * (1 + _BESIDES if isinstance(other, Time) else 1)
+            type(other): expected_s(other, trial, answers) * (1 + _OVERHEAD_TRIALS if isinstance(other, Time) else 1)
             for other in race.follow_ups(request)
         }
         step = Step(request, (trial.number,), costs[trial.number], after.get(Time, math.inf))
@@ -230,7 +232,7 @@ def can_begin(step: Step, running: Collection[Step], at_once: int) -> bool:
 def expected_s(request: Request, trial: Trial, answers: Iterable[Answer]) -> float:
     """Estimate the duration in seconds of answering a request about one trial, or of timing one more trial."""
     (kind, samples), durations = _kind(request), dict[str, list[float]]()
-    besides = _BESIDES if isinstance(request, Time) else 0
+    besides = _OVERHEAD_TRIALS if isinstance(request, Time) else 0
     for answer in answers:
         known_kind, known_samples, name, _ = answer.question.split()
         if known_kind == kind and answer.duration_s:  # 0 means unknown

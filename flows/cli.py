@@ -19,7 +19,7 @@ COMMANDS = {
     "serve": ("nightly:serve", "Schedule and run the nightly deployment in this process."),
     "workloads": ("setup:workloads", "List the workloads and their recipes, or check workload files."),
     "init": ("init:command", "Write a workload file for your own model."),
-    "show": ("story:command", "Show a workload's bundle, history, layers and recipe."),
+    "show": ("show:command", "Show a workload's bundle, history and layers."),
     "compare": ("query:compare", "Compare two runs, candidate by candidate."),
     "query": ("query:query", "Query the results with SQL."),
     "report": ("query:report", "Write a night's report as one HTML file."),

@@ -171,7 +171,7 @@ def whole(name: str, content: JsonObject) -> JsonObject:
     recipes = []
     for keys in _RECIPES:
         needs = METHODS[str(keys["method"])].needs
-        if not any(map(DOMAINS[content["domain"]].lacks, needs)):
+        if not any(map(DOMAINS[content["domain"]].missing, needs)):
             recipes.append(keys | {"runtimes": _runtimes(Recipe.model_validate(keys))})
     return {
         "schema_version": 1,

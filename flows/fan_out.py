@@ -39,12 +39,12 @@ def submit(workload: Workload, place: Place) -> Callable[[], WorkloadResult]:
             futures[CandidateName(recipe.name, runtime)] = building, evaluating
 
     def gather() -> WorkloadResult:
-        dataset = settle(preparing, "prepare")
-        job = settle(obtaining, "checkpoint")
+        dataset = wait_for(preparing, "prepare")
+        job = wait_for(obtaining, "checkpoint")
         candidates = {}
         for key, (building, evaluating) in futures.items():
-            built = settle(building, "quantize")
-            evaluation = settle(evaluating, "evaluate")
+            built = wait_for(building, "quantize")
+            evaluation = wait_for(evaluating, "evaluate")
             candidates[key] = built, evaluation
         result = plan.gathered(workload, dataset, job, candidates)
         checkpoint = result.job and result.job.checkpoint
@@ -67,7 +67,7 @@ def choose_baseline(result: WorkloadResult, settings: Settings, place: Place) ->
     if len(floats) > 1 and result.job is not None:
         with place_benchmarks(settings):
             future = steps.fastest_float.submit(place, result.job, floats, settings.profile)
-        timed = settle(future, "benchmark")
+        timed = wait_for(future, "benchmark")
     return plan.with_baseline(result, floats, timed)
 
 
@@ -75,17 +75,17 @@ def compare(result: WorkloadResult, place: Place, simultaneous: Mapping[Candidat
     """Evaluate a workload's current bundle, and compare the candidates and the bundle with the baseline."""
     if (job := result.job) is not None:
         built = [candidate.built for candidate in result.candidates if candidate.built is not None]
-        found = settle(steps.find_incumbent.submit(place, job, built), "handoff")
+        found = wait_for(steps.find_incumbent.submit(place, job, built), "handoff")
         result = plan.with_current(result, found)
         if bundle := plan.bundle_to_evaluate(result):
             evaluate = steps.evaluate.with_options(task_run_name=f"{result.workload.name} · incumbent: evaluate")
-            evaluation = settle(evaluate.submit(place, job, bundle), "evaluate")
+            evaluation = wait_for(evaluate.submit(place, job, bundle), "evaluate")
             result = plan.with_evaluation(result, evaluation)
     planned = plan.comparisons(result, simultaneous)
     if isinstance(planned, Failure):
         return plan.with_comparisons(result, planned)
     baseline, evaluations, counts = planned
-    compared = settle(steps.compare.submit(place, result.workload, baseline, evaluations, counts), "compare")
+    compared = wait_for(steps.compare.submit(place, result.workload, baseline, evaluations, counts), "compare")
     return plan.with_comparisons(result, compared)
 
 
@@ -96,7 +96,7 @@ def study_layers(result: WorkloadResult, place: Place) -> WorkloadResult:
     futures = {each.name: steps.study.submit(place, result.job, each) for each in plan.recipes_to_study(result)}
     sensitivities: list[LayerSensitivity] = []
     for name, future in futures.items():
-        layers = settle(future, "study")
+        layers = wait_for(future, "study")
         if isinstance(layers, Failure):
             note(f"{result.workload.name} · {name}: layers not studied: {layers.error}")
         else:
@@ -110,7 +110,7 @@ def benchmark_all(results: Iterable[WorkloadResult], settings: Settings, place: 
     # The hosts of a cluster time several workloads at once.
     for result, future in list(submitted) if settings.task_runner == "dask" else submitted:
         if future is not None:
-            measured = settle(future, "benchmark")
+            measured = wait_for(future, "benchmark")
             result = plan.with_benchmark(result, measured)
             for remark in plan.refusals(result):
                 note(remark)
@@ -151,7 +151,7 @@ def publish(
     return decided
 
 
-def settle(future: PrefectFuture[R], stage: str) -> R | Failure:
+def wait_for(future: PrefectFuture[R], stage: str) -> R | Failure:
     """Wait for a stage; return its result or failure."""
     lost = ""
     # Prefect's type annotations do not show that a failed task's result is an exception.

@@ -22,7 +22,7 @@ from flows import steps
 from flows.answers import Answers, Step, can_begin, fitting_steps, question_of, required
 from flows.execution.context import CONFIGURED, current_execution, current_invocation, executing
 from flows.execution.signals import ignoring_interruptions, interruption_behind, sigterm_as_interrupt
-from flows.fan_out import settle
+from flows.fan_out import wait_for
 from flows.request import SearchRequest, SearchResult
 from flows.settings import Settings
 from flows.steps import Place
@@ -69,9 +69,9 @@ class Search:
         """Begin or continue a workload's search; the workload's ``[search]`` section sets the default budget."""
         section = workload.search or SearchSection()
         goal = section.goal(workload.gate)
-        prepared = settle(steps.prepare.submit(Place(store), workload), "prepare")
+        prepared = wait_for(steps.prepare.submit(Place(store), workload), "prepare")
         dataset = required(prepared, "the data could not be prepared")
-        obtained = settle(steps.obtain.submit(Place(store), workload, dataset), "checkpoint")
+        obtained = wait_for(steps.obtain.submit(Place(store), workload, dataset), "checkpoint")
         job = required(obtained, "the weights could not be obtained")
         selection = Selection.of(dataset)
         host = settings.fingerprint or fingerprint()
@@ -194,18 +194,18 @@ class Search:
         """Save the answers of a finished step, and pass them to the race."""
         request, numbers = step.request, step.numbers
         if isinstance(request, Time):  # a timing that was stopped may only have waited for another benchmark
-            duration_s -= max((one.waited_s for one in found if one), default=duration_s)
+            duration_s -= max((answer.waited_s for answer in found if answer), default=duration_s)
         now = time.monotonic()
         cost_s, self._since = (now - self._since) / len(numbers), now
         answers = [
             Answer(
                 question=question_of(request, self.race.board.trials[number - 1]),
-                value=None if one is None else one.model_dump(mode="json", exclude_defaults=True),
+                value=None if answer is None else answer.model_dump(mode="json", exclude_defaults=True),
                 cost_s=cost_s,
                 duration_s=duration_s,
                 together=len(numbers),
             )
-            for number, one in zip(numbers, found, strict=True)
+            for number, answer in zip(numbers, found, strict=True)
         ]
         self.journal.add(*answers)
         self._own |= {answer.question for answer in answers}

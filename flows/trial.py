@@ -90,7 +90,9 @@ def built(workload: Workload, run: Run) -> Preview:
     for name in workload.candidates():
         try:
             label = f"{workload.name} · {name}: build"
-            candidate = run(try_candidate, label, job, workload.recipe_named(name.recipe).sketch(samples), name.runtime)
+            candidate = run(
+                try_candidate, label, job, workload.recipe_named(name.recipe).cheap_variant(samples), name.runtime
+            )
         except StoreError:  # not the candidate's fault
             raise
         except NightquantError as error:
@@ -142,7 +144,7 @@ def _with_reference(found: Preview, job: Job[Workload], run: Run) -> Preview:
 def _is_comparable(workload: Workload, row: CandidatePreview) -> bool:
     """Return whether the candidate was built as a run would build it, apart from the number of calibration samples."""
     recipe = workload.recipe_named(row.candidate.recipe)
-    return row.built is not None and recipe.quantizes and recipe.sketch().method == recipe.method
+    return row.built is not None and recipe.quantizes and recipe.cheap_variant().method == recipe.method
 
 
 def _counts_for(job: Job[Workload], row_s: float) -> tuple[int, ...]:
@@ -240,7 +242,7 @@ def undecided(comparison: Comparison, before: Evaluation, gate: Gate, available:
     }
     if (bound := rule.bound(gate)) is None:
         return ""
-    drop = rule.see(gate, row)
+    drop = rule.value_of(gate, row)
     low, high = drop.ends
     if drop.value is None or low is None or high is None or rule.check(gate, row, bound).outcome != "held":
         return ""

@@ -56,7 +56,7 @@ class Finding:
     trials: Sequence[Trial] = ()
     subject: Subject | None = None
     opened: Opened | None = None
-    apart: bool = True  # whether to evaluate each row in a separate call, because rows may affect each other
+    singly: bool = True  # whether to evaluate each row in a separate call, because rows may affect each other
     size_bytes: int = 0
     loss: tuple[float, float, float] | None = None
     speed: Ratio | None = None
@@ -97,9 +97,9 @@ class Bench:
         candidate = build(workspace, job, best.recipe, best.runtime)
         timed = BenchmarkCandidate(candidate=candidate, outputs=evaluate(workspace, job, candidate).outputs)
         subject = timed.subject(workspace).model_copy(update={"name": CandidateName(by, best.runtime)})
-        apart = spec_of(best.recipe).couples_rows
+        singly = spec_of(best.recipe).couples_rows
         opened = open_candidate(candidate, workspace, 1)
-        return Finding(by, wall_s, str(best.name), trials, subject, opened, apart, candidate.size_bytes)
+        return Finding(by, wall_s, str(best.name), trials, subject, opened, singly, candidate.size_bytes)
 
     def judge(self, findings: Sequence[Finding]) -> None:
         """Judge findings on the test split, and time them in common launches."""
@@ -140,7 +140,7 @@ class Bench:
         assert finding.opened
         with finding.opened.scope(), torch.inference_mode():
             domain = domain_named(self.job.workload.domain)
-            return domain.evaluate(self.job, finding.opened.call, self.workspace, apart=finding.apart)
+            return domain.evaluate(self.job, finding.opened.call, self.workspace, singly=finding.singly)
 
 
 def searched(bench: Bench) -> Finding:

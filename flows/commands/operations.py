@@ -57,7 +57,7 @@ def install() -> None:
     """
     with _automations() as automations:
         automations.install()
-        for name, text in automations.standings().items():
+        for name, text in automations.states().items():
             click.echo(f"{name:14}{text}")
 
 
@@ -71,10 +71,10 @@ def check(context: click.Context) -> None:
       nightquant operations check
     """
     with _automations() as automations:
-        standings = automations.standings()
-    for name, text in standings.items():
+        states = automations.states()
+    for name, text in states.items():
         click.echo(f"{name:14}{text}")
-    good = set(standings.values()) == {"installed"}
+    good = set(states.values()) == {"installed"}
     if not good:
         click.echo("Some alerts will not be sent. Run: nightquant operations install", err=True)
     context.exit(0 if good else 1)
@@ -137,7 +137,7 @@ class Automations:
             webhook = Webhook(url=self._url, headers={"Content-Type": "application/json"})
             webhook.save(_BLOCK, overwrite=True)
         for _, expected, existing in self._automations(self._targets()):
-            if _standing(existing, expected) == "installed":
+            if _state(existing, expected) == "installed":
                 continue
             # Do not update automations in place: the server rejects updates from the client, because the updates lack
             # the trigger's default values.
@@ -145,10 +145,10 @@ class Automations:
                 self._client.delete_automation(automation.id)
             self._client.create_automation(expected)
 
-    def standings(self) -> dict[str, str]:
+    def states(self) -> dict[str, str]:
         """Return each automation's state, keyed by kind."""
         targets = self._targets() if self._saved_url() == self._url else []
-        return {name: _standing(existing, expected) for name, expected, existing in self._automations(targets)}
+        return {name: _state(existing, expected) for name, expected, existing in self._automations(targets)}
 
     def _automations(self, targets: list[tuple[UUID, str]]) -> Iterator[tuple[str, AutomationCore, list[Automation]]]:
         for name, (says, trigger) in self._alerts.items():
@@ -208,7 +208,7 @@ def _automation(name: str, says: str, trigger: EventTrigger, targets: list[tuple
     )
 
 
-def _standing(existing: list[Automation], expected: AutomationCore) -> str:
+def _state(existing: list[Automation], expected: AutomationCore) -> str:
     if not existing:
         return "missing"
     compared = {"trigger", "actions"}

@@ -31,7 +31,7 @@ class Quality:
     metrics: dict[str, float]
     samples: dict[str, Tensor]
     count: int
-    mode: str = "plain"  # the evaluation procedure, such as ``rows apart``
+    mode: str = "plain"  # the evaluation procedure, such as ``rows singly``
     contributions: Contributions = "independent"
     resample: Callable[[], Tensor] | None = None
     constant: float | None = None  # the quality of the best constant answer, if it is known
@@ -58,7 +58,7 @@ def evaluate_batches(
     metric: Score,
     *,
     total: int,
-    apart: bool,
+    singly: bool,
     also: Mapping[str, str] | None = None,
     classes: int = 0,
     progress: Progress = silent,
@@ -82,7 +82,7 @@ def evaluate_batches(
             results[name].rows.extend(batch.rows or ())
     scored = {name: score.conclude(results[name]) for name, score in scores.items()}
     constant = metric.constant(targets, width) if metric.constant else None
-    return as_quality(metric, scored, total, apart=apart, constant=constant)
+    return as_quality(metric, scored, total, singly=singly, constant=constant)
 
 
 @torch.inference_mode()
@@ -96,7 +96,7 @@ def outputs_in_order(call: Call, batches: Iterable[Batch], total: int, progress:
 
 
 def as_quality(
-    metric: Score, scored: Mapping[str, Scored], count: int, *, apart: bool, constant: float | None = None
+    metric: Score, scored: Mapping[str, Scored], count: int, *, singly: bool, constant: float | None = None
 ) -> Quality:
     """Create a `Quality` from metric names and results; the gate checks `metric`, which must be finite."""
     main = scored[metric.name]
@@ -112,7 +112,7 @@ def as_quality(
         {name: result.value for name, result in scored.items()},
         main.samples,
         count,
-        mode="rows apart" if apart else "plain",
+        mode="rows apart" if singly else "plain",
         contributions=main.contributions,
         resample=main.resample,
         constant=constant,

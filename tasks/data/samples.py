@@ -250,9 +250,9 @@ def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Sampl
     return samples.draw(dataset.at_most) if dataset.at_most and is_judged else samples
 
 
-def load_test(dataset: DatasetRef, store: ArtifactStore, *, apart: bool) -> Samples:
-    """Open the test split; if `apart` is true, collated batches have one row each, so that rows are not padded."""
-    collated = apart and read_description(dataset, store).collated
+def load_test(dataset: DatasetRef, store: ArtifactStore, *, singly: bool) -> Samples:
+    """Open the test split; if `singly` is true, collated batches have one row each, so that rows are not padded."""
+    collated = singly and read_description(dataset, store).collated
     return load_samples(dataset, f"test{ROWS}" if collated else "test", store)
 
 

@@ -43,7 +43,7 @@ class GateDecision(OfCandidate):
 Decisions: TypeAlias = dict[CandidateName, GateDecision]
 
 
-class Standing(Frozen):
+class BundleDecision(Frozen):
     """The decision about the current bundle; ``version`` and ``stays`` are None if the version is unknown."""
 
     version: str | None
@@ -55,7 +55,7 @@ class Judgement(Frozen):
     """A workload's decisions; ``unknown`` is the reason that the current bundle could not be judged, or ``""``."""
 
     decisions: tuple[GateDecision, ...]
-    incumbent: Standing | None = None
+    incumbent: BundleDecision | None = None
     unknown: str = ""
 
     @property
@@ -65,28 +65,28 @@ class Judgement(Frozen):
 
     def packaged(self, version: str) -> Judgement:
         """Return the decisions after the promoted candidate has been packaged and `version` has become current."""
-        standing = self.incumbent
-        stays = standing is not None and standing.version == version
-        if standing is None or standing.stays == stays:
+        bundle = self.incumbent
+        stays = bundle is not None and bundle.version == version
+        if bundle is None or bundle.stays == stays:
             return self
         if stays:
             reason = "the winner has the same content, so it was not replaced"
         else:
             reason = f"its content was packaged again, as {version}"
-        return self.model_copy(update={"incumbent": standing.model_copy(update={"stays": stays, "reason": reason})})
+        return self.model_copy(update={"incumbent": bundle.model_copy(update={"stays": stays, "reason": reason})})
 
     def not_packaged(self, problem: str, version: str) -> Judgement:
         """Return the decisions after `problem` has prevented promotion; `version` is the current bundle or ``""``."""
-        standing, promoted = self.incumbent, self.promoted
-        stays = standing is not None and standing.version == version
-        if promoted is None or (standing is not None and standing.stays and stays):
+        bundle, promoted = self.incumbent, self.promoted
+        stays = bundle is not None and bundle.version == version
+        if promoted is None or (bundle is not None and bundle.stays and stays):
             return self
         decisions = tuple(old.became("hold", problem) if old is promoted else old for old in self.decisions)
-        if standing is not None:
+        if bundle is not None:
             reason = f"{promoted.name} was chosen, but {problem}"
             reason += "" if stays else f"; meanwhile the current bundle changed to {version or 'none'}"
-            standing = standing.model_copy(update={"stays": stays, "reason": reason})
-        return self.model_copy(update={"decisions": decisions, "incumbent": standing})
+            bundle = bundle.model_copy(update={"stays": stays, "reason": reason})
+        return self.model_copy(update={"decisions": decisions, "incumbent": bundle})
 
     def rows(self, run: RunInfo, workload: str, decided_at: datetime, bundle_version: str | None = None) -> list[Row]:
         """Return rows of the ``promotions`` table; only the promoted candidate's row has a `bundle_version`."""
@@ -148,8 +148,8 @@ def judge(
     current = tonight.get(incumbent.same_as, current) if incumbent.same_as else current
     if unknown := _unmeasured(incumbent, current):
         return _hold_all(decisions, passing, incumbent.version, unknown)
-    standing = _replace(workload.gate, incumbent, current, {name: tonight[name] for name in passing}, decisions)
-    return Judgement(decisions=tuple(decisions.values()), incumbent=standing)
+    bundle = _replace(workload.gate, incumbent, current, {name: tonight[name] for name in passing}, decisions)
+    return Judgement(decisions=tuple(decisions.values()), incumbent=bundle)
 
 
 def may_be_promoted(workload: Workload, row: Row) -> bool:
@@ -176,8 +176,8 @@ def _hold_all(decisions: Decisions, passing: Sequence[CandidateName], version: s
     for name in passing:
         decisions[name] = decisions[name].became("hold", f"the current bundle is unknown: {unknown}")
     reason = f"it is unknown ({unknown}), so nothing is promoted"
-    standing = Standing(version=version or None, stays=True if version else None, reason=reason)
-    return Judgement(decisions=tuple(decisions.values()), incumbent=standing, unknown=unknown)
+    bundle = BundleDecision(version=version or None, stays=True if version else None, reason=reason)
+    return Judgement(decisions=tuple(decisions.values()), incumbent=bundle, unknown=unknown)
 
 
 def _decide(gate: Gate, name: CandidateName, row: Row) -> GateDecision:
@@ -196,7 +196,7 @@ def _decide(gate: Gate, name: CandidateName, row: Row) -> GateDecision:
 
 def _replace(
     gate: Gate, incumbent: Incumbent, current: Row | None, passing: dict[CandidateName, Row], decisions: Decisions
-) -> Standing:
+) -> BundleDecision:
     """Choose between the current bundle and the passing candidates (best first); record promotions in `decisions`."""
     unfit = _unfit(gate, incumbent, current)
     better = {name: why for name, row in passing.items() if (why := _advantage(gate, row, current))}
@@ -219,7 +219,7 @@ def _replace(
             why = f"the current bundle stays: {_undecided(gate, passing[name], current)}"
             decisions[name] = decisions[name].became("pass", why)
     replaced = any(decision.decision == "promote" and name != incumbent.same_as for name, decision in decisions.items())
-    return Standing(version=incumbent.version, stays=not replaced, reason=reason)
+    return BundleDecision(version=incumbent.version, stays=not replaced, reason=reason)
 
 
 def _unmeasured(incumbent: Incumbent, current: Row | None) -> str:

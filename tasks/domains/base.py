@@ -54,8 +54,8 @@ class Domain(ABC, Generic[W, M]):
         return dict(zip(split.description.inputs, batch.inputs, strict=True))
 
     @abstractmethod
-    def evaluate(self, job: Job[W], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
-        """Compute a model's quality; `apart` evaluates each row alone, because rows in a call affect each other."""
+    def evaluate(self, job: Job[W], call: Call, workspace: Workspace, *, singly: bool = False) -> Quality:
+        """Compute a model's quality; `singly` evaluates each row alone, because rows in a call affect each other."""
 
     def metric(self, workload: W) -> Score | None:
         """Return the metric that the gate checks, or ``None`` if the metric is not registered."""

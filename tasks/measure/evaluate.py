@@ -66,13 +66,13 @@ def _fact(job: Job[Workload], candidate: CandidateRef) -> Fact[Evaluation] | Non
 def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> Evaluation:
     """Compute a candidate's quality; store the candidate's golden outputs and per-sample results."""
     workload = job.workload
-    apart = CandidateFiles.find(candidate, workspace.store).spec().couples_rows
+    singly = CandidateFiles.find(candidate, workspace.store).spec().couples_rows
     model = open_candidate(candidate, workspace, torch.get_num_threads())
     with model.scope(), torch.inference_mode():
         try:
             # The golden cases come first, as in a launch, because a runtime may compile only the first shapes apart.
             golden, batching = golden_cases(job, model.call, workspace)
-            quality, batched = quality_of(job, model.call, workspace, apart=apart)
+            quality, batched = quality_of(job, model.call, workspace, singly=singly)
         except MeasurementError as error:
             raise MeasurementError(
                 f'Recipe "{candidate.recipe}" ({candidate.runtime}) of workload "{workload.name}": {error.message}',
@@ -97,14 +97,14 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
     )
 
 
-def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: bool) -> tuple[Quality, Quality]:
+def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, singly: bool) -> tuple[Quality, Quality]:
     """Return two qualities: one for separate rows, as in deployment, and one for calls with several rows.
 
-    If the rows of a call affect each other (`apart`), the first quality is measured with a separate call for each row.
+    If the rows of a call affect each other (`singly`), the first quality is measured with a separate call for each row.
     """
     domain = domain_named(job.workload.domain)
     batched = domain.evaluate(job, call, workspace)
-    return (domain.evaluate(job, call, workspace, apart=True) if apart else batched), batched
+    return (domain.evaluate(job, call, workspace, singly=True) if singly else batched), batched
 
 
 def _store_outputs(candidate: CandidateRef, golden: Golden, quality: Quality, workspace: Workspace) -> ArtifactRef:

@@ -24,7 +24,7 @@ from tasks.environment.sources import code_digest
 from tasks.quantize.base import converter_of
 from tasks.quantize.engine import RefusingReferenceLoops, instruction_set, running, without_deprecations
 from tasks.quantize.operators import load_libraries
-from tasks.quantize.source import ModelSource, settle
+from tasks.quantize.source import ModelSource, without_parametrizations
 from tasks.quantize.spec import Spec, spec_of
 from tasks.values.refs import Architecture, Frozen, ModuleCoverage
 from tasks.workload.recipe import Recipe
@@ -72,7 +72,7 @@ def open_converted(folder: Path) -> nn.Module:
     """Rebuild a converted module for evaluation on the CPU, with weights packed for the current quantized engine."""
     structure = Structure.read(folder)
     load_libraries(folder)
-    spec, model = spec_of(structure.recipe), settle(build_model(structure.architecture).eval())
+    spec, model = spec_of(structure.recipe), without_parametrizations(build_model(structure.architecture).eval())
     examples = {
         name: torch.zeros(shape, dtype=getattr(torch, dtype))
         for name, (shape, dtype) in structure.example_inputs.items()

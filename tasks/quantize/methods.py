@@ -134,7 +134,7 @@ class StaticRecipe(GraphRecipe):
     calibration_batch_size: PositiveInt = 32
     """Number of samples per calibration batch."""
 
-    def sketch(self, samples: int = 1) -> StaticRecipe:
+    def cheap_variant(self, samples: int = 1) -> StaticRecipe:
         """Return a copy of the recipe that calibrates on at most `samples` samples."""
         size = min(self.calibration_batch_size, samples)
         batches = min(self.calibration_batches, samples // size)
@@ -164,10 +164,10 @@ class QatRecipe(GraphRecipe):
     seed: int = 0
     """Seed for the order of the samples."""
 
-    def sketch(self, samples: int = 1) -> StaticRecipe:
+    def cheap_variant(self, samples: int = 1) -> StaticRecipe:
         """Return a static recipe that quantizes the same modules as this recipe."""
         common = self.model_dump(include=set(GraphRecipe.model_fields) - {"method"})
-        return StaticRecipe(method="static", **common).sketch(samples)
+        return StaticRecipe(method="static", **common).cheap_variant(samples)
 
     def spec(self) -> Spec:
         """Return a spec that fine-tunes weights and ranges."""

@@ -76,7 +76,7 @@ def calibrate(prepared: nn.Module, source: ModelSource, calibration: Calibration
                     )
 
 
-def settle(model: nn.Module) -> nn.Module:
+def without_parametrizations(model: nn.Module) -> nn.Module:
     """Replace a model's parametrized weights, in place, by the values that they have now."""
     for module in list(model.modules()):
         if not parametrize.is_parametrized(module):

@@ -109,8 +109,8 @@ def comparisons(
         why = baseline.failure.error if baseline and baseline.failure else "it was not run"
         return Failure(stage="compare", error=f"The baseline {result.workload.baseline_name} failed: {why}")
     evaluated = [subject for subject in result.subjects() if subject.evaluation is not None]
-    counts = [1 if one is result.bundle else simultaneous.get(one.name, 1) for one in evaluated]
-    return baseline.evaluation, [one.evaluation for one in evaluated if one.evaluation is not None], counts
+    counts = [1 if each is result.bundle else simultaneous.get(each.name, 1) for each in evaluated]
+    return baseline.evaluation, [each.evaluation for each in evaluated if each.evaluation is not None], counts
 
 
 def with_comparisons(result: WorkloadResult, outcome: Iterable[Comparison] | Failure) -> WorkloadResult:
@@ -118,7 +118,7 @@ def with_comparisons(result: WorkloadResult, outcome: Iterable[Comparison] | Fai
     if isinstance(outcome, Failure):
         return _with_failures(result, lambda name: outcome)
     in_order = iter(outcome)
-    return _updated(result, lambda one, name: {"comparison": next(in_order) if one.evaluation else None})
+    return _updated(result, lambda subject, key: {"comparison": next(in_order) if subject.evaluation else None})
 
 
 def recipes_to_study(result: WorkloadResult) -> list[Recipe]:
@@ -176,7 +176,7 @@ def refusals(result: WorkloadResult) -> list[str]:
 
 def _with_failures(result: WorkloadResult, failure_of: Callable[[str], Failure | None]) -> WorkloadResult:
     """Record the failures that `failure_of` returns, but keep earlier ones."""
-    return _updated(result, lambda one, name: {"failure": one.failure or failure_of(name)})
+    return _updated(result, lambda subject, key: {"failure": subject.failure or failure_of(key)})
 
 
 def _updated(result: WorkloadResult, change: Callable[[CandidateResult, str], dict[str, object]]) -> WorkloadResult:

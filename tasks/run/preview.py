@@ -139,7 +139,7 @@ def _call_model(job: Job[Workload], source: ModelSource, workspace: Workspace) -
 def _misfit(method: str, workload: Workload) -> str:
     """Return the reason that a method is incompatible with a workload's domain, or ``""`` if it is compatible."""
     needs = METHODS[method].needs
-    lacks = [f'domain "{workload.domain}" {lack}' for need in needs if (lack := workload.lacks(need))]
+    lacks = [f'domain "{workload.domain}" {lack}' for need in needs if (lack := workload.missing(need))]
     if not lacks and "fine-tuning" in needs:
         return workload.cannot_tune()
     return "".join(lacks[:1])

@@ -17,7 +17,7 @@ from tasks.data.sections import BATCH
 from tasks.data.user_data import forward_parameters
 from tasks.quantize.base import converter_of
 from tasks.quantize.engine import running, without_deprecations
-from tasks.quantize.source import ModelSource, settle
+from tasks.quantize.source import ModelSource, without_parametrizations
 from tasks.quantize.spec import spec_of
 from tasks.runtimes.base import runtime_named
 from tasks.values.job import Workspace
@@ -77,7 +77,7 @@ def quantize(
     with TemporaryDirectory(prefix="nightquant-") as scratch:
         source = ModelSource(
             name="given",
-            float_model=lambda: settle(copy.deepcopy(model).eval()),
+            float_model=lambda: without_parametrizations(copy.deepcopy(model).eval()),
             example_inputs=dict(zip(names, examples, strict=True)),
             axes={name: {0: BATCH} for name in names},
             architecture=Architecture(domain="custom", model={}, folder="", dataset=_NO_DATA),

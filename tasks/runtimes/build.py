@@ -13,7 +13,7 @@ from tasks.data.weights import load_checkpoint
 from tasks.domains import build_model, domain_named
 from tasks.environment.libraries import reported_as
 from tasks.environment.sources import code_digest, model_digest
-from tasks.quantize.source import ModelSource, settle
+from tasks.quantize.source import ModelSource, without_parametrizations
 from tasks.quantize.spec import spec_of
 from tasks.runtimes.base import DOCUMENT, CandidateFiles, Opened, runtime_named
 from tasks.values.job import Job, Workspace
@@ -39,7 +39,7 @@ def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
     def float_model() -> nn.Module:
         model = domain.build(workload.model, dataset)
         load_checkpoint(model, job.checkpoint, store)
-        return settle(model.eval())
+        return without_parametrizations(model.eval())
 
     return ModelSource(
         name=workload.name,
@@ -57,8 +57,8 @@ def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
             "code": model_digest(build_model(architecture), workload.model, domain.build, domain.example_inputs),
         },
         workspace=workspace,
-        calibration=partial(domain.calibration, job, store) if "calibration" in workload.gives else None,
-        fine_tuning=partial(domain.fine_tuning, job, store) if "fine-tuning" in workload.gives else None,
+        calibration=partial(domain.calibration, job, store) if "calibration" in workload.provides else None,
+        fine_tuning=partial(domain.fine_tuning, job, store) if "fine-tuning" in workload.provides else None,
     )
 
 

@@ -140,13 +140,13 @@ def _engines(machine: Machine) -> tuple[object, ...]:
 
 def _is_left_out(workload: Workload, needs: tuple[Need, ...]) -> bool:
     """Return whether a method trains or needs a feature that the domain lacks, so that it is tried only on request."""
-    return "fine-tuning" in needs or any(workload.lacks(need) for need in needs)
+    return "fine-tuning" in needs or any(workload.missing(need) for need in needs)
 
 
 def _obstacle(workload: Workload, search: Search, method: str, runtime: str) -> str:
     """Return the reason that a method's trials in a runtime cannot work or win, or ``""`` if no such reason exists."""
     needs = METHODS[method].needs
-    lacks = [f'the domain "{workload.domain}" {lack}' for need in needs if (lack := workload.lacks(need))]
+    lacks = [f'the domain "{workload.domain}" {lack}' for need in needs if (lack := workload.missing(need))]
     if lacks or ("fine-tuning" in needs and workload.cannot_tune()):
         return lacks[0] if lacks else workload.cannot_tune()
     if not RUNTIMES[runtime].hands_over and runtime not in search.runtimes:

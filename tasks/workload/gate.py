@@ -119,7 +119,7 @@ def _digits(value: float | str, digits: int) -> str:
 
 
 @dataclass(frozen=True)
-class Seen:
+class RuleValue:
     """The interval that a rule checks, and the reason if it is ``unknown``.
 
     ``value`` is the estimate within the interval if more than ``samples`` samples would make the interval narrower.
@@ -134,13 +134,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the gate; ``see`` extracts the quantity from a row; ``words`` and ``unit`` describe it for users."""
+    """A rule of the gate; ``value_of`` gets the quantity from a row; ``words`` and ``unit`` describe it for users."""
 
     name: str
     direction: Literal["at least", "at most"]
     words: str
     unit: str
-    see: Callable[[Gate, Row], Seen]
+    value_of: Callable[[Gate, Row], RuleValue]
     is_timed: bool = False  # whether only timing shows the quantity
 
     def bound(self, gate: Gate) -> float | None:
@@ -150,7 +150,7 @@ class Rule:
 
     def check(self, gate: Gate, row: Row, bound: float) -> RuleOutcome:
         """Check a row against the bound."""
-        seen = self.see(gate, row)
+        seen = self.value_of(gate, row)
         low, high = seen.ends
         if low is None or high is None or seen.unknown:
             note = seen.unknown.partition("\n")[0] or seen.note
@@ -224,38 +224,38 @@ def text(row: Row, column: str) -> str | None:
     return None if value is None else str(value)
 
 
-def _column(column: str, gate: Gate, row: Row, note: Callable[[Row], str] = lambda row: "") -> Seen:
+def _column(column: str, gate: Gate, row: Row, note: Callable[[Row], str] = lambda row: "") -> RuleValue:
     value = finite(row, column)
-    return Seen((value, value), note(row), why_unknown(row, column))
+    return RuleValue((value, value), note(row), why_unknown(row, column))
 
 
-def _interval(row: Row, stem: str, *more: str) -> Seen:
+def _interval(row: Row, stem: str, *more: str) -> RuleValue:
     columns = (f"{stem}_low", f"{stem}_high")
     low, high = (finite(row, column) for column in columns)
     note = "" if low is None or high is None else f"interval: {low:.4g} to {high:.4g}"
-    return Seen((low, high), note, why_unknown(row, *columns, *more))
+    return RuleValue((low, high), note, why_unknown(row, *columns, *more))
 
 
-def _speedup(gate: Gate, row: Row) -> Seen:
+def _speedup(gate: Gate, row: Row) -> RuleValue:
     seen = _interval(row, deciding(row, "speedup_bound"))
     caches = " with cold caches" if caches_of(row) == "cold" else ""
     return replace(seen, note=(seen.note or "its speedup has no bounds") + caches)
 
 
-def _over_best_float(gate: Gate, row: Row) -> Seen:
+def _over_best_float(gate: Gate, row: Row) -> RuleValue:
     seen = _interval(row, "over_best_float_bound", "over_best_float")
     note = f"{text(row, 'best_float')} is the fastest float candidate"
     return replace(seen, note=f"{note}; {seen.note}" if seen.note else note)
 
 
-def _quality_drop(gate: Gate, row: Row) -> Seen:
+def _quality_drop(gate: Gate, row: Row) -> RuleValue:
     """Return the ends of the quality drop's interval, in the metric's unit or relative to the baseline's quality."""
     relative = gate.quality_drop == "relative"
     unknown = why_unknown(row, *_QUALITY, *(("baseline_quality",) if relative else ()))
     metric = text(row, "quality_metric") or "quality"
     difference, higher_is_better = finite(row, "quality_difference"), row.get("higher_is_better")
     if difference is None or higher_is_better is None:
-        return Seen((None, None), f"no {metric} to compare", unknown)
+        return RuleValue((None, None), f"no {metric} to compare", unknown)
     ends = [finite(row, f"quality_difference_{end}") for end in ("low", "high")]
     drops = sorted((-end if higher_is_better else end) for end in (difference if end is None else end for end in ends))
     note = f"{metric}, {'higher' if higher_is_better else 'lower'} is better"
@@ -263,14 +263,14 @@ def _quality_drop(gate: Gate, row: Row) -> Seen:
     if relative:
         if not baseline:
             why = f"the baseline's {metric} is {baseline}, so use quality_drop = 'absolute'"
-            return Seen((None, None), why, unknown)
+            return RuleValue((None, None), why, unknown)
         drops, note = [drop / abs(baseline) for drop in drops], f"share of the baseline's {metric}, {baseline:.3g}"
     if not all(map(math.isfinite, drops)):  # dividing by a baseline close to 0 can overflow
-        return Seen((None, None), note, unknown)
+        return RuleValue((None, None), note, unknown)
     if drops[0] < drops[1]:
         note += f"; interval: {drops[0]:.4g} to {drops[1]:.4g}"
     value = (-difference if higher_is_better else difference) / (abs(baseline) if relative and baseline else 1.0)
-    return Seen((drops[0], drops[1]), note, unknown, value, int(finite(row, "evaluation_samples") or 0))
+    return RuleValue((drops[0], drops[1]), note, unknown, value, int(finite(row, "evaluation_samples") or 0))
 
 
 def _float_operators(row: Row) -> str:

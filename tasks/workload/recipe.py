@@ -106,7 +106,7 @@ class Recipe(Section):
                 )
         return self
 
-    def sketch(self, samples: int = 1) -> Recipe:
+    def cheap_variant(self, samples: int = 1) -> Recipe:
         """Return a cheap variant of this recipe, which skips training and calibrates on `samples` samples."""
         return self
 

@@ -98,7 +98,7 @@ class Workload(Section):
     """
 
     implementation: ClassVar[str] = ""  # ``"module:class"`` of the domain (`tasks.domains.base.Domain`)
-    gives: ClassVar[tuple[Need, ...]] = ()  # method requirements that the domain meets
+    provides: ClassVar[tuple[Need, ...]] = ()  # method requirements that the domain meets
     extra: ClassVar[str] = ""  # the extra that installs the domain's libraries, or ``""`` if no extra is needed
     distributions: ClassVar[tuple[str, ...]] = ()  # libraries that the domain needs
 
@@ -144,7 +144,7 @@ class Workload(Section):
             raise ValueError(f"the recipe names {names} are not unique; give each recipe a unique name")
         for recipe in self.recipe:
             for need in recipe.needs:
-                if lack := self.lacks(need):
+                if lack := self.missing(need):
                     raise ValueError(
                         f'method "{recipe.method}" of recipe "{recipe.name}" is not compatible '
                         f'with domain "{self.domain}", which {lack}; choose another method'
@@ -165,9 +165,9 @@ class Workload(Section):
         return self
 
     @classmethod
-    def lacks(cls, need: Need) -> str:
+    def missing(cls, need: Need) -> str:
         """Return the reason that the domain does not meet a method's requirement, or ``""``."""
-        return "" if need in cls.gives else _LACKS[need]
+        return "" if need in cls.provides else _LACKS[need]
 
     def cannot_tune(self) -> str:
         """Return the reason that this workload's settings rule out fine-tuning, or ``""``."""

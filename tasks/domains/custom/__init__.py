@@ -84,7 +84,7 @@ class CustomWorkload(Workload):
     """A workload for a model of any kind."""
 
     implementation = "tasks.domains.custom.domain:Custom"
-    gives = ("calibration", "fine-tuning")
+    provides = ("calibration", "fine-tuning")
     data: Annotated[FactoryData | TableData, Field(discriminator="kind")]
     model: FactorySpec
     checkpoint: Annotated[TrainedByCode | FetchedCheckpoint | SeededCheckpoint, Field(discriminator="kind")]

@@ -61,7 +61,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         """Check that the metric accepts the float model's output for the first test rows, and compare the classes."""
         model = self.build(job.workload.model, job.dataset)
         load_checkpoint(model, job.checkpoint, workspace.store)
-        settings, split = job.workload.evaluate, load_test(job.dataset, workspace.store, apart=False)
+        settings, split = job.workload.evaluate, load_test(job.dataset, workspace.store, singly=False)
         batch = next(split.batches(settings.batch_size))
         shapes = ", ".join(str(list(tensor.shape)) for tensor in batch.inputs)
         with torch.inference_mode():
@@ -81,7 +81,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         self, workload: CustomWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
         """Return the first rows of the test split, or the rows nearest to ``benchmark.sequence_length`` steps."""
-        split = load_test(dataset, store, apart=batch_size == 1)
+        split = load_test(dataset, store, singly=batch_size == 1)
         names, axes = split.description.inputs, open_axes(workload.axes, split.description.inputs)
         batches = (dict(zip(names, batch.inputs, strict=True)) for batch in split.batches(batch_size))
         lengths = {BATCH: batch_size}
@@ -105,17 +105,17 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         name = settings.metric.rpartition(":")[2] + (f" ({settings.unit})" if settings.unit else "")
         return OwnScore(name, bool(settings.higher_is_better), settings.metric, settings.folder)
 
-    def evaluate(self, job: Job[CustomWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
+    def evaluate(self, job: Job[CustomWorkload], call: Call, workspace: Workspace, *, singly: bool = False) -> Quality:
         """Compute ``evaluate.metric`` on the test split, without padding any row."""
         settings = job.workload.evaluate
-        split = load_test(job.dataset, workspace.store, apart=True)
+        split = load_test(job.dataset, workspace.store, singly=True)
         scored = self._scored_output(job, workspace.store)
         quality = evaluate_batches(
             lambda *inputs: tensors_of(call(*inputs))[scored],
-            split.batches(1 if apart else settings.batch_size),
+            split.batches(1 if singly else settings.batch_size),
             self.metric(job.workload),
             total=len(split),
-            apart=apart,
+            singly=singly,
             progress=workspace.progress,
         )
         if settings.metric == "loss":
@@ -248,7 +248,7 @@ def axes_of(dataset: DatasetRef, store: ArtifactStore) -> dict[str, list[str]]:
     if not description.collated:
         return {}
     # Also compare batches of one row, because another axis may happen to be as long as the batch axis.
-    splits = [load_test(dataset, store, apart=apart).columns for apart in (False, True)]
+    splits = [load_test(dataset, store, singly=singly).columns for singly in (False, True)]
     shapes = {name: [shape for split in splits for shape in split[name].shapes or ()] for name in splits[0]}
     names: dict[tuple[int, ...], str] = {tuple(shape[0] for shape in shapes[TARGET]): BATCH}
     axes_by_input = {}

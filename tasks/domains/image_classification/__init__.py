@@ -54,7 +54,7 @@ class ImageWorkload(Workload):
     """An image classifier."""
 
     implementation = "tasks.domains.image_classification.domain:ImageClassification"
-    gives = ("calibration", "fine-tuning")
+    provides = ("calibration", "fine-tuning")
     data: Annotated[RenderedCharacters | ImageFolder | TorchvisionDataset, Field(discriminator="kind")]
     model: Annotated[ClassifierSpec, Field(discriminator="kind")]
     checkpoint: Annotated[

@@ -78,15 +78,15 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         """Return top-1 accuracy."""
         return METRICS["top1"]
 
-    def evaluate(self, job: Job[ImageWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
+    def evaluate(self, job: Job[ImageWorkload], call: Call, workspace: Workspace, *, singly: bool = False) -> Quality:
         """Compute top-1 and top-5 accuracy on the test split."""
         split = load_samples(job.dataset, "test", workspace.store)
         return evaluate_batches(
             call,
-            split.batches(1 if apart else job.workload.evaluate.batch_size),
+            split.batches(1 if singly else job.workload.evaluate.batch_size),
             self.metric(job.workload),
             total=len(split),
-            apart=apart,
+            singly=singly,
             also={"top5": "top5"},
             classes=int(split.target.max()) + 1,
             progress=workspace.progress,

@@ -89,21 +89,21 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
         return {"tokens": ids[positions].long().view(batch_size, length).t().contiguous(), "h": h, "c": c}
 
     def evaluate(
-        self, job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, apart: bool = False
+        self, job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, singly: bool = False
     ) -> Quality:
-        """Compute loss and perplexity; if `apart` is true, each call reads words of one stream, as in the benchmark."""
+        """Compute loss and perplexity; if `singly` is true, each call reads one stream, as in the benchmark."""
         ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
-        settings, words = job.workload.evaluate, job.workload.benchmark.sequence_length if apart else None
+        settings, words = job.workload.evaluate, job.workload.benchmark.sequence_length if singly else None
         losses = word_losses(call, ids, job.workload.model, settings, workspace.progress, words_in_call=words)
         loss = losses.mean(dtype=torch.float64).item()
         quality = as_quality(
             METRICS["loss"],
             {"loss": Scored(loss, {"quality": losses}, "serial")},
             len(losses),
-            apart=apart,
+            singly=singly,
             constant=unigram_loss([ids[1:]], job.dataset.vocabulary),
         )
-        mode = f"{settings.mode}, rows apart" if apart else settings.mode
+        mode = f"{settings.mode}, rows apart" if singly else settings.mode
         return replace(quality, mode=mode, metrics=quality.metrics | perplexity_metric(loss))
 
     def train(self, workload: LanguageModelWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:

@@ -81,7 +81,9 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
         columns = torch.arange(batch_size) % workload.data.batch_size
         return {name: split[name][:, columns].contiguous() for name in _INPUTS}
 
-    def evaluate(self, job: Job[SequenceWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
+    def evaluate(
+        self, job: Job[SequenceWorkload], call: Call, workspace: Workspace, *, singly: bool = False
+    ) -> Quality:
         """Compare the outputs of the timed call with the float model's outputs."""
         workload, store = job.workload, workspace.store
         reference = self.build(workload.model, job.dataset)

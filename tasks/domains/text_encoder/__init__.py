@@ -121,7 +121,7 @@ class EncoderWorkload(Workload):
     """A text encoder."""
 
     implementation = "tasks.domains.text_encoder.domain:TextEncoder"
-    gives = ("calibration",)
+    provides = ("calibration",)
     extra = "text"
     distributions = ("transformers", "tokenizers")
     data: Annotated[PythonSources | TextTable, Field(discriminator="kind")]

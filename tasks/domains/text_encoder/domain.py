@@ -63,9 +63,9 @@ class Texts:
             mask[place, : len(text)] = 1
         return ids, mask
 
-    def batches(self, batch_size: int, *, apart: bool = False) -> Iterator[Batch]:
-        """Yield batches of similar-length texts and their classes; if `apart` is true, yield single unpadded texts."""
-        groups = (([row], None) for row in range(len(self))) if apart else self.buckets(batch_size)
+    def batches(self, batch_size: int, *, singly: bool = False) -> Iterator[Batch]:
+        """Yield batches of similar-length texts and their classes; if `singly` is true, yield single unpadded texts."""
+        groups = (([row], None) for row in range(len(self))) if singly else self.buckets(batch_size)
         for rows, length in groups:
             yield Batch(self.padded(rows, length), None if self.labels is None else self.labels[rows], len(rows), rows)
 
@@ -137,47 +137,47 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         """Return ``evaluate.metric``, or the default metric for the task."""
         return METRICS[workload.metric]
 
-    def evaluate(self, job: Job[EncoderWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
+    def evaluate(self, job: Job[EncoderWorkload], call: Call, workspace: Workspace, *, singly: bool = False) -> Quality:
         """Compute the task's metrics, including ``evaluate.metric``, on the test split."""
         texts, workload = load_texts(job.dataset, "test", workspace.store), job.workload
         if workload.model.task == "classification":
             quality = evaluate_batches(
                 call,
-                texts.batches(workload.evaluate.batch_size, apart=apart),
+                texts.batches(workload.evaluate.batch_size, singly=singly),
                 self.metric(workload),
                 total=len(texts),
-                apart=apart,
+                singly=singly,
                 also=_ALSO[workload.metric],
                 classes=job.dataset.classes,
                 progress=workspace.progress,
             )
         else:
-            quality = self._quality_of_vectors(job, call, texts, workspace, apart=apart)
+            quality = self._quality_of_vectors(job, call, texts, workspace, singly=singly)
         cut = read_description(job.dataset, workspace.store).cut
         return replace(quality, metrics=quality.metrics | ({"cut_texts": float(cut)} if cut else {}))
 
     def _quality_of_vectors(
-        self, job: Job[EncoderWorkload], call: Call, texts: Texts, workspace: Workspace, *, apart: bool
+        self, job: Job[EncoderWorkload], call: Call, texts: Texts, workspace: Workspace, *, singly: bool
     ) -> Quality:
         workload, size = job.workload, job.workload.evaluate.batch_size
         reference = build_encoder(workload.model, job.dataset)
         load_checkpoint(reference, job.checkpoint, workspace.store)
 
-        def embed(model: Call, texts: Texts, *, apart: bool) -> Tensor:
-            return outputs_in_order(model, texts.batches(size, apart=apart), len(texts), workspace.progress)
+        def embed(model: Call, texts: Texts, *, singly: bool) -> Tensor:
+            return outputs_in_order(model, texts.batches(size, singly=singly), len(texts), workspace.progress)
 
-        vectors = embed(call, texts, apart=apart)
-        targets = {"cosine": embed(reference, texts, apart=False)}
+        vectors = embed(call, texts, singly=singly)
+        targets = {"cosine": embed(reference, texts, singly=False)}
         if workload.metric == "retrieval":
             pairs = load_texts(job.dataset, "test", workspace.store, PAIRS)
-            targets["retrieval"] = embed(call, pairs, apart=apart)
+            targets["retrieval"] = embed(call, pairs, singly=singly)
         scored = {
             name: METRICS[name].conclude(BatchResults([METRICS[name].take(vectors, target)]))
             for name, target in targets.items()
         }
         metric = self.metric(workload)
         constant = metric.constant([vectors], 0) if metric.constant else None
-        return as_quality(metric, scored, len(texts), apart=apart, constant=constant)
+        return as_quality(metric, scored, len(texts), singly=singly, constant=constant)
 
     def calibration(
         self, job: Job[EncoderWorkload], store: ArtifactStore, batch_size: int

@@ -119,7 +119,7 @@ def diagnose(
     session: Session, subjects: Sequence[Subject], modules: tuple[str, ...], known: Mapping[str, Proof]
 ) -> Diagnosis:
     """Measure memory and, in parallel, collect the proofs missing from `known`; neither result depends on wall time."""
-    diagnosis, unknown = Diagnosis(proofs=dict(known)), [one for one in subjects if one.key not in known]
+    diagnosis, unknown = Diagnosis(proofs=dict(known)), [subject for subject in subjects if subject.key not in known]
     with ThreadPoolExecutor(1) as pool:
         measuring = pool.submit(look, session, __name__, MemoryReport, subjects, modules)
         proofs, unproven = look(session, _PROOF, ProofReport, unknown, modules)

@@ -13,7 +13,7 @@ from storage.errors import MeasurementError
 from storage.results import Caches
 from tasks.measure.benchmark.child import Limit, Report, run_child
 from tasks.measure.benchmark.messages import ChildSpec, LaunchReport, LaunchSpec, Profile, Subject, SubjectReport
-from tasks.measure.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
+from tasks.measure.benchmark.statistics import CHECKED_AT, Array, Noise, Ratio, Sample
 from tasks.workload.recipe import CandidateName
 
 LOCK = "benchmark"  # name of the host lock that allows one benchmark at a time
@@ -251,8 +251,8 @@ class Session:
                 needed = {baseline, copy, *contest.needed(measured)}
                 remaining = [subject for subject in remaining if subject.key in needed]
             self.on_launch(done, max(done, minimum))
-            is_late = (time.monotonic() - began) * (done + 1) / done > self.profile.budget_s or done == LOOKS[-1]
-            if done >= minimum and (is_late or (done in (*LOOKS, minimum) and contest.is_decided(measured))):
+            is_late = (time.monotonic() - began) * (done + 1) / done > self.profile.budget_s or done == CHECKED_AT[-1]
+            if done >= minimum and (is_late or (done in (*CHECKED_AT, minimum) and contest.is_decided(measured))):
                 return measured
 
     def examine(

@@ -97,12 +97,12 @@ def _expected(launches: int) -> Array:
     return np.array(means)
 
 
-LOOKS = (3, 5, 7, 10, 14, 20, 28, 40, 56)  # numbers of launches after which a decision is allowed
+CHECKED_AT = (3, 5, 7, 10, 14, 20, 28, 40, 56)  # numbers of launches after which a decision is allowed
 # Maximum fraction of benchmarks in which at least one candidate is wrongly accepted, and likewise wrongly rejected.
 # Later looks have larger shares of the error (1 : 2 : 3 ...), because a few launches seldom decide a close case.
 ERROR = 0.01
 # A bias that a subject may have in all launches, and that additional launches do not reduce.
-STICKS = math.log(1.03)
+PERSISTENT_BIAS = math.log(1.03)
 # Degrees of freedom that the other subjects contribute to the bounds on a subject's speed. With a larger value,
 # exceptionally noisy candidates would be wrongly promoted more often than `ERROR` allows (see benchmarks.decisions).
 PRIOR = 4.0
@@ -203,15 +203,15 @@ class Noise:
         The error is divided among looks and comparisons (group-sequential Bonferroni). The half-width is never smaller
         than that of Student's 95% t interval. The bounds also allow for a bias that additional launches do not reduce:
         the amount by which the deviation of the baseline's `copy` exceeds the half-width of its interval, but at least
-        `STICKS`.
+        `PERSISTENT_BIAS`.
         """
-        look = min(bisect_left(LOOKS, len(sample.logs)), len(LOOKS) - 1)
-        share = (look + 1) / sum(range(len(LOOKS) + 1))
+        look = min(bisect_left(CHECKED_AT, len(sample.logs)), len(CHECKED_AT) - 1)
+        share = (look + 1) / sum(range(len(CHECKED_AT) + 1))
         half = max(
             self.half_width(sample, ERROR * share / max(1, comparisons)), self.half_width(sample, 0.025, prior=0)
         )
         seen = abs(copy.mean) - self.half_width(copy, 0.025)
-        return Ratio.around(sample.mean, half + max(STICKS, seen))
+        return Ratio.around(sample.mean, half + max(PERSISTENT_BIAS, seen))
 
     def interval_of_least(self, samples: Sequence[Sample]) -> tuple[float, float]:
         """Return the ends of a 95% interval for the smallest of several ratios.

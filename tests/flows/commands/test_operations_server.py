@@ -33,9 +33,9 @@ def test_installing_mends_what_is_missing_disabled_outdated_or_doubled_and_nothi
     told = kinds(TEN_MINUTES)
     with get_client(sync_client=True) as client:
         automations = Automations(client, first, told)
-        assert set(automations.standings().values()) == {"missing"}
+        assert set(automations.states().values()) == {"missing"}
         automations.install()
-        assert set(automations.standings().values()) == {"installed"}
+        assert set(automations.states().values()) == {"installed"}
         made = {each.name: each.id for each in client.read_automations()}
 
         client.pause_automation(made["nightquant: failed"])
@@ -44,7 +44,7 @@ def test_installing_mends_what_is_missing_disabled_outdated_or_doubled_and_nothi
         assert doubled is not None
         client.create_automation(AutomationCore.model_validate(doubled.model_dump()))
         longer = Automations(client, first, kinds(TEN_MINUTES * 2))
-        assert longer.standings() == {
+        assert longer.states() == {
             "failed": "disabled",
             "crashed": "outdated",
             "cancelled": "installed",
@@ -53,13 +53,13 @@ def test_installing_mends_what_is_missing_disabled_outdated_or_doubled_and_nothi
             "silent": "outdated",
         }
         longer.install()
-        assert set(longer.standings().values()) == {"installed"}
+        assert set(longer.states().values()) == {"installed"}
         assert len(client.read_automations()) == len(made)
 
         moved = Automations(client, second, told)
-        assert set(moved.standings().values()) == {"outdated"}
+        assert set(moved.states().values()) == {"outdated"}
         moved.install()
-        assert set(moved.standings().values()) == {"installed"}
+        assert set(moved.states().values()) == {"installed"}
         for each in client.read_automations():
             client.delete_automation(each.id)
 

@@ -8,7 +8,7 @@ import pytest
 from prefect.exceptions import TerminationSignal
 
 from flows.execution.signals import Terminated
-from flows.fan_out import settle
+from flows.fan_out import wait_for
 
 
 class Lost:
@@ -33,12 +33,12 @@ def replaced(cause):
 )
 def test_an_interruption_that_was_replaced_on_its_way_still_stops_the_night(interruption):
     with pytest.raises(type(interruption)) as stopped:
-        settle(Lost(replaced(interruption)), "quantize")
+        wait_for(Lost(replaced(interruption)), "quantize")
     assert stopped.value is interruption
 
 
 def test_a_worker_that_is_lost_fails_its_stage_alone():
-    failure = settle(Lost(replaced(ValueError("odd"))), "quantize")
+    failure = wait_for(Lost(replaced(ValueError("odd"))), "quantize")
     assert failure.stage == "quantize"
     assert "The worker was lost" in failure.error
 

@@ -26,7 +26,7 @@ def constant_of(metric: str, target: Tensor, width: int) -> float | None:
     outputs = torch.randn(len(target), *[width] * bool(width))
     quality = evaluate_batches(
         lambda part: outputs[: len(part)] if width else part.flip(0).float(),
-        batches(target), METRICS[metric], total=len(target), apart=False,
+        batches(target), METRICS[metric], total=len(target), singly=False,
     )  # fmt: skip
     return quality.constant
 
@@ -36,7 +36,7 @@ def reached(metric: str, answer: Tensor, target: Tensor) -> float:
     outputs = answer.expand(len(target), *answer.shape)
     calls = batches(target)
     return evaluate_batches(
-        lambda part: outputs[: len(part)], calls, METRICS[metric], total=len(target), apart=False
+        lambda part: outputs[: len(part)], calls, METRICS[metric], total=len(target), singly=False
     ).value
 
 

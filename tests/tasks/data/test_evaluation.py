@@ -37,7 +37,7 @@ def evaluated(model, values, labels, batch_size=2):
         batches,
         METRICS["top1"],
         total=len(images),
-        apart=False,
+        singly=False,
         also={"top5": "top5"},
         classes=max(labels) + 1,
     )
@@ -89,7 +89,7 @@ def test_samples_that_are_called_out_of_order_come_back_in_order():
     values = torch.tensor([3.0, 1.0, 2.0, 0.0])
     batches = [Batch((values[rows],), values[rows] + 1, 2, rows) for rows in ([2, 0], [3, 1])]
 
-    quality = evaluate_batches(lambda x: x + torch.tensor([0.0, 3.0]), batches, METRICS["mae"], total=4, apart=False)
+    quality = evaluate_batches(lambda x: x + torch.tensor([0.0, 3.0]), batches, METRICS["mae"], total=4, singly=False)
 
     assert quality.samples["output"].tolist() == [6, 4, 2, 0]
     assert quality.samples["quality"].tolist() == [2, 2, 1, 1]

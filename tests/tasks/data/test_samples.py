@@ -159,5 +159,5 @@ def test_another_split_is_read_instead_of_the_test_split(tmp_path: Path) -> None
     dataset = find_or_write(store, {}, fill).model_copy(update={"judged_on": "valid"})
     assert [len(load_samples(dataset, split, store)) for split in ("test", "valid", "calibration")] == [100, 100, 3]
     few = dataset.model_copy(update={"at_most": 10})
-    assert len(load_samples(few, "test", store)) == len(load_test(few, store, apart=True)) == 10
+    assert len(load_samples(few, "test", store)) == len(load_test(few, store, singly=True)) == 10
     assert len(load_samples(few.as_prepared(), "test", store)) == 5

@@ -106,9 +106,9 @@ def test_a_collate_functions_batches_are_kept_and_single_rows_are_not_padded(tmp
     store = ArtifactStore(tmp_path)
     workload = own(tmp_path, data=PADDED, model=MEAN)
     dataset = prepare(workload, store)
-    together, apart = (load_test(dataset, store, apart=each) for each in (False, True))
+    together, singly = (load_test(dataset, store, singly=each) for each in (False, True))
     assert [batch.size for batch in together.batches(3)] == [4, 4, 2]
-    assert [batch.inputs[0].shape[1] for batch in apart.batches(1)] == [2 + index % 5 for index in range(10)]
+    assert [batch.inputs[0].shape[1] for batch in singly.batches(1)] == [2 + index % 5 for index in range(10)]
     assert {
         name: list(each.shape) for name, each in example_inputs(workload, dataset, store, batch_size=6).items()
     } == {

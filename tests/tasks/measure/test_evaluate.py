@@ -102,7 +102,7 @@ def test_images_are_evaluated_one_by_one_where_they_would_share_ranges(
             sizes.add(len(images))
             return model(images)
 
-        quality, batched = quality_of(job, call, Workspace(store), apart=recipe == "int8")
+        quality, batched = quality_of(job, call, Workspace(store), singly=recipe == "int8")
         assert sizes == expected
         assert (quality.mode, batched.mode) == ("rows apart" if recipe == "int8" else "plain", "plain")
         assert quality.samples.keys() == batched.samples.keys() == {"quality", "prediction"}

@@ -5,8 +5,8 @@ from tasks.quantize.methods import StaticRecipe
 
 def test_a_sketch_calibrates_on_at_most_so_many_samples_of_the_recipes_own() -> None:
     def calibrated(samples: int, **keys: object) -> tuple[int, int]:
-        sketch = StaticRecipe.model_validate({"name": "a", "method": "static", **keys}).sketch(samples)
-        return sketch.calibration_batches, sketch.calibration_batch_size
+        cheap_variant = StaticRecipe.model_validate({"name": "a", "method": "static", **keys}).cheap_variant(samples)
+        return cheap_variant.calibration_batches, cheap_variant.calibration_batch_size
 
     assert calibrated(1) == (1, 1)
     assert calibrated(64) == (2, 32)

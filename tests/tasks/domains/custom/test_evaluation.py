@@ -136,7 +136,7 @@ def test_rows_of_different_lengths_are_evaluated_without_padding_as_by_plain_tor
     found = evaluate(job, build(job, "float", "eager", store), store)
     network = build_model(job.workload, job.dataset)
     network.load_state_dict(load_state(job.checkpoint, store))
-    batches = load_test(job.dataset, store, apart=True).batches(1)
+    batches = load_test(job.dataset, store, singly=True).batches(1)
     with torch.inference_mode():
         rows = [(network(*batch.inputs)[0], batch.target[0]) for batch in batches if batch.target is not None]
     assert found.quality == pytest.approx(plain_perplexity(rows), abs=1e-6)

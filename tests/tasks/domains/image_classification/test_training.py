@@ -31,7 +31,7 @@ def test_it_learns_to_tell_the_characters_apart(prepared):
     model.load_state_dict(ImageClassification().train(workload(), dataset, Workspace(store)))
 
     split = load_samples(dataset, "test", store)
-    quality = evaluate_batches(model.eval(), split.batches(32), METRICS["top1"], total=len(split), apart=False)
+    quality = evaluate_batches(model.eval(), split.batches(32), METRICS["top1"], total=len(split), singly=False)
 
     assert quality.value > 80
 

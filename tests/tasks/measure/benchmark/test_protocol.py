@@ -49,7 +49,7 @@ def test_two_launches_of_several_subjects_give_a_moderated_interval(tmp_path: Pa
 def test_launches_go_on_until_every_contender_is_decided_and_the_others_leave_after_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.measure.benchmark.protocol.LOOKS", (3, 5))
+    monkeypatch.setattr("tasks.measure.benchmark.protocol.CHECKED_AT", (3, 5))
     subjects = [
         plan(tmp_path, BASELINE, work=100, simulated=True),
         plan(tmp_path, "fast/eager", work=10, simulated=True),

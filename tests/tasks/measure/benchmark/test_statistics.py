@@ -10,10 +10,10 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import t, ttest_1samp
 
 from tasks.measure.benchmark.statistics import (
+    CHECKED_AT,
     LEAST,
-    LOOKS,
+    PERSISTENT_BIAS,
     PRIOR,
-    STICKS,
     Array,
     Noise,
     Ratio,
@@ -73,7 +73,7 @@ def test_more_correlation_widens_more(launches: int, correlation: float, step: f
     assert launches - 1 > less.freedom > more.freedom >= 1
 
 
-@pytest.mark.parametrize("launches", LOOKS)
+@pytest.mark.parametrize("launches", CHECKED_AT)
 def test_the_correction_is_what_simulated_launches_need(launches: int) -> None:
     logs = series_of(np.random.default_rng(0), 0.5, launches, 20000)
     inflation = logs.mean(0).var() / (logs.var(0, ddof=1).mean() / launches)
@@ -170,7 +170,7 @@ def test_a_copy_that_differs_from_the_baseline_widens_the_bounds_by_what_it_show
     biased = Sample(quiet.logs + 0.2, 2.0)
     noise = Noise.pooled([sample, quiet])
     narrow, wide = noise.bounds(sample, quiet, 1), noise.bounds(sample, biased, 1)
-    assert np.log(narrow.high / narrow.low) / 2 == pytest.approx(STICKS, rel=0.2)
+    assert np.log(narrow.high / narrow.low) / 2 == pytest.approx(PERSISTENT_BIAS, rel=0.2)
     assert np.log(wide.high / wide.low) / 2 == pytest.approx(0.2, rel=0.1)
 
 

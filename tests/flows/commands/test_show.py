@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands.story import story
+from flows.commands.show import workload_history
 from storage.errors import ConfigurationError
 from storage.results.catalog import refresh
 from storage.results.writer import ResultsStore
@@ -47,7 +47,7 @@ def test_a_night_on_which_the_incumbent_was_measured_by_its_own_files_shows_thos
         measurement(run, day, recipe="dynamic", runtime="torchscript", setting="incumbent", speedup=3.0),
     ]
     write(tmp_path, 1, measurements=rows, promotions=[promotion(run, day, recipe="other", decision="pass", **stays)])
-    newest = story(str(tmp_path), "word-lm", 9)["nights"][0]
+    newest = workload_history(str(tmp_path), "word-lm", 9)["nights"][0]
     assert (newest["recipe"], newest["speedup"], newest["bundle_version"]) == ("dynamic", 3.0, VERSIONS[0])
     assert (newest["incumbent_stays"], newest["reason"]) == (True, "it passes")
 
@@ -63,8 +63,8 @@ def test_the_most_sensitive_layers_of_a_study_are_shown(filled: Path, nightquant
 
 def test_an_unknown_workload_is_refused_with_those_that_there_are(two_nights: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="Workloads in the store: word-lm"):
-        story(str(two_nights), "resnet18", 9)
+        workload_history(str(two_nights), "resnet18", 9)
     hand_over(tmp_path, 0)
     with pytest.raises(ConfigurationError, match="Workloads in the store: word-lm"):
-        story(str(tmp_path), "resnet18", 9)
-    assert story(str(tmp_path), "word-lm", 9)["nights"] == []
+        workload_history(str(tmp_path), "resnet18", 9)
+    assert workload_history(str(tmp_path), "word-lm", 9)["nights"] == []

@@ -82,7 +82,7 @@ def command(workload: str, nights: int, store: str) -> None:
     Example:
       nightquant show word-lm --nights 30
     """
-    rows = story(store, workload, nights)
+    rows = workload_history(store, workload, nights)
     bundles = BundleStore(store)
     pointer = bundles.pointer(workload)
     sections: dict[str, Iterator[object]] = {
@@ -102,7 +102,7 @@ def command(workload: str, nights: int, store: str) -> None:
             console.print(line, highlight=False)
 
 
-def story(place: str, workload: str, nights: int) -> dict[str, list[Row]]:
+def workload_history(place: str, workload: str, nights: int) -> dict[str, list[Row]]:
     """Return a workload's layers, coverage, and last `nights` nights, latest first."""
     root = StoreRoot.of(place)
     known = set(BundleStore(root).workloads())
