@@ -11,6 +11,7 @@ from storage.bundles import BundleStore
 from storage.digest import JsonObject, file_digest
 from storage.errors import BundleError, ConfigurationError, UnavailableError
 from storage.seal import SUMS, check_sums, parse_sums, read_manifest
+from tasks.quantize.spec import spec_of
 from tasks.runtimes.base import DOCUMENT, Made, runtime_named
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef
@@ -76,7 +77,7 @@ def _as_candidate(
                 shutil.copyfile(folder / name, draft / name)
                 if file_digest(draft / name) != digests[name]:
                     raise BundleError(f"{folder}: {name} changed while it was being copied.")
-            made = Made(size_bytes=size, recipe=recipe.model_dump(mode="json"))
+            made = Made(size_bytes=size, spec=spec_of(recipe))
             (draft / DOCUMENT).write_text(made.model_dump_json(indent=1), encoding="utf-8")
     return CandidateRef(kind=KIND, digest=digest, recipe=recipe.name, runtime=runtime, size_bytes=size)
 

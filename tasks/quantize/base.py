@@ -9,6 +9,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from tasks.quantize.spec import Spec
+from tasks.workload.recipe import METHODS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,5 +63,5 @@ class Converter(ABC):
 
 def converter_of(spec: Spec) -> Converter:
     """Import and create the converter that applies a spec."""
-    converter: Converter = resolve_name(spec.recipe.converts)()
+    converter: Converter = resolve_name(METHODS[spec.method].converts)()
     return converter

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Self, cast
 
 import torch
-from pydantic import SerializeAsAny
 from safetensors.torch import load_file
 from torch import ScriptObject, Tensor, nn
 
@@ -25,14 +24,13 @@ from tasks.quantize.base import converter_of
 from tasks.quantize.engine import RefusingReferenceLoops, instruction_set, running, without_deprecations
 from tasks.quantize.operators import load_libraries
 from tasks.quantize.source import ModelSource, without_parametrizations
-from tasks.quantize.spec import Spec, spec_of
+from tasks.quantize.spec import Spec
 from tasks.values.refs import Architecture, Frozen, ModuleCoverage
-from tasks.workload.recipe import Recipe
 
 KIND = "converted"
 STRUCTURE, WEIGHTS = "structure.json", "weights.safetensors"
 
-# Values of these types are not stored, because the recipe determines the values.
+# Values of these types are not stored, because the spec determines the values.
 _STRUCTURE = (type(None), bool, int, float, str, torch.dtype)
 _ops = torch.ops.quantized
 
@@ -42,7 +40,7 @@ Parts = tuple[object, ...]
 class Structure(Frozen):
     """A converted module without its tensors; ``architecture`` describes the float model."""
 
-    recipe: SerializeAsAny[Recipe]
+    spec: Spec
     architecture: Architecture
     example_inputs: dict[str, tuple[tuple[int, ...], str]]  # shape and dtype of each example input
     size_bytes: int  # size of a ``torch.save`` file that contains the state dict
@@ -72,7 +70,7 @@ def open_converted(folder: Path) -> nn.Module:
     """Rebuild a converted module for evaluation on the CPU, with weights packed for the current quantized engine."""
     structure = Structure.read(folder)
     load_libraries(folder)
-    spec, model = spec_of(structure.recipe), without_parametrizations(build_model(structure.architecture).eval())
+    spec, model = structure.spec, without_parametrizations(build_model(structure.architecture).eval())
     examples = {
         name: torch.zeros(shape, dtype=getattr(torch, dtype))
         for name, (shape, dtype) in structure.example_inputs.items()
@@ -88,7 +86,7 @@ def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], fraction: fl
     """Raise `QuantizationError` if `step` changed outputs by more than `fraction` of their range, or if 0, by a bit."""
     if len(before) != len(after) or not all(map(is_close, before, after, repeat(fraction))):
         raise QuantizationError(
-            f'The outputs of the model changed after {step} with recipe "{spec.recipe.name}".',
+            f'The outputs of the model changed after {step} with recipe "{spec.name}".',
             hint="Make the model's code independent of input values and of values that are not in its state dict.",
         )
 
@@ -120,12 +118,12 @@ def _convert(source: ModelSource, spec: Spec, library: Path | None, folder: Path
     with running(spec), _quietly(spec):
         converted = converter_of(spec).convert(source.float_model(), spec, source)
         with RefusingReferenceLoops():
-            outputs = finite_outputs(converted.model, examples, spec.recipe.name)
+            outputs = finite_outputs(converted.model, examples, spec.name)
         state, buffer = converted.model.state_dict(), io.BytesIO()
         save_tensors(flatten_state(state), folder / WEIGHTS)
         torch.save(state, buffer)
         structure = Structure(
-            recipe=spec.recipe,
+            spec=spec,
             architecture=source.architecture,
             example_inputs={
                 name: (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))

@@ -51,7 +51,7 @@ def unnamed(kind: str) -> str:
 
 def nothing_quantized(spec: Spec, coverage: Iterable[ModuleCoverage], kind: str = "module") -> QuantizationError:
     """Return the error of a recipe that does not quantize any module of a kind; its hint lists the reasons."""
-    message = f'The "{spec.recipe.name}" recipe does not quantize any {kind} in the model.'
+    message = f'The "{spec.name}" recipe does not quantize any {kind} in the model.'
     return QuantizationError(message, hint="; ".join(in_words(coverage, named=2)) + ".")
 
 
@@ -112,7 +112,7 @@ class ModuleConverter(Converter):
 
     def _why_float(self, model: nn.Module, spec: Spec) -> dict[str, str]:
         types: set[type[nn.Module]] = {getattr(nn, name) for name in spec.layers}
-        excluded = excluded_modules(model, spec.recipe.exclude)
+        excluded = excluded_modules(model, spec.exclude)
 
         def why(path: str, module: nn.Module) -> str:
             if path in excluded:
@@ -176,7 +176,7 @@ class PlainConverter(Converter):
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
         """Wrap the model; raise `UnavailableError` if the processor can only emulate bfloat16."""
         if spec.arithmetic == "bfloat16":
-            require_bfloat16(spec.recipe.name)
+            require_bfloat16(spec.name)
         coverage = cover(leaves_of(model), lambda _: spec.why_float)
         return Converted(self.skeleton(model, spec, source.example_inputs), coverage)
 

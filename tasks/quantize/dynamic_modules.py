@@ -59,7 +59,7 @@ class DynamicConverter(ModuleConverter):
         else:
             dtype, qconfig = torch.qint8, quantization.default_dynamic_qconfig
         qconfigs = {}
-        refused = f'The "{spec.engine}" engine does not support the "{spec.recipe.name}" recipe'
+        refused = f'The "{spec.engine}" engine does not support the "{spec.name}" recipe'
         with refusing(refused, 'Set engine = "x86".'):
             for path in paths:
                 module = model.get_submodule(path)

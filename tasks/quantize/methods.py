@@ -34,7 +34,7 @@ class FloatRecipe(MethodRecipe):
 
     def spec(self) -> Spec:
         """Return a spec with a small tolerance, because float results on two processors differ only slightly."""
-        return Spec(recipe=self, memory_format=self.memory_format, onednn=self.onednn, tolerance=1e-4)
+        return Spec.of(self, memory_format=self.memory_format, onednn=self.onednn, tolerance=1e-4)
 
 
 class CastRecipe(MethodRecipe):
@@ -50,7 +50,7 @@ class CastRecipe(MethodRecipe):
 
     def spec(self) -> Spec:
         """Return a spec for bfloat16, whose eight significant bits cause rounding errors of up to 0.4% per layer."""
-        return Spec(recipe=self, arithmetic="bfloat16", memory_format=self.memory_format, tolerance=3e-2)
+        return Spec.of(self, arithmetic="bfloat16", memory_format=self.memory_format, tolerance=3e-2)
 
 
 class DynamicRecipe(MethodRecipe):
@@ -86,7 +86,7 @@ class DynamicRecipe(MethodRecipe):
             layers["Embedding"] = Layer("int4" if self.embedding_bits == 4 else "int8", "channel", layer.activations)
         # Rounding errors are far smaller in float16 than in int8.
         tolerance = 1e-2 if self.dtype == "float16" and self.embedding_bits is None else 5e-2
-        return Spec(recipe=self, layers=layers, engine=self.engine, tolerance=tolerance)
+        return Spec.of(self, layers=layers, engine=self.engine, tolerance=tolerance)
 
 
 class DynamicPerRowRecipe(MethodRecipe):
@@ -105,7 +105,7 @@ class DynamicPerRowRecipe(MethodRecipe):
         """Return a spec whose operators compute the same numbers on every processor."""
         types = (*self.modules, *(["Embedding"] if self.embedding_bits else []))
         layers = dict.fromkeys(types, Layer("int8", "channel", "dynamic-per-row"))
-        return Spec(recipe=self, layers=layers, operators="own", tolerance=1e-2)
+        return Spec.of(self, layers=layers, operators="own", tolerance=1e-2)
 
 
 class GraphRecipe(MethodRecipe):
@@ -143,7 +143,7 @@ class StaticRecipe(GraphRecipe):
     def spec(self) -> Spec:
         """Return a spec that calibrates static ranges."""
         ranges = Calibration(self.activation_observer, self.calibration_batches, self.calibration_batch_size)
-        return Spec(recipe=self, layers=self.layers(), calibration=ranges, engine=self.engine)
+        return Spec.of(self, layers=self.layers(), calibration=ranges, engine=self.engine)
 
 
 class QatRecipe(GraphRecipe):
@@ -172,4 +172,4 @@ class QatRecipe(GraphRecipe):
     def spec(self) -> Spec:
         """Return a spec that fine-tunes weights and ranges."""
         training = Training(**{name: getattr(self, name) for name in Training.__dataclass_fields__})
-        return Spec(recipe=self, layers=self.layers(), training=training, engine=self.engine)
+        return Spec.of(self, layers=self.layers(), training=training, engine=self.engine)

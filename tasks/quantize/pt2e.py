@@ -45,12 +45,12 @@ def quantize_exported(spec: Spec, source: ModelSource) -> Converted:
     """Quantize the float model with ranges from calibration."""
     model, calibration = source.float_model(), spec.calibration
     assert calibration is not None
-    excluded_modules(model, spec.recipe.exclude)  # reject unknown names before exporting
+    excluded_modules(model, spec.exclude)  # reject unknown names before exporting
     graph = export(model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
     folded = dict(_batch_norms(graph))
     with torch.no_grad():
-        prepared = prepare_pt2e(graph, _quantizer(calibration, spec.recipe.exclude))
+        prepared = prepare_pt2e(graph, _quantizer(calibration, spec.exclude))
         calibrate(prepared, source, calibration)
         converted = convert_pt2e(prepared)
     return _covered(converted, spec, source, folded)
@@ -66,7 +66,7 @@ def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Convert
 def _covered(graph: fx.GraphModule, spec: Spec, source: ModelSource, folded: Mapping[str, str]) -> Converted:
     """Determine which modules multiply in int8."""
     model = source.float_model()
-    excluded = excluded_modules(model, spec.recipe.exclude)
+    excluded = excluded_modules(model, spec.exclude)
     products = [(_path(node), _is_int8(node)) for node in graph.graph.nodes if node.target in _PRODUCTS]
     quantized = {path for path, _ in products} - {path for path, is_int8 in products if not is_int8}
 

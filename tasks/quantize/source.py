@@ -20,6 +20,7 @@ from tasks.environment.libraries import in_one_line, place_of
 from tasks.quantize.spec import Calibration, Spec
 from tasks.values.job import Workspace
 from tasks.values.refs import Architecture
+from tasks.workload.recipe import METHODS
 
 _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend")
 
@@ -46,8 +47,9 @@ class ModelSource:
 
     def code_of(self, spec: Spec) -> tuple[str | Callable[..., object], ...]:
         """Return the modules and functions that determine the converted model; the model's digest covers their code."""
-        data = [self.calibration.func] if spec.recipe.needs and self.calibration else []
-        return spec.recipe.converts.partition(":")[0], *data
+        method = METHODS[spec.method]
+        data = [self.calibration.func] if method.needs and self.calibration else []
+        return method.converts.partition(":")[0], *data
 
 
 def batches_of(source: ModelSource, calibration: Calibration) -> Iterator[tuple[Tensor, ...]]:

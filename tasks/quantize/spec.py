@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from storage.digest import digest_of
 from tasks.workload.recipe import Engine, MemoryFormat, Observer, Recipe
@@ -61,7 +61,9 @@ class Spec:
     rounding can move an activation to the next of its 256 steps (128 without VNNI), and the differences add up.
     """
 
-    recipe: Recipe  # recipe that the spec describes
+    name: str  # name of the recipe, for messages
+    method: str
+    exclude: tuple[str, ...] = ()  # paths of modules that stay in float, together with all their submodules
     layers: Mapping[str, Layer] = field(default_factory=dict)  # settings by type name; other types stay in float
     calibration: Calibration | None = None  # settings for calibration; None if training finds the static ranges
     training: Training | None = None  # settings for fine-tuning weights and static ranges
@@ -74,7 +76,12 @@ class Spec:
 
     def content(self) -> dict[str, object]:
         """Return all settings that determine the quantized model, as input for a digest."""
-        return {**asdict(self), "recipe": self.recipe.content()}
+        return {key: value for key, value in asdict(self).items() if key != "name"}
+
+    @classmethod
+    def of(cls, recipe: Recipe, **settings: Any) -> Self:
+        """Return the spec of a recipe with these settings, and with the recipe's name, method and exclusions."""
+        return cls(name=recipe.name, method=recipe.method, exclude=recipe.exclude, **settings)
 
     @property
     def form(self) -> Literal["ordinary", "graph", "modules"]:

@@ -147,7 +147,7 @@ def _round_within(module: nn.Module) -> None:
 
 def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Module:
     """Train a model with fake quantization, or load an identical earlier result; return it on the CPU."""
-    training, recipe, data, workspace = spec.training, spec.recipe.name, source.fine_tuning, source.workspace
+    training, recipe, data, workspace = spec.training, spec.name, source.fine_tuning, source.workspace
     assert training is not None
     assert data is not None  # validation rejects a workload without training data
     tuning = data(training.batch_size)

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Field, JsonValue
-
 from tasks.environment.machine import installed_version, require_installed
 from tasks.quantize.spec import Limit, Spec, obstacle, spec_of
 from tasks.values.refs import CandidateRef, Frozen, ModuleCoverage
@@ -48,7 +46,9 @@ class CandidateFiles:
 
     def spec(self) -> Spec:
         """Return the spec of the candidate's recipe."""
-        return spec_of(Recipe.model_validate(self.made().recipe))
+        spec = self.made().spec
+        assert spec is not None, "every candidate is stored with its spec"
+        return spec
 
     def made(self) -> Made:
         """Read ``candidate.json``."""
@@ -61,7 +61,7 @@ class Made(Frozen):
     size_bytes: int  # serialized size, as measured by the runtime
     coverage: tuple[ModuleCoverage, ...] = ()
     notes: tuple[str, ...] = ()  # where the tools quantize in another way than the recipe asks
-    recipe: dict[str, JsonValue] = Field(default_factory=dict)
+    spec: Spec | None = None
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: 
     if folder is None:
         with workspace.store.create(KIND, digest, made_from) as folder:
             made = maker.make(source, spec, folder)
-            made = made.model_copy(update={"recipe": recipe.model_dump(mode="json")})
+            made = made.model_copy(update={"spec": spec})
             (folder / DOCUMENT).write_text(made.model_dump_json(indent=1), encoding="utf-8")
     else:
         made = CandidateFiles(folder, {}).made()

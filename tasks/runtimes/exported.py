@@ -45,7 +45,7 @@ class ExportedMaker(Maker):
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
         """Quantize the exported model. The candidate's size is the total size of its files."""
         model, exported = source.float_model(), find_or_export(source, spec)
-        excluded = excluded_modules(model, spec.recipe.exclude)
+        excluded = excluded_modules(model, spec.exclude)
         with quiet():
             notes = self.quantize(exported / onnx_model.MODEL, folder, spec, excluded, source)
             products = list(self.products(folder))
@@ -72,7 +72,7 @@ class ExportedMaker(Maker):
         if spec.layers and not any(int8.values()):
             raise nothing_quantized(spec, coverage)
         opened = self.opener().open(CandidateFiles(folder, {}), 1)
-        finite_outputs(opened, source.example_inputs, spec.recipe.name)
+        finite_outputs(opened, source.example_inputs, spec.name)
         size_bytes = sum(path.stat().st_size for path in folder.iterdir())
         return Made(size_bytes=size_bytes, coverage=coverage, notes=notes)
 

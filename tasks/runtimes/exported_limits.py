@@ -5,7 +5,7 @@ from __future__ import annotations
 from tasks.quantize.spec import limit
 
 EXPORTING = ("onnx", "onnxscript", "onnx-ir")  # distributions needed to export a model to ONNX
-OTHER_METHOD = 'it does not support the "{recipe.method}" method'
+OTHER_METHOD = 'it does not support the "{method}" method'
 _TORCHS_OWN = "it uses neither torch's memory formats nor torch's oneDNN kernels"
 LIMITS = (
     limit("activations", "float", "dynamic-per-tensor", "static", reason=OTHER_METHOD),

@@ -13,6 +13,7 @@ from flows.execution.workers import LostError
 from flows.trial import built, compared, undecided
 from storage.artifacts import ArtifactStore, artifacts_in
 from storage.root import StoreRoot
+from tasks.quantize.spec import spec_of
 from tasks.run.stages import evaluate, pace
 from tasks.runtimes.base import CandidateFiles
 from tasks.values.refs import ArtifactRef
@@ -62,10 +63,10 @@ def test_nothing_is_said_of_a_good_model_and_a_night_finds_no_candidate_of_the_t
     assert all(each.loss is None for each in previewed(folder, checkpoint=good).values())
     store = ArtifactStore(folder / "store")
     made = [each for each in artifacts_in(StoreRoot.of(folder / "store")) if each.kind == "candidate"]
-    asked = workload(folder, checkpoint=good).recipe_named("static-int8").content()
-    recipes = [CandidateFiles(store.path(each.kind, each.digest), {}).made().recipe for each in made]
-    assert recipes
-    assert asked not in recipes
+    asked = spec_of(workload(folder, checkpoint=good).recipe_named("static-int8"))
+    specs = [CandidateFiles(store.path(each.kind, each.digest), {}).spec() for each in made]
+    assert asked.method in {spec.method for spec in specs}
+    assert asked not in specs
 
 
 @pytest.mark.slow

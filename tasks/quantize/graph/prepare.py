@@ -87,7 +87,7 @@ class _FloatPReLU(nn.PReLU):
 
 def prepare(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> Prepared:
     """Attach observers or fake quantization to a float model, possibly in place."""
-    excluded = excluded_modules(model, spec.recipe.exclude)
+    excluded = excluded_modules(model, spec.exclude)
     if behavior := own_behavior(model):
         raise QuantizationError(
             f"{type(model).__name__} itself {behavior}, which static quantization would lose.",

@@ -25,7 +25,7 @@ class AotInductor(Runtime):
             "form",
             "ordinary",
             "graph",
-            reason='it does not support the "{recipe.method}" method; use torchscript or onnxruntime',
+            reason='it does not support the "{method}" method; use torchscript or onnxruntime',
         ),
         limit(
             "granularities",

@@ -52,7 +52,7 @@ class AotMaker(Maker):
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
         """Quantize or convert a model, compile it, and compare its outputs before and after compilation."""
-        name = spec.recipe.name
+        name = spec.name
         # Each cache is as large as a model, so delete it as soon as the model is compiled.
         with quiet(), tempfile.TemporaryDirectory() as cache_folder, temporary_cache_dir(cache_folder):
             quantized = _quantized(source, spec, folder)

@@ -61,7 +61,7 @@ class OpenVinoMaker(ExportedMaker):
         elif spec.layers and spec.training is None:
             model = _compress(model, frozenset(spec.layers), excluded)
         elif spec.arithmetic == "bfloat16":
-            require_bfloat16(spec.recipe.name)
+            require_bfloat16(spec.name)
         # Float operators of a quantized model may compute in bfloat16; the operators of a float32 model must not.
         is_float = not (spec.layers or spec.arithmetic == "bfloat16") or not computes_bfloat16()
         model.set_rt_info("f32" if is_float else "bf16", PRECISION)

@@ -14,7 +14,7 @@ from torch import nn
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
 from tasks.quantize.base import Converted, converter_of
-from tasks.quantize.source import ModelSource, settle
+from tasks.quantize.source import ModelSource, without_parametrizations
 from tasks.quantize.spec import Spec, spec_of
 from tasks.workload import Workload
 from tasks.workload.recipe import METHODS
@@ -53,7 +53,7 @@ def convert(source_of: Callable[..., ModelSource], engine: str) -> Callable[...,
     def run(net: str, spec: Spec) -> Converted:
         def model() -> nn.Module:
             torch.manual_seed(0)
-            return settle(carrying.build(net).eval())
+            return without_parametrizations(carrying.build(net).eval())
 
         source = source_of()
         batch = tuple(source.example_inputs.values())
@@ -95,7 +95,7 @@ def test_a_parametrization_of_a_shared_weight_leaves_the_other_module_alone() ->
     net = carrying.Rows(carrying.share_weight)
     other = net.block[2].weight.clone()
     torch.nn.utils.parametrize.register_parametrization(net.middle, "weight", carrying.Flipped())
-    settle(net.eval())
+    without_parametrizations(net.eval())
     assert torch.equal(net.block[2].weight, other)
     assert torch.equal(net.middle.weight, -other.flip(0))
 

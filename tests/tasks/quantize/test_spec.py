@@ -44,7 +44,7 @@ def test_weights_are_trained_or_ranges_calibrated_but_not_both(method: str) -> N
 
 def test_a_value_that_a_runtime_does_not_name_is_refused_with_the_reason_filled_in() -> None:
     bounds = (
-        limit("activations", "float", "static", reason='not with method "{recipe.method}"'),
+        limit("activations", "float", "static", reason='not with method "{method}"'),
         limit("engine", None, "x86", reason='not on "{engine}"'),
     )
     assert obstacle(spec("static"), bounds) == ""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.results.baselines import Baseline
-from tasks.decide.gate import GateDecision, Judgement, Standing
+from tasks.decide.gate import BundleDecision, GateDecision, Judgement
 from tasks.environment.machine import observe
 from tasks.run.publication import Publication
 from tasks.run.record import RunRecord
@@ -32,7 +32,7 @@ def promoted(version: str | None = None, **standing: Any) -> Judgement:
     decision = GateDecision(
         recipe="int8", runtime="torchscript", decision="promote", objective="fastest", rules=(), reason="it is"
     )
-    current = Standing(version=version, reason="it is", **standing) if standing else None
+    current = BundleDecision(version=version, reason="it is", **standing) if standing else None
     return Judgement(decisions=(decision,), incumbent=current)
 
 
