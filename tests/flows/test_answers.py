@@ -72,7 +72,7 @@ class Stages:
 
 def answering(monkeypatch: pytest.MonkeyPatch, stages: Stages, deadline: float = math.inf) -> Answers:
     monkeypatch.setattr(answers, "steps", stages)
-    monkeypatch.setattr(answers, "settle", lambda outcome, stage: outcome)
+    monkeypatch.setattr(answers, "wait_for", lambda outcome, stage: outcome)
     dataset = DatasetRef(kind="samples", digest="", splits={"valid": 9, "test": 9})
     job = Job(workload(), dataset, CheckpointRef(kind="checkpoint", digest="", parameters=1))
     return Answers(job, Selection.of(dataset), "absolute", Settings(), "store", deadline)
