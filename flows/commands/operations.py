@@ -187,7 +187,7 @@ def _automation(name: str, says: str, trigger: EventTrigger, targets: list[tuple
         + says
         + "{% if event.resource['prefect.state-message'] %}: {{ event.resource['prefect.state-message'] }}{% endif %}"
     )
-    # The payload begins with an event and a message, like the payload of a regression alert (`flows.alarm`).
+    # The payload begins with an event and a message, like the payload of a regression alert (`flows.findings`).
     payload = (
         f'{{% set message %}}{message}{{% endset %}}{{"event": "nightquant.night", "kind": "{name}", '
         '"message": {{ message|string|tojson }}, "flow_run": {{ event.resource["prefect.resource.id"]|tojson }}, '
