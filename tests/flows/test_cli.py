@@ -7,7 +7,7 @@ from flows.cli import main
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("modules", ["flows.runly, flows.search", "flows.commands.setup"])
+@pytest.mark.parametrize("modules", ["flows.nightly, flows.search", "flows.commands.setup"])
 def test_a_run_and_the_commands_that_only_read_start_without_torch(modules):
     code = f"import sys\nsys.modules['torch'] = None\nimport {modules}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
