@@ -22,7 +22,7 @@ from tasks.quantize.spec import spec_of
 from tasks.runtimes.base import runtime_named
 from tasks.values.job import Workspace
 from tasks.values.refs import Architecture, DatasetRef
-from tasks.workload.recipe import Recipe
+from tasks.workload.recipe import RUNTIMES, Recipe
 
 Inputs = Sequence[Tensor]
 
@@ -32,7 +32,7 @@ def quantize(
     recipe: Mapping[str, object],
     examples: Inputs,
     *,
-    runtime: str = "eager",
+    runtime: str = RUNTIMES.default,
     target: Path | str = "",
     calibration: Sequence[Inputs] = (),
 ) -> nn.Module | Path:
@@ -47,9 +47,9 @@ def quantize(
     examples
         Inputs of one call, in the order of ``forward``'s parameters. The first axis of each is the batch.
     runtime
-        ``eager`` for a torch module, or a runtime that exports the model, such as ``onnxruntime``.
+        The default for a torch module, or a runtime that exports the model and writes files.
     target
-        New folder for the files; required unless `runtime` is ``eager``.
+        New folder for the files; required for a runtime that writes files.
     calibration
         Inputs of further calls with real data, for static activation ranges (default: only `examples`).
 
@@ -68,10 +68,11 @@ def quantize(
     parsed = Recipe.model_validate({"name": "given", **recipe, "runtimes": [runtime]})
     spec, chosen = spec_of(parsed), runtime_named(runtime)
     chosen.require_installed(runtime)
-    if spec.training is not None or runtime == "torchscript" or (runtime != "eager" and not target):
+    traces = chosen.hands_over and chosen.runs_engine
+    if spec.training is not None or traces or (chosen.hands_over and not target):
         raise ConfigurationError(
             "quantize() neither trains nor traces, and files need a target.",
-            hint='Use another method, trace the module of runtime="eager" yourself, or pass target="FOLDER".',
+            hint='Use another method, trace the module of the default runtime yourself, or pass target="FOLDER".',
         )
     names = forward_parameters(model)[: len(examples)]
     with TemporaryDirectory(prefix="nightquant-") as scratch:
@@ -85,7 +86,7 @@ def quantize(
             workspace=Workspace(ArtifactStore(scratch)),
             calibration=partial(_batches, (tuple(examples), *map(tuple, calibration))),
         )
-        if runtime != "eager":
+        if chosen.hands_over:
             folder = Path(target)
             folder.mkdir(parents=True)
             chosen.maker().make(source, spec, folder)
