@@ -31,7 +31,7 @@ class Quality:
     metrics: dict[str, float]
     samples: dict[str, Tensor]
     count: int
-    mode: str = "plain"  # the evaluation procedure, such as ``rows singly``
+    mode: str = "plain"  # the evaluation procedure, such as ``rows apart``
     contributions: Contributions = "independent"
     resample: Callable[[], Tensor] | None = None
     constant: float | None = None  # the quality of the best constant answer, if it is known
