@@ -35,6 +35,7 @@ from typing import Any
 
 import numpy as np
 
+from storage.results import Caches
 from tasks.decide.gate import judge
 from tasks.measure.benchmark.messages import PROFILES, LaunchReport, Subject, SubjectReport
 from tasks.measure.benchmark.protocol import Contest, Measured, Session
@@ -141,7 +142,7 @@ class Machine(Session):
     night: Night | None = None
     names: tuple[str, ...] = SUBJECTS
 
-    def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport]) -> LaunchReport:
+    def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport], caches: Caches) -> LaunchReport:
         assert self.night is not None
         reports = {}
         for subject in subjects:
@@ -171,7 +172,7 @@ def compared(generator: np.random.Generator, conditions: Conditions, speeds: tup
     machine = Machine(CandidateName.parse(BASELINE), PROFILES["quick"], night=night, names=names)
     subjects = tuple(map(subject, names))
     for launches in range(1, 11):
-        reports.append(machine._launch(subjects, reports))
+        reports.append(machine._launch(subjects, reports, RULE.caches))
         if launches not in CHECKED_AT:
             continue
         measured = Measured(BASELINE, COPY, subjects, 1, tuple(reports), {}, RULE)

@@ -44,10 +44,7 @@ def run(spec_json: str) -> LaunchReport:
         calls = warm_up_all(spec, subjects)
         round_s = time_rounds(spec, subjects, calls)
         single_s = time_singles(spec, subjects)
-        # The budget for cold calls is a fraction of the launch's duration so far, excluding the first launch's longer
-        # warm-up.
-        longer_s = len(ready) * (spec.profile.warm_up_s - spec.profile.rewarm_s)
-        budget_s = spec.profile.cold_share * (time.monotonic() - spec.spawned_at - longer_s)
+        budget_s = spec.cold_share * (time.monotonic() - spec.spawned_at)
         cold_s = time_cold_rounds(spec, subjects, Eviction(affinity()), budget_s)
     return LaunchReport(
         subjects={

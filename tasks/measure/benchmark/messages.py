@@ -16,7 +16,6 @@ class Profile(Frozen):
     """Size of a benchmark; a launch is a new process, in which every round times one block of calls per candidate.
 
     Launches continue beyond ``launches`` until every speed rule is decided or ``budget_s`` would be exceeded.
-    ``cold_share`` limits the cold rounds to a fraction of the time that the launch's earlier steps took.
     """
 
     name: str
@@ -25,18 +24,14 @@ class Profile(Frozen):
     budget_s: float
     block_s: float = 0.1
     warm_up_calls: int = 10
-    warm_up_s: float = 1.0
-    rewarm_s: float = 0.3
+    warm_up_s: float = 0.3
     single_calls: int = 1000
     single_s: float = 0.3
     cold_rounds: int = 40
-    cold_share: float = 1 / 4
 
 
 PROFILES = {
-    "quick": Profile(
-        name="quick", launches=3, rounds=4, budget_s=60, warm_up_s=0.3, rewarm_s=0.1, single_s=0.1, cold_share=1 / 3
-    ),
+    "quick": Profile(name="quick", launches=3, rounds=4, budget_s=60, warm_up_s=0.1, single_s=0.1),
     "standard": Profile(name="standard", launches=5, rounds=8, budget_s=300),
     "full": Profile(name="full", launches=10, rounds=10, budget_s=900),
 }  # fmt: skip
@@ -71,12 +66,17 @@ class ChildSpec(Frozen):
 
 
 class LaunchSpec(ChildSpec):
-    """A request for a launch; later launches repeat the first launch's ``calls`` and ``cold_rounds``."""
+    """A request for a launch; later launches repeat the first launch's ``calls`` and ``cold_rounds``.
+
+    ``cold_share`` limits the first launch's cold rounds to a fraction of the time since ``spawned_at``.
+    """
 
     profile: Profile
     seed: int
     calls: dict[str, int] = Field(default={})
+    single_calls: int
     cold_rounds: int | None = None
+    cold_share: float
     spawned_at: float
 
 

@@ -20,6 +20,8 @@ LOCK = "benchmark"  # name of the host lock that allows one benchmark at a time
 _SEED = 29592
 # Number of launches that time subjects whose speed does not affect decisions.
 _FEWEST = 2
+# Cold calls take this fraction of the time of a launch's earlier steps, which is less if they do not decide.
+_COLD_SHARE: dict[Caches, float] = {"warm": 1 / 12, "cold": 1 / 3}
 # After these launches, a float candidate this many times as slow as the fastest cannot be the best float any more.
 _OUT_OF_REACH = 1.2
 
@@ -50,7 +52,8 @@ class Contest:
 
     def needed(self, measured: Measured) -> set[str]:
         """Return the subjects that later launches time, in addition to the baseline and its copy."""
-        deciding = {*self.contenders, *([self.incumbent] if self.incumbent else [])}
+        undecided = self.contenders - (self._standings(measured)[1] if len(measured.launches) in CHECKED_AT else set())
+        deciding = {*undecided, *([self.incumbent] if self.incumbent else [])}
         speeds = {name: measured.with_caches(self.caches).ratio(name).value for name in measured.floats()}
         close = {name for name, speed in speeds.items() if speed * _OUT_OF_REACH >= max(speeds.values())}
         # Without contenders, nothing depends on the speed of the floats.
@@ -58,6 +61,10 @@ class Contest:
 
     def is_decided(self, measured: Measured) -> bool:
         """Return whether every contender is known to be fast enough, too slow, or unable to win."""
+        return set().union(*self._standings(measured)) >= self.contenders - measured.refused.keys()
+
+    def _standings(self, measured: Measured) -> tuple[set[str], set[str]]:
+        """Return the contenders that are fast enough, and those that are too slow or unable to win."""
         measured = measured.with_caches(self.caches)
         names = [name for name in self.contenders if name not in measured.refused]
         least = self.min_speedup if self.min_speedup is not None else 0.0
@@ -72,8 +79,7 @@ class Contest:
             if (name not in bounds or bounds[name].low >= least) and (name not in over or over[name].low >= rule)
         }
         fastest = max((bounds[name].low for name in passing & bounds.keys()), default=0.0) if self.fastest_wins else 0.0
-        cannot_win = {name for name in bounds if bounds[name].high < fastest}
-        return passing | too_slow | cannot_win >= set(names)
+        return passing, too_slow | {name for name in bounds if bounds[name].high < fastest}
 
 
 @dataclass(frozen=True)
@@ -220,7 +226,8 @@ class Session:
         """Time the subjects and, if `with_copy` is true, a copy of the baseline.
 
         Without a `contest`, every launch times every subject. With a contest, only the first two launches time subjects
-        that do not affect decisions, and launches continue until the contest is decided or the profile's time runs out.
+        that do not affect decisions. A contender leaves when it is known to be too slow or unable to win, and launches
+        continue until the contest is decided or the profile's time runs out.
         """
         baseline, copy = str(self.baseline), self.baseline.key("a/a")
         copies = [subject.model_copy(update={"setting": "a/a"}) for subject in subjects if subject.key == baseline]
@@ -235,7 +242,7 @@ class Session:
         refused: dict[str, str] = {}
         launches: list[LaunchReport] = []
         while True:
-            launches.append(report := self._launch(remaining, launches))
+            launches.append(report := self._launch(remaining, launches, contest.caches))
             done = len(launches)
             refused |= {name: f"launch {done}: {reason}" for name, reason in report.refused.items()}
             for name in (baseline, copy):
@@ -247,7 +254,7 @@ class Session:
             timed = [subject for subject in timed if subject.key not in refused]
             measured = Measured(baseline, copy, tuple(timed), self.threads, tuple(launches), refused, contest)
             remaining = [subject for subject in remaining if subject in timed]
-            if done == _FEWEST:
+            if done == _FEWEST or done in CHECKED_AT:
                 needed = {baseline, copy, *contest.needed(measured)}
                 remaining = [subject for subject in remaining if subject.key in needed]
             self.on_launch(done, max(done, minimum))
@@ -262,7 +269,7 @@ class Session:
         spec = ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
         return run_child(module, spec, report, self.limit)
 
-    def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport]) -> LaunchReport:
+    def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport], caches: Caches) -> LaunchReport:
         # Later launches reuse the first launch's call counts, so that a subject's blocks have the same number of calls.
         first = earlier[0].subjects if earlier else {}
         spec = LaunchSpec(
@@ -273,6 +280,8 @@ class Session:
             seed=_SEED + len(earlier),
             calls={name: timed.calls_per_block for name, timed in first.items()},
             cold_rounds=len(first[str(self.baseline)].cold_s) if first else None,
+            cold_share=_COLD_SHARE[caches],
+            single_calls=-(-self.profile.single_calls // _FEWEST) if len(earlier) < _FEWEST else 0,
             modules=earlier[0].modules if earlier else (),
             spawned_at=time.monotonic(),
         )

@@ -110,7 +110,7 @@ def warm_up_all(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, i
     for name, loaded in subjects.items():
         with loaded.scope():
             if name in calls:
-                warm_up(loaded.call, profile.warm_up_calls // 2, profile.rewarm_s)
+                warm_up(loaded.call, profile.warm_up_calls // 2, profile.warm_up_s)
             else:
                 calls[name] = warm_up_and_plan(loaded.call, profile.warm_up_calls, profile.warm_up_s, profile.block_s)
     return calls
@@ -130,12 +130,13 @@ def time_rounds(spec: LaunchSpec, subjects: Mapping[str, Loaded], calls: dict[st
 def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, list[float]]:
     """Time single calls of every subject except the baseline's copy; return the durations in seconds, by subject."""
     single_s: dict[str, list[float]] = {}
-    most = -(-spec.profile.single_calls // spec.profile.launches)
+    if not spec.single_calls:
+        return single_s
     for name in [subject.key for subject in spec.subjects if subject.setting != "a/a" and subject.key in subjects]:
         loaded, samples = subjects[name], single_s.setdefault(name, [])
         with loaded.scope(), no_garbage_collection():
             end = time.perf_counter() + spec.profile.single_s
-            while not samples or (len(samples) < most and time.perf_counter() < end):
+            while not samples or (len(samples) < spec.single_calls and time.perf_counter() < end):
                 samples.append(_elapsed(loaded.call, 1))
     return single_s
 
