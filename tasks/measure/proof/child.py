@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import time
 from collections import Counter
@@ -71,6 +72,7 @@ def _prove(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
     with torch.inference_mode():
         opener = runtime.opener()
         opened = opener.open(files, threads)
+        gc.freeze()  # each of the following collections would otherwise visit what the opening imported
         with opened.scope():
             call = partial(opened.call, *inputs)
             call()  # the first call may include compilation

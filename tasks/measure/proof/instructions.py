@@ -48,7 +48,8 @@ _PACKS = ("vpackuswb", "vpacksswb", "vpackssdw", "vpmovusdb", "vpmovsdb", "vpmov
 # Not supported by the disassembler: AMX (VEX.128.0F38.W0), AVX-VNNI (VEX.0F38.W0), and VDPBF16PS (EVEX.F3.0F38.W0).
 _AMX = {0x49: "tile", 0x4B: "tile", 0x5C: "tdpbf16", 0x5E: "tdpbusd"}
 _AVX_VNNI = range(0x50, 0x54)
-_LONGEST_INSTRUCTION = 15
+_LONGEST_INSTRUCTION, _DECODED_AT_ONCE = 15, 256
+Instruction = tuple[str, int, int | None]  # name, address of the next instruction, and jump target or None
 
 FREQUENCY_HZ = 5000
 _PERF_EVENT_OPEN = 298  # system call number on x86-64
@@ -107,6 +108,7 @@ class Disassembler:
         from capstone import CS_ARCH_X86, CS_MODE_64, Cs
 
         self._engine: Cs = Cs(CS_ARCH_X86, CS_MODE_64)
+        self._decoded: dict[int, Instruction] = {}
         self._executable: list[tuple[int, int]] = []
         for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
             bounds, rights, *_ = line.split()
@@ -143,15 +145,24 @@ class Disassembler:
     def _instructions(self, start: int, end: int) -> Iterator[tuple[int, str, int | None]]:
         """Yield the address, the name and the jump target (or None) of each instruction in a range."""
         while start < end:
-            code = ctypes.string_at(start, end - start)
-            for address, size, name, operands in self._engine.disasm_lite(code, start):
-                start = address + size
-                yield address, name, int(operands, 16) if name[0] == "j" and operands.startswith("0x") else None
-            unknown = _unknown(ctypes.string_at(start, min(_LONGEST_INSTRUCTION, max(0, end - start))))
-            if unknown is None:
+            if start not in self._decoded:
+                self._decode(start, end)
+            if start not in self._decoded:
                 return
-            yield start, unknown[0], None
-            start += unknown[1]
+            name, following, target = self._decoded[start]
+            yield start, name, target
+            start = following
+
+    def _decode(self, start: int, end: int) -> None:
+        """Decode instructions, and keep them, because most samples fall into a few loops."""
+        code = ctypes.string_at(start, min(_DECODED_AT_ONCE, end - start))
+        for address, size, name, operands in self._engine.disasm_lite(code, start):
+            target = int(operands, 16) if name[0] == "j" and operands.startswith("0x") else None
+            self._decoded[address] = name, address + size, target
+            start = address + size
+        unknown = _unknown(ctypes.string_at(start, min(_LONGEST_INSTRUCTION, end - start)))
+        if unknown is not None:
+            self._decoded[start] = unknown[0], start + unknown[1], None
 
 
 def _unknown(code: bytes) -> tuple[str, int] | None:

@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile
 
 from tasks.data.outputs import Call
 from tasks.quantize.converted import KIND, open_converted
@@ -80,7 +80,8 @@ def profile_torch(call: Callable[[], object], calls: int) -> list[Operator]:
 
 
 def _profile_part(call: Callable[[], object], calls: int) -> list[Operator]:
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    # ``torch.profiler.profile`` would import torch's compiler, which takes seconds.
+    with profile() as profiler:
         for _ in range(calls):
             call()
     seconds = {event.key: event.self_cpu_time_total / 1e6 for event in profiler.key_averages()}
