@@ -75,10 +75,10 @@ def compare(result: WorkloadResult, place: Place, simultaneous: Mapping[Candidat
     """Evaluate a workload's current bundle, and compare the candidates and the bundle with the baseline."""
     if (job := result.job) is not None:
         built = [candidate.built for candidate in result.candidates if candidate.built is not None]
-        found = wait_for(steps.find_incumbent.submit(place, job, built), "handoff")
+        found = wait_for(steps.find_current.submit(place, job, built), "handoff")
         result = plan.with_current(result, found)
         if bundle := plan.bundle_to_evaluate(result):
-            evaluate = steps.evaluate.with_options(task_run_name=f"{result.workload.name} · incumbent: evaluate")
+            evaluate = steps.evaluate.with_options(task_run_name=f"{result.workload.name} · current bundle: evaluate")
             evaluation = wait_for(evaluate.submit(place, job, bundle), "evaluate")
             result = plan.with_evaluation(result, evaluation)
     planned = plan.comparisons(result, simultaneous)

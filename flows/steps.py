@@ -26,11 +26,11 @@ from storage.report import write_report
 from storage.results import Row
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
-from tasks.decide import incumbent
 from tasks.environment.machine import fingerprint as this_fingerprint
 from tasks.measure.benchmark import stage as benchmarks
 from tasks.measure.benchmark.messages import PROFILES
 from tasks.measure.benchmark.stage import BenchmarkCandidate
+from tasks.publish import current
 from tasks.publish.manifest import Provenance
 from tasks.publish.package import BundleRef
 from tasks.publish.package import package as package_candidate
@@ -122,7 +122,7 @@ prepare = _staged("prepare data set", "{workload.name}", stages.prepare)
 obtain = _staged("obtain checkpoint", "{workload.name}", stages.obtain)
 build = _staged("build", "{job.workload.name} · {recipe.name}/{runtime}", stages.build)
 evaluate = _staged("evaluate", "{job.workload.name} · {candidate.name}", stages.evaluate)
-find_incumbent = _staged("find incumbent", "{job.workload.name}", incumbent.find_incumbent)
+find_current = _staged("find current bundle", "{job.workload.name}", current.find_current)
 study = _staged("study layers", "{job.workload.name} · {recipe.name}", stages.study)
 rank_layers = _staged("rank layers", "{job.workload.name} · {recipe.name}", stages.rank_layers)
 

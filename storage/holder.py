@@ -141,7 +141,7 @@ def record_dead_run(place: StoreRoot | Path | str, dead: Holder) -> bool:
     measured, published = _measured(root, dead.run_id)
     if not measured or dead.run_id in find_files(root, RUNS).names:
         return False
-    tonight = [row for row in measured if row["setting"] != "incumbent"]
+    tonight = [row for row in measured if row["setting"] != "current"]
     status = {(row["workload"], row["recipe"], row["runtime"]): row["status"] for row in tonight}
     row: Row = {
         "run_id": dead.run_id,

@@ -30,15 +30,15 @@ _SHOWN_LAYERS = 5
 # measurements of the bundle's own files or of an identical candidate.
 _HISTORY = """
 select rows.* exclude (became), came.version as bundle_version,
-    came.outcome = 'kept' and (setting = 'incumbent' or rows.candidate = came.candidate) as incumbent_stays,
-    case when incumbent_stays then 'stays' else rows.became end as became,
-    case when incumbent_stays then came.why else rows.why end as reason
-from (select * exclude (incumbent_stays) from outcomes_on(null::date, nights := $nights)) as rows
+    came.outcome = 'kept' and (setting = 'current' or rows.candidate = came.candidate) as current_stays,
+    case when current_stays then 'stays' else rows.became end as became,
+    case when current_stays then came.why else rows.why end as reason
+from (select * exclude (current_stays) from outcomes_on(null::date, nights := $nights)) as rows
 join nights_on(null::date, nights := $nights) as came using (workload, night)
-where workload = $workload and (rows.decision is not null or incumbent_stays)
+where workload = $workload and (rows.decision is not null or current_stays)
 qualify row_number() over (
     partition by night
-    order by incumbent_stays desc, list_position(['promote', 'pass', 'hold'], rows.decision) nulls last, setting, rank
+    order by current_stays desc, list_position(['promote', 'pass', 'hold'], rows.decision) nulls last, setting, rank
 ) = 1
 order by night desc
 """

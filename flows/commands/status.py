@@ -41,7 +41,7 @@ with last as (from runs order by night desc, started_at desc limit 1),
 decided as (from outcomes_of((select [run_id] from last)) where setting = 'primary')
 select run_id, night, started_at, finished_at, status, profile, message, candidates_failed as failed,
     (select count(*) from decided where became = 'promote') as promoted,
-    (select count(distinct workload) from decided where incumbent_stays) as kept,
+    (select count(distinct workload) from decided where current_stays) as kept,
     (select count(*) from decided where decision = 'hold') as held
 from last
 """
@@ -50,7 +50,7 @@ _FAILURES = """
 select workload, stage, split_part(error, chr(10), 1) as error, string_agg(distinct recipe || '/' || runtime, ', '
     order by recipe || '/' || runtime) as candidates
 from failures
-where run_id = $run and setting <> 'incumbent'
+where run_id = $run and setting <> 'current'
 group by all
 order by workload, candidates
 """
@@ -246,6 +246,6 @@ def _troubles(connection: duckdb.DuckDBPyConnection, last: Row, now: dt.datetime
         yield Concern("failure", text, 'query "FROM failures"')
     for row in rows_of(connection, _WARNED, run=last["run_id"]):
         text = f"{row['workload']}: {row['why']}. {row['warning']}"
-        yield Concern("incumbent", text, f"show {row['workload']}")
+        yield Concern("current", text, f"show {row['workload']}")
     if last["status"] != "completed" and not failures:
         yield Concern("failure", f"the last run was {last['status']}: {last['message']}", "nightly")

@@ -101,7 +101,7 @@ def _section(
     marks = marks_of([*(str(row["name"]) for row in rows), *history.rows])
     names = [str(row["name"]) for row in rows]
     # The current bundle has its own row unless it is identical to a candidate.
-    own = (str(row["name"]) for row in rows if row["setting"] == "incumbent" and outcome["outcome"] == "kept")
+    own = (str(row["name"]) for row in rows if row["setting"] == "current" and outcome["outcome"] == "kept")
     current = next(own, str(outcome["candidate"] or ""))
     shown, plot = shown_of(history, names), ""
     if _can_draw():

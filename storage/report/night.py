@@ -54,11 +54,11 @@ def marks_of(candidates: Iterable[str]) -> dict[str, Mark]:
 
 
 _CANDIDATES = """
-select *, if(setting = 'incumbent', 'current bundle ', '') || candidate as name,
+select *, if(setting = 'current', 'current bundle ', '') || candidate as name,
     internal.instructions_in_words(instructions) as ran_by, internal.dearest_float(float_operators) as dearest_float,
     internal.lines_of(doubts) as doubted
 from outcomes_on($night)
-order by workload, setting = 'incumbent' desc, rank
+order by workload, setting = 'current' desc, rank
 """
 
 _OUTCOMES = """

@@ -10,7 +10,7 @@ Profile = Literal["quick", "standard", "full"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 RunStatus = Literal["completed", "failed", "cancelled"]
 Status = Literal["ok", "failed", "skipped"]
-Setting = Literal["primary", "a/a", "incumbent"]
+Setting = Literal["primary", "a/a", "current"]
 Verdict = Literal["valid", "inconclusive", "not-measured"]
 Decision = Literal["promote", "pass", "hold", "reject"]
 # Whether the caches are warm or cold when a timed call begins. Before each cold call, the model is evicted from the

@@ -15,7 +15,7 @@ from storage.digest import canonical_json
 from storage.humanize import plural
 from storage.results import Decision, Row, candidate_of, deciding
 from tasks.values.refs import Frozen, OfCandidate
-from tasks.values.results import Incumbent, RunInfo, UnknownIncumbent
+from tasks.values.results import CurrentBundle, RunInfo, UnknownBundle
 from tasks.workload.gate import OVER_BEST_FLOAT, Gate, Objective, RuleOutcome, finite, rules_on, text
 from tasks.workload.recipe import RUNTIMES, CandidateName
 from tasks.workload.workload import Workload
@@ -55,7 +55,7 @@ class Judgement(Frozen):
     """A workload's decisions; ``unknown`` is the reason that the current bundle could not be judged, or ``""``."""
 
     decisions: tuple[GateDecision, ...]
-    incumbent: BundleDecision | None = None
+    current: BundleDecision | None = None
     unknown: str = ""
 
     @property
@@ -65,7 +65,7 @@ class Judgement(Frozen):
 
     def packaged(self, version: str) -> Judgement:
         """Return the decisions after the promoted candidate has been packaged and `version` has become current."""
-        bundle = self.incumbent
+        bundle = self.current
         stays = bundle is not None and bundle.version == version
         if bundle is None or bundle.stays == stays:
             return self
@@ -73,11 +73,11 @@ class Judgement(Frozen):
             reason = "the winner has the same content, so it was not replaced"
         else:
             reason = f"its content was packaged again, as {version}"
-        return self.model_copy(update={"incumbent": bundle.model_copy(update={"stays": stays, "reason": reason})})
+        return self.model_copy(update={"current": bundle.model_copy(update={"stays": stays, "reason": reason})})
 
     def not_packaged(self, problem: str, version: str) -> Judgement:
         """Return the decisions after `problem` has prevented promotion; `version` is the current bundle or ``""``."""
-        bundle, promoted = self.incumbent, self.promoted
+        bundle, promoted = self.current, self.promoted
         stays = bundle is not None and bundle.version == version
         if promoted is None or (bundle is not None and bundle.stays and stays):
             return self
@@ -86,13 +86,13 @@ class Judgement(Frozen):
             reason = f"{promoted.name} was chosen, but {problem}"
             reason += "" if stays else f"; meanwhile the current bundle changed to {version or 'none'}"
             bundle = bundle.model_copy(update={"stays": stays, "reason": reason})
-        return self.model_copy(update={"decisions": decisions, "incumbent": bundle})
+        return self.model_copy(update={"decisions": decisions, "current": bundle})
 
     def rows(self, run: RunInfo, workload: str, decided_at: datetime, bundle_version: str | None = None) -> list[Row]:
         """Return rows of the ``promotions`` table; only the promoted candidate's row has a `bundle_version`."""
-        incumbent: Row = {}
-        if self.incumbent is not None:
-            incumbent = {f"incumbent_{name}": value for name, value in self.incumbent.model_dump().items()}
+        current: Row = {}
+        if self.current is not None:
+            current = {f"current_{name}": value for name, value in self.current.model_dump().items()}
         return [
             {
                 **run.model_dump(exclude={"profile"}),
@@ -101,7 +101,7 @@ class Judgement(Frozen):
                 **decision.model_dump(exclude={"rules"}),
                 "rules": canonical_json([rule.model_dump(mode="json") for rule in decision.rules]),
                 "bundle_version": bundle_version if decision.decision == "promote" else None,
-                **incumbent,
+                **current,
             }
             for decision in self.decisions
         ]
@@ -110,7 +110,7 @@ class Judgement(Frozen):
 def judge(
     workload: Workload,
     rows: Iterable[Row],
-    incumbent: Incumbent | UnknownIncumbent | None,
+    current: CurrentBundle | UnknownBundle | None,
     *,
     withdrawn: Collection[CandidateName] = (),
 ) -> Judgement:
@@ -120,7 +120,7 @@ def judge(
     passing candidates that can be deployed, the gate promotes the best by ``objective``. A candidate replaces a good
     current bundle only if it is clearly better, or passes a rule that is undecided for the bundle. If the current
     bundle could not be looked up or measured, the gate holds all passing candidates. The baseline is left out unless it
-    is a float candidate that could be deployed and satisfies every rule. `incumbent` is None only if it is certain that
+    is a float candidate that could be deployed and satisfies every rule. `current` is None only if it is certain that
     no bundle is current. Candidates in `withdrawn` have the same content as a withdrawn bundle and are never promoted.
     """
     rows = [row for row in rows if row["workload"] == workload.name]
@@ -138,18 +138,18 @@ def judge(
             decisions[name] = decisions[name].became("pass", "this content was rolled back, and stays withdrawn")
     # The name comes last in the sort key, so that equal candidates have the same order every night.
     passing.sort(key=lambda name: (*_rank(workload.gate, tonight[name]), name))
-    if incumbent is None:
+    if current is None:
         if passing:
             _promote(decisions, passing[0], _best_of(workload.gate, passing, decisions))
         return Judgement(decisions=tuple(decisions.values()))
-    if isinstance(incumbent, UnknownIncumbent):
-        return _hold_all(decisions, passing, incumbent.version, incumbent.reason)
-    current = next((row for row in rows if row["setting"] == "incumbent"), None)
-    current = tonight.get(incumbent.same_as, current) if incumbent.same_as else current
-    if unknown := _unmeasured(incumbent, current):
-        return _hold_all(decisions, passing, incumbent.version, unknown)
-    bundle = _replace(workload.gate, incumbent, current, {name: tonight[name] for name in passing}, decisions)
-    return Judgement(decisions=tuple(decisions.values()), incumbent=bundle)
+    if isinstance(current, UnknownBundle):
+        return _hold_all(decisions, passing, current.version, current.reason)
+    current_row = next((row for row in rows if row["setting"] == "current"), None)
+    current_row = tonight.get(current.same_as, current_row) if current.same_as else current_row
+    if unknown := _unmeasured(current, current_row):
+        return _hold_all(decisions, passing, current.version, unknown)
+    bundle = _replace(workload.gate, current, current_row, {name: tonight[name] for name in passing}, decisions)
+    return Judgement(decisions=tuple(decisions.values()), current=bundle)
 
 
 def may_be_promoted(workload: Workload, row: Row) -> bool:
@@ -177,7 +177,7 @@ def _hold_all(decisions: Decisions, passing: Sequence[CandidateName], version: s
         decisions[name] = decisions[name].became("hold", f"the current bundle is unknown: {unknown}")
     reason = f"it is unknown ({unknown}), so nothing is promoted"
     bundle = BundleDecision(version=version or None, stays=True if version else None, reason=reason)
-    return Judgement(decisions=tuple(decisions.values()), incumbent=bundle, unknown=unknown)
+    return Judgement(decisions=tuple(decisions.values()), current=bundle, unknown=unknown)
 
 
 def _decide(gate: Gate, name: CandidateName, row: Row) -> GateDecision:
@@ -195,11 +195,11 @@ def _decide(gate: Gate, name: CandidateName, row: Row) -> GateDecision:
 
 
 def _replace(
-    gate: Gate, incumbent: Incumbent, current: Row | None, passing: dict[CandidateName, Row], decisions: Decisions
+    gate: Gate, current: CurrentBundle, current_row: Row | None, passing: dict[CandidateName, Row], decisions: Decisions
 ) -> BundleDecision:
     """Choose between the current bundle and the passing candidates (best first); record promotions in `decisions`."""
-    unfit = _unfit(gate, incumbent, current)
-    better = {name: why for name, row in passing.items() if (why := _advantage(gate, row, current))}
+    unfit = _unfit(gate, current, current_row)
+    better = {name: why for name, row in passing.items() if (why := _advantage(gate, row, current_row))}
     if unfit and passing:
         best = next(iter(passing))
         reason = f"{unfit}; {best} replaces it"
@@ -213,55 +213,57 @@ def _replace(
         _promote(decisions, best, _best_of(gate, passing, decisions, f"; {why}"))
     else:
         reason = "it passes, and no challenger is decidedly better" if passing else "no challenger passes"
-        if incumbent.same_as and incumbent.same_as in passing:
-            _promote(decisions, incumbent.same_as, reason)
-        for name in passing.keys() - {incumbent.same_as}:
-            why = f"the current bundle stays: {_undecided(gate, passing[name], current)}"
+        if current.same_as and current.same_as in passing:
+            _promote(decisions, current.same_as, reason)
+        for name in passing.keys() - {current.same_as}:
+            why = f"the current bundle stays: {_undecided(gate, passing[name])}"
             decisions[name] = decisions[name].became("pass", why)
-    replaced = any(decision.decision == "promote" and name != incumbent.same_as for name, decision in decisions.items())
-    return BundleDecision(version=incumbent.version, stays=not replaced, reason=reason)
+    replaced = any(decision.decision == "promote" and name != current.same_as for name, decision in decisions.items())
+    return BundleDecision(version=current.version, stays=not replaced, reason=reason)
 
 
-def _unmeasured(incumbent: Incumbent, current: Row | None) -> str:
+def _unmeasured(current: CurrentBundle, current_row: Row | None) -> str:
     """Return the reason that the current bundle cannot be judged, or ``""`` if it can be judged."""
-    if incumbent.outdated or incumbent.fault:
+    if current.outdated or current.fault:
         return ""
-    if current is None:
+    if current_row is None:
         return "it was not measured"
     # A stage may fail even if the bundle is good, for example if the process is killed or the host is busy.
-    return "" if current["status"] == "ok" else f"{text(current, 'stage')}: {text(current, 'error')}"
+    return "" if current_row["status"] == "ok" else f"{text(current_row, 'stage')}: {text(current_row, 'error')}"
 
 
-def _unfit(gate: Gate, incumbent: Incumbent, current: Row | None) -> str:
-    if incumbent.outdated:
-        return incumbent.outdated
-    if incumbent.fault:
-        return f"it can no longer be used ({incumbent.fault})"
-    failed = [rule.describe() for rule in rules_on(gate, current) if rule.outcome == "failed"] if current else []
+def _unfit(gate: Gate, current: CurrentBundle, current_row: Row | None) -> str:
+    if current.outdated:
+        return current.outdated
+    if current.fault:
+        return f"it can no longer be used ({current.fault})"
+    failed = (
+        [rule.describe() for rule in rules_on(gate, current_row) if rule.outcome == "failed"] if current_row else []
+    )
     return f"it no longer passes: {'; '.join(failed)}" if failed else ""
 
 
-def _advantage(gate: Gate, row: Row, current: Row | None) -> str:
-    if current is None:
+def _advantage(gate: Gate, row: Row, current_row: Row | None) -> str:
+    if current_row is None:
         return ""
     if gate.objective == "fastest":
-        low, value = (finite(row, deciding(row, f"over_incumbent{end}")) for end in ("_low", ""))
+        low, value = (finite(row, deciding(row, f"over_current{end}")) for end in ("_low", ""))
         if low is not None and value is not None and low > gate.margin:
             return f"{value:.3g} times as fast as the current bundle in the same launches, at least {low:.3g} times"
     else:
-        size, before = finite(row, "size_bytes"), finite(current, "size_bytes")
+        size, before = finite(row, "size_bytes"), finite(current_row, "size_bytes")
         if size and before and before / size > gate.margin:
             return f"{before / size:.3g} times as small as the current bundle"
     # Ignore rules about ratios to the baseline, because the measured ratios of equally fast candidates may differ.
     # A missing number does not count against the current bundle.
-    for rule in rules_on(gate, current):
+    for rule in rules_on(gate, current_row):
         if rule.outcome == "held" and rule.name not in _RATIOS and rule.seen is not None:
             return f"passes a rule that is undecided for the current bundle: {rule.describe()}"
     return ""
 
 
-def _undecided(gate: Gate, row: Row, current: Row | None) -> str:
-    low, high = (finite(row, deciding(row, f"over_incumbent_{end}")) for end in ("low", "high"))
+def _undecided(gate: Gate, row: Row) -> str:
+    low, high = (finite(row, deciding(row, f"over_current_{end}")) for end in ("low", "high"))
     if gate.objective == "smallest":
         return f"this candidate is not more than {gate.margin:g} times as small"
     if low is None or high is None:

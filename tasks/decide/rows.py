@@ -12,7 +12,7 @@ from tasks.environment.machine import Evidence
 from tasks.runtimes.base import runtime_named
 from tasks.values.proofs import doubt_about_batches, doubt_about_speed
 from tasks.values.refs import Frozen
-from tasks.values.results import BenchmarkResult, CandidateResult, Incumbent, RunInfo, Timing, WorkloadResult
+from tasks.values.results import BenchmarkResult, CandidateResult, CurrentBundle, RunInfo, Timing, WorkloadResult
 
 _AA = tuple(f"{caches}aa_{column}" for caches in ("", "cold_") for column in ("ratio", "low", "high"))
 
@@ -37,14 +37,14 @@ def measurement_rows(
         common = candidate_columns(result, candidate)
         common |= run.model_dump() | {"measured_at": measured_at}
         common |= {"baseline_reason": baseline_reason} if common["is_baseline"] else {}
-        if deployed and isinstance(result.incumbent, Incumbent):
-            common |= {"artifact_digest": result.incumbent.made_as, "coverage": result.incumbent.coverage}
+        if deployed and isinstance(result.current, CurrentBundle):
+            common |= {"artifact_digest": result.current.made_as, "coverage": result.current.coverage}
         timed = [
             common | shared | _recorded(timing) | _proof_columns(benchmark, timing, candidate)
             for timing in (benchmark.timings if benchmark and candidate.failure is None else ())
-            if timing.name == candidate.name and (timing.setting == "incumbent") == deployed
+            if timing.name == candidate.name and (timing.setting == "current") == deployed
         ]
-        untimed: Row = {"setting": "incumbent" if deployed else "primary", "verdict": "not-measured", **primary}
+        untimed: Row = {"setting": "current" if deployed else "primary", "verdict": "not-measured", **primary}
         rows += timed or [{**common, **untimed}]
     return [known(MEASUREMENTS, row) for row in rows]
 

@@ -16,10 +16,10 @@ from tasks.values.results import (
     BenchmarkResult,
     CandidateResult,
     Comparison,
+    CurrentBundle,
     Evaluation,
     Failure,
-    Incumbent,
-    UnknownIncumbent,
+    UnknownBundle,
     WorkloadResult,
 )
 from tasks.workload.gate import is_float
@@ -73,15 +73,15 @@ def with_baseline(
     return result.model_copy(update={"workload": workload, "job": job}), Baseline(str(name), reason)
 
 
-def with_current(result: WorkloadResult, found: Incumbent | Failure | None) -> WorkloadResult:
+def with_current(result: WorkloadResult, found: CurrentBundle | Failure | None) -> WorkloadResult:
     """Add the current bundle; it is unknown, not absent, if the look-up failed."""
     if isinstance(found, Failure):
-        unknown = UnknownIncumbent(reason=f"it could not be looked up: {found.error}")
-        return result.model_copy(update={"incumbent": unknown})
+        unknown = UnknownBundle(reason=f"it could not be looked up: {found.error}")
+        return result.model_copy(update={"current": unknown})
     bundle, ref = None, found.candidate if found is not None and not found.same_as else None
     if ref is not None:
         bundle = CandidateResult(recipe=ref.recipe, runtime=ref.runtime, built=ref)
-    return result.model_copy(update={"incumbent": found, "bundle": bundle})
+    return result.model_copy(update={"current": found, "bundle": bundle})
 
 
 def bundle_to_evaluate(result: WorkloadResult) -> CandidateRef | None:
@@ -138,14 +138,14 @@ def _to_time(result: WorkloadResult, subject: CandidateResult) -> BenchmarkCandi
     """Describe a candidate or the current bundle for the benchmark, by facts that are known before timing."""
     if subject.built is None or subject.evaluation is None:
         return None
-    workload, current, gate = result.workload, result.incumbent, result.workload.gate
+    workload, current, gate = result.workload, result.current, result.workload.gate
     outputs, twin = subject.evaluation.outputs, workload.twin(subject.runtime)
     if subject is result.bundle:
-        twin = twin if isinstance(current, Incumbent) and current.coverage else None
-        return BenchmarkCandidate(candidate=subject.built, outputs=outputs, setting="incumbent", twin=twin)
+        twin = twin if isinstance(current, CurrentBundle) and current.coverage else None
+        return BenchmarkCandidate(candidate=subject.built, outputs=outputs, setting="current", twin=twin)
     row = candidate_columns(result, subject)
     speed_matters = gate.objective == "fastest" or gate.min_speedup is not None
-    is_current = speed_matters and isinstance(current, Incumbent) and current.same_as == subject.built.name
+    is_current = speed_matters and isinstance(current, CurrentBundle) and current.same_as == subject.built.name
     promising = may_be_promoted(workload, row)
     return BenchmarkCandidate(
         candidate=subject.built,
@@ -183,7 +183,7 @@ def _updated(result: WorkloadResult, change: Callable[[CandidateResult, str], di
     """Update the candidates, and then the current bundle, with the fields that `change` returns."""
     updated = []
     for subject in result.subjects():
-        key = subject.name.key("incumbent" if subject is result.bundle else "primary")
+        key = subject.name.key("current" if subject is result.bundle else "primary")
         updated.append(subject.model_copy(update=change(subject, key)))
     bundle = updated.pop() if result.bundle is not None else None
     return result.model_copy(update={"candidates": tuple(updated), "bundle": bundle})

@@ -10,7 +10,7 @@ from storage.results import Row
 from tasks.decide.gate import GateDecision, Judgement, judge
 from tasks.publish.manifest import Provenance
 from tasks.publish.package import BundleRef, content_of, withdrawn_contents
-from tasks.values.results import Failure, Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
+from tasks.values.results import CurrentBundle, Failure, RunInfo, UnknownBundle, WorkloadResult
 from tasks.workload.recipe import CandidateName
 
 
@@ -61,28 +61,28 @@ class Publication:
 def decide(result: WorkloadResult, rows: Sequence[Row], pointer: Pointer | Failure | None) -> Publication:
     """Judge a workload's candidates by their rows; `pointer` is the current bundle's, or the reason it is unknown."""
     known = None if isinstance(pointer, Failure) else pointer
-    current = UnknownIncumbent(reason=pointer.error) if isinstance(pointer, Failure) else _current(result, pointer)
+    current = UnknownBundle(reason=pointer.error) if isinstance(pointer, Failure) else _current(result, pointer)
     judgement = judge(result.workload, rows, current, withdrawn=_withdrawn(result, known))
-    decision, why = judgement.incumbent, judgement.unknown
+    decision, why = judgement.current, judgement.unknown
     return Publication(
         judgement,
         version=(decision.version or "") if decision and decision.stays else "",
         problem=f"the current bundle is unknown, so nothing was promoted: {why}" if why else "",
-        replacing=current.version if isinstance(current, Incumbent) else "",
+        replacing=current.version if isinstance(current, CurrentBundle) else "",
     )
 
 
-def _current(result: WorkloadResult, pointer: Pointer | None) -> Incumbent | UnknownIncumbent | None:
+def _current(result: WorkloadResult, pointer: Pointer | None) -> CurrentBundle | UnknownBundle | None:
     """Return tonight's results for the current bundle; it is unknown if somebody has switched bundles since."""
-    examined, now = result.incumbent, pointer.version if pointer else ""
-    if isinstance(examined, UnknownIncumbent):
+    examined, now = result.current, pointer.version if pointer else ""
+    if isinstance(examined, UnknownBundle):
         return examined.model_copy(update={"version": now}) if pointer else None
     before = examined.version if examined else ""
     if before == now:
         return examined
     by = pointer.history[-1].by if pointer and pointer.history else "somebody"
     why = f"{by} switched from {before or 'no bundle'} to {now or 'no bundle'} while the night ran"
-    return UnknownIncumbent(version=now, reason=why)
+    return UnknownBundle(version=now, reason=why)
 
 
 def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[CandidateName]:

@@ -77,7 +77,7 @@ class RunRecord:
         judgement = publication.judgement
         if not pays(judgement.decisions):
             self.remarks.append(f"{workload}: {DOES_NOT_PAY}")
-        if judgement.incumbent is not None and judgement.incumbent.stays:
+        if judgement.current is not None and judgement.current.stays:
             self.kept.append(workload)
         rows = judgement.rows(self.info, workload, now, publication.version or None)
         self.tables.setdefault(workload, {})["promotions"] = rows
@@ -86,7 +86,7 @@ class RunRecord:
     def candidates(self) -> tuple[int, int]:
         """Count the measured and the failed candidates; ignore skipped candidates."""
         rows = [row for tables in self.tables.values() for row in tables.get("measurements", ())]
-        rows = [row for row in rows if row["setting"] != "incumbent"]
+        rows = [row for row in rows if row["setting"] != "current"]
         status = [*{(row["workload"], row["recipe"], row["runtime"]): row["status"] for row in rows}.values()]
         return status.count("ok"), status.count("failed")
 

@@ -90,9 +90,9 @@ class Timing(OfCandidate):
     speedup_high: float
     speedup_bound_low: float | None = None
     speedup_bound_high: float | None = None
-    over_incumbent: float | None = None
-    over_incumbent_low: float | None = None
-    over_incumbent_high: float | None = None
+    over_current: float | None = None
+    over_current_low: float | None = None
+    over_current_high: float | None = None
     runtime_gain: float | None = None
     runtime_gain_low: float | None = None
     runtime_gain_high: float | None = None
@@ -112,9 +112,9 @@ class Timing(OfCandidate):
     cold_speedup_high: float
     cold_speedup_bound_low: float | None = None
     cold_speedup_bound_high: float | None = None
-    cold_over_incumbent: float | None = None
-    cold_over_incumbent_low: float | None = None
-    cold_over_incumbent_high: float | None = None
+    cold_over_current: float | None = None
+    cold_over_current_low: float | None = None
+    cold_over_current_high: float | None = None
     launches: int
     blocks: int
     calls_per_block: int
@@ -190,7 +190,7 @@ class CandidateResult(OfCandidate):
     failure: Failure | None = None
 
 
-class Incumbent(Frozen):
+class CurrentBundle(Frozen):
     """The current bundle, as it was found.
 
     ``candidate`` is an artifact with the bundle's own files, or tonight's candidate ``same_as`` with the same files. If
@@ -206,7 +206,7 @@ class Incumbent(Frozen):
     coverage: float | None = None
 
 
-class UnknownIncumbent(Frozen):
+class UnknownBundle(Frozen):
     """A current bundle that may exist, but could not be looked up."""
 
     reason: str
@@ -214,7 +214,7 @@ class UnknownIncumbent(Frozen):
 
 
 class WorkloadResult(Frozen):
-    """The results of one workload's stages; ``incumbent`` is None if the workload has no current bundle.
+    """The results of one workload's stages; ``current`` is None if the workload has no current bundle.
 
     ``bundle`` has the results of the current bundle's own files, unless they are identical to a candidate's files.
     """
@@ -223,7 +223,7 @@ class WorkloadResult(Frozen):
     dataset: DatasetRef | None = None
     job: Job[Workload] | None = None
     candidates: tuple[CandidateResult, ...]
-    incumbent: Incumbent | UnknownIncumbent | None = UnknownIncumbent(
+    current: CurrentBundle | UnknownBundle | None = UnknownBundle(
         reason="it was not looked up, because the workload's data or weights are missing"
     )
     bundle: CandidateResult | None = None

@@ -22,7 +22,7 @@ STAGES = {
     "build",
     "evaluate",
     "compare with the baseline",
-    "find incumbent",
+    "find current bundle",
     "benchmark",
 }
 

@@ -18,7 +18,7 @@ from flows.run import Run
 from flows.settings import load_settings
 from storage.bundles import BundleStore
 from storage.results.query import open_fresh, rows_of
-from tasks.values.results import CandidateResult, Failure, Incumbent, WorkloadResult
+from tasks.values.results import CandidateResult, CurrentBundle, Failure, WorkloadResult
 from tests.storage.bundle_files import key_file, publish
 from tests.storage.results.rows import baseline, write_night
 from tests.tasks.decide.test_gate import row, workload
@@ -113,15 +113,15 @@ def test_a_winner_that_cannot_be_packaged_is_held_and_the_current_bundle_renewed
     bundles = BundleStore(night.store, night.settings.signer())
     version = publish(bundles, 1, "demo")
     before = bundles.pointer("demo")
-    faster = row("half/torchscript", over_incumbent=2.0, over_incumbent_low=1.9)
-    night.tables["demo"] = {"measurements": [row(setting="incumbent"), faster]}
+    faster = row("half/torchscript", over_current=2.0, over_current_low=1.9)
+    night.tables["demo"] = {"measurements": [row(setting="current"), faster]}
     found = WorkloadResult(
-        workload=workload(), job=JOB, candidates=(candidate("half"),), incumbent=Incumbent(version=version)
+        workload=workload(), job=JOB, candidates=(candidate("half"),), current=CurrentBundle(version=version)
     )
     with executing(night.settings, Reporter()):
         nightly._publish(night, found)
-    (decided,) = rows(night.store, "select decision, reason, incumbent_version, incumbent_stays from promotions")
-    assert (decided["decision"], decided["incumbent_version"], decided["incumbent_stays"]) == ("hold", version, True)
+    (decided,) = rows(night.store, "select decision, reason, current_version, current_stays from promotions")
+    assert (decided["decision"], decided["current_version"], decided["current_stays"]) == ("hold", version, True)
     assert "its bundle could not be built: " in decided["reason"]
     assert night.bundles == {"demo": version}
     assert night.problems["publishing demo"].endswith(f"; {version} stays current")

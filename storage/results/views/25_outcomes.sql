@@ -29,7 +29,7 @@ with measured as (
             caches, greatest(cold_aa_high - 1, 1 - cold_aa_low), greatest(aa_high - 1, 1 - aa_low)
         ) as resolution
     from measurements
-    where run_id in (select unnest(runs)) and setting in ('primary', 'incumbent')
+    where run_id in (select unnest(runs)) and setting in ('primary', 'current')
 ),
 newest as (
     select * from measured
@@ -38,23 +38,23 @@ newest as (
     ) = 1
 ),
 standings as (
-    select run_id, workload, any_value(incumbent_stays) as bundle_stays, any_value(incumbent_reason) as bundle_reason
+    select run_id, workload, any_value(current_stays) as bundle_stays, any_value(current_reason) as bundle_reason
     from promotions where run_id in (select unnest(runs)) group by run_id, workload
 ),
 judged as (
     select
-        newest.*, decided.decision, decided.objective, decided.rules, decided.incumbent_stays,
+        newest.*, decided.decision, decided.objective, decided.rules, decided.current_stays,
         coalesce(decided.decision in ('promote', 'pass'), false) as passes,
         case
             when status in ('failed', 'skipped') then status
-            when setting = 'incumbent' then case when bundle_stays then 'stays' when not bundle_stays then 'goes' end
-            when decided.decision = 'promote' and decided.incumbent_stays then 'stays'
+            when setting = 'current' then case when bundle_stays then 'stays' when not bundle_stays then 'goes' end
+            when decided.decision = 'promote' and decided.current_stays then 'stays'
             when decided.decision is not null then decided.decision
             when is_baseline then 'baseline'
         end as became,
         case
             when status in ('failed', 'skipped') then concat_ws(': ', stage, coalesce(error, 'no reason was recorded'))
-            when setting = 'incumbent' then bundle_reason
+            when setting = 'current' then bundle_reason
             else coalesce(decided.reason, baseline_reason)
         end as why,
         case max(decided.objective) over of_night

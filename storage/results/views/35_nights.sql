@@ -35,13 +35,13 @@ came as (
     select *,
         case
             when run_id is null then 'not judged'
-            when decision = 'promote' and not coalesce(incumbent_stays, false) then 'promoted'
-            when incumbent_version is not null or decision = 'promote' then 'kept'
+            when decision = 'promote' and not coalesce(current_stays, false) then 'promoted'
+            when current_version is not null or decision = 'promote' then 'kept'
             when held > 0 then 'held'
             else 'nothing passed'
         end as outcome,
         case outcome
-            when 'promoted' then bundle_version when 'kept' then coalesce(incumbent_version, bundle_version)
+            when 'promoted' then bundle_version when 'kept' then coalesce(current_version, bundle_version)
         end as version
     from newest_nights(asked, nights := nights)
     left join first using (workload, night)
@@ -52,30 +52,30 @@ select
         when 'promoted' then came.recipe || '/' || came.runtime when 'kept' then bundles.candidate
     end as candidate,
     came.version, case when outcome = 'promoted' then came.night else bundles.since end as since,
-    case when outcome = 'promoted' then incumbent_version end as replaced,
+    case when outcome = 'promoted' then current_version end as replaced,
     case
         when outcome = 'not judged' then 'the gate did not run'
         when outcome = 'promoted' then reason
-        when outcome = 'kept' then coalesce(incumbent_reason, reason)
-        when incumbent_reason is not null
-            then 'the current bundle could not be looked up: ' || incumbent_reason
+        when outcome = 'kept' then coalesce(current_reason, reason)
+        when current_reason is not null
+            then 'the current bundle could not be looked up: ' || current_reason
         when outcome = 'held' then 'no candidate could be promoted yet, and no bundle was current before'
         else 'no candidate passes the gate, and no bundle was current before'
     end as why,
     case
         when outcome = 'promoted' and bundle_version is null
             then 'No bundle was published: the run''s message says why.'
-        when outcome = 'kept' and incumbent_reason like 'it is unknown%'
+        when outcome = 'kept' and current_reason like 'it is unknown%'
             then 'It is unknown tonight whether the bundle is still good.'
         when outcome = 'kept' and (
-            incumbent_reason like 'no candidate passes that could replace it%'
+            current_reason like 'no candidate passes that could replace it%'
             or exists (
                 select 1 from decided as row
                 where row.workload = came.workload and row.night = came.night and row.decision = 'reject'
                     and row.artifact_digest = bundles.artifact_digest
             )
         ) then 'The gate rejects it tonight, and nothing can replace it.'
-        when outcome in ('held', 'nothing passed') and incumbent_reason is not null then 'Check current.json.'
+        when outcome in ('held', 'nothing passed') and current_reason is not null then 'Check current.json.'
     end as warning,
     came.run_id
 from came

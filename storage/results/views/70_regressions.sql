@@ -36,7 +36,7 @@ with rows as (
         ln(internal.deciding(caches, cold_speedup_high / cold_speedup_low, speedup_high / speedup_low))
             * case launches when 2 then 0.218 when 3 then 0.645 when 4 then 0.872 else 1 end as ratio_width,
         greatest(coalesce(ratio_width, 0.2) / (2 * 1.96), 0.001) as own_sd
-    from measurements where status = 'ok' and setting in ('primary', 'incumbent')
+    from measurements where status = 'ok' and setting in ('primary', 'current')
 ),
 last_baselines as (
     select workload, profile, arg_max(baseline, (rows.night, measured_at)) as last_baseline

@@ -100,5 +100,5 @@ def eligible_subjects(measured: Measured, promising: Sequence[str]) -> list[str]
     deciding = measured.with_caches(contest.caches)
     names = [name for name in promising if name in deciding.names() and name != measured.baseline]
     least = contest.min_speedup or 0.0
-    kept = [name for name in names if name == contest.incumbent or deciding.bounds(name).high >= least]
-    return sorted(kept, key=lambda name: (name != contest.incumbent, -deciding.ratio(name).value))
+    kept = [name for name in names if name == contest.current or deciding.bounds(name).high >= least]
+    return sorted(kept, key=lambda name: (name != contest.current, -deciding.ratio(name).value))

@@ -68,7 +68,7 @@ def timings_of(measured: Measured, batch_size: int, memory: dict[str, Memory]) -
 
 
 def _ratios(measured: Measured, name: str, prefix: str, *, is_decided: bool) -> dict[str, float | str | None]:
-    ratio, over = measured.ratio(name), measured.over_incumbent(name)
+    ratio, over = measured.ratio(name), measured.over_current(name)
     bounds = measured.bounds(name) if is_decided else None
     # Use only the launches that timed the subject, because the host's speed may have changed since.
     launches = len(measured.of(name))
@@ -77,7 +77,7 @@ def _ratios(measured: Measured, name: str, prefix: str, *, is_decided: bool) -> 
     if bounds is not None:
         columns |= {"speedup_bound_low": bounds.low, "speedup_bound_high": bounds.high}
     if over is not None:
-        columns |= _interval("over_incumbent", over)
+        columns |= _interval("over_current", over)
     return {f"{prefix}{column}": value for column, value in columns.items()}
 
 

@@ -28,7 +28,7 @@ _OUT_OF_REACH = 1.2
 
 @dataclass(frozen=True)
 class Contest:
-    """Keys of subjects whose speed affects decisions: ``contenders`` for promotion, and the deployed ``incumbent``.
+    """Keys of subjects whose speed affects decisions: ``contenders`` for promotion, and the deployed ``current``.
 
     With ``fastest_wins``, a contender can stay undecided if a faster contender is fast enough. ``twins`` maps each
     quantized subject to the float subject of the same runtime. A contender with a twin must be ``min_over_best_float``
@@ -37,7 +37,7 @@ class Contest:
 
     contenders: frozenset[str] = frozenset()
     min_speedup: float | None = None
-    incumbent: str = ""
+    current: str = ""
     caches: Caches = "warm"
     fastest_wins: bool = False
     twins: Mapping[str, str] = field(default_factory=dict)
@@ -48,12 +48,12 @@ class Contest:
     def comparisons(self) -> int:
         """Number of speed ratios that affect decisions."""
         quantized = len(self.contenders & self.twins.keys()) if self.min_over_best_float is not None else 0
-        return len(self.contenders) * (2 if self.incumbent else 1) + quantized
+        return len(self.contenders) * (2 if self.current else 1) + quantized
 
     def needed(self, measured: Measured) -> set[str]:
         """Return the subjects that later launches time, in addition to the baseline and its copy."""
         undecided = self.contenders - (self._standings(measured)[1] if len(measured.launches) in CHECKED_AT else set())
-        deciding = {*undecided, *([self.incumbent] if self.incumbent else [])}
+        deciding = {*undecided, *([self.current] if self.current else [])}
         speeds = {name: measured.with_caches(self.caches).ratio(name).value for name in measured.floats()}
         close = {name for name, speed in speeds.items() if speed * _OUT_OF_REACH >= max(speeds.values())}
         # Without contenders, nothing depends on the speed of the floats.
@@ -128,12 +128,12 @@ class Measured:
         sample = self._sample(name)
         return Ratio.around(sample.mean, self._noise.half_width(sample, 0.025))
 
-    def over_incumbent(self, name: str) -> Ratio | None:
+    def over_current(self, name: str) -> Ratio | None:
         """Return a contender's speed-up over the deployed subject, with the gate's bounds, or None if it is unknown."""
-        incumbent = self.contest.incumbent
-        if name not in self.contest.contenders or incumbent in (name, "") or incumbent not in self.names():
+        current = self.contest.current
+        if name not in self.contest.contenders or current in (name, "") or current not in self.names():
             return None
-        sample = Sample.against_one(self.round_s(name), self.round_s(incumbent))
+        sample = Sample.against_one(self.round_s(name), self.round_s(current))
         return self._noise.bounds(sample, self._sample(self.copy), self.contest.comparisons)
 
     def floats(self) -> list[str]:

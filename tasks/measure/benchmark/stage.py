@@ -138,11 +138,11 @@ def benchmark(
 def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> Contest:
     """Return the candidates in a workload's benchmark whose speed affects decisions."""
     deciding = {each.key for each in candidates if each.speed_decides and each.setting == "primary"}
-    deployed = (each.key for each in candidates if each.is_current or each.setting == "incumbent")
+    deployed = (each.key for each in candidates if each.is_current or each.setting == "current")
     return Contest(
         contenders=frozenset(deciding - {str(workload.baseline_name)}),
         min_speedup=workload.gate.min_speedup,
-        incumbent=next(deployed, ""),
+        current=next(deployed, ""),
         caches=workload.benchmark.caches,
         fastest_wins=workload.gate.objective == "fastest",
         twins={candidate.key: str(candidate.twin) for candidate in candidates if candidate.twin},

@@ -25,7 +25,7 @@ _RULE = {"name": "min_speedup", "bound": 1.05, "seen": 1.9, "outcome": "passed",
 def write(root: Path, night: int, **changes: Any) -> None:
     """Append one of the nights to the results; `changes` are lists of rows in place of the usual ones."""
     day, run = NIGHTS[night], RUNS[night]
-    stands = {} if night == 0 else {"incumbent_version": VERSIONS[0], "incumbent_stays": True, "incumbent_reason": "ok"}
+    stands = {} if night == 0 else {"current_version": VERSIONS[0], "current_stays": True, "current_reason": "ok"}
     made = {"bundle_version": VERSIONS[0]} if night == 0 else {}
     tables = {
         "measurements": [baseline(run, day), measurement(run, day)],

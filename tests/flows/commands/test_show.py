@@ -37,19 +37,19 @@ def test_a_story_tells_bundle_reason_rules_and_nights(two_nights: Path, nightqua
     ]
 
 
-def test_a_night_on_which_the_incumbent_was_measured_by_its_own_files_shows_those(tmp_path: Path) -> None:
+def test_a_night_on_which_the_current_bundle_was_measured_by_its_own_files_shows_those(tmp_path: Path) -> None:
     write(tmp_path, 0)
     day, run = NIGHTS[1], RUNS[1]
-    stays = {"incumbent_version": VERSIONS[0], "incumbent_stays": True, "incumbent_reason": "it passes"}
+    stays = {"current_version": VERSIONS[0], "current_stays": True, "current_reason": "it passes"}
     rows = [
         baseline(run, day),
         measurement(run, day, recipe="other", speedup=9.0),
-        measurement(run, day, recipe="dynamic", runtime="torchscript", setting="incumbent", speedup=3.0),
+        measurement(run, day, recipe="dynamic", runtime="torchscript", setting="current", speedup=3.0),
     ]
     write(tmp_path, 1, measurements=rows, promotions=[promotion(run, day, recipe="other", decision="pass", **stays)])
     newest = workload_history(str(tmp_path), "word-lm", 9)["nights"][0]
     assert (newest["recipe"], newest["speedup"], newest["bundle_version"]) == ("dynamic", 3.0, VERSIONS[0])
-    assert (newest["incumbent_stays"], newest["reason"]) == (True, "it passes")
+    assert (newest["current_stays"], newest["reason"]) == (True, "it passes")
 
 
 def test_the_most_sensitive_layers_of_a_study_are_shown(filled: Path, nightquant: NightQuant) -> None:

@@ -68,14 +68,14 @@ def test_failures_are_told_once_with_their_first_line(tmp_path: Path) -> None:
     ]
 
 
-def test_an_incumbent_that_passes_no_more_is_told(tmp_path: Path) -> None:
+def test_a_current_bundle_that_passes_no_more_is_told(tmp_path: Path) -> None:
     reason = "no candidate passes that could replace it, although it was not measured"
     row = promotion(
         RUNS[0], NIGHTS[0], decision="reject",
-        incumbent_version=VERSIONS[0], incumbent_stays=True, incumbent_reason=reason,
+        current_version=VERSIONS[0], current_stays=True, current_reason=reason,
     )  # fmt: skip
     write(tmp_path, 0, promotions=[row])
-    assert kinds(overview(str(tmp_path), AFTER - dt.timedelta(days=1))) == ["incumbent"]
+    assert kinds(overview(str(tmp_path), AFTER - dt.timedelta(days=1))) == ["current"]
 
 
 def test_regressions_are_alarms_until_they_are_acknowledged(filled: Path) -> None:

@@ -91,8 +91,8 @@ def _words(run: str, night: dt.date, index: int) -> list[dict[str, Any]]:
                 run, night, recipe=recipe, runtime=runtime, speedup=speed * wobble, latency_s=0.0009 / speed,
                 latency_q25_s=0.00087 / speed, latency_q75_s=0.00095 / speed, size_bytes=1000 * (400 - 40 * position),
                 quality_difference=drop, quality_difference_low=drop - 0.001, quality_difference_high=drop + 0.002,
-                artifact_digest=f"{position}" * 64, over_incumbent=speed / 2.4, over_incumbent_low=speed / 2.5,
-                over_incumbent_high=speed / 2.3, best_float="float/onnxruntime", over_best_float=speed / 1.8,
+                artifact_digest=f"{position}" * 64, over_current=speed / 2.4, over_current_low=speed / 2.5,
+                over_current_high=speed / 2.3, best_float="float/onnxruntime", over_best_float=speed / 1.8,
                 over_best_float_low=speed / 1.9, over_best_float_high=speed / 1.7,
                 recipe_digest=("b" if index < REWRITTEN else "c") * 64,
                 method="none" if recipe == "float" else "dynamic", quality=4 + drop, **common,
@@ -147,9 +147,9 @@ def _decided(run: str, night: dt.date, index: int) -> list[dict[str, Any]]:
     stays = not is_new
     why = "it passes, and no challenger is decidedly better"
     standing = {
-        "incumbent_version": None if index == 0 else f"2026-03-01-{current}",
-        "incumbent_stays": None if index == 0 else stays,
-        "incumbent_reason": None
+        "current_version": None if index == 0 else f"2026-03-01-{current}",
+        "current_stays": None if index == 0 else stays,
+        "current_reason": None
         if index == 0
         else why
         if stays

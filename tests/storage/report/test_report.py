@@ -134,7 +134,7 @@ def test_both_speed_ups_stand_beside_each_other(full_page: Path) -> None:
 def test_a_workload_that_is_decided_with_cold_caches_is_ordered_by_them_and_says_so(tmp_path: Path) -> None:
     def of(recipe: str, speedup: float, cold: float) -> dict[str, Any]:
         ends = {f"cold_speedup_{end}": cold * factor for end, factor in (("low", 0.9), ("high", 1.1))}
-        ends |= {f"cold_over_incumbent{end}": cold for end in ("", "_low", "_high")}
+        ends |= {f"cold_over_current{end}": cold for end in ("", "_low", "_high")}
         return measurement("run", FIRST, recipe=recipe, caches="cold", speedup=speedup, cold_speedup=cold, **ends)
 
     rows = [baseline("run", FIRST, caches="cold", cold_speedup=1.0), of("loop", 9.0, 2.0), of("rarely", 3.0, 4.0)]

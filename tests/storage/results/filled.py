@@ -117,7 +117,7 @@ def _measurements(run: str, night: dt.date, machine: str, workload: str, when: d
             "size_bytes": round(1e7 / smaller), "baseline_size_bytes": 10_000_000, "peak_rss_bytes": 40_500_000,
             "quality": _QUALITY[metric] + difference, "quality_difference": difference,
             "quality_difference_low": difference - 0.001, "quality_difference_high": difference + 0.001,
-            "over_incumbent": speedup / ratio, "over_incumbent_low": 0.55, "over_incumbent_high": 1.48,
+            "over_current": speedup / ratio, "over_current_low": 0.55, "over_current_high": 1.48,
         }  # fmt: skip
         rows.append(measurement(run, night, **common, **values))
     broken = {"recipe": "static-int8", "runtime": "onnxruntime", "status": "failed", "stage": "build", "speedup": None}
@@ -138,8 +138,8 @@ def _promotions(run: str, night: dt.date, workload: str, when: dt.datetime) -> l
                 run, night, workload=workload, recipe=recipe, runtime=runtime, decision=decision, decided_at=when,
                 reason=REASONS[decision] if was_current or decision != "promote" else "fastest of those that pass",
                 rules=json.dumps([rule | ({} if smaller >= 1.2 else {"outcome": "failed"})]), bundle_version=version,
-                incumbent_version=f"{NIGHTS[0]}-{workload}" if was_current else None,
-                incumbent_stays=True if was_current else None,
+                current_version=f"{NIGHTS[0]}-{workload}" if was_current else None,
+                current_stays=True if was_current else None,
             )
         )  # fmt: skip
     return rows

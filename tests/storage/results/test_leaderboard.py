@@ -56,8 +56,8 @@ def test_the_interval_is_text(tmp_path: Path, low: float, high: float, text: str
     ("decided", "decision", "why"),
     [
         ({"reason": "fastest of those that pass"}, "promote", "fastest of those that pass"),
-        ({"reason": "stays: no challenger passes", "incumbent_stays": True}, "stays", "no challenger passes"),
-        ({"reason": "replaces it", "incumbent_stays": False}, "promote", "replaces it"),
+        ({"reason": "stays: no challenger passes", "current_stays": True}, "stays", "no challenger passes"),
+        ({"reason": "replaces it", "current_stays": False}, "promote", "replaces it"),
         (
             {"decision": "pass", "reason": "passes all 12 rules; eager is never deployed"},
             "pass",
@@ -67,7 +67,7 @@ def test_the_interval_is_text(tmp_path: Path, low: float, high: float, text: str
             {
                 "decision": "hold",
                 "reason": "min_speedup requires 2, but the measured value is uncertain",
-                "incumbent_stays": True,
+                "current_stays": True,
             },
             "hold",
             "min_speedup requires 2, but the measured value is uncertain",

@@ -14,7 +14,7 @@ from tests.storage.results.rows import at, baseline, measurement, promotion, wri
 
 NIGHT = dt.date(2026, 3, 1)
 AFTER = NIGHT + dt.timedelta(days=1)
-BEFORE = {"incumbent_version": "v1", "incumbent_stays": True, "incumbent_reason": "no challenger passes"}
+BEFORE = {"current_version": "v1", "current_stays": True, "current_reason": "no challenger passes"}
 
 
 def outcome(root: Path, decided: list[dict[str, Any]], *, before: list[dict[str, Any]] | None = None) -> Row:
@@ -31,7 +31,7 @@ def outcome(root: Path, decided: list[dict[str, Any]], *, before: list[dict[str,
 
 
 def test_a_new_bundle_is_promoted(tmp_path: Path) -> None:
-    found = outcome(tmp_path, [{"bundle_version": "v2", **BEFORE, "incumbent_stays": False}])
+    found = outcome(tmp_path, [{"bundle_version": "v2", **BEFORE, "current_stays": False}])
     assert (found["outcome"], found["candidate"], found["version"]) == ("promoted", "dynamic/eager", "v2")
     assert (found["replaced"], found["since"], found["warning"]) == ("v1", AFTER, None)
 
@@ -43,18 +43,18 @@ def test_a_bundle_that_stays_is_kept_with_its_reason_and_age(tmp_path: Path) -> 
 
 
 def test_an_earlier_bundle_that_is_current_again_is_promoted(tmp_path: Path) -> None:
-    replaced = BEFORE | {"incumbent_version": "v2", "incumbent_stays": False}
+    replaced = BEFORE | {"current_version": "v2", "current_stays": False}
     found = outcome(tmp_path, [{"bundle_version": "v1", **replaced}], before=[{"bundle_version": "v1"}])
     assert (found["outcome"], found["version"], found["replaced"]) == ("promoted", "v1", "v2")
 
 
 def test_an_unknown_current_bundle_is_warned_of_and_not_called_none(tmp_path: Path) -> None:
     reason = "it is unknown (the worker was lost), so nothing is promoted"
-    kept = BEFORE | {"incumbent_reason": reason}
+    kept = BEFORE | {"current_reason": reason}
     found = outcome(tmp_path / "known", [{"decision": "hold", **kept}], before=[{"bundle_version": "v1"}])
     assert (found["outcome"], found["version"], found["why"]) == ("kept", "v1", reason)
     assert found["warning"] == "It is unknown tonight whether the bundle is still good."
-    found = outcome(tmp_path / "unknown", [{"decision": "hold", "incumbent_reason": reason}])
+    found = outcome(tmp_path / "unknown", [{"decision": "hold", "current_reason": reason}])
     assert (found["outcome"], found["version"]) == ("held", None)
     assert "the current bundle could not be looked up" in str(found["why"])
 
@@ -96,12 +96,12 @@ def test_the_last_nights_can_be_asked_for(tmp_path: Path) -> None:
 
 def test_a_current_bundle_that_no_candidate_matches_is_an_outcome_of_its_own(tmp_path: Path) -> None:
     run = f"run-{NIGHT}"
-    write_night(tmp_path, NIGHT, [measurement(run, NIGHT), measurement(run, NIGHT, setting="incumbent")])
+    write_night(tmp_path, NIGHT, [measurement(run, NIGHT), measurement(run, NIGHT, setting="current")])
     decided = promotion(run, NIGHT, decision="reject", **BEFORE)
     ResultsStore(tmp_path).append("promotions", [decided], run, at(NIGHT))
     refresh(tmp_path)
     found = run_query(tmp_path, "select setting, became, why, rank from outcomes").to_pylist()
     assert [tuple(row.values()) for row in found] == [
-        ("incumbent", "stays", "no challenger passes", None),
+        ("current", "stays", "no challenger passes", None),
         ("primary", "reject", "fastest of those that pass", 1),
     ]

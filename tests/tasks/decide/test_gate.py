@@ -13,7 +13,7 @@ from storage.results import Row
 from storage.results.tables import PROMOTIONS
 from tasks.decide.gate import DOES_NOT_PAY, GateDecision, Judgement, could_serve, may_be_promoted, pays
 from tasks.decide.gate import judge as judge_beside
-from tasks.values.results import Incumbent, RunInfo, UnknownIncumbent
+from tasks.values.results import CurrentBundle, RunInfo, UnknownBundle
 from tasks.workload.recipe import CandidateName
 from tasks.workload.workload import Workload
 
@@ -21,10 +21,10 @@ RUN = RunInfo(run_id="r1", night=date(2026, 11, 21), profile="quick")
 
 
 def judge(
-    workload: Workload, rows: list[Row], incumbent: Incumbent | UnknownIncumbent | None = None, **more: Any
+    workload: Workload, rows: list[Row], current: CurrentBundle | UnknownBundle | None = None, **more: Any
 ) -> Judgement:
     """Judge where nothing is current, unless the test says otherwise."""
-    return judge_beside(workload, rows, incumbent, **more)
+    return judge_beside(workload, rows, current, **more)
 
 
 def workload(**gate: Any) -> Workload:
@@ -268,49 +268,49 @@ def test_other_settings_and_workloads_and_the_verdict_on_noise_do_not_count():
 VERSION = "2026-11-20-0123456789ab"
 
 
-def incumbent(**changes: Any) -> Incumbent:
-    return Incumbent(version=VERSION, **changes)
+def current(**changes: Any) -> CurrentBundle:
+    return CurrentBundle(version=VERSION, **changes)
 
 
-def test_an_incumbent_is_replaced_only_by_what_is_decidedly_faster_in_the_same_launches():
-    deployed = row("int8/torchscript", setting="incumbent")
-    slower = row("int8/torchscript", over_incumbent=1.2, over_incumbent_low=0.9, over_incumbent_high=1.5)
-    faster = row("half/torchscript", over_incumbent=1.3, over_incumbent_low=1.1, over_incumbent_high=1.6)
-    stays = judge(workload(), [deployed, slower], incumbent())
+def test_a_current_bundle_is_replaced_only_by_what_is_decidedly_faster_in_the_same_launches():
+    deployed = row("int8/torchscript", setting="current")
+    slower = row("int8/torchscript", over_current=1.2, over_current_low=0.9, over_current_high=1.5)
+    faster = row("half/torchscript", over_current=1.3, over_current_low=1.1, over_current_high=1.6)
+    stays = judge(workload(), [deployed, slower], current())
     assert decided(stays) == {"int8/torchscript": "pass"}
     assert "the current bundle stays: this candidate is 0.9 to 1.5 times as fast" in only(stays).reason
-    goes = judge(workload(), [deployed, slower, faster], incumbent())
+    goes = judge(workload(), [deployed, slower, faster], current())
     assert decided(goes) == {"int8/torchscript": "pass", "half/torchscript": "promote"}
-    assert goes.incumbent is not None
-    assert (goes.incumbent.version, goes.incumbent.stays) == (VERSION, False)
-    assert "1.3 times as fast" in goes.incumbent.reason
+    assert goes.current is not None
+    assert (goes.current.version, goes.current.stays) == (VERSION, False)
+    assert "1.3 times as fast" in goes.current.reason
 
 
-def test_by_size_an_incumbent_is_replaced_by_what_is_smaller():
-    deployed = row("int8/torchscript", setting="incumbent", size_bytes=100)
+def test_by_size_a_current_bundle_is_replaced_by_what_is_smaller():
+    deployed = row("int8/torchscript", setting="current", size_bytes=100)
     for size, decision in ((200, "pass"), (100, "pass"), (99, "promote"), (None, "pass")):
-        judgement = judge(workload(objective="smallest"), [deployed, row(size_bytes=size)], incumbent())
+        judgement = judge(workload(objective="smallest"), [deployed, row(size_bytes=size)], current())
         assert only(judgement).decision == decision
-    judgement = judge(workload(objective="smallest"), [deployed, row(size_bytes=40)], incumbent())
+    judgement = judge(workload(objective="smallest"), [deployed, row(size_bytes=40)], current())
     assert only(judgement).reason.endswith("2.5 times as small as the current bundle")
     unsized = deployed | {"size_bytes": None}
-    assert only(judge(workload(objective="smallest"), [unsized, row(size_bytes=50)], incumbent())).decision == "pass"
+    assert only(judge(workload(objective="smallest"), [unsized, row(size_bytes=50)], current())).decision == "pass"
 
 
 @pytest.mark.parametrize(
     ("found", "deployed", "why"),
     [
         (
-            incumbent(),
-            row(setting="incumbent", size_ratio=1.0),
+            current(),
+            row(setting="current", size_ratio=1.0),
             "it no longer passes: min_size_ratio requires 2, but the measured value is 1",
         ),
-        (incumbent(outdated="it was made from checkpoint a"), row(setting="incumbent"), "made from checkpoint a"),
-        (incumbent(fault="model.ts was changed"), None, "model.ts was changed"),
+        (current(outdated="it was made from checkpoint a"), row(setting="current"), "made from checkpoint a"),
+        (current(fault="model.ts was changed"), None, "model.ts was changed"),
     ],
 )
-def test_an_unfit_incumbent_is_replaced_by_whatever_passes_and_stays_where_nothing_does(
-    found: Incumbent, deployed: dict[str, Any] | None, why: str
+def test_an_unfit_current_bundle_is_replaced_by_whatever_passes_and_stays_where_nothing_does(
+    found: CurrentBundle, deployed: dict[str, Any] | None, why: str
 ):
     gate, rows = workload(min_size_ratio=2.0), [deployed] if deployed else []
     goes = judge(gate, [*rows, row(size_ratio=2.0)], found)
@@ -318,9 +318,9 @@ def test_an_unfit_incumbent_is_replaced_by_whatever_passes_and_stays_where_nothi
     stays = judge(gate, [*rows, row(size_ratio=1.9)], found)
     assert only(stays).decision == "reject"
     for judgement, stayed in ((goes, False), (stays, True)):
-        assert judgement.incumbent is not None
-        assert judgement.incumbent.stays == stayed
-        assert why in judgement.incumbent.reason
+        assert judgement.current is not None
+        assert judgement.current.stays == stayed
+        assert why in judgement.current.reason
 
 
 @pytest.mark.parametrize(
@@ -351,30 +351,30 @@ def test_a_runtime_that_nothing_is_handed_over_from_passes_and_is_never_promoted
 @pytest.mark.parametrize(
     ("low", "decisions"), [(1.2, ("pass", "promote")), (0.99, ("promote", "pass"))], ids=["faster", "not faster"]
 )
-def test_the_incumbent_that_was_made_again_tonight_gives_way_only_to_a_faster_candidate(
+def test_the_current_bundle_that_was_made_again_tonight_gives_way_only_to_a_faster_candidate(
     low: float, decisions: tuple[str, str]
 ):
-    rows = [row(), row("half/torchscript", over_incumbent=1.5, over_incumbent_low=low, over_incumbent_high=1.8)]
-    judgement = judge(workload(), rows, incumbent(same_as="int8/torchscript"))
+    rows = [row(), row("half/torchscript", over_current=1.5, over_current_low=low, over_current_high=1.8)]
+    judgement = judge(workload(), rows, current(same_as="int8/torchscript"))
     assert tuple(decided(judgement).values()) == decisions
-    assert judgement.incumbent is not None
-    assert judgement.incumbent.stays is (decisions[0] == "promote")
+    assert judgement.current is not None
+    assert judgement.current.stays is (decisions[0] == "promote")
 
 
 def test_a_challenger_must_be_faster_by_more_than_the_margin():
-    deployed = row("half/torchscript", setting="incumbent")
+    deployed = row("half/torchscript", setting="current")
     for low, decision in ((1.2, "pass"), (1.21, "promote")):
-        challenger = row(over_incumbent=1.5, over_incumbent_low=low, over_incumbent_high=1.8)
-        assert only(judge(workload(margin=1.2), [deployed, challenger], incumbent())).decision == decision
+        challenger = row(over_current=1.5, over_current_low=low, over_current_high=1.8)
+        assert only(judge(workload(margin=1.2), [deployed, challenger], current())).decision == decision
 
 
-def test_a_rule_that_is_open_for_the_incumbent_makes_room_unless_it_is_the_speed():
-    fast, beside = {"speedup_bound_low": 1.6}, {"over_incumbent": 1.0, "over_incumbent_low": 0.9}
-    slow = row("half/torchscript", setting="incumbent", speedup_bound_low=1.4, speedup_bound_high=1.6)
+def test_a_rule_that_is_open_for_the_current_bundle_makes_room_unless_it_is_the_speed():
+    fast, beside = {"speedup_bound_low": 1.6}, {"over_current": 1.0, "over_current_low": 0.9}
+    slow = row("half/torchscript", setting="current", speedup_bound_low=1.4, speedup_bound_high=1.6)
     challenger = row(**fast, **beside)
-    assert only(judge(workload(**STRICT), [slow, challenger], incumbent())).decision == "pass"
+    assert only(judge(workload(**STRICT), [slow, challenger], current())).decision == "pass"
     ends = {"quality_difference_low": 0.1, "quality_difference_high": 0.3}
-    goes = only(judge(workload(**STRICT), [slow | ends, challenger], incumbent()))
+    goes = only(judge(workload(**STRICT), [slow | ends, challenger], current()))
     assert goes.decision == "promote"
     assert (
         "undecided for the current bundle: max_quality_drop allows 0.2, but the measured value is uncertain"
@@ -388,38 +388,38 @@ KILLED = "its process was killed, most likely because memory ran out"
 @pytest.mark.parametrize(
     ("found", "changes", "why"),
     [
-        (UnknownIncumbent(reason="the worker was lost", version=VERSION), {}, "the worker was lost"),
-        (incumbent(), {"setting": "incumbent", "status": "failed", "stage": "evaluate", "error": KILLED}, KILLED),
-        (incumbent(), {"setting": "incumbent", "status": "skipped", "stage": "evaluate", "error": KILLED}, KILLED),
-        (incumbent(same_as="int8/torchscript"), {"status": "failed", "stage": "evaluate", "error": KILLED}, KILLED),
-        (incumbent(same_as="int8/torchscript"), {"status": "skipped"}, "it was not measured"),
+        (UnknownBundle(reason="the worker was lost", version=VERSION), {}, "the worker was lost"),
+        (current(), {"setting": "current", "status": "failed", "stage": "evaluate", "error": KILLED}, KILLED),
+        (current(), {"setting": "current", "status": "skipped", "stage": "evaluate", "error": KILLED}, KILLED),
+        (current(same_as="int8/torchscript"), {"status": "failed", "stage": "evaluate", "error": KILLED}, KILLED),
+        (current(same_as="int8/torchscript"), {"status": "skipped"}, "it was not measured"),
     ],
 )
 def test_while_the_current_bundle_is_unknown_nothing_is_promoted_and_what_passes_is_held(
-    found: Incumbent | UnknownIncumbent, changes: dict[str, Any], why: str
+    found: CurrentBundle | UnknownBundle, changes: dict[str, Any], why: str
 ):
-    rows = [row("int8/torchscript", **changes), row("half/torchscript", over_incumbent_low=9.0, over_incumbent=9.0)]
+    rows = [row("int8/torchscript", **changes), row("half/torchscript", over_current_low=9.0, over_current=9.0)]
     judgement = judge(workload(), rows, found)
     assert judgement.promoted is None
     assert judgement.unknown == why or judgement.unknown == f"evaluate: {why}"
     assert decided(judgement)["half/torchscript"] == "hold"
     assert judgement.decisions[-1].reason.endswith(f"; the current bundle is unknown: {judgement.unknown}")
-    assert judgement.incumbent is not None
-    assert (judgement.incumbent.version, judgement.incumbent.stays) == (VERSION, True)
-    assert why in judgement.incumbent.reason
+    assert judgement.current is not None
+    assert (judgement.current.version, judgement.current.stays) == (VERSION, True)
+    assert why in judgement.current.reason
 
 
 def test_whether_a_bundle_stays_is_left_open_if_no_version_is_known():
-    judgement = judge(workload(), [row()], UnknownIncumbent(reason="current.json cannot be read"))
+    judgement = judge(workload(), [row()], UnknownBundle(reason="current.json cannot be read"))
     assert judgement.promoted is None
     (found,) = judgement.rows(RUN, "demo", datetime.now(UTC))
-    assert [found[f"incumbent_{name}"] for name in ("version", "stays")] == [None, None]
-    assert "current.json cannot be read" in str(found["incumbent_reason"])
+    assert [found[f"current_{name}"] for name in ("version", "stays")] == [None, None]
+    assert "current.json cannot be read" in str(found["current_reason"])
 
 
-@pytest.mark.parametrize("found", [incumbent(outdated="it is outdated"), incumbent(fault="model.ts was changed")])
-def test_what_is_certain_about_the_current_bundle_counts_although_it_was_not_measured(found: Incumbent):
-    failed = row("half/torchscript", setting="incumbent", status="failed", stage="evaluate", error=KILLED)
+@pytest.mark.parametrize("found", [current(outdated="it is outdated"), current(fault="model.ts was changed")])
+def test_what_is_certain_about_the_current_bundle_counts_although_it_was_not_measured(found: CurrentBundle):
+    failed = row("half/torchscript", setting="current", status="failed", stage="evaluate", error=KILLED)
     assert only(judge(workload(), [row(), failed], found)).decision == "promote"
 
 
@@ -432,19 +432,19 @@ def test_the_runner_up_wins_if_somebody_rolled_back_from_the_best():
 
 def replaced() -> Judgement:
     """What the gate says of a challenger that is twice as fast as the current bundle."""
-    faster = row("half/torchscript", over_incumbent=2.0, over_incumbent_low=1.9)
-    return judge(workload(), [faster, row(setting="incumbent")], incumbent())
+    faster = row("half/torchscript", over_current=2.0, over_current_low=1.9)
+    return judge(workload(), [faster, row(setting="current")], current())
 
 
 def test_a_challenger_that_could_not_be_packaged_replaces_nothing():
-    assert replaced().incumbent.stays is False
+    assert replaced().current.stays is False
     judgement = replaced().not_packaged("its bundle could not be made: the disk is full", VERSION)
     assert judgement.promoted is None
     assert only(judgement).decision == "hold"
     assert "the disk is full" in only(judgement).reason
-    assert judgement.incumbent.stays is True
-    assert "half/torchscript was chosen, but" in judgement.incumbent.reason
-    switched = replaced().not_packaged("its bundle could not be made", "2026-11-21-aaaaaaaaaaaa").incumbent
+    assert judgement.current.stays is True
+    assert "half/torchscript was chosen, but" in judgement.current.reason
+    switched = replaced().not_packaged("its bundle could not be made", "2026-11-21-aaaaaaaaaaaa").current
     assert switched.stays is False
     assert "meanwhile the current bundle changed to 2026-11-21-aaaaaaaaaaaa" in switched.reason
 
@@ -452,11 +452,11 @@ def test_a_challenger_that_could_not_be_packaged_replaces_nothing():
 def test_whether_a_bundle_was_replaced_is_what_is_current_after_packaging():
     assert replaced().packaged("2026-11-21-aaaaaaaaaaaa") == replaced()
     same = replaced().packaged(VERSION)
-    assert same.incumbent.stays is True
-    assert "the same content" in same.incumbent.reason
-    stays = judge(workload(), [row()], incumbent(same_as="int8/torchscript"))
+    assert same.current.stays is True
+    assert "the same content" in same.current.reason
+    stays = judge(workload(), [row()], current(same_as="int8/torchscript"))
     assert stays.packaged(VERSION) == stays
-    again = stays.packaged("2026-11-21-aaaaaaaaaaaa").incumbent
+    again = stays.packaged("2026-11-21-aaaaaaaaaaaa").current
     assert again.stays is False
     assert "packaged again" in again.reason
 
@@ -473,8 +473,8 @@ numbers = st.one_of(st.none(), st.floats(allow_nan=True), st.floats(0, 4))
             st.fixed_dictionaries(
                 {
                     "status": st.sampled_from(["ok", "ok", "ok", "failed"]),
-                    "over_incumbent_low": numbers,
-                    "over_incumbent": numbers,
+                    "over_current_low": numbers,
+                    "over_current": numbers,
                     "quality_difference": numbers,
                     "baseline_quality": numbers,
                     "size_ratio": numbers,
@@ -498,24 +498,24 @@ numbers = st.one_of(st.none(), st.floats(allow_nan=True), st.floats(0, 4))
     st.randoms(),
 )
 @pytest.mark.slow
-def test_whatever_is_measured_at_most_one_is_promoted_and_only_an_incumbent_keeps_one_from_it(
+def test_whatever_is_measured_at_most_one_is_promoted_and_only_a_current_bundle_keeps_one_from_it(
     given_rows, objective, drop, same_as, random
 ):
     rows = [row(candidate, **changes) for candidate, changes in given_rows]
     demo = workload(objective=objective, quality_drop=drop, max_quality_drop=1.0, min_speedup=0.5)
-    held = None if same_as is None else incumbent(same_as=same_as or None)
+    held = None if same_as is None else current(same_as=same_as or None)
     judgement = judge(demo, rows, held)
     decisions = judgement.decisions
     assert len(decisions) == len([r for r in rows if f"{r['recipe']}/{r['runtime']}" != "float/eager"])
     if judgement.unknown:
-        assert judgement.incumbent is not None
-        assert judgement.incumbent.stays
+        assert judgement.current is not None
+        assert judgement.current.stays
         assert {"promote", "pass"}.isdisjoint(each.decision for each in decisions if each.runtime != "eager")
         return
     promoted = [decision for decision in decisions if decision.decision == "promote"]
     passed = [decision for decision in decisions if decision.decision == "pass"]
     assert len(promoted) <= 1
-    stays = judgement.incumbent is not None and judgement.incumbent.stays
+    stays = judgement.current is not None and judgement.current.stays
     assert promoted or not passed or stays
     assert not promoted or not stays or str(promoted[0].name) == same_as
     for decision in decisions:
@@ -569,13 +569,13 @@ def test_the_caches_of_the_row_say_which_speed_decides():
         assert {rule.name: rule.seen for rule in found.rules}["min_speedup"] == seen
 
 
-def test_the_incumbent_gives_way_to_who_is_faster_with_the_caches_that_decide():
-    over = {"over_incumbent": 0.9, "over_incumbent_low": 0.8, "over_incumbent_high": 1.0}
-    cold_over = {"cold_over_incumbent": 1.5, "cold_over_incumbent_low": 1.3, "cold_over_incumbent_high": 1.7}
-    current = Incumbent(version="2026-11-20-a")
+def test_the_current_bundle_gives_way_to_who_is_faster_with_the_caches_that_decide():
+    over = {"over_current": 0.9, "over_current_low": 0.8, "over_current_high": 1.0}
+    cold_over = {"cold_over_current": 1.5, "cold_over_current_low": 1.3, "cold_over_current_high": 1.7}
+    current = CurrentBundle(version="2026-11-20-a")
     for caches, stays in (("cold", False), ("warm", True)):
         common = COLD | {"caches": caches}
-        rows = [row(**common, **over, **cold_over), row("half/torchscript", **common, setting="incumbent")]
-        standing = judge(workload(), rows, current).incumbent
+        rows = [row(**common, **over, **cold_over), row("half/torchscript", **common, setting="current")]
+        standing = judge(workload(), rows, current).current
         assert standing is not None
         assert standing.stays is stays

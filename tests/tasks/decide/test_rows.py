@@ -15,9 +15,9 @@ from tasks.values.results import (
     BenchmarkResult,
     CandidateResult,
     Comparison,
+    CurrentBundle,
     Evaluation,
     Failure,
-    Incumbent,
     LayerSensitivity,
     RunInfo,
     ServedCapacity,
@@ -164,31 +164,31 @@ def test_a_failed_candidate_is_one_row_with_its_stage_and_error():
     assert "speedup" not in rows[1]
 
 
-def test_the_incumbent_is_a_row_of_its_own_unless_it_is_one_of_tonights():
+def test_the_current_bundle_is_a_row_of_its_own_unless_it_is_one_of_tonights():
     deployed = _candidate("dynamic-int8", quality=1.5)
-    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, made_as="e" * 64)
-    timings = [_timing("dynamic-int8", speedup=2.0), _timing("dynamic-int8", setting="incumbent", speedup=3.0)]
+    current = CurrentBundle(version="2026-11-20-0123456789ab", candidate=deployed.built, made_as="e" * 64)
+    timings = [_timing("dynamic-int8", speedup=2.0), _timing("dynamic-int8", setting="current", speedup=3.0)]
     benchmark = _benchmark(_timing(), *timings)
     candidates = _candidate(), _candidate("dynamic-int8", quality=1.6)
-    result = _result(*candidates, benchmark=benchmark, incumbent=incumbent, bundle=deployed)
+    result = _result(*candidates, benchmark=benchmark, current=current, bundle=deployed)
     rows = measurement_rows(RUN, result, NOW)
     assert validated(MEASUREMENTS, rows, RUN.run_id)[0].num_rows == 3
     assert [(row["recipe"], row["setting"], row["speedup"], row["quality"]) for row in rows[1:]] == [
         ("dynamic-int8", "primary", 2.0, 1.6),
-        ("dynamic-int8", "incumbent", 3.0, 1.5),
+        ("dynamic-int8", "current", 3.0, 1.5),
     ]
     assert rows[2]["artifact_digest"] == "e" * 64
-    same = incumbent.model_copy(update={"same_as": deployed.name})
-    assert len(measurement_rows(RUN, _result(*candidates, benchmark=benchmark, incumbent=same), NOW)) == 2
+    same = current.model_copy(update={"same_as": deployed.name})
+    assert len(measurement_rows(RUN, _result(*candidates, benchmark=benchmark, current=same), NOW)) == 2
 
 
-def test_an_incumbent_that_failed_is_told_of():
+def test_a_current_bundle_that_failed_is_told_of():
     deployed = _candidate("gone")
     failed = deployed.model_copy(update={"failure": Failure(stage="evaluate", error="no such operator")})
-    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, coverage=0.75)
-    rows = measurement_rows(RUN, _result(_candidate(), incumbent=incumbent, bundle=failed), NOW)
+    current = CurrentBundle(version="2026-11-20-0123456789ab", candidate=deployed.built, coverage=0.75)
+    rows = measurement_rows(RUN, _result(_candidate(), current=current, bundle=failed), NOW)
     assert validated(MEASUREMENTS, rows, RUN.run_id)[0].num_rows == 2
-    assert (rows[1]["setting"], rows[1]["status"], rows[1]["error"]) == ("incumbent", "failed", "no such operator")
+    assert (rows[1]["setting"], rows[1]["status"], rows[1]["error"]) == ("current", "failed", "no such operator")
     assert (rows[1]["method"], rows[1]["coverage"]) == (None, 0.75)
 
 
@@ -273,16 +273,16 @@ def test_what_was_not_found_out_about_a_candidate_is_unknown_in_its_row():
     }
     timings = _timing(), _timing("dynamic-int8")
     deployed = _candidate("dynamic-int8")
-    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built)
-    benchmark = _benchmark(*timings, _timing("dynamic-int8", setting="incumbent")).model_copy(
-        update={"unknown": {"dynamic-int8/eager": why, "dynamic-int8/eager#incumbent": {"saturation": "The same."}}}
+    current = CurrentBundle(version="2026-11-20-0123456789ab", candidate=deployed.built)
+    benchmark = _benchmark(*timings, _timing("dynamic-int8", setting="current")).model_copy(
+        update={"unknown": {"dynamic-int8/eager": why, "dynamic-int8/eager#current": {"saturation": "The same."}}}
     )
-    result = _result(_candidate(), deployed, benchmark=benchmark, incumbent=incumbent, bundle=deployed.model_copy())
+    result = _result(_candidate(), deployed, benchmark=benchmark, current=current, bundle=deployed.model_copy())
     rows = {(row["recipe"], row["setting"]): row.get("unknown") for row in measurement_rows(RUN, result, NOW)}
     assert rows == {
         ("float", "primary"): None,
         ("dynamic-int8", "primary"): why,
-        ("dynamic-int8", "incumbent"): {"saturation": "The same."},
+        ("dynamic-int8", "current"): {"saturation": "The same."},
     }
 
 
@@ -295,19 +295,19 @@ def test_a_capacity_stands_in_the_rows_of_its_own_subject_in_the_primary_setting
         capacity_ratio_high=1.6,
         capacity_split="2 processes × 1 thread, batch 1",
     )
-    timings = _timing(), _timing(setting="a/a"), _timing("dynamic-int8"), _timing("dynamic-int8", setting="incumbent")
+    timings = _timing(), _timing(setting="a/a"), _timing("dynamic-int8"), _timing("dynamic-int8", setting="current")
     deployed = _candidate("dynamic-int8")
-    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built)
+    current = CurrentBundle(version="2026-11-20-0123456789ab", candidate=deployed.built)
     bundle = served.model_copy(update={"capacity_rps": 2e3})
     benchmark = _benchmark(*timings).model_copy(
-        update={"capacities": {"float/eager": served, "dynamic-int8/eager#incumbent": bundle}}
+        update={"capacities": {"float/eager": served, "dynamic-int8/eager#current": bundle}}
     )
-    result = _result(_candidate(), deployed, benchmark=benchmark, incumbent=incumbent, bundle=deployed.model_copy())
+    result = _result(_candidate(), deployed, benchmark=benchmark, current=current, bundle=deployed.model_copy())
     rows = measurement_rows(RUN, result, NOW)
     assert {(row["recipe"], row["setting"]): row.get("capacity_rps") for row in rows} == {
         ("float", "primary"): 1e3,
         ("float", "a/a"): None,
         ("dynamic-int8", "primary"): None,
-        ("dynamic-int8", "incumbent"): 2e3,
+        ("dynamic-int8", "current"): 2e3,
     }
     assert rows[0]["capacity_limit"] is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tasks.values.job import Job
 from tasks.values.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
-from tasks.values.results import BenchmarkResult, CandidateResult, Comparison, Evaluation, Failure, Incumbent
+from tasks.values.results import BenchmarkResult, CandidateResult, Comparison, CurrentBundle, Evaluation, Failure
 from tests.tasks.decide.test_gate import workload
 
 BENCHMARK = BenchmarkResult(
@@ -50,9 +50,9 @@ def candidate(recipe: str, runtime: str = "torchscript", size: int = 100, digest
     )
 
 
-def deployed() -> Incumbent:
+def deployed() -> CurrentBundle:
     """A current bundle that was looked up, whose own files are to be measured."""
-    return Incumbent(version=VERSION, candidate=built("int8"), coverage=0.9)
+    return CurrentBundle(version=VERSION, candidate=built("int8"), coverage=0.9)
 
 
 def difference(value: float) -> Comparison:

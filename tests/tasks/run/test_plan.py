@@ -22,7 +22,7 @@ from tasks.run.plan import (
     with_current,
     with_evaluation,
 )
-from tasks.values.results import CandidateResult, Failure, Incumbent, UnknownIncumbent, WorkloadResult
+from tasks.values.results import CandidateResult, CurrentBundle, Failure, UnknownBundle, WorkloadResult
 from tasks.workload.recipe import CandidateName
 from tests.tasks.decide.test_gate import workload
 from tests.tasks.run.given import (
@@ -40,7 +40,7 @@ from tests.tasks.run.given import (
 BASELINE = candidate("float", "eager")
 
 
-def result(*candidates: CandidateResult, current: Incumbent | None = None, **gate: Any) -> WorkloadResult:
+def result(*candidates: CandidateResult, current: CurrentBundle | None = None, **gate: Any) -> WorkloadResult:
     found = WorkloadResult(workload=workload(**gate), job=JOB, candidates=candidates)
     return with_current(found, current)
 
@@ -99,18 +99,18 @@ def test_the_current_bundle_is_timed_beside_the_candidates_with_its_twin() -> No
     assert [(each.key, each.twin and str(each.twin)) for each in timed] == [
         ("float/eager", None),
         ("half/torchscript", "float/torchscript"),
-        ("int8/torchscript#incumbent", "float/torchscript"),
+        ("int8/torchscript#current", "float/torchscript"),
     ]
     contest = contest_of(found.workload, timed)
-    assert (contest.contenders, contest.incumbent) == ({"half/torchscript"}, "int8/torchscript#incumbent")
+    assert (contest.contenders, contest.current) == ({"half/torchscript"}, "int8/torchscript#current")
 
 
 def test_a_candidate_that_is_the_current_bundle_is_timed_until_it_is_decided_whatever_the_gate_says_of_it() -> None:
-    same = Incumbent(version=VERSION, candidate=candidate("int8").built, same_as="int8/torchscript")
+    same = CurrentBundle(version=VERSION, candidate=candidate("int8").built, same_as="int8/torchscript")
     found = result(BASELINE, candidate("int8"), current=same, min_size_ratio=2.0)
     timed = subjects_to_time(found)[1]
     assert (timed.speed_decides, timed.is_current, timed.may_be_promoted) == (True, True, False)
-    assert contest_of(found.workload, [timed]).incumbent == "int8/torchscript"
+    assert contest_of(found.workload, [timed]).current == "int8/torchscript"
     found = result(BASELINE, candidate("int8"), current=same, objective="smallest")
     assert not subjects_to_time(found)[1].is_current
 
@@ -123,7 +123,7 @@ def test_what_failed_is_not_timed_and_a_bundle_is_not_timed_alone(broken: set[st
     names = [name for name in ("float", "int8", "half") if name not in broken]
     timed = subjects_to_time(found)
     assert [each.candidate.recipe for each in timed if each.setting == "primary"] == names
-    assert any(each.setting == "incumbent" for each in timed) == (bool(names) and "bundle" not in broken)
+    assert any(each.setting == "current" for each in timed) == (bool(names) and "bundle" not in broken)
 
 
 def test_layers_are_studied_of_recipes_that_quantize_and_were_built() -> None:
@@ -163,7 +163,7 @@ def test_a_candidate_fails_in_the_first_stage_that_failed_and_keeps_what_was_mad
     assert [result.dataset is None, result.job is None, found.built is None, found.evaluation is None] == [
         index in broken for index in range(4)
     ]
-    assert isinstance(result.incumbent, UnknownIncumbent)
+    assert isinstance(result.current, UnknownBundle)
 
 
 def test_the_fastest_float_becomes_the_baseline_of_the_workload_and_of_its_job() -> None:
@@ -184,11 +184,11 @@ def test_the_fastest_float_becomes_the_baseline_of_the_workload_and_of_its_job()
 
 
 def test_a_look_up_that_failed_leaves_the_current_bundle_unknown() -> None:
-    found = compared(KILLED).incumbent
-    assert isinstance(found, UnknownIncumbent)
+    found = compared(KILLED).current
+    assert isinstance(found, UnknownBundle)
     assert KILLED.error in found.reason
-    assert isinstance(gathered(workload(), JOB.dataset, KILLED, {}).incumbent, UnknownIncumbent)
-    assert compared(None).incumbent is None
+    assert isinstance(gathered(workload(), JOB.dataset, KILLED, {}).current, UnknownBundle)
+    assert compared(None).current is None
 
 
 def test_the_current_bundle_is_measured_by_its_own_files_unless_a_candidate_has_the_same() -> None:
@@ -208,7 +208,7 @@ def test_the_current_bundle_is_compared_with_the_candidates_unless_its_measureme
     assert [one.comparison for one in result.subjects()] == [*three[:2], None]
     assert failures(result) == [None, None, KILLED]
     assert failures(compared(deployed(), evaluate=evaluation("int8"), compare=KILLED)) == [KILLED] * 3
-    assert result.incumbent == deployed()
+    assert result.current == deployed()
 
 
 def test_a_benchmark_that_failed_costs_the_current_bundle_its_measurement_too_and_hides_no_earlier_failure() -> None:
@@ -228,8 +228,8 @@ def test_a_refusal_in_a_further_setting_is_told_and_fails_no_candidate() -> None
 
 
 def test_the_current_bundle_is_refused_alone() -> None:
-    refused = BENCHMARK.model_copy(update={"refused": {"half/torchscript#incumbent": "its output differs"}})
+    refused = BENCHMARK.model_copy(update={"refused": {"half/torchscript#current": "its output differs"}})
     bundle = deployed().model_copy(update={"candidate": built("half")})
     result = with_benchmark(compared(bundle), refused)
     assert failures(result) == [None, None, Failure(stage="benchmark", error="its output differs")]
-    assert refusals(result) == ["demo · half/torchscript#incumbent: not measured: its output differs"]
+    assert refusals(result) == ["demo · half/torchscript#current: not measured: its output differs"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from storage.pointer import Pointer, Switch, by_run
 from tasks.publish.package import BundleRef, Outcome, content_of
 from tasks.run.publication import Publication, decide, provenance
-from tasks.values.results import CandidateResult, Failure, Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
+from tasks.values.results import CandidateResult, CurrentBundle, Failure, RunInfo, UnknownBundle, WorkloadResult
 from tests.storage.bundle_files import version
 from tests.tasks.decide.test_gate import row, workload
 from tests.tasks.run.given import JOB
@@ -33,9 +33,9 @@ def candidate(name: str) -> CandidateResult:
 CANDIDATES = tuple(candidate(name) for name in (INT8, HALF, FLOAT))
 NEW = [row(INT8)]
 # The current bundle's own files were timed with a challenger that is twice as fast.
-FASTER = [row(INT8, setting="incumbent"), row(HALF, over_incumbent=2.0, over_incumbent_low=1.9)]
+FASTER = [row(INT8, setting="current"), row(HALF, over_current=2.0, over_current_low=1.9)]
 # Tonight's candidate is the current bundle to the byte, and nothing is faster.
-SAME = [row(INT8), row(HALF, over_incumbent=0.6, over_incumbent_low=0.5)]
+SAME = [row(INT8), row(HALF, over_current=0.6, over_current_low=0.5)]
 
 
 def pointer(current: str = FIRST, by: str = "run r1", withdrawn: Sequence[str] = ()) -> Pointer:
@@ -46,12 +46,12 @@ def pointer(current: str = FIRST, by: str = "run r1", withdrawn: Sequence[str] =
     )
 
 
-def result(current: Incumbent | UnknownIncumbent | None) -> WorkloadResult:
-    return WorkloadResult(workload=workload(), job=JOB, candidates=CANDIDATES, incumbent=current)
+def result(current: CurrentBundle | UnknownBundle | None) -> WorkloadResult:
+    return WorkloadResult(workload=workload(), job=JOB, candidates=CANDIDATES, current=current)
 
 
-def examined(**changes: Any) -> Incumbent:
-    return Incumbent(version=FIRST, **changes)
+def examined(**changes: Any) -> CurrentBundle:
+    return CurrentBundle(version=FIRST, **changes)
 
 
 def bundle(current: str, outcome: Outcome = "published") -> BundleRef:
@@ -63,8 +63,8 @@ def decided(publication: Publication) -> dict[str, str]:
 
 
 def stays(publication: Publication) -> bool | None:
-    assert publication.judgement.incumbent is not None
-    return publication.judgement.incumbent.stays
+    assert publication.judgement.current is not None
+    return publication.judgement.current.stays
 
 
 def test_a_first_winner_is_current_and_a_faster_one_replaces_it() -> None:
@@ -89,23 +89,23 @@ def test_the_winner_is_packaged_with_its_own_files_and_every_row() -> None:
         provenance(found.model_copy(update={"job": None}), winner, FASTER, RUN)
 
 
-KILLED = row(INT8, setting="incumbent", status="failed", stage="evaluate", error="its process was killed")
+KILLED = row(INT8, setting="current", status="failed", stage="evaluate", error="its process was killed")
 
 
 @pytest.mark.parametrize(
     ("found", "rows", "why", "renews"),
     [
         (
-            UnknownIncumbent(reason="find incumbent: ended after 60 s"),
+            UnknownBundle(reason="find current: ended after 60 s"),
             FASTER,
-            "find incumbent: ended after 60 s",
+            "find current: ended after 60 s",
             False,
         ),
         (examined(), [KILLED, *FASTER[1:]], "evaluate: its process was killed", True),
     ],
 )
 def test_an_unknown_current_bundle_is_not_replaced_and_the_run_says_so(
-    found: Incumbent | UnknownIncumbent, rows: list[dict[str, Any]], why: str, renews: bool
+    found: CurrentBundle | UnknownBundle, rows: list[dict[str, Any]], why: str, renews: bool
 ) -> None:
     done = decide(result(found), rows, pointer())
     assert (done.version, decided(done), stays(done)) == (FIRST, {HALF: "hold"}, True)
@@ -151,13 +151,13 @@ def test_a_switch_whose_answer_was_lost_has_happened() -> None:
 
 
 def test_content_that_somebody_rolled_back_from_is_excluded_and_the_runner_up_wins() -> None:
-    faster = row(INT8, speedup=9.0, over_incumbent=2.0, over_incumbent_low=1.9)
-    rows = [row(HALF, setting="incumbent"), faster]
+    faster = row(INT8, speedup=9.0, over_current=2.0, over_current_low=1.9)
+    rows = [row(HALF, setting="current"), faster]
     assert CANDIDATES[0].built is not None
     withdrawn = pointer(withdrawn=[f"2026-11-20-{content_of(JOB, CANDIDATES[0].built)}"])
     alone = decide(result(examined()), rows, withdrawn)
     assert (alone.version, stays(alone), decided(alone), alone.renews) == (FIRST, True, {INT8: "pass"}, True)
-    runner_up = row(FLOAT, over_incumbent=1.2, over_incumbent_low=1.1)
+    runner_up = row(FLOAT, over_current=1.2, over_current_low=1.1)
     assert decided(decide(result(examined()), [*rows, runner_up], withdrawn)) == {INT8: "pass", FLOAT: "promote"}
 
 
@@ -166,7 +166,7 @@ def test_a_roll_back_while_the_winner_was_packaged_is_respected() -> None:
     assert (done.version, decided(done), stays(done), done.problem) == (FIRST, {HALF: "hold"}, True, "")
 
 
-@pytest.mark.parametrize(("rows", "same_as"), [(SAME, INT8), ([row(INT8, setting="incumbent"), *SAME[1:]], None)])
+@pytest.mark.parametrize(("rows", "same_as"), [(SAME, INT8), ([row(INT8, setting="current"), *SAME[1:]], None)])
 def test_what_stays_is_renewed_whether_it_is_tonights_candidate_or_its_own_files(
     rows: list[dict[str, Any]], same_as: str | None
 ) -> None:
@@ -182,8 +182,8 @@ def test_what_stays_is_renewed_whether_it_is_tonights_candidate_or_its_own_files
 def test_content_that_the_key_did_not_sign_is_packaged_again_and_recorded_as_replaced() -> None:
     done = decide(result(examined(same_as=INT8)), SAME, pointer()).packaged(bundle(SECOND))
     assert (done.version, stays(done)) == (SECOND, False)
-    assert done.judgement.incumbent is not None
-    assert "packaged again" in done.judgement.incumbent.reason
+    assert done.judgement.current is not None
+    assert "packaged again" in done.judgement.current.reason
 
 
 @given(
@@ -201,7 +201,7 @@ def test_what_is_recorded_as_current_is_what_the_pointer_says(
     done = done.packaged(bundle(current)) if packaged else done.not_packaged("it is late", now, RUN)
     assert done.version == current
     assert bool(done.problem) != packaged
-    assert done.judgement.incumbent is None or done.judgement.incumbent.stays == (current == FIRST)
+    assert done.judgement.current is None or done.judgement.current.stays == (current == FIRST)
     assert not done.renews or current == FIRST
 
 

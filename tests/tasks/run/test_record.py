@@ -33,7 +33,7 @@ def promoted(version: str | None = None, **standing: Any) -> Judgement:
         recipe="int8", runtime="torchscript", decision="promote", objective="fastest", rules=(), reason="it is"
     )
     current = BundleDecision(version=version, reason="it is", **standing) if standing else None
-    return Judgement(decisions=(decision,), incumbent=current)
+    return Judgement(decisions=(decision,), current=current)
 
 
 @given(st.booleans(), st.booleans(), st.booleans())
@@ -54,7 +54,7 @@ def test_candidates_are_counted_once_without_the_current_bundle_and_what_this_ho
     rows = [
         baseline("r1", DAY),
         baseline("r1", DAY, setting="a/a"),
-        measurement("r1", DAY, setting="incumbent", status="failed"),
+        measurement("r1", DAY, setting="current", status="failed"),
         measurement("r1", DAY, status="skipped"),
     ]
     assert record(tables={"word-lm": {"measurements": rows}}).candidates() == (1, 0)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from tasks.data.paired import score_difference
 from tasks.decide.gate import judge, may_be_promoted
-from tasks.values.results import Incumbent
+from tasks.values.results import CurrentBundle
 from tasks.workload.gate import Gate, RuleOutcome, rows_to_decide, rules_on
 from tests.tasks.decide.test_gate import EXECUTED, PROVEN, STRICT, decided, only, row, workload
 
@@ -62,16 +62,16 @@ def test_bounds_with_cold_caches_are_unknown_by_themselves():
     assert rule("min_speedup", unknown("cold_speedup_bound_low", "speedup", **cold)).note == WHY
 
 
-def test_the_incumbent_is_not_replaced_because_of_what_could_not_be_measured_of_it():
-    incumbent = Incumbent(version="2026-11-20-0123456789ab")
-    slow = {"speedup_bound_low": 1.6, "over_incumbent": 1.0, "over_incumbent_low": 0.9, "over_incumbent_high": 1.1}
+def test_the_current_bundle_is_not_replaced_because_of_what_could_not_be_measured_of_it():
+    current = CurrentBundle(version="2026-11-20-0123456789ab")
+    slow = {"speedup_bound_low": 1.6, "over_current": 1.0, "over_current_low": 0.9, "over_current_high": 1.1}
     challenger = row(**GOOD | slow)
-    held = row("half/torchscript", **GOOD) | {"setting": "incumbent"}
+    held = row("half/torchscript", **GOOD) | {"setting": "current"}
     killed = held | {"peak_rss_bytes": None, "unknown": {"peak_rss_bytes": WHY}}
     for deployed in (held, killed):
-        judgement = judge(workload(**GATE), [challenger, deployed], incumbent)
-        assert judgement.incumbent is not None
-        assert judgement.incumbent.stays
+        judgement = judge(workload(**GATE), [challenger, deployed], current)
+        assert judgement.current is not None
+        assert judgement.current.stays
         assert decided(judgement) == {"int8/torchscript": "pass"}
 
 
@@ -158,7 +158,7 @@ def test_a_baseline_no_better_than_a_constant_answer_holds_every_candidate(chang
         "preprocessing and the weights"
     )
     assert not may_be_promoted(workload(**GATE), rows[2])
-    standing = judge(workload(**GATE), rows, Incumbent(version="2026-01-01-a", same_as="int8/torchscript")).incumbent
+    standing = judge(workload(**GATE), rows, CurrentBundle(version="2026-01-01-a", same_as="int8/torchscript")).current
     assert standing is not None
     assert standing.stays
 

@@ -76,19 +76,19 @@ def test_launches_go_on_until_every_contender_is_decided_and_the_others_leave_be
 
 
 @pytest.mark.slow
-def test_a_contender_is_compared_with_the_incumbent_in_the_same_launches(tmp_path: Path) -> None:
+def test_a_contender_is_compared_with_the_current_bundle_in_the_same_launches(tmp_path: Path) -> None:
     subjects = [
         plan(tmp_path, BASELINE, work=100, simulated=True),
         plan(tmp_path, "new/eager", work=20, simulated=True),
         plan(tmp_path, "old/eager", work=60, simulated=True),
     ]
-    contest = Contest(frozenset({"new/eager"}), incumbent="old/eager")
+    contest = Contest(frozenset({"new/eager"}), current="old/eager")
     measured = SESSION.measure(subjects, contest)
-    ratio = measured.over_incumbent("new/eager")
+    ratio = measured.over_current("new/eager")
     assert ratio is not None
     assert ratio.value == pytest.approx(3, rel=0.15)
     assert ratio.low < ratio.value < ratio.high
-    assert measured.over_incumbent("old/eager") is None
+    assert measured.over_current("old/eager") is None
 
 
 @pytest.mark.slow

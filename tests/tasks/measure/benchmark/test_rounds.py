@@ -27,10 +27,8 @@ def test_pairs_of_rounds_are_mirror_images(names: list[str], pairs: int, seed: i
 
 def spec(cold_rounds: int | None, most: int = 6) -> LaunchSpec:
     profile = Profile(name="any", launches=1, rounds=2, budget_s=0, cold_rounds=most)
-    return LaunchSpec(
-        subjects=(), loader="", threads=1, profile=profile, seed=1, single_calls=0, cold_rounds=cold_rounds, cold_share=0,
-        spawned_at=0.0,
-    )  # fmt: skip
+    more = {"cold_rounds": cold_rounds, "cold_share": 0, "single_calls": 0, "spawned_at": 0.0}
+    return LaunchSpec(subjects=(), loader="", threads=1, profile=profile, seed=1, **more)  # type: ignore[arg-type]
 
 
 class Traced:

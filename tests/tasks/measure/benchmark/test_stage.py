@@ -48,15 +48,15 @@ def result(job: Job[Workload], candidates: list[BenchmarkCandidate], store: Arti
     """A benchmark with a current bundle and capacities."""
     settings = job.workload.benchmark.model_copy(update={"capacity": Capacity(budget_s=1)})
     asked = replace(job, workload=job.workload.model_copy(update={"benchmark": settings}))
-    incumbent = candidates[1].model_copy(update={"setting": "incumbent"})
-    return benchmark(Workspace(store), asked, [*candidates, incumbent], TINY)
+    current = candidates[1].model_copy(update={"setting": "current"})
+    return benchmark(Workspace(store), asked, [*candidates, current], TINY)
 
 
 @pytest.mark.slow
 def test_every_candidate_is_timed_with_memory_evidence_and_raw_blocks(result: BenchmarkResult) -> None:
     settings = [(row.recipe, row.setting, row.batch_size) for row in result.timings]
     assert sorted(settings) == [
-        ("dynamic-int8", "incumbent", 1),
+        ("dynamic-int8", "current", 1),
         ("dynamic-int8", "primary", 1),
         ("float", "a/a", 1),
         ("float", "primary", 1),
@@ -70,7 +70,7 @@ def test_every_candidate_is_timed_with_memory_evidence_and_raw_blocks(result: Be
         assert row.cold_speedup_low <= row.cold_speedup <= row.cold_speedup_high
         assert row.setting == "a/a" or (row.peak_rss_bytes or 0) >= (row.rss_loaded_bytes or 0) > 0
     decided = [row for row in result.timings if row.speedup_bound_low is not None]
-    assert {row.setting for row in decided} == {"primary", "a/a", "incumbent"}
+    assert {row.setting for row in decided} == {"primary", "a/a", "current"}
     assert all((row.cold_speedup_bound_low or 0) < row.cold_speedup for row in decided)
     baselines = [row for row in result.timings if row.recipe == "float" and row.setting != "a/a"]
     assert {(row.speedup_low, row.speedup, row.speedup_high) for row in baselines} == {(1.0, 1.0, 1.0)}
@@ -94,10 +94,10 @@ def test_complete_proofs_are_kept_unless_the_gate_decides_by_their_times(
 def test_capacity_is_measured_of_the_baseline_and_first_of_the_current_bundle(
     result: BenchmarkResult, job: Job[Workload]
 ) -> None:
-    assert {"float/eager", "dynamic-int8/eager#incumbent"} <= result.capacities.keys()
+    assert {"float/eager", "dynamic-int8/eager#current"} <= result.capacities.keys()
     for served in result.capacities.values():
         assert served.capacity_split.endswith("1 thread, batch 1")
-    ratio = result.capacities["dynamic-int8/eager#incumbent"]
+    ratio = result.capacities["dynamic-int8/eager#current"]
     assert ratio.capacity_ratio_low < ratio.capacity_ratio < ratio.capacity_ratio_high
     settings = job.workload.benchmark.model_copy(update={"capacity": Capacity()})
     asked = job.workload.model_copy(update={"benchmark": settings})
@@ -105,16 +105,16 @@ def test_capacity_is_measured_of_the_baseline_and_first_of_the_current_bundle(
 
 
 @pytest.mark.slow
-def test_the_incumbents_own_files_are_timed_beside_tonights(result: BenchmarkResult) -> None:
+def test_the_current_bundles_own_files_are_timed_beside_tonights(result: BenchmarkResult) -> None:
     rows = {(row.recipe, row.setting): row for row in result.timings}
     challenger = rows["dynamic-int8", "primary"]
-    assert challenger.over_incumbent_low is not None
-    assert challenger.over_incumbent_high is not None
-    assert challenger.over_incumbent_low < 1 < challenger.over_incumbent_high
-    assert {row.over_incumbent for key, row in rows.items() if key != ("dynamic-int8", "primary")} == {None}
-    assert challenger.cold_over_incumbent_low is not None
-    assert challenger.cold_over_incumbent_high is not None
-    assert challenger.cold_over_incumbent_low < 1 < challenger.cold_over_incumbent_high
+    assert challenger.over_current_low is not None
+    assert challenger.over_current_high is not None
+    assert challenger.over_current_low < 1 < challenger.over_current_high
+    assert {row.over_current for key, row in rows.items() if key != ("dynamic-int8", "primary")} == {None}
+    assert challenger.cold_over_current_low is not None
+    assert challenger.cold_over_current_high is not None
+    assert challenger.cold_over_current_low < 1 < challenger.cold_over_current_high
 
 
 def test_the_stage_is_imported_without_torch() -> None:

@@ -18,10 +18,10 @@ from storage.bundles import BundleStore
 from storage.digest import JsonObject
 from storage.errors import BundleError, UnavailableError
 from storage.seal import MANIFEST, read_manifest, write_sums
-from tasks.decide.incumbent import find_incumbent
+from tasks.publish.current import find_current
 from tasks.runtimes.torchscript import TorchScript
 from tasks.values.job import Workspace
-from tasks.values.results import Incumbent
+from tasks.values.results import CurrentBundle
 from tests.tasks.pipeline import evaluate, example_inputs, opened
 from tests.tasks.publish.conftest import Made, make
 
@@ -42,10 +42,10 @@ def made(packaged: Made, tmp_path: Path) -> Made:
     return replace(packaged, store=ArtifactStore(tmp_path / "store"))
 
 
-def found(made: Made) -> Incumbent:
-    incumbent = find_incumbent(Workspace(made.store), made.job, [made.candidate])
-    assert incumbent is not None
-    return incumbent
+def found(made: Made) -> CurrentBundle:
+    current = find_current(Workspace(made.store), made.job, [made.candidate])
+    assert current is not None
+    return current
 
 
 def bundle_of(made: Made) -> Path:
@@ -57,14 +57,14 @@ def bundle_of(made: Made) -> Path:
 
 def test_there_is_none_before_anything_was_handed_over(made: Made) -> None:
     shutil.rmtree(made.store.root / "handoff")
-    assert find_incumbent(Workspace(made.store), made.job, [made.candidate]) is None
+    assert find_current(Workspace(made.store), made.job, [made.candidate]) is None
 
 
-def test_tonights_candidate_of_the_same_bytes_is_the_incumbent(made: Made) -> None:
-    incumbent = found(made)
-    assert (str(incumbent.same_as), incumbent.made_as) == ("int8/torchscript", made.candidate.digest)
-    assert (incumbent.fault, incumbent.outdated) == ("", "")
-    assert incumbent.coverage == 0.5
+def test_tonights_candidate_of_the_same_bytes_is_the_current_bundle(made: Made) -> None:
+    current = found(made)
+    assert (str(current.same_as), current.made_as) == ("int8/torchscript", made.candidate.digest)
+    assert (current.fault, current.outdated) == ("", "")
+    assert current.coverage == 0.5
 
 
 @pytest.mark.slow
@@ -83,30 +83,30 @@ def test_its_files_compute_what_was_handed_over_even_where_the_artifact_is_gone(
     inputs = example_inputs(made.job.workload, made.job.dataset, made.store).values()
     expected = opened(made.candidate, made.store)(*inputs)
     shutil.rmtree(made.store.path("candidate", made.candidate.digest))
-    incumbent = find_incumbent(Workspace(made.store), made.job, [])
-    assert incumbent is not None
-    assert incumbent.candidate is not None
-    assert str(incumbent.candidate.name) == "int8/torchscript"
-    assert incumbent.candidate.size_bytes == made.candidate.size_bytes
-    torch.testing.assert_close(opened(incumbent.candidate, made.store)(*inputs), expected)
-    assert evaluate(made.job, incumbent.candidate, made.store).quality == made.evaluation.quality
+    current = find_current(Workspace(made.store), made.job, [])
+    assert current is not None
+    assert current.candidate is not None
+    assert str(current.candidate.name) == "int8/torchscript"
+    assert current.candidate.size_bytes == made.candidate.size_bytes
+    torch.testing.assert_close(opened(current.candidate, made.store)(*inputs), expected)
+    assert evaluate(made.job, current.candidate, made.store).quality == made.evaluation.quality
 
 
 @pytest.mark.slow
 def test_one_from_another_checkpoint_is_outdated(made: Made, tmp_path: Path) -> None:
     other = make(tmp_path / "other", seed=1)
-    incumbent = find_incumbent(Workspace(made.store), other.job, [])
-    assert incumbent is not None
-    assert incumbent.outdated.startswith("it was made from checkpoint")
-    assert other.job.checkpoint.digest[:12] in incumbent.outdated
+    current = find_current(Workspace(made.store), other.job, [])
+    assert current is not None
+    assert current.outdated.startswith("it was made from checkpoint")
+    assert other.job.checkpoint.digest[:12] in current.outdated
 
 
 @pytest.mark.slow
 def test_a_damaged_bundle_is_a_failure_and_none_of_its_bytes_are_used(made: Made) -> None:
     (bundle_of(made) / "model.ts").write_bytes(b"something else")
-    incumbent = found(made)
-    assert incumbent.candidate is None
-    assert "model.ts was changed" in incumbent.fault
+    current = found(made)
+    assert current.candidate is None
+    assert "model.ts was changed" in current.fault
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_a_bundle_that_this_version_cannot_use_is_a_failure(made: Made, part: st
     manifest[part]["runtime" if part == "model" else "method"] = value
     (folder / MANIFEST).write_text(json.dumps(manifest))
     write_sums(folder)
-    incumbent = found(made)
-    assert incumbent.candidate is None
-    assert why in incumbent.fault
+    current = found(made)
+    assert current.candidate is None
+    assert why in current.fault
 
 
 def test_a_file_that_is_exchanged_after_it_was_checked_is_not_measured(
@@ -134,12 +134,12 @@ def test_a_file_that_is_exchanged_after_it_was_checked_is_not_measured(
         (path / "model.ts").write_bytes(b"exchanged")
         return manifest
 
-    monkeypatch.setattr("tasks.decide.incumbent.read_manifest", exchanged)
-    incumbent = find_incumbent(Workspace(made.store), made.job, [])
-    assert incumbent is not None
-    assert "model.ts changed while it was being copied" in incumbent.fault
+    monkeypatch.setattr("tasks.publish.current.read_manifest", exchanged)
+    current = find_current(Workspace(made.store), made.job, [])
+    assert current is not None
+    assert "model.ts changed while it was being copied" in current.fault
     assert (folder / "model.ts").read_bytes() == b"exchanged"
-    assert not list(made.store.root.glob("artifacts/incumbent/*/*/artifact.json"))
+    assert not list(made.store.root.glob("artifacts/current/*/*/artifact.json"))
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_a_bundle_whose_runtime_is_not_installed_here_is_unknown_and_not_at_faul
 ) -> None:
     monkeypatch.setattr(TorchScript, "distributions", ("no-such-package",))
     with pytest.raises(UnavailableError, match="no-such-package"):
-        find_incumbent(Workspace(made.store), made.job, [])
+        find_current(Workspace(made.store), made.job, [])
 
 
 def test_a_bundle_that_the_system_refuses_to_read_is_unknown_and_not_at_fault(
@@ -159,4 +159,4 @@ def test_a_bundle_that_the_system_refuses_to_read_is_unknown_and_not_at_fault(
 
     monkeypatch.setattr("storage.seal.os", SimpleNamespace(scandir=refused))
     with pytest.raises(BundleError, match="Permission denied"):
-        find_incumbent(Workspace(made.store), made.job, [])
+        find_current(Workspace(made.store), made.job, [])

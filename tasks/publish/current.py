@@ -15,14 +15,14 @@ from tasks.quantize.spec import spec_of
 from tasks.runtimes.base import DOCUMENT, Made, runtime_named
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef
-from tasks.values.results import Incumbent
+from tasks.values.results import CurrentBundle
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
-KIND = "incumbent"
+KIND = "current-bundle"
 
 
-def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequence[CandidateRef]) -> Incumbent | None:
+def find_current(workspace: Workspace, job: Job[Workload], candidates: Sequence[CandidateRef]) -> CurrentBundle | None:
     """Return the workload's current bundle as a candidate, or None if the workload has no current bundle.
 
     If the bundle's files cannot be used, ``fault`` gives the reason. If this function raises an error, for example
@@ -44,10 +44,10 @@ def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequenc
     except (BundleError, ConfigurationError, LookupError, ValueError) as error:
         if not _is_bundle_fault(error):
             raise
-        return Incumbent(version=pointer.version, fault=str(error))
+        return CurrentBundle(version=pointer.version, fault=str(error))
     before, now = manifest["sources"]["checkpoint"], job.checkpoint.digest
     changed = f"it was made from checkpoint {before[:12]}, but the workload now has {now[:12]}"
-    return Incumbent(
+    return CurrentBundle(
         version=pointer.version,
         candidate=deployed,
         made_as=manifest["sources"]["quantized"],
