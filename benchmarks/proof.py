@@ -1,4 +1,4 @@
-"""Tables of docs/measured-models.md: shares of int8 in the time of the built-in workloads and the tutorial's model.
+"""Tables of docs/measured.md: shares of int8 in the time of the built-in workloads and the tutorial's model.
 
 Run it anywhere; shares of time move little with the machine's load::
 

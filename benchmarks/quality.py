@@ -1,6 +1,6 @@
 """How often 95% intervals of a difference in quality cover the true one, on simulated samples.
 
-Prints tables for docs/measured-method.md::
+Prints tables for docs/measured.md::
 
     python -m benchmarks.quality
 """

@@ -17,7 +17,7 @@ from mkdocs.utils import get_relative_url
 
 ROOT = Path(__file__).parents[1]
 # Pages beside README.md that belong to the site. The site's first page is index.md, not README.md.
-PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md")
 # Folders outside docs/ whose TOML files pages link to.
 FOLDERS = ("flows/workloads",)
 # The theme starts its search worker as soon as it runs, so this script must come first.

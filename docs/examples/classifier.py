@@ -4,7 +4,7 @@ from torch import nn
 
 
 def build(classes: int, width: int = 16) -> nn.Module:
-    """Make the float model: any ``torch.nn.Module`` from images (N, 3, H, W) to scores (N, classes)."""
+    """Return the float model: any ``torch.nn.Module`` that maps images (N, 3, H, W) to scores (N, classes)."""
     return nn.Sequential(
         nn.Conv2d(3, width, 3, stride=2, padding=1),
         nn.BatchNorm2d(width),

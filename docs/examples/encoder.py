@@ -1,6 +1,6 @@
-"""A small BERT that tells requests to a help desk apart, and a table of such requests: ``python encoder.py``.
+"""Train a small BERT that sorts requests to a help desk, and write a table of such requests: ``python encoder.py``.
 
-Both are made here in some seconds, so that the example runs as it is; ``encoder/`` has what ``save_pretrained`` writes.
+The model goes to ``encoder/``, as ``save_pretrained`` writes it, and the table to ``requests.parquet``.
 """
 
 import random
@@ -23,7 +23,7 @@ FILLERS = ["hello", "please help", "my", "the", "since yesterday", "again", "tha
 
 
 def requests(count: int) -> list[tuple[str, str]]:
-    """Draw requests and their topics; one in ten is about two topics, and counts for the first."""
+    """Draw requests and their topics; one in ten mentions two topics, of which the first is its label."""
     draw, found = random.Random(0), []
     for _ in range(count):
         topic, other = draw.sample(list(TOPICS), 2)
@@ -35,7 +35,7 @@ def requests(count: int) -> list[tuple[str, str]]:
 
 
 def write(folder: Path) -> None:
-    """Train for some seconds and write the directory and the table."""
+    """Train for a few seconds, and write the directory and the table."""
     rows = requests(2400)
     names = ["train"] * 1600 + ["test"] * 800
     table = {"text": [text for text, _ in rows], "topic": [topic for _, topic in rows], "split": names}

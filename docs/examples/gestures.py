@@ -1,4 +1,4 @@
-"""A classifier of sequences: a GRU on a Parquet file that ``python gestures.py`` writes."""
+"""A GRU that classifies gestures; ``python gestures.py`` writes the Parquet file with the gestures."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ SPLITS = {"train": 1200, "calibration": 128, "test": 600}
 
 
 class Gestures(nn.Module):
-    """Positions (N, T, 2) and how many of them count (N,) to scores (N, 3)."""
+    """A network from positions (N, T, 2) and the number of valid positions (N,) to scores (N, 3)."""
 
     def __init__(self, hidden: int = 64) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Gestures(nn.Module):
 
 
 def read(path: str = str(FILE)) -> dict[str, list[tuple[dict[str, Tensor], int]]]:
-    """Give each split as a list of (inputs, target); the inputs are named as forward's parameters."""
+    """Return each split as a list of (inputs, target); the inputs have the names of the parameters of `forward`."""
     splits: dict[str, list[tuple[dict[str, Tensor], int]]] = {name: [] for name in SPLITS}
     for row in pq.read_table(path).to_pylist():
         positions = torch.tensor([row["x"], row["y"]]).T.contiguous()
@@ -39,14 +39,14 @@ def read(path: str = str(FILE)) -> dict[str, list[tuple[dict[str, Tensor], int]]
 
 
 def pad(items: list[tuple[dict[str, Tensor], int]]) -> tuple[dict[str, Tensor], Tensor]:
-    """Make a batch of gestures of different lengths."""
+    """Return a batch of gestures of different lengths, padded with zeros."""
     positions = nn.utils.rnn.pad_sequence([inputs["positions"] for inputs, _ in items], batch_first=True)
     lengths = torch.stack([inputs["lengths"] for inputs, _ in items])
     return {"positions": positions, "lengths": lengths}, torch.tensor([target for _, target in items])
 
 
 def train(model: nn.Module, splits: dict[str, list[tuple[dict[str, Tensor], int]]], seed: int, epochs: int) -> None:
-    """Train in place, on the split "train"."""
+    """Train the model in place on the ``train`` split."""
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     items = splits["train"]
@@ -60,7 +60,7 @@ def train(model: nn.Module, splits: dict[str, list[tuple[dict[str, Tensor], int]
 
 
 def draw(kind: str, rng: np.random.Generator) -> tuple[list[float], list[float]]:
-    """A noisy gesture of 12 to 40 positions."""
+    """Draw a noisy gesture of 12 to 40 positions."""
     t = np.linspace(0, 1, rng.integers(12, 41))
     x, y = {
         "circle": (np.cos(6.28 * t), np.sin(6.28 * t)),

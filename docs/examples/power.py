@@ -1,4 +1,4 @@
-"""A regression on a CSV file that ``python power.py`` writes: a small network, and how it is trained."""
+"""A small network for regression, and its training; ``python power.py`` writes the CSV file with the data."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,12 +12,12 @@ FILE = Path(__file__).parent / "power.csv"
 
 
 def build(features: int, width: int = 64) -> nn.Module:
-    """Make the float model: features (N, F) to numbers (N, 1)."""
+    """Return the float model, from features (N, F) to numbers (N, 1)."""
     return nn.Sequential(nn.Linear(features, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
 
 
 def train(model: nn.Module, splits: Mapping[str, Dataset], seed: int, epochs: int, learning_rate: float) -> None:
-    """Train in place, on the split "train"."""
+    """Train the model in place on the ``train`` split."""
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     for _ in range(epochs):
@@ -29,7 +29,7 @@ def train(model: nn.Module, splits: Mapping[str, Dataset], seed: int, epochs: in
 
 
 def main() -> None:
-    """Write the file: what a wind turbine gives, by wind, temperature, pressure and age."""
+    """Write the file: the power of a wind turbine by wind, temperature, pressure and age."""
     rng = np.random.default_rng(0)
     wind, temperature = rng.weibull(2, 4000) * 9, rng.normal(12, 9, 4000)
     pressure, age = rng.normal(1013, 9, 4000), rng.uniform(0, 20, 4000)

@@ -34,6 +34,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     # A distance is measured in multiples of an output's range, so it can exceed 1.
     "ranges": (0, inf),
 }
+_DEFECT = "Nothing was written. Report this message, because only a defect in nightquant causes it."
 _NAMED = 3  # a message names at most this many rows and counts the others
 
 
@@ -117,7 +118,7 @@ def validated(table: Table, rows: Sequence[Row], run_id: str) -> tuple[pa.Table,
     for row in rows:
         if (unknown := sorted(set(row) - table.names)) or row.get("run_id") != run_id:
             why = f"unknown columns {unknown}" if unknown else f"the run id {row.get('run_id')!r}, not {run_id!r}"
-            raise StoreError(f"A row for the table {table.name} has {why}.", hint="Nothing was written.")
+            raise StoreError(f"A row for the table {table.name} has {why}.", hint=_DEFECT)
     accepted, lines = admit(table, rows)
     arrays = [array_of(column, [row.get(column.name) for row in accepted]) for column in table.columns]
     content = pa.Table.from_arrays(arrays, schema=table.schema)

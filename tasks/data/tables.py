@@ -83,7 +83,7 @@ def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np
     if not len(rows["calibration"]):
         rows["calibration"] = rows["train"][: data.calibration]
     if lacking := [split for split in ("train", "calibration", "test") if not len(rows[split])]:
-        counts = {split: len(numbers) for split, numbers in rows.items()}
+        counts = ", ".join(f"{len(numbers):,} for {split}" for split, numbers in rows.items())
         raise InputError(
             f"No rows remain for these splits: {', '.join(lacking)}. Rows found: {counts}.", hint="Provide more rows."
         )

@@ -14,12 +14,11 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[2]
-# What the site shows; README.md and SECURITY.md are pages of the repository alone.
-PAGES = (
+# The site shows docs/ and two of the other pages.
+MARKDOWN = (
+    *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY")),
     *sorted((ROOT / "docs").glob("*.md")),
-    *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")),
 )
-MARKDOWN = (ROOT / "README.md", ROOT / "SECURITY.md", *PAGES)
 
 _SHELL = re.compile(r"(?m)^(?:\$ )?(?:nightquant|python|prefect|duckdb|make|openssl|dask|pip|\. |export [A-Z])\b")
 _NOT_RUN = re.compile(r"<!-- not run: (?P<why>[^>]{10,}) -->\s*")

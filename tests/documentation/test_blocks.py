@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 # By a test of their own, which says so, and history, which may name commands that are gone.
 ELSEWHERE = (
     *("schedule.md", "monitoring.md", "cookbook.md", "CHANGELOG.md"),
-    *("your-model.md", "tabular.md", "text-encoder.md", "vision.md"),
+    *("your-model.md", "data-and-metrics.md", "text-encoder.md", "vision.md"),
 )
 
 
@@ -57,7 +57,7 @@ def folder(filled: Path, tmp_path: Path) -> Path:
 
 
 # What these pages promise, other tests check on smaller stores.
-LONG = ("signing.md", "proof.md")
+LONG = ("bundles.md", "proof.md")
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_the_commands_of_a_page_run(page: Path, folder: Path) -> None:
 
 
 def test_no_page_is_left_out() -> None:
-    assert {page.name for page in PAGES} > {"README.md", "quickstart.md", "signing.md", "results.md"}
+    assert {page.name for page in PAGES} > {"README.md", "quickstart.md", "bundles.md", "results.md"}

@@ -75,7 +75,7 @@ def test_make_installs_extras_that_exist() -> None:
             assert re.sub(r"^\.\[(\w+)\]$", r"\1", requirement) in extras
 
 
-YOUR_MODEL = ("your-model.md", "data-and-metrics.md", "tabular.md", "text-encoder.md", "vision.md")
+YOUR_MODEL = ("your-model.md", "data-and-metrics.md", "text-encoder.md", "vision.md")
 
 
 def toml_blocks(page: str) -> list[str]:

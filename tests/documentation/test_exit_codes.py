@@ -1,4 +1,4 @@
-"""docs/exit-codes.md has the code of every error, and no other."""
+"""The table of exit codes in docs/troubleshooting.md has the code of every error, and no other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.environment.libraries import LibraryError
 from tasks.run.record import GOOD, REGRESSED, WORK_FAILED
 from tests.documentation.pages import ROOT
 
-PAGE = ROOT / "docs" / "exit-codes.md"
+PAGE = ROOT / "docs" / "troubleshooting.md"
 
 
 def kinds(error: type[NightquantError]) -> Iterator[type[NightquantError]]:

@@ -1,6 +1,6 @@
 """The pages about your own model in a fresh folder: each example from its first command to a verified bundle.
 
-The pages are your-model.md, tabular.md, text-encoder.md and vision.md.
+The pages are your-model.md, data-and-metrics.md, text-encoder.md and vision.md.
 """
 
 from __future__ import annotations
@@ -20,12 +20,19 @@ from tests.documentation.pages import ROOT, Document
 
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.long]
 
-EXAMPLES = {"gestures": "your-model", "power": "tabular", "encoder": "text-encoder", "classifier": "vision"}
+EXAMPLES = {
+    "mymodel": "your-model",
+    "gestures": "data-and-metrics",
+    "power": "data-and-metrics",
+    "encoder": "text-encoder",
+    "classifier": "vision",
+}
 
 
 def commands(name: str, page: str) -> list[list[str]]:
-    """Return the commands of an example's page, in order; a search takes as long as its budget, so it gets less."""
-    blocks = [block.text for block in Document.read(ROOT / "docs" / f"{page}.md").shell if not block.not_run]
+    """Return the commands that a page has for an example, in order; a search takes its whole budget, so it gets less."""
+    shell = Document.read(ROOT / "docs" / f"{page}.md").shell
+    blocks = [block.text for block in shell if not block.not_run and name in block.text]
     assert f"--workload {name}.toml --profile" in blocks[0]
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [shlex.split(re.sub(r"--budget \d+", "--budget 20", line)) for line in lines if line]
