@@ -30,7 +30,7 @@ EXAMPLES = {
 
 
 def commands(name: str, page: str) -> list[list[str]]:
-    """Return the commands that a page has for an example, in order; a search takes its whole budget, so it gets less."""
+    """Return the commands that a page has for an example, in order; a search uses its whole budget, so it gets less."""
     shell = Document.read(ROOT / "docs" / f"{page}.md").shell
     blocks = [block.text for block in shell if not block.not_run and name in block.text]
     assert f"--workload {name}.toml --profile" in blocks[0]
