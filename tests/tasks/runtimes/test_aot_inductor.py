@@ -31,7 +31,7 @@ from tests.tasks import pipeline
 from tests.tasks.publish.conftest import Made
 from tests.tasks.runtimes.conftest import MakeJob
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 RUNTIME = "aot-inductor"
 needs_bfloat16 = pytest.mark.skipif(
@@ -100,7 +100,6 @@ def test_every_layer_is_int8_in_the_graph_and_in_the_machine_code(candidate: Can
     assert not candidate.shared
 
 
-@pytest.mark.long
 def test_a_trained_recipe_is_int8_and_computes_what_torchs_own_candidate_does(
     images: MakeJob, store: ArtifactStore
 ) -> None:
@@ -173,7 +172,6 @@ def test_int8_with_all_bits_needs_vnni_whatever_it_is_compiled_for(
         assert runtime_named(RUNTIME).required_instructions(int8) == ["avx2", "fma", "f16c", *expected]
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("nothing_deprecated")
 def test_operators_of_our_own_go_with_the_package(
     words: MakeJob, store_with_operators: ArtifactStore, tmp_path: Path

@@ -115,6 +115,7 @@ def test_queueing_counts_because_no_request_waits_for_an_answer() -> None:
     assert (served.lag_s >= 0).all()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_planted_speeds_are_found_and_a_candidate_that_fails_costs_itself_alone(tmp_path: Path) -> None:
     report = measure(
