@@ -18,7 +18,7 @@ from storage.bundles import BundleStore
 from storage.errors import StoreError, UnavailableError
 from storage.pointer import Pointer
 from storage.results import Row
-from storage.results.baselines import Baseline
+from storage.results.history import Baseline
 from tasks.run import plan, publication
 from tasks.values.results import BenchmarkResult, Failure, LayerSensitivity, RunInfo, WorkloadResult
 from tasks.workload.recipe import CandidateName

@@ -32,9 +32,9 @@ from flows.settings import load_settings
 from flows.steps import Place
 from storage.errors import ConfigurationError, NightRunningError, StoreError
 from storage.holder import Holder, hold, record_dead_run
-from storage.results.baselines import last_baselines
 from storage.results.catalog import refresh
 from storage.results.compact import compact
+from storage.results.history import last_baselines
 from storage.results.regressions import Regression
 from storage.root import StoreRoot, set_cache_folder
 from tasks.run.record import GOOD, REGRESSED

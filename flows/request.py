@@ -14,8 +14,8 @@ from tasks.search.trial import Trial
 from tasks.values.refs import Frozen
 from tasks.values.results import RunInfo
 from tasks.workload import Workload, find_workloads
+from tasks.workload.gate import Goal, Search
 from tasks.workload.recipe import CandidateName
-from tasks.workload.search import Goal, Search
 
 
 class NightlyRequest(Frozen):

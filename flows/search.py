@@ -40,8 +40,8 @@ from tasks.search.space import space, variants, without_too_large
 from tasks.search.trial import Build, Found, Request, Selection, Time, Trial
 from tasks.values.job import Job
 from tasks.workload.base import REFERENCE
-from tasks.workload.search import Goal
-from tasks.workload.search import Search as SearchSection
+from tasks.workload.gate import Goal
+from tasks.workload.gate import Search as SearchSection
 from tasks.workload.workload import Workload
 
 

@@ -30,8 +30,9 @@ from tasks.values.results import (
     Reference,
 )
 from tasks.workload import Workload
-from tasks.workload.gate import RULES, Gate, rows_to_decide
+from tasks.workload.gate import Gate
 from tasks.workload.recipe import Recipe
+from tasks.workload.rules import RULES, rows_to_decide
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")

@@ -31,7 +31,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.search.bench import EXHAUSTIVE, Bench, Finding, exhausted, peer_finding, searched
-from benchmarks.search.subjects import MODELS, PEERS
+from benchmarks.search.peer_searches import PEERS
+from benchmarks.search.subjects import MODELS
 from tasks.data.outputs import intra_op_threads
 from tasks.environment.machine import this_machine
 from tasks.measure.benchmark.statistics import Ratio

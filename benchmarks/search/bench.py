@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 from pebble import ProcessExpired, ProcessPool
 
-from benchmarks.search.subjects import PEER, built_and_evaluated, obtained, open_peer, run_peer, write_workload
+from benchmarks.search.peer_searches import PEER, open_peer, run_peer
+from benchmarks.search.subjects import built_and_evaluated, obtained, write_workload
 from flows.request import SearchResult
 from storage.errors import NightquantError
 from storage.locks import host_lock
@@ -129,7 +130,9 @@ class Bench:
         subjects = [one if one.golden else one.model_copy(update={"golden": subjects[0].golden}) for one in subjects]
         threads = self.job.workload.benchmark.threads
         with host_lock(LOCK):
-            measured = Session(subjects[0].name, PROFILE, threads, "benchmarks.search.subjects:load").measure(subjects)
+            measured = Session(subjects[0].name, PROFILE, threads, "benchmarks.search.peer_searches:load").measure(
+                subjects
+            )
         for finding in findings:
             if finding.subject and finding.subject.key in measured.refused:
                 finding.name += f" (cannot be timed: {measured.refused[finding.subject.key]})"

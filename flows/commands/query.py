@@ -25,8 +25,7 @@ from storage.errors import ConfigurationError
 from storage.humanize import plural, ratio
 from storage.results import FindingMetric, Row, deciding, number
 from storage.results.catalog import described
-from storage.results.formats import boxed, formatted
-from storage.results.query import open_catalog, rows_of, run_query
+from storage.results.query import boxed, formatted, open_catalog, rows_of, run_query
 from storage.root import StoreRoot
 
 _EXAMPLE = """

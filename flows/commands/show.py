@@ -21,7 +21,7 @@ from storage.results import Row, candidate_of, number
 from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 from storage.seal import check_sums, read_manifest
-from tasks.workload.gate import RULES
+from tasks.workload.rules import RULES
 
 _SHOWN_LAYERS = 5
 

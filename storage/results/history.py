@@ -1,4 +1,4 @@
-"""Read the history that a night is compared with: the candidates' earlier numbers, selected by ``70_regressions.sql``.
+"""Read earlier nights: the numbers to compare a night with, selected by ``70_regressions.sql``, and the last baselines.
 
 If a number changed, `attribute` looks for the cause: the machine, the environment or an input.
 """
@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import duckdb
 import numpy as np
 
-from storage.results import FindingMetric, Row, night_of
+from storage.results import FindingMetric, Row, night_of, number
 from storage.results.changepoint import Floats
-from storage.results.query import rows_of
+from storage.results.query import open_catalog, rows_of
+from storage.root import StoreRoot
 
 PRESENCE_DAYS = 90  # number of days after which an absent candidate is forgotten
 
@@ -42,6 +43,17 @@ select candidate, series, night, workload, machine, environment, artifact_digest
 from internal.history_on($night)
 where setting = 'primary' and candidate in (select unnest($candidates))
 order by night, measured_at, run_id
+"""
+
+_LAST_BASELINES = """
+select workload, night, recipe || '/' || runtime as candidate, is_baseline, baseline_reason,
+    internal.deciding(caches, cold_speedup, speedup) as speedup,
+    internal.deciding(caches, cold_speedup_bound_low, speedup_bound_low) as low
+from measurements
+where setting = 'primary' and status = 'ok' and method = 'none' and latency_s is not null
+    and workload in (select unnest($workloads))
+qualify run_id = arg_max(run_id, (night, measured_at, run_id)) filter (is_baseline) over (partition by workload)
+order by workload, candidate
 """
 
 
@@ -186,3 +198,43 @@ def _environment_changes(before: object, after: object) -> str:
     then, now = json.loads(str(before)), json.loads(str(after))
     changed = [name for name in sorted(then | now) if then.get(name) != now.get(name)]
     return ", ".join(f"{name} {then.get(name, 'missing')} → {now.get(name, 'missing')}" for name in changed)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A workload's baseline, and the reason for it; ``replaces`` is the earlier baseline if this one is new."""
+
+    name: str
+    reason: str
+    replaces: str = ""
+
+
+def last_baselines(root: StoreRoot, floats: Mapping[str, Collection[str]]) -> dict[str, Baseline]:
+    """Return the next baseline of each workload that has one, given the float candidates that can be deployed.
+
+    The baseline of the last night stays until that night shows that another float candidate is decidedly faster: the
+    lower bound of its speed-up, which holds simultaneously for all candidates, is above 1. A workload has no baseline
+    if it was never measured, or if the last baseline is no longer one of its `floats`.
+    """
+    if not floats or not root.list("results"):
+        return {}
+    with open_catalog(root) as connection:
+        rows = rows_of(connection, _LAST_BASELINES, workloads=list(floats))
+    found = {}
+    for workload, names in floats.items():
+        mine = [row for row in rows if row["workload"] == workload and row["candidate"] in names]
+        current = next((row for row in mine if row["is_baseline"]), None)
+        if current is not None:
+            found[workload] = _next_baseline(current, mine)
+    return found
+
+
+def _next_baseline(current: Row, rows: Collection[Row]) -> Baseline:
+    name, night = str(current["candidate"]), night_of(current)
+    faster = [row for row in rows if not row["is_baseline"] and (number(row, "low") or 0.0) > 1]
+    if not faster:
+        return Baseline(name, str(current["baseline_reason"] or f"it was the baseline on {night}"))
+    best = max(faster, key=lambda row: number(row, "speedup") or 0.0)
+    least = number(best, "low") or 0.0
+    reason = f"on {night}, it was at least {least:.3g} times as fast as {name}, the baseline until then"
+    return Baseline(str(best["candidate"]), reason, replaces=name)

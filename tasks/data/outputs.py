@@ -1,14 +1,15 @@
-"""Call models: choose the device and the number of threads, and convert the outputs to tensors."""
+"""Call models: choose the device and the number of threads, and convert the outputs to tensors or dictionaries."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from storage.errors import NightquantError, QuantizationError
 from tasks.environment.libraries import in_one_line, place_of
@@ -86,3 +87,45 @@ def distance(output: Tensor, reference: Tensor) -> float:
 def worst(*distances: float) -> float:
     """Return the largest distance, or NaN if any distance is NaN."""
     return math.nan if any(map(math.isnan, distances)) else max(distances)
+
+
+def flat(model: nn.Module) -> nn.Module:
+    """Let a model whose ``forward`` returns a dictionary return a tuple, because runtimes return tuples of tensors."""
+    own = type(model)
+    if own.__module__.partition(".")[0] == "torch":  # quantization recognizes torch's modules by class
+        return model
+
+    @functools.wraps(own.forward)
+    def forward(self: nn.Module, *inputs: object, **keywords: object) -> object:
+        result = own.forward(self, *inputs, **keywords)
+        return tuple(_named(result).values()) if isinstance(result, Mapping) else result
+
+    copied = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
+    model.__class__ = type(own.__name__, (own,), {"forward": forward, **copied})
+    return model
+
+
+def output_names(result: object) -> tuple[str, ...]:
+    """Return the outputs' names: the keys of a dictionary, or ``output-0`` and so on."""
+    if isinstance(result, Mapping):
+        return tuple(_named(result))
+    return tuple(f"output-{index}" for index in range(len(result) if isinstance(result, tuple | list) else 1))
+
+
+@contextmanager
+def structured(model: nn.Module, structure: object) -> Iterator[None]:
+    """Let a flattened model return a dictionary again, which the user's training code expects."""
+
+    def restore(_: nn.Module, inputs: object, outputs: tuple[Tensor, ...]) -> object:
+        named = dict(zip(output_names(structure), outputs, strict=False))
+        return type(structure)(**named) if isinstance(structure, Mapping) else None
+
+    hook = model.register_forward_hook(restore)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _named(result: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in result.items() if value is not None}

@@ -16,8 +16,9 @@ from storage.humanize import plural
 from storage.results import Decision, Row, candidate_of, deciding
 from tasks.values.refs import Frozen, OfCandidate
 from tasks.values.results import CurrentBundle, RunInfo, UnknownBundle
-from tasks.workload.gate import OVER_BEST_FLOAT, Gate, Objective, RuleOutcome, finite, rules_on, text
+from tasks.workload.gate import Gate, Objective
 from tasks.workload.recipe import RUNTIMES, CandidateName
+from tasks.workload.rules import OVER_BEST_FLOAT, RuleOutcome, finite, rules_on, text
 from tasks.workload.workload import Workload
 
 _RATIOS = ("min_speedup", "min_over_best_float")

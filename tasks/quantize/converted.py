@@ -20,10 +20,9 @@ from tasks.data.outputs import finite_outputs, outputs_of
 from tasks.data.tensor_files import save_tensors
 from tasks.domains import build_model
 from tasks.environment.sources import code_digest
-from tasks.quantize.base import converter_of
 from tasks.quantize.engine import RefusingReferenceLoops, instruction_set, running, without_deprecations
 from tasks.quantize.operators import load_libraries
-from tasks.quantize.source import ModelSource, without_parametrizations
+from tasks.quantize.source import ModelSource, converter_of, without_parametrizations
 from tasks.quantize.spec import Spec
 from tasks.values.refs import Architecture, Frozen, ModuleCoverage
 

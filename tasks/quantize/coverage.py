@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from storage.errors import QuantizationError, did_you_mean
 from tasks.data.outputs import tensors_of
-from tasks.quantize.base import Converted, Converter
 from tasks.quantize.engine import require_bfloat16
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import Converted, Converter, ModelSource
 from tasks.quantize.spec import Spec
 from tasks.values.refs import ModuleCoverage, in_words
 

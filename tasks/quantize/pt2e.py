@@ -13,11 +13,10 @@ import torch
 from torch import fx
 
 from tasks.environment.libraries import quiet
-from tasks.quantize.base import Converted, Trained
 from tasks.quantize.coverage import cover, excluded_modules, leaves_of, nothing_quantized
 from tasks.quantize.engine import saturates
 from tasks.quantize.export import export
-from tasks.quantize.source import ModelSource, calibrate
+from tasks.quantize.source import Converted, ModelSource, Trained, calibrate
 from tasks.quantize.spec import Calibration, Spec
 from tasks.values.refs import ModuleCoverage
 

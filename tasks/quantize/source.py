@@ -1,13 +1,19 @@
-"""The source of candidates: a float model, example inputs, and data for calibration and fine-tuning."""
+"""The source of candidates, and the base class of the converters that apply a method's specs to its float model.
+
+A source contains a float model, example inputs, and data for calibration and fine-tuning.
+"""
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from pathlib import Path
+from pkgutil import resolve_name
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +25,7 @@ from tasks.data.training import FineTuning, OwnTraining
 from tasks.environment.libraries import in_one_line, place_of
 from tasks.quantize.spec import Calibration, Spec
 from tasks.values.job import Workspace
-from tasks.values.refs import Architecture
+from tasks.values.refs import Architecture, ModuleCoverage
 from tasks.workload.recipe import METHODS
 
 _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend")
@@ -110,3 +116,49 @@ def reason_of(error: BaseException) -> str:
         error = error.__cause__
     missing = _NO_KERNEL.search(str(error))
     return f"{missing[1]} has no kernel for {missing[2]} tensors" if missing else in_one_line(error)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A converted model in evaluation mode."""
+
+    model: nn.Module
+    coverage: tuple[ModuleCoverage, ...]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A fine-tuned model that can be exported; ``folded`` maps the paths of batch norms to the layers' paths."""
+
+    model: nn.Module
+    folded: Mapping[str, str]
+
+
+class Converter(ABC):
+    """An object that applies a method's specs to torch modules."""
+
+    @abstractmethod
+    def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
+        """Quantize a float model that is in evaluation mode; the model may be changed in place."""
+
+    @abstractmethod
+    def skeleton(self, model: nn.Module, spec: Spec, example_inputs: Mapping[str, Tensor]) -> nn.Module:
+        """Give a model the structure of a converted model, into which saved tensors can be loaded."""
+
+    def pack(self, model: nn.Module) -> nn.Module:
+        """Arrange a model's loaded weights in the order that the kernels need."""
+        return model
+
+    def library(self, workspace: Workspace) -> Path | None:
+        """Find or compile the operator library that converted models call; return None if torch has all operators."""
+        return None
+
+    def train(self, spec: Spec, source: ModelSource) -> Trained:
+        """Fine-tune a model with the spec's training settings, or load the result of an earlier run."""
+        raise NotImplementedError
+
+
+def converter_of(spec: Spec) -> Converter:
+    """Import and create the converter that applies a spec."""
+    converter: Converter = resolve_name(METHODS[spec.method].converts)()
+    return converter

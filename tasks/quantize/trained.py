@@ -32,11 +32,10 @@ from tasks.data.outputs import training_device
 from tasks.data.tensor_files import save_tensors
 from tasks.data.training import FineTuning, OwnTraining
 from tasks.environment.sources import code_digest
-from tasks.quantize.base import Trained
 from tasks.quantize.engine import without_deprecations
 from tasks.quantize.graph.convert import GraphConverter
 from tasks.quantize.graph.prepare import prepare, reduces_range
-from tasks.quantize.source import ModelSource, batches_of
+from tasks.quantize.source import ModelSource, Trained, batches_of
 from tasks.quantize.spec import Calibration, Spec, Training
 from tasks.values.job import Progress
 

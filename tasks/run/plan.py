@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from storage.results.baselines import Baseline
+from storage.results.history import Baseline
 from tasks.decide.gate import could_serve, may_be_promoted
 from tasks.decide.rows import candidate_columns
 from tasks.measure.benchmark.stage import BenchmarkCandidate
@@ -22,8 +22,8 @@ from tasks.values.results import (
     UnknownBundle,
     WorkloadResult,
 )
-from tasks.workload.gate import is_float
 from tasks.workload.recipe import CandidateName, Recipe
+from tasks.workload.rules import is_float
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")

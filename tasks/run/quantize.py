@@ -15,9 +15,8 @@ from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
 from tasks.data.sections import BATCH
 from tasks.data.user_data import forward_parameters
-from tasks.quantize.base import converter_of
 from tasks.quantize.engine import running, without_deprecations
-from tasks.quantize.source import ModelSource, without_parametrizations
+from tasks.quantize.source import ModelSource, converter_of, without_parametrizations
 from tasks.quantize.spec import spec_of
 from tasks.runtimes.base import runtime_named
 from tasks.values.job import Workspace

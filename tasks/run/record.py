@@ -9,7 +9,7 @@ from datetime import datetime
 
 from storage.humanize import plural
 from storage.results import Row, RunStatus
-from storage.results.baselines import Baseline
+from storage.results.history import Baseline
 from tasks.decide.gate import DOES_NOT_PAY, pays
 from tasks.decide.rows import layer_rows, measurement_rows
 from tasks.environment.machine import Evidence

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from tasks.environment.machine import installed_version, require_installed
-from tasks.quantize.spec import Limit, Spec, obstacle, spec_of
+from tasks.quantize.spec import Limit, Spec, limit, obstacle, spec_of
 from tasks.values.refs import CandidateRef, Frozen, ModuleCoverage
 from tasks.workload.recipe import RUNTIMES, Recipe, RuntimeTraits
 
@@ -29,6 +29,16 @@ if TYPE_CHECKING:
 DOCUMENT = "candidate.json"
 # Engines that require AVX2, and that choose faster kernels at run time if the processor supports them.
 _WITH_AVX2 = ("x86", "fbgemm", "onednn")
+
+# Needs and limits that all runtimes for ONNX files share; the tools of these runtimes ignore a recipe's engine.
+EXPORTING = ("onnx", "onnxscript", "onnx-ir")  # distributions needed to export a model to ONNX
+OTHER_METHOD = 'it does not support the "{method}" method'
+_TORCHS_OWN = "it uses neither torch's memory formats nor torch's oneDNN kernels"
+EXPORTED_LIMITS = (
+    limit("activations", "float", "dynamic-per-tensor", "static", reason=OTHER_METHOD),
+    limit("memory_format", "contiguous", reason=_TORCHS_OWN),
+    limit("onednn", True, reason=_TORCHS_OWN),
+)
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,11 @@ from storage.errors import QuantizationError
 from tasks.environment.libraries import quiet
 from tasks.environment.machine import installed_version
 from tasks.environment.sources import code_digest
-from tasks.quantize.base import Trained, converter_of
 from tasks.quantize.coverage import is_within
 from tasks.quantize.export import forget_decompositions, open_shapes, opened
-from tasks.quantize.source import ModelSource, refusing
+from tasks.quantize.source import ModelSource, Trained, converter_of, refusing
 from tasks.quantize.spec import Spec
-from tasks.runtimes.exported_limits import EXPORTING
+from tasks.runtimes.base import EXPORTING
 
 KIND = "onnx"
 MODEL, FOLDED = "model.onnx", "folded.json"

@@ -12,8 +12,8 @@ from tasks.environment.machine import Machine
 from tasks.quantize.spec import renamed, spec_of
 from tasks.runtimes.base import runtime_named
 from tasks.search.trial import Trial
+from tasks.workload.gate import Search
 from tasks.workload.recipe import METHODS, RUNTIMES, Need, Recipe
-from tasks.workload.search import Search
 from tasks.workload.workload import Workload
 
 _LEAST = 0.9  # files contain more than weights, so float files of different runtimes differ by a few percent

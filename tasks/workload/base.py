@@ -1,8 +1,11 @@
-"""Base classes for the sections of workload files in every domain, and the kinds of float weights."""
+"""Registries of extensions, base classes for the sections of workload files, and the kinds of float weights."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -15,11 +18,46 @@ from pydantic import (
     StringConstraints,
 )
 
+from storage.errors import did_you_mean
+
+T = TypeVar("T")
+
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 # A callable in the user's code, written as ``package.module:callable`` or ``package.module:Class.method``.
 REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 Reference = Annotated[str, StringConstraints(pattern=REFERENCE)]
+
+
+@dataclass(frozen=True)
+class Registry(Generic[T]):
+    """Registry that maps names to subclasses of `T` (``"module:class"``), which it imports on first use.
+
+    The first entry is the default.
+    """
+
+    kind: str
+    entries: Mapping[str, str]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __getitem__(self, name: str) -> type[T]:
+        """Import a registered class; raise ValueError if the name is unknown."""
+        found: type[T] = resolve_name(self.entries[self.known(name)])
+        return found
+
+    def known(self, name: str) -> str:
+        """Return the name; raise ValueError if it is unknown."""
+        if name not in self.entries:
+            suggestion = did_you_mean(name, self.entries)
+            raise ValueError(f'unknown {self.kind} "{name}"{suggestion}: expected one of {", ".join(self.entries)}')
+        return name
+
+    @property
+    def default(self) -> str:
+        """Name of the first entry, which is the default."""
+        return next(iter(self.entries))
 
 
 class Section(BaseModel):

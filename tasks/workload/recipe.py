@@ -10,8 +10,7 @@ from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, WithJsonS
 from pydantic_core import CoreSchema, core_schema
 
 from storage.results import Setting
-from tasks.workload.base import Section, Slug
-from tasks.workload.registry import Registry
+from tasks.workload.base import Registry, Section, Slug
 
 METHODS: Registry[Recipe] = Registry(
     "quantization method",
@@ -71,7 +70,7 @@ class Recipe(Section):
     Validating a mapping returns an instance of the class for the recipe's method (`tasks.quantize.spec.MethodRecipe`).
     """
 
-    converts: ClassVar[str] = ""  # import path of the method's converter (`tasks.quantize.base.Converter`)
+    converts: ClassVar[str] = ""  # import path of the method's converter (`tasks.quantize.source.Converter`)
     quantizes: ClassVar[bool] = True  # whether quantized layers can be compared with the float layers
     needs: ClassVar[tuple[Need, ...]] = ()  # data that a domain must provide in addition to a float model
     axes: ClassVar[tuple[Axis, ...]] = ()  # recipe keys that a search varies

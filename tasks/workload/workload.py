@@ -17,11 +17,9 @@ from pydantic import (
 )
 
 from storage.results import Caches, Scenario
-from tasks.workload.base import Kind, Section, Slug
-from tasks.workload.gate import Gate
+from tasks.workload.base import Kind, Registry, Section, Slug
+from tasks.workload.gate import Gate, Search
 from tasks.workload.recipe import RUNTIMES, CandidateName, Need, Recipe
-from tasks.workload.registry import Registry
-from tasks.workload.search import Search
 
 DOMAINS: Registry[Workload] = Registry(
     "domain",

@@ -24,8 +24,8 @@ from storage.journal import Journal
 from tasks.search.race import Race
 from tasks.search.scoreboard import Scoreboard
 from tasks.search.trial import Build, Drop, Found, Rank, RankedLayer, Request, Screen, Speed, Time, Trial
+from tasks.workload.gate import Goal
 from tasks.workload.recipe import Recipe
-from tasks.workload.search import Goal
 
 LAYERS = tuple(RankedLayer(module=name, type="Linear", sqnr_db=20.0, time_share=0.1) for name in "abcdef")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +23,7 @@ from tasks.data.evaluation import (
     perplexity_metric,
 )
 from tasks.data.metrics import METRICS
-from tasks.data.outputs import Call, intra_op_threads, tensors_of
+from tasks.data.outputs import Call, flat, intra_op_threads, output_names, structured, tensors_of
 from tasks.data.samples import SORTED, TARGET, load_samples, load_test, read_description
 from tasks.data.scores import OwnScore, Score
 from tasks.data.sections import BATCH, FactoryData
@@ -124,7 +123,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
 
     def output_names(self, job: Job[CustomWorkload], store: ArtifactStore) -> tuple[str, ...]:
         """Return the names that the model's own ``forward`` gives to its outputs."""
-        return names(self._structure(job, store))
+        return output_names(self._structure(job, store))
 
     def _structure(self, job: Job[CustomWorkload], store: ArtifactStore) -> object:
         """Return the outputs as the user's own ``forward`` returns them."""
@@ -262,45 +261,3 @@ def axes_of(dataset: DatasetRef, store: ArtifactStore) -> dict[str, list[str]]:
             axes.pop()
         axes_by_input[name] = axes
     return axes_by_input
-
-
-def flat(model: nn.Module) -> nn.Module:
-    """Let a model whose ``forward`` returns a dictionary return a tuple, because runtimes return tuples of tensors."""
-    own = type(model)
-    if own.__module__.partition(".")[0] == "torch":  # quantization recognizes torch's modules by class
-        return model
-
-    @functools.wraps(own.forward)
-    def forward(self: nn.Module, *inputs: object, **keywords: object) -> object:
-        result = own.forward(self, *inputs, **keywords)
-        return tuple(_named(result).values()) if isinstance(result, Mapping) else result
-
-    copied = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
-    model.__class__ = type(own.__name__, (own,), {"forward": forward, **copied})
-    return model
-
-
-def names(result: object) -> tuple[str, ...]:
-    """Return the outputs' names: the keys of a dictionary, or ``output-0`` and so on."""
-    if isinstance(result, Mapping):
-        return tuple(_named(result))
-    return tuple(f"output-{index}" for index in range(len(result) if isinstance(result, tuple | list) else 1))
-
-
-@contextmanager
-def structured(model: nn.Module, structure: object) -> Iterator[None]:
-    """Let a flattened model return a dictionary again, which the user's training code expects."""
-
-    def restore(_: nn.Module, inputs: object, outputs: tuple[Tensor, ...]) -> object:
-        named = dict(zip(names(structure), outputs, strict=False))
-        return type(structure)(**named) if isinstance(structure, Mapping) else None
-
-    hook = model.register_forward_hook(restore)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-def _named(result: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in result.items() if value is not None}

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from torch import Tensor, fx, nn
 from torch.ao.quantization.quantize_fx import convert_fx
 
-from tasks.quantize.base import Converted, Converter
 from tasks.quantize.coverage import cover, is_within, leaves_of, own_behavior
 from tasks.quantize.dynamic_modules import FourBitEmbedding
 from tasks.quantize.graph.prepare import UNSUPPORTED, Prepared, fuse, prepare
 from tasks.quantize.graph.trace import try_out
-from tasks.quantize.source import ModelSource, calibrate, refusing
+from tasks.quantize.source import Converted, Converter, ModelSource, calibrate, refusing
 from tasks.quantize.spec import Spec
 from tasks.values.refs import ModuleCoverage
 

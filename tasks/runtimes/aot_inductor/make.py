@@ -15,13 +15,12 @@ from torch.export import ExportedProgram
 
 from tasks.data.outputs import finite_outputs
 from tasks.environment.libraries import quiet
-from tasks.quantize.base import Converted, converter_of
 from tasks.quantize.converted import KIND, Structure, find_or_convert, open_converted, refuse_other
 from tasks.quantize.engine import instruction_set
 from tasks.quantize.export import export
 from tasks.quantize.int8_modules import align_for_aot_inductor
 from tasks.quantize.operators import SUFFIX, compiler_version
-from tasks.quantize.source import ModelSource, refusing
+from tasks.quantize.source import Converted, ModelSource, converter_of, refusing
 from tasks.quantize.spec import Spec
 from tasks.runtimes.aot_inductor.open import MODEL, open_package
 from tasks.runtimes.base import Made, Maker

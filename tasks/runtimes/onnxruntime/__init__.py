@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tasks.quantize.spec import limit
-from tasks.runtimes.base import Maker, Opener, Runtime
-from tasks.runtimes.exported_limits import EXPORTING, LIMITS, OTHER_METHOD
+from tasks.runtimes.base import EXPORTED_LIMITS, EXPORTING, OTHER_METHOD, Maker, Opener, Runtime
 
 
 class OnnxRuntime(Runtime):
@@ -13,7 +12,7 @@ class OnnxRuntime(Runtime):
     extra = "onnxruntime"
     distributions = ("onnxruntime", *EXPORTING)
     limits = (
-        *LIMITS,
+        *EXPORTED_LIMITS,
         limit("arithmetic", "float32", reason=OTHER_METHOD),
         limit("weights", "int8", reason="its kernels support neither float16 weights nor 4-bit embeddings"),
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tasks.quantize.spec import limit
-from tasks.runtimes.base import Maker, Opener, Runtime
-from tasks.runtimes.exported_limits import EXPORTING, LIMITS
+from tasks.runtimes.base import EXPORTED_LIMITS, EXPORTING, Maker, Opener, Runtime
 
 
 class OpenVino(Runtime):
@@ -16,7 +15,7 @@ class OpenVino(Runtime):
     extra = "openvino"
     main_file = "model.xml"
     distributions = ("openvino", "nncf", *EXPORTING)
-    limits = (*LIMITS, limit("weights", "int8", reason="it compresses weights only to int8"))
+    limits = (*EXPORTED_LIMITS, limit("weights", "int8", reason="it compresses weights only to int8"))
     usage = """\
 import openvino
 

@@ -15,8 +15,8 @@ from flows.commands.search import _lines, _recipe_lines, generate, sensitivity
 from flows.request import SearchResult
 from storage.errors import ConfigurationError
 from tasks.search.trial import Drop, Speed, Trial
+from tasks.workload.gate import Goal
 from tasks.workload.recipe import Recipe
-from tasks.workload.search import Goal
 from tests.tasks.decide.test_gate import workload
 from tests.tasks.text_workloads import text_document, write_corpus
 

@@ -4,7 +4,7 @@ import datetime as dt
 from pathlib import Path
 from typing import Any
 
-from storage.results.baselines import Baseline, last_baselines
+from storage.results.history import Baseline, last_baselines
 from storage.root import StoreRoot
 from tests.storage.results.rows import baseline, measurement, write_night
 

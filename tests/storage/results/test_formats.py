@@ -6,7 +6,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from storage.results.formats import FORMATS, boxed, formatted
+from storage.results.query import FORMATS, boxed, formatted
 
 
 def test_json_has_null_for_nan_exact_decimals_and_maps_as_objects() -> None:

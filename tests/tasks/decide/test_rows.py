@@ -25,7 +25,8 @@ from tasks.values.results import (
     WorkloadResult,
 )
 from tasks.workload import read_workload
-from tasks.workload.gate import Gate, rules_on
+from tasks.workload.gate import Gate
+from tasks.workload.rules import rules_on
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 RUN = RunInfo(run_id="20261121-abc", night=date(2026, 11, 21), profile="quick")

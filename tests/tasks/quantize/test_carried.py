@@ -13,8 +13,7 @@ from torch import nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
-from tasks.quantize.base import Converted, converter_of
-from tasks.quantize.source import ModelSource, without_parametrizations
+from tasks.quantize.source import Converted, ModelSource, converter_of, without_parametrizations
 from tasks.quantize.spec import Spec, spec_of
 from tasks.workload import Workload
 from tasks.workload.recipe import METHODS

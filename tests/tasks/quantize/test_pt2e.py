@@ -8,10 +8,9 @@ from torch import nn
 
 from storage.errors import QuantizationError
 from tasks.quantize import pt2e
-from tasks.quantize.base import Converted
 from tasks.quantize.methods import StaticRecipe
 from tasks.quantize.pt2e import quantize_exported
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import Converted, ModelSource
 from tasks.quantize.spec import Spec, spec_of
 
 MakeSource = Callable[..., ModelSource]

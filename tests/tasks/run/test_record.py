@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.results.baselines import Baseline
+from storage.results.history import Baseline
 from tasks.decide.gate import BundleDecision, GateDecision, Judgement
 from tasks.environment.machine import observe
 from tasks.run.publication import Publication

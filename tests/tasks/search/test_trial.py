@@ -13,7 +13,7 @@ from tasks.values.job import Job
 from tasks.values.refs import ArtifactRef, CheckpointRef, DatasetRef
 from tasks.values.results import Comparison, Evaluation, RunInfo
 from tasks.workload.recipe import Recipe
-from tests.tasks.workload.test_gate import workload
+from tests.tasks.workload.test_rules import workload
 
 
 def evaluation(quality: float, *, higher: bool) -> Evaluation:

@@ -8,9 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.workload import Workload
-from tasks.workload.gate import Gate
-from tasks.workload.search import Goal, Search
-from tests.tasks.workload.test_gate import workload
+from tasks.workload.gate import Gate, Goal, Search
+from tests.tasks.workload.test_rules import workload
 
 
 def searched(**sections: Any) -> Workload:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
 from storage.artifacts import ArtifactStore
+from tasks.data.outputs import flat, output_names, structured
 from tasks.data.tensor_files import GOLDEN
 from tasks.data.tensor_files import names_of as names_in
-from tasks.domains.custom.domain import flat, names, structured
 from tasks.run.preview import preview
 from tasks.values.job import Workspace
 from tests.tasks.domains.custom.own import CODE, own, write
@@ -55,7 +55,7 @@ ROWS = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
 )
 def test_a_dictionary_becomes_a_tuple_and_training_gets_the_dictionary_back(shape: Callable[..., Any]) -> None:
     structure = Model(shape)(ROWS)
-    assert names(structure) == ("logits", "state")
+    assert output_names(structure) == ("logits", "state")
     model = flat(Model(shape))
     row = model(ROWS)
     assert [type(each) for each in row] == [Tensor, Tensor]

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from storage.errors import QuantizationError
-from tasks.quantize.base import Converted
 from tasks.quantize.converted import flatten_state, load_flat_state
 from tasks.quantize.graph.convert import StaticConverter, convert, has_quantized_kernel, pair_with_float
 from tasks.quantize.graph.prepare import prepare, qconfig_for
 from tasks.quantize.graph.trace import try_out
 from tasks.quantize.methods import QatRecipe, StaticRecipe
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import Converted, ModelSource
 from tasks.quantize.spec import Spec, spec_of
 from tests.tasks.quantize import networks
 from tests.tasks.quantize.networks import around

@@ -8,9 +8,8 @@ import torch
 from storage.errors import UnavailableError
 from tasks.environment.machine import this_machine
 from tasks.quantize import engine
-from tasks.quantize.base import converter_of
 from tasks.quantize.methods import CastRecipe
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import ModelSource, converter_of
 from tasks.quantize.spec import spec_of
 
 needs_bfloat16 = pytest.mark.skipif(

@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 from storage.errors import QuantizationError
-from tasks.quantize.base import Converted, converter_of
 from tasks.quantize.engine import quantized_engine, without_deprecations
 from tasks.quantize.methods import DynamicRecipe
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import Converted, ModelSource, converter_of
 from tasks.quantize.spec import spec_of
 
 Convert = Callable[..., Converted]

@@ -12,10 +12,9 @@ from torch import nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
-from tasks.quantize.base import Converted, converter_of
 from tasks.quantize.int8_modules import MOST_FEATURES, Int8Embedding, Int8Linear, Int8Lstm
 from tasks.quantize.methods import DynamicPerRowRecipe
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import Converted, ModelSource, converter_of
 from tasks.quantize.spec import spec_of
 from tasks.workload import Workload
 from tests.tasks.pipeline import build, example_inputs, job_of, opened

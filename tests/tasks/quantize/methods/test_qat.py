@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.quantize.base import converter_of
 from tasks.quantize.converted import flatten_state, load_flat_state
 from tasks.quantize.methods import QatRecipe
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import ModelSource, converter_of
 from tasks.quantize.spec import Spec, spec_of
 from tasks.quantize.trained import _to_training
 from tests.tasks.quantize import networks

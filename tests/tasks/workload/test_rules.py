@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from tasks.data.paired import score_difference
 from tasks.decide.gate import judge, may_be_promoted
 from tasks.values.results import CurrentBundle
-from tasks.workload.gate import Gate, RuleOutcome, rows_to_decide, rules_on
+from tasks.workload.gate import Gate
+from tasks.workload.rules import RuleOutcome, rows_to_decide, rules_on
 from tests.tasks.decide.test_gate import EXECUTED, PROVEN, STRICT, decided, only, row, workload
 
 GATE = STRICT | PROVEN
