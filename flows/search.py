@@ -171,7 +171,7 @@ class Search:
             if any(answer for _, answer in found):
                 for number, answer in found:
                     if answer:
-                        self._tell(number, answer)
+                        self._pass_on(number, answer)
                 continue
             left_s = self.deadline - time.time()
             if left_s <= 0:
@@ -209,17 +209,17 @@ class Search:
         self._own |= {answer.question for answer in answers}
         before = self.race.board.best()
         for number, answer in zip(numbers, answers, strict=True):
-            self._tell(number, answer)
+            self._pass_on(number, answer)
         best = self.race.board.best()
         if best is not None and (before is None or best.name != before.name):
             faster = f"{ratio(best.speed.value)} as fast as the baseline, " if best.speed else ""
             spent = f"{self.journal.spent_s:.0f} s of {self.budget_s:.0f} s spent"
             self.report(f"{self.workload}: best recipe so far: {best.name}, {faster}{spent}")
 
-    def _tell(self, number: int, answer: Answer) -> None:
+    def _pass_on(self, number: int, answer: Answer) -> None:
         if answer.value is not None:
             found, is_own = Found.model_validate(answer.value), answer.question in self._own
-            self.race.tell(number, found, cost_s=answer.cost_s if is_own else 0.0, known=not is_own)
+            self.race.record(number, found, cost_s=answer.cost_s if is_own else 0.0, known=not is_own)
 
 
 def _order(step: Step) -> tuple[bool, float, bool]:
