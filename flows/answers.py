@@ -90,7 +90,7 @@ class Answers:
         new = [name for name in recipes if name not in self._built]
         asked = ((recipes[name], name.runtime) for name in new)
         futures = [steps.build.submit(self._place, self._job, recipe, runtime) for recipe, runtime in asked]
-        built = self._settled(futures, "build")
+        built = self._results(futures, "build")
         refs = dict(zip(new, built, strict=True))
         self._built |= {name: ref for name, ref in refs.items() if not isinstance(ref, Failure)}
         return [(refs | self._built)[name] for name in recipes]
@@ -100,7 +100,7 @@ class Answers:
         outcomes = self._evaluate({trial.name: trial.recipe for trial in trials}, samples)
         good = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
         future = steps.compare.submit(self._place, self._job.workload, baseline, good)
-        (compared,) = self._settled([future], "compare")
+        (compared,) = self._results([future], "compare")
         if isinstance(compared, Failure):
             return [_failed(outcome if isinstance(outcome, Failure) else compared) for outcome in outcomes]
         drops = iter([Drop.of(comparison, baseline, self._unit) for comparison in compared])
@@ -118,7 +118,7 @@ class Answers:
         job, built = self._selection.job(self._job, samples), self._build(recipes)
         good = [ref for ref in built if not isinstance(ref, Failure)]
         futures = [steps.evaluate.submit(self._place, job, ref) for ref in good]
-        qualities = self._settled(futures, "evaluate")
+        qualities = self._results(futures, "evaluate")
         outcomes = dict(zip((ref.name for ref in good), qualities, strict=True))
         for ref in good:
             if not isinstance(quality := outcomes[ref.name], Failure):
@@ -153,15 +153,15 @@ class Answers:
         subjects = [self._subjects[name] for name in names]
         with place_benchmarks(self._settings):
             future = steps.time_trials.submit(self._place, self._job, baseline, subjects)
-        (timed,) = self._settled([future], "benchmark")
+        (timed,) = self._results([future], "benchmark")
         return timed
 
     def _rank(self, trials: Sequence[Trial]) -> list[Found]:
         futures = [steps.rank_layers.submit(self._place, self._job, trial.recipe) for trial in trials]
-        ranked = self._settled(futures, "study")
+        ranked = self._results(futures, "study")
         return [_failed(layers) if isinstance(layers, Failure) else Found(layers=layers) for layers in ranked]
 
-    def _settled(self, futures: Sequence[PrefectFuture[R]], stage: str) -> list[R | Failure]:
+    def _results(self, futures: Sequence[PrefectFuture[R]], stage: str) -> list[R | Failure]:
         """Wait for all stages; return each stage's result or failure."""
         outcomes: list[R | Failure] = []
         for future in futures:

@@ -166,7 +166,7 @@ def _encoder(request: Asked) -> JsonObject:
     }
 
 
-def whole(name: str, content: JsonObject) -> JsonObject:
+def completed(name: str, content: JsonObject) -> JsonObject:
     """Complete a workload: add the name, the supported recipes, the benchmark and the gate to `content`."""
     recipes = []
     for keys in _RECIPES:

@@ -164,30 +164,28 @@ class Search:
     def _next(self, running: Collection[Step]) -> Step | None:
         """Return a step that can begin now and fits into the budget, or None if no step can begin."""
         while requests := self.race.requests():
-            known = [
-                (number, answer)
-                for request in requests
-                for number in request.numbers
-                if (answer := self.journal.find(question_of(request, self.race.board.trials[number - 1])))
-            ]
-            if known:
-                # Pass the known answers to the race first, because the race may then need fewer new answers.
-                for number, answer in known:
-                    self._tell(number, answer)
+            asked = [(request, number) for request in requests for number in request.numbers]
+            # Pass the answers in the journal to the race first, because the race may then need fewer new answers.
+            trials = self.race.board.trials
+            found = [(number, self.journal.find(question_of(request, trials[number - 1]))) for request, number in asked]
+            if any(answer for _, answer in found):
+                for number, answer in found:
+                    if answer:
+                        self._pass_on(number, answer)
                 continue
             left_s = self.deadline - time.time()
             if left_s <= 0:
                 return None
             answers = self.journal.answers()
-            possible = [
-                step for request in requests for step in fitting_steps(request, self.race, answers, running, left_s)
-            ]
+            possible: list[Step] = []
+            for request in requests:
+                possible += fitting_steps(request, self.race, answers, running, left_s)
             if possible:
                 step = min(possible, key=_order)
                 return step if can_begin(step, running, self.at_once) else None
             if running:
                 return None
-            self.race.set_aside(number for request in requests for number in request.numbers)
+            self.race.set_aside(number for _, number in asked)
         return None
 
     def _save(self, step: Step, found: Sequence[Found | None], duration_s: float) -> None:
@@ -211,17 +209,17 @@ class Search:
         self._own |= {answer.question for answer in answers}
         before = self.race.board.best()
         for number, answer in zip(numbers, answers, strict=True):
-            self._tell(number, answer)
+            self._pass_on(number, answer)
         best = self.race.board.best()
         if best is not None and (before is None or best.name != before.name):
             faster = f"{ratio(best.speed.value)} as fast as the baseline, " if best.speed else ""
             spent = f"{self.journal.spent_s:.0f} s of {self.budget_s:.0f} s spent"
             self.report(f"{self.workload}: best recipe so far: {best.name}, {faster}{spent}")
 
-    def _tell(self, number: int, answer: Answer) -> None:
+    def _pass_on(self, number: int, answer: Answer) -> None:
         if answer.value is not None:
             found, is_own = Found.model_validate(answer.value), answer.question in self._own
-            self.race.tell(number, found, cost_s=answer.cost_s if is_own else 0.0, known=not is_own)
+            self.race.record(number, found, cost_s=answer.cost_s if is_own else 0.0, known=not is_own)
 
 
 def _order(step: Step) -> tuple[bool, float, bool]:

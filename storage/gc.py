@@ -77,7 +77,8 @@ def _collect(root: StoreRoot, keep_nights: int, now: float, *, dry_run: bool) ->
     artifacts = artifacts_in(root)
     # Collect every digest in the JSON files of bundles and pointers.
     documents = [root.read(entry.name) for entry in root.list("handoff") if entry.name.endswith(".json")]
-    bundled = {digest for content in documents for digest in _DIGEST.findall(content.decode("utf-8", "replace"))}
+    text = b"\n".join(documents).decode("utf-8", "replace")
+    bundled = set(_DIGEST.findall(text))
     reachable = _reachable(artifacts, _row_digests(root, keep_nights) | bundled)
     removed = [item for item in artifacts if item.digest not in reachable and item.modified < now - YOUNG_S]
     files = leftovers(root, now - YOUNG_S) + old_journals(root, now - _UNFINISHED_S)
@@ -100,22 +101,20 @@ def _unneeded_copies(
     kept = {item.location for item in stored} - {item.location for item in removed}
     copies = [item for item in artifacts_in(cache) if item.location not in kept and item.modified < now - YOUNG_S]
     # A copy of a bundle that is still in use is downloaded again.
-    bundles = [
-        entry
-        for entry in cache.list("bundles")
-        if _BUNDLE_COPY.match(entry.name) and entry.modified < now - _UNFINISHED_S
-    ]
+    old = [entry for entry in cache.list("bundles") if entry.modified < now - _UNFINISHED_S]
+    bundles = [entry for entry in old if _BUNDLE_COPY.match(entry.name)]
     return copies, leftovers(cache, now - YOUNG_S) + bundles
 
 
 def leftovers(root: StoreRoot, before: float) -> list[Entry]:
     """List temporary files older than `before` (Unix time), and resumable work at least a month older than `before`."""
-    kinds = (_TEMPORARY, before), (_UNFINISHED, before - _UNFINISHED_S)
-    return [
-        entry
-        for entry in root.list("")
-        if any(pattern.match(entry.name) and entry.modified < oldest for pattern, oldest in kinds)
-    ]
+
+    def is_left(entry: Entry) -> bool:
+        if _UNFINISHED.match(entry.name) and entry.modified < before - _UNFINISHED_S:
+            return True
+        return bool(_TEMPORARY.match(entry.name)) and entry.modified < before
+
+    return list(filter(is_left, root.list("")))
 
 
 def _row_digests(root: StoreRoot, keep_nights: int) -> set[str]:

@@ -164,12 +164,9 @@ def record_dead_run(place: StoreRoot | Path | str, dead: Holder) -> bool:
 def _measured(root: StoreRoot, run_id: str) -> tuple[list[dict[str, Any]], float]:
     """Return a run's rows of ``measurements``, and the POSIX time at which the last of these rows was published."""
     entries = find_files(root, MEASUREMENTS).files_of(run_id)
-    rows = [
-        row
-        for entry in entries
-        for row in read_rows(root, MEASUREMENTS, entry.name).to_pylist()
-        if row["run_id"] == run_id
-    ]
+    rows: list[dict[str, Any]] = []
+    for entry in entries:
+        rows += [row for row in read_rows(root, MEASUREMENTS, entry.name).to_pylist() if row["run_id"] == run_id]
     return rows, max((entry.modified for entry in entries), default=0.0)
 
 

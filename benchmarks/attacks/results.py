@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.attacks.outcome import Outcome, mutated, outcome_of
 from storage.results.catalog import CATALOG, build
-from storage.results.compact import whole_month
+from storage.results.compact import merged_month
 from storage.results.layout import find_files, read_rows
 from storage.results.query import run_query
 from storage.results.tables import PROMOTIONS
@@ -37,7 +37,7 @@ def bit_flips(chance: random.Random, tries: int, folder: Path) -> Iterator[Outco
 def _results() -> tuple[bytes, bytes]:
     """A run's results file, and that of a compacted month."""
     rows, _ = validated(PROMOTIONS, [promotion("r1", dt.date(2026, 3, 1))], "r1")
-    return serialized(rows), whole_month(PROMOTIONS, rows, ["r1"])
+    return serialized(rows), merged_month(PROMOTIONS, rows, ["r1"])
 
 
 def results_files(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcome]:

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from flows.commands import FILE, print_tracebacks, store_flag, store_option, toml
 from flows.commands.setup import print_preview, warnings_about
-from flows.draft import SECTIONS, Asked, sections, whole, with_strict_gate, without_obstacles
+from flows.draft import SECTIONS, Asked, completed, sections, with_strict_gate, without_obstacles
 from flows.trial import Run, built, compared, running
 from storage.digest import JsonObject
 from storage.errors import ConfigurationError
@@ -119,7 +119,7 @@ def command(model: str, output: Path | None, store: str, **options: Any) -> int:
 
 def _write(path: Path, asked: Asked, run: Run, store: str) -> int:
     """Write a workload file after a trial of the model; if the model does not work, print the problems instead."""
-    document = whole(re.sub(r"[^a-z0-9.-]+", "-", path.stem.lower()), sections(asked))
+    document = completed(re.sub(r"[^a-z0-9.-]+", "-", path.stem.lower()), sections(asked))
     proposal = run(propose, f"{path}: running the model", validated(path, document))
     for name, keys in proposal.sections.items():
         # Keep the metric that the user chose.

@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import IO, get_args
 
@@ -148,7 +148,8 @@ def compare(first: str, second: str, format: str, store: str) -> None:
     console.print(marked_lines(_runs(comparison)), highlight=False)
     for workload, group in groupby(comparison.pairs, key=lambda pair: pair.workload):
         pairs = list(group)
-        metric = metric_of([row for pair in pairs for row in (pair.before, pair.after) if row is not None])
+        rows = chain.from_iterable((pair.before, pair.after) for pair in pairs)
+        metric = metric_of([row for row in rows if row is not None])
         console.print()
         console.print(Text(workload, style="bold"))
         console.print(Text(_line("", "faster", "smaller", metric, "decision", metric), style="dim"), soft_wrap=True)
@@ -203,19 +204,18 @@ def compare_runs(place: str, first: str, second: str) -> RunComparison:
     """Compare two runs, each given by its id or its night (YYYY-MM-DD)."""
     with open_catalog(place) as connection:
         before, after = (_runs_named(connection, name) for name in (first, second))
-        old, new = (
-            {
-                (str(row["workload"]), str(row["candidate"])): row
-                for row in rows_of(connection, _ROWS, runs=[run["run_id"] for run in runs])
-            }
-            for runs in (before, after)
-        )
+        old, new = (_candidates(connection, runs) for runs in (before, after))
     keys = sorted(dict.fromkeys([*old, *new]), key=lambda key: key[0])
     pairs = [_pair(key, old.get(key), new.get(key)) for key in keys]
     changes = [pair.changed for pair in pairs if pair.before and pair.after]
     shared = changes[0] if changes else {}
     common = {name: text for name, text in shared.items() if all(change.get(name) == text for change in changes)}
     return RunComparison(tuple(before), tuple(after), common, tuple(pairs))
+
+
+def _candidates(connection: duckdb.DuckDBPyConnection, runs: list[Row]) -> dict[tuple[str, str], Row]:
+    rows = rows_of(connection, _ROWS, runs=[run["run_id"] for run in runs])
+    return {(str(row["workload"]), str(row["candidate"])): row for row in rows}
 
 
 def _runs_named(connection: duckdb.DuckDBPyConnection, name: str) -> list[Row]:

@@ -157,11 +157,12 @@ def history_of(
     for finding in findings:
         if finding.is_bad and finding.since is not None:
             alarms[finding.since].append(f"{candidate_of(vars(finding))} {finding.kind}")
-    events = (
-        Event(date, *(tuple(dict.fromkeys(kind[date])) for kind in (changes, promoted, alarms)))
-        for date in history.nights
-    )
-    return History(rows, tuple(event for event in events if event != Event(event.night)))
+    events = []
+    for date in history.nights:
+        of_night = [tuple(dict.fromkeys(kind[date])) for kind in (changes, promoted, alarms)]
+        if any(of_night):
+            events.append(Event(date, *of_night))
+    return History(rows, tuple(events))
 
 
 def shown_of(history: History, names: Sequence[str], most: int = 8) -> list[str]:

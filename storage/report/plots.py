@@ -99,13 +99,13 @@ def history_plot(title: str, history: History, names: Sequence[str], marks: Mapp
                 axes.plot(*zip(*points, strict=True), "o", color="black", markersize=11, markerfacecolor="none")
         axes.axhline(1, color=_GREY, linewidth=1, linestyle=":")
         _events(axes, history)
-        ticks = _apart(nights)
+        ticks = _spaced(nights)
         axes.set_xticks(date2num(ticks), [f"{night}" for night in ticks])  # type: ignore[no-untyped-call]
         axes.set_ylabel("speed-up (better ↑)")
     return picture.svg
 
 
-def _apart(nights: Sequence[dt.date]) -> list[dt.date]:
+def _spaced(nights: Sequence[dt.date]) -> list[dt.date]:
     """Choose the nights to label, starting from the last, so that the date labels do not overlap."""
     least, chosen = (nights[-1] - nights[0]) / _TICKS, [nights[-1]]
     for night in reversed(nights):

@@ -21,7 +21,7 @@ from storage.results.writer import serialized
 from storage.root import StoreRoot
 
 # Wait before compacting a month, because a run that started before midnight may still publish into the old month.
-MONTH_SETTLES = dt.timedelta(days=2)
+MONTH_CLOSES = dt.timedelta(days=2)
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Compacted:
 def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None) -> Compacted:
     """Merge the files of months that ended at least two days ago, remove the merged files, and rebuild the catalog."""
     root = StoreRoot.of(root)
-    open_month = f"{(now or dt.datetime.now(dt.UTC)).astimezone(dt.UTC) - MONTH_SETTLES:%Y-%m}"
+    open_month = f"{(now or dt.datetime.now(dt.UTC)).astimezone(dt.UTC) - MONTH_CLOSES:%Y-%m}"
     written: list[str] = []
     removed = 0
     with root.lock("compaction"):
@@ -62,10 +62,10 @@ def _write(root: StoreRoot, table: Table, month: str, files: Files, fresh: Seque
     number = before.number + 1 if before else 1
     # Never overwrite a file, because another host may have written it.
     name = f"{folder(table)}/month={month}/compacted-{number:04}.parquet"
-    root.put_new(name, whole_month(table, rows, {*fresh, *(before.runs if before else ())}))
+    root.put_new(name, merged_month(table, rows, {*fresh, *(before.runs if before else ())}))
 
 
-def whole_month(table: Table, rows: pa.Table, runs: Iterable[str]) -> bytes:
+def merged_month(table: Table, rows: pa.Table, runs: Iterable[str]) -> bytes:
     """Return the bytes of a compacted file with sorted rows; the file's footer names the runs."""
     ordered = rows.sort_by([(name, "ascending") for name in table.order])
     metadata = {**(table.schema.metadata or {}), RUNS_KEY: json.dumps(sorted(runs)).encode()}

@@ -271,12 +271,11 @@ def acknowledge(
         )
     now = dt.datetime.now(dt.UTC)
     run_id = f"acknowledged-{now:%Y%m%d}-{uuid.uuid4().hex[:12]}"
-    rows: list[Row] = [
-        {name: getattr(finding, name) for name in ("workload", "recipe", "runtime", "metric")}
-        | {"night": compared.nights[finding.workload], "run_id": run_id}
-        | {"reason": reason, "acknowledged_by": by, "acknowledged_at": now}
-        for finding in accepted
-    ]
+    shared: Row = {"run_id": run_id, "reason": reason, "acknowledged_by": by, "acknowledged_at": now}
+    rows: list[Row] = []
+    for finding in accepted:
+        named = {name: getattr(finding, name) for name in ("workload", "recipe", "runtime", "metric")}
+        rows.append({**named, "night": compared.nights[finding.workload], **shared})
     ResultsStore(root).append("acknowledgements", rows, run_id, now)
     refresh(root)
     return accepted

@@ -1,1 +1,1 @@
-"""Data sets, evaluation and training for all domains."""
+"""Data sets, weights, training, metrics and statistics for all domains."""

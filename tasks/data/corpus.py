@@ -9,7 +9,7 @@ import random
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import cast
 
@@ -74,13 +74,12 @@ def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
 
 def find_texts(folder: Path, shown: str) -> dict[str, Path]:
     """Return the paths of a corpus's three texts in `folder` or two levels of subfolders, keyed by split."""
-    corpora = [
-        {split: first.parent / name.format(split) for split in SPLITS}
-        for depth in ("", "*/", "*/*/")
-        for name in _LAYOUTS
-        for first in sorted(folder.glob(depth + name.format(SPLITS[0])))
-        if all((first.parent / name.format(split)).is_file() for split in SPLITS)
-    ]
+    corpora = []
+    for depth, name in product(("", "*/", "*/*/"), _LAYOUTS):
+        for first in sorted(folder.glob(depth + name.format(SPLITS[0]))):
+            texts = {split: first.parent / name.format(split) for split in SPLITS}
+            if all(path.is_file() for path in texts.values()):
+                corpora.append(texts)
     if len(corpora) != 1:
         raise InputError(
             f"{shown} contains {len(corpora)} corpora instead of one.",

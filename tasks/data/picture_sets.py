@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -176,10 +177,9 @@ def find_layout(folder: Path, shown: str = "", stated: Sequence[str] = ()) -> La
             # Like torchvision, count class folders without images, because a class number must not depend on them.
             empty = {name for by_class in tree.values() for name in by_class} - found
             classes = numbered(found if stated else found | empty, stated, shown or str(folder))
-            files = {
-                split: [(file, label) for label, name in enumerate(classes) for file in by_class.get(name, [])]
-                for split, by_class in tree.items()
-            }
+            files: dict[Split, list[tuple[Path, int]]] = {split: [] for split in tree}
+            for split, (label, name) in product(tree, enumerate(classes)):
+                files[split] += [(file, label) for file in tree[split].get(name, [])]
             return Layout(root, classes, files, absence_note(classes, found))
     raise InputError(
         f"{shown or folder} contains fewer than two folders of images.",
@@ -234,13 +234,11 @@ def _parts(layout: Layout, data: ImageFolder) -> list[Part]:
     missing = {split: share for split, share in shares.items() if split not in layout.files}
     train = training_quotas(len(layout.files["train"]), missing, data.calibration)
     quotas: dict[Split, Quotas] = {"test": {"test": None}, "valid": {"valid": None}, "train": train}
-    return [
-        Part(
-            names=[str(file.relative_to(layout.root)) for file, _ in layout.files[split]],
-            labels=[label for _, label in layout.files[split]],
-            read=partial(read, split),
-            quotas=quota,
-        )
-        for split, quota in quotas.items()
-        if split in layout.files
-    ]
+    parts = []
+    for split, quota in quotas.items():
+        if split not in layout.files:
+            continue
+        files = layout.files[split]
+        names, labels = [str(file.relative_to(layout.root)) for file, _ in files], [label for _, label in files]
+        parts.append(Part(names=names, labels=labels, read=partial(read, split), quotas=quota))
+    return parts

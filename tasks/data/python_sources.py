@@ -47,10 +47,10 @@ def sample_sources(data: PythonSources) -> dict[str, Columns]:
         samples[split] = _draw(names, units, -(-size // len(CLASSES)), used, data.seed)[:size]
     drawn = samples["train"]
     samples |= {"calibration": drawn[: data.calibration], "train": drawn[data.calibration :]}
-    return {
-        split: {"text": [text for text, _ in rows], "label": [label for _, label in rows]}
-        for split, rows in samples.items()
-    }
+    columns: dict[str, Columns] = {}
+    for split, rows in samples.items():
+        columns[split] = {"text": [text for text, _ in rows], "label": [label for _, label in rows]}
+    return columns
 
 
 def _draw(names: list[str], units: Mapping[str, list[Path]], count: int, used: set[str], seed: int) -> list[Sample]:

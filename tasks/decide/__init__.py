@@ -1,1 +1,1 @@
-"""Decisions over rows of results: pure functions."""
+"""The gate's decisions, and the rows of results that they depend on, as pure functions."""

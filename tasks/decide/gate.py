@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import TypeAlias
 
 from storage.digest import canonical_json
@@ -94,18 +95,14 @@ class Judgement(Frozen):
         current: Row = {}
         if self.current is not None:
             current = {f"current_{name}": value for name, value in self.current.model_dump().items()}
-        return [
-            {
-                **run.model_dump(exclude={"profile"}),
-                "workload": workload,
-                "decided_at": decided_at,
-                **decision.model_dump(exclude={"rules"}),
-                "rules": canonical_json([rule.model_dump(mode="json") for rule in decision.rules]),
-                "bundle_version": bundle_version if decision.decision == "promote" else None,
-                **current,
-            }
-            for decision in self.decisions
-        ]
+        shared = {**run.model_dump(exclude={"profile"}), "workload": workload, "decided_at": decided_at, **current}
+        rows: list[Row] = []
+        for decision in self.decisions:
+            rules = canonical_json([rule.model_dump(mode="json") for rule in decision.rules])
+            version = bundle_version if decision.decision == "promote" else None
+            own = decision.model_dump(exclude={"rules"}) | {"rules": rules, "bundle_version": version}
+            rows.append({**shared, **own})
+        return rows
 
 
 def judge(
@@ -283,7 +280,8 @@ def _best_of(gate: Gate, passing: Collection[CandidateName], decisions: Decision
 
 def pays(decisions: Iterable[GateDecision]) -> bool:
     """Return whether int8 pays: whether any quantized candidate may be faster than the fastest float candidate."""
-    outcomes = [rule.outcome for each in decisions for rule in each.rules if rule.name == OVER_BEST_FLOAT]
+    rules = chain.from_iterable(decision.rules for decision in decisions)
+    outcomes = [rule.outcome for rule in rules if rule.name == OVER_BEST_FLOAT]
     return not outcomes or any(outcome != "failed" for outcome in outcomes)
 
 

@@ -1,1 +1,1 @@
-"""What a result depends on besides the workload: the machine, the libraries and the source code."""
+"""The machine, the libraries, the user's code and digests of code: dependencies of a result besides the workload."""

@@ -24,6 +24,8 @@ _ISA = (
     "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "sve",
 )  # fmt: skip
 _VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
+# Prefixes of environment variables that select the kernels of torch, oneDNN, MKL and nightquant.
+_SELECTING = ("ATEN_", "DNNL_", "MKL_", "NIGHTQUANT_ISA", "ONEDNN_")
 
 
 class Machine(Frozen):
@@ -151,6 +153,17 @@ def installed_version(distribution: str) -> str | None:
         return version(distribution)
     except PackageNotFoundError:
         return None
+
+
+def host_conditions(*distributions: str) -> dict[str, object]:
+    """Return the properties of this host that affect a candidate's outputs, and the versions of `distributions`."""
+    machine = this_machine()
+    return {
+        "machine": machine.digest,
+        "environment": machine.environment,
+        "versions": {name: installed_version(name) for name in distributions},
+        "variables": {name: value for name, value in os.environ.items() if name.startswith(_SELECTING)},
+    }
 
 
 def require_installed(subject: str, distributions: Iterable[str], extra: str) -> None:

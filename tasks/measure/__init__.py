@@ -1,1 +1,1 @@
-"""Evaluation, timing, proof and sensitivity of candidates."""
+"""Measurements of candidates: quality, speed, memory, capacity, executed instructions and sensitive layers."""

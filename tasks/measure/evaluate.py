@@ -17,12 +17,12 @@ from tasks.data.outputs import Call
 from tasks.data.scores import OwnScore
 from tasks.data.tensor_files import GOLDEN, SAMPLES, Golden
 from tasks.domains import domain_named
-from tasks.environment.facts import Fact, host_conditions
+from tasks.environment.machine import host_conditions
 from tasks.environment.sources import code_digest
 from tasks.measure.proof.golden import golden_cases
 from tasks.runtimes.base import CandidateFiles, runtime_named
 from tasks.runtimes.build import open_candidate
-from tasks.values.job import Job, Workspace
+from tasks.values.job import Fact, Job, Workspace
 from tasks.values.refs import ArtifactRef, CandidateRef
 from tasks.values.results import Comparison, Contributions, Evaluation
 from tasks.workload.workload import Workload

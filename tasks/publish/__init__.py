@@ -1,1 +1,1 @@
-"""Package a promoted candidate as a bundle, and verify bundles."""
+"""Package a promoted candidate as a bundle, verify bundles, and look up the current bundle."""

@@ -1,1 +1,1 @@
-"""Quantization of torch modules: methods, converters and artifacts."""
+"""Quantization of torch modules: specs, methods, converters and stored converted modules."""

@@ -23,24 +23,21 @@ from tasks.values.refs import ModuleCoverage, in_words
 
 def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
     """Return a coverage entry, marked as not quantized, for each module that has its own parameters."""
-    leaves = (
-        ModuleCoverage(
-            module=name,
-            type=type(module).__name__,
-            parameters=sum(parameter.numel() for parameter in module.parameters(recurse=False)),
-            quantized=False,
-        )
-        for name, module in model.named_modules()
-    )
-    return tuple(leaf for leaf in leaves if leaf.parameters)
+    leaves = []
+    for name, module in model.named_modules():
+        if count := sum(parameter.numel() for parameter in module.parameters(recurse=False)):
+            leaves.append(ModuleCoverage(module=name, type=type(module).__name__, parameters=count, quantized=False))
+    return tuple(leaves)
 
 
 def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage], str]) -> tuple[ModuleCoverage, ...]:
     """Mark each leaf as quantized if `why_float` returns ""; otherwise, record the returned reason."""
-    return tuple(
-        leaf.model_copy(update={"quantized": not reason, "reason": reason})
-        for leaf, reason in ((leaf, why_float(leaf)) for leaf in leaves)
-    )
+
+    def marked(leaf: ModuleCoverage) -> ModuleCoverage:
+        reason = why_float(leaf)
+        return leaf.model_copy(update={"quantized": not reason, "reason": reason})
+
+    return tuple(map(marked, leaves))
 
 
 def unnamed(kind: str) -> str:

@@ -1,1 +1,1 @@
-"""The stages of a run, from the data to the published bundle, without Prefect."""
+"""The stages of a run and the decisions about them, from the data to the published bundle, without Prefect."""

@@ -1,1 +1,1 @@
-"""The runtimes that execute candidates."""
+"""Runtimes: each subpackage declares its limits, and makes, opens and checks its candidates' files."""

@@ -158,12 +158,11 @@ def _quantize_biases(model: ModelProto) -> None:
 
 def _refuse_fixed_axes(graph: GraphProto, axes: Mapping[str, Mapping[int, str]]) -> None:
     shapes = {entry.name: entry.type.tensor_type.shape.dim for entry in graph.input}
-    fixed = [
-        f"{axis} of {name} at {shapes[name][index].dim_value}"
-        for name, named in axes.items()
-        for index, axis in named.items()
-        if name in shapes and not shapes[name][index].dim_param
-    ]
+    fixed = []
+    for name, lengths in shapes.items():
+        for index, axis in axes.get(name, {}).items():
+            if not lengths[index].dim_param:
+                fixed.append(f"{axis} of {name} at {lengths[index].dim_value}")
     if fixed:
         raise QuantizationError(
             f"torch.onnx.export fixed the length of axes that must vary: {', '.join(fixed)}.",

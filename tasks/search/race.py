@@ -123,7 +123,7 @@ class Race:
         screen = Screen(numbers=request.numbers, samples=self.board.samples[0])
         return [screen, *([Time(numbers=request.numbers)] if self._is_timed else [])]
 
-    def tell(self, number: int, found: Found, *, cost_s: float = 0.0, known: bool = False) -> None:
+    def record(self, number: int, found: Found, *, cost_s: float = 0.0, known: bool = False) -> None:
         """Record the answer for one trial of a request; `Scoreboard.record` describes the parameters."""
         self.board.record(number, found, cost_s=cost_s, known=known)
         if found.layers is not None:

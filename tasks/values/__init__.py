@@ -1,1 +1,1 @@
-"""Small frozen values that travel between tasks: references, results and jobs."""
+"""Small frozen values that tasks exchange: references, jobs, facts, proofs and results."""

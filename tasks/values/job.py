@@ -1,4 +1,4 @@
-"""The arguments of every stage function: a job, and a workspace for the job's files."""
+"""The arguments of every stage function: a job, and a workspace for the job's files; and facts, which are reused."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from storage.artifacts import ArtifactStore, artifact_digest
+from storage.digest import digest_of
 from storage.errors import NightquantError, StoreError
 from storage.locks import passing_lock
-from tasks.values.refs import CheckpointRef, DatasetRef
+from tasks.values.refs import CandidateRef, CheckpointRef, DatasetRef, Frozen
 from tasks.workload.workload import Workload
 
 W = TypeVar("W", bound=Workload)
+T = TypeVar("T", bound=Frozen)
+_FACT = "fact.json"
 
 
 class Progress(Protocol):
@@ -71,3 +74,37 @@ class Workspace:
                     with store.create(kind, digest, made_from) as folder:
                         make(folder)
         return store.path(kind, digest)
+
+
+@dataclass(frozen=True)
+class Fact(Generic[T]):
+    """Location of a fact about a candidate: an evaluation or a proof, but never a measurement, which later runs reuse.
+
+    The location is derived from `conditions` and the `candidate`'s files. The fact is an instance of `model`.
+    """
+
+    kind: str
+    model: type[T]
+    candidate: CandidateRef
+    conditions: Mapping[str, object]
+
+    def find(self, store: ArtifactStore) -> T | None:
+        """Return the fact, or None if the store lacks it; raise `StoreError` if the artifact is damaged."""
+        folder = store.find(self.kind, artifact_digest(self.kind, self._made_from(store)))
+        if folder is None:
+            return None
+        return self.model.model_validate_json((folder / _FACT).read_text(encoding="utf-8"))
+
+    def keep(self, value: T, store: ArtifactStore) -> None:
+        """Store the fact; raise `StoreError` if the store is not writable."""
+        made_from = self._made_from(store)
+        with store.create(self.kind, artifact_digest(self.kind, made_from), made_from) as folder:
+            (folder / _FACT).write_text(value.model_dump_json(), encoding="utf-8")
+
+    def _made_from(self, store: ArtifactStore) -> dict[str, object]:
+        # Not every runtime builds reproducible files, so a candidate that was built again may have other files.
+        artifacts = {self.candidate.kind: self.candidate.digest, **self.candidate.shared}
+        files = {kind: store.manifest_digest(kind, digest) for kind, digest in artifacts.items()}
+        # Hash the conditions, because they may contain other artifacts' digests. Otherwise, `storage.gc` would keep
+        # the fact while any of these digests is reachable, even if the candidate's digest is not.
+        return {"candidate": self.candidate.digest, "conditions": digest_of({**self.conditions, "files": files})}

@@ -1,4 +1,4 @@
-"""Read and validate workload files, and return their JSON Schema, without importing torch."""
+"""Workload files and the gate's rules: read and validate the files, and return their JSON Schema, without torch."""
 
 from __future__ import annotations
 

@@ -201,8 +201,9 @@ def _quality_drop(gate: Gate, row: Row) -> RuleValue:
     difference, higher_is_better = finite(row, "quality_difference"), row.get("higher_is_better")
     if difference is None or higher_is_better is None:
         return RuleValue((None, None), f"no {metric} to compare", unknown)
-    ends = [finite(row, f"quality_difference_{end}") for end in ("low", "high")]
-    drops = sorted((-end if higher_is_better else end) for end in (difference if end is None else end for end in ends))
+    known = [finite(row, f"quality_difference_{end}") for end in ("low", "high")]
+    ends = [difference if end is None else end for end in known]
+    drops = sorted(-end if higher_is_better else end for end in ends)
     note = f"{metric}, {'higher' if higher_is_better else 'lower'} is better"
     baseline = finite(row, "baseline_quality")
     if relative:

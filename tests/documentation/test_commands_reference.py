@@ -130,7 +130,7 @@ def documented(page: str) -> str:
 
 
 @pytest.mark.slow  # imports every command
-def test_the_page_is_what_the_commands_say() -> None:
+def test_the_page_matches_the_commands() -> None:
     written = PAGE.read_text(encoding="utf-8")
     assert MARKER in written
     assert written == documented(written), "Write it again: python -m tests.documentation.test_commands_reference"

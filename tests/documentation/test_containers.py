@@ -14,7 +14,7 @@ FILES = ROOT / "docs" / "examples" / "containers"
 STEPS = re.findall(r"(?m)^([A-Z]+) (.*(?:\\\n.*)*)", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
 
 
-def test_what_the_image_copies_is_there_and_reaches_the_build() -> None:
+def test_every_path_that_the_image_copies_exists_and_reaches_the_build() -> None:
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     assert ignored[0] == "*"
     copied = [source for step, words in STEPS if step == "COPY" for source in words.split()[:-1]]
@@ -26,7 +26,7 @@ def test_what_the_image_copies_is_there_and_reaches_the_build() -> None:
     assert set(packages) <= set(copied)
 
 
-def test_the_image_runs_as_somebody_who_is_not_root_and_nothing_is_installed_after_it_was_built() -> None:
+def test_the_image_runs_as_an_unprivileged_user_and_installs_nothing_at_run_time() -> None:
     (user,) = (words for step, words in STEPS if step == "USER")
     assert int(user) > 0
     assert f"useradd --uid {user} " in " ".join(words for step, words in STEPS if step == "RUN")
@@ -36,7 +36,7 @@ def test_the_image_runs_as_somebody_who_is_not_root_and_nothing_is_installed_aft
 
 
 @pytest.mark.parametrize("name", ["prefect-docker.yaml", "prefect-kubernetes.yaml"])
-def test_deployments_are_those_of_the_checkout_in_an_image(name: str) -> None:
+def test_the_image_and_the_checkout_have_the_same_deployments(name: str) -> None:
     declared = yaml.safe_load((FILES / name).read_text(encoding="utf-8"))
     (pull,) = declared["pull"]
     (work_folder,) = (words for step, words in STEPS if step == "WORKDIR")

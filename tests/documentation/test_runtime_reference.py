@@ -88,7 +88,7 @@ def _sentence(reason: str) -> str:
     return f"{reason[0].upper()}{reason[1:]}."
 
 
-def test_the_page_is_what_the_runtimes_declare() -> None:
+def test_the_page_matches_the_runtimes() -> None:
     assert PAGE.read_text(encoding="utf-8") == rewritten(PAGE, MODULE, tables()), f"Run python -m {MODULE}"
 
 

@@ -68,7 +68,7 @@ def _default(name: str, field: FieldInfo) -> str:
     return f'`"{text}"`' if text else ""
 
 
-def test_the_page_is_what_the_settings_say() -> None:
+def test_the_page_matches_the_settings() -> None:
     assert PAGE.read_text(encoding="utf-8") == rewritten(PAGE, MODULE, settings_table()), f"Run python -m {MODULE}"
 
 

@@ -84,7 +84,7 @@ def test_a_notification_that_fails_is_named_and_stops_nothing(
 
 
 @pytest.mark.server
-def test_what_is_wrong_with_a_block_is_said_in_words(prefect_server: None) -> None:
+def test_a_problem_with_a_block_is_described_in_words(prefect_server: None) -> None:
     from prefect.blocks.system import Secret
 
     Secret(value="x").save("not-a-notification", overwrite=True)

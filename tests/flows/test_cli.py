@@ -25,7 +25,7 @@ def test_an_unknown_workload_is_one_message_and_exit_code_2(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_wrong_date_says_what_is_expected(capsys):
+def test_a_wrong_date_is_refused_with_the_expected_format(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["nightly", "--night", "yesterday"])
     assert ended.value.code == 2

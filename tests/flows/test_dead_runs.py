@@ -51,7 +51,7 @@ def test_only_dead_nights_that_prefect_calls_alive_are_crashed(tmp_path: Path) -
     assert f"run night-{str(runs['dead'])[-4:]} (process " in str(dead.message)
 
 
-def test_runs_that_ended_while_the_server_was_lost_get_the_state_that_the_store_knows(tmp_path: Path) -> None:
+def test_runs_that_ended_without_a_server_get_their_state_from_the_store(tmp_path: Path) -> None:
     from prefect import flow
     from prefect.client.orchestration import get_client
     from prefect.states import Completed, Running

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.commands.init import render
-from flows.draft import Asked, sections, whole, with_strict_gate, without_obstacles
+from flows.draft import Asked, completed, sections, with_strict_gate, without_obstacles
 from tasks.values.refs import ArtifactRef, CandidateRef
 from tasks.values.results import CandidatePreview, Evaluation, Preview, Reference
 from tasks.workload import validated
@@ -16,7 +16,7 @@ from tasks.workload import validated
 
 def drafted() -> dict[str, object]:
     folder = Path.cwd()
-    return whole("photos", sections(Asked("resnet18", str(folder), folder)))
+    return completed("photos", sections(Asked("resnet18", str(folder), folder)))
 
 
 def previewed(document: dict[str, object]) -> Preview:

@@ -49,7 +49,7 @@ def rows(store: str, query: str) -> list[dict[str, Any]]:
     ("hook_path", "blocked", "what"),
     [("", f"reports/{DAY}.html", "writing the report"), ("", "", ""), ("/broken", "", "webhook")],
 )
-def test_the_alarm_is_raised_and_the_status_recorded_whatever_else_fails(
+def test_the_alert_is_sent_and_the_status_recorded_whatever_else_fails(
     begin: Begin,
     hook: tuple[str, list[dict[str, Any]]],
     monkeypatch: pytest.MonkeyPatch,
@@ -89,7 +89,7 @@ class Killed(BaseException):
     """The process is dead from here on."""
 
 
-def test_a_kill_in_a_workloads_benchmark_costs_no_measured_ones_rows(
+def test_a_kill_in_one_benchmark_loses_no_rows_of_measured_workloads(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     night = begin()
@@ -131,7 +131,7 @@ def test_a_winner_that_cannot_be_packaged_is_held_and_the_current_bundle_renewed
     assert (now.version, now.serial) == (version, before.serial + 1)
 
 
-def test_a_defect_in_a_workloads_publication_costs_no_other_ones(begin: Begin) -> None:
+def test_a_defect_in_one_publication_does_not_affect_other_workloads(begin: Begin) -> None:
     night = begin()
     results = [
         WorkloadResult(workload=workload().model_copy(update={"name": name}), job=JOB, candidates=(candidate("int8"),))

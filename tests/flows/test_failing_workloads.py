@@ -179,7 +179,7 @@ def test_workloads_that_die_or_are_broken_fail_alone(night: Night) -> None:
     assert check(store).problems == ()
 
 
-def test_no_secret_of_a_night_is_left_in_what_it_wrote_or_said(night: Night) -> None:
+def test_no_secret_of_a_night_remains_in_its_files_or_output(night: Night) -> None:
     # The night did what could have left them: it failed at every kind of source, signed a bundle and wrote its report.
     written = [path for path in night.folder.rglob("*") if path.is_file()]
     assert {"model.sig", "prefect.db"} <= {path.name for path in written}

@@ -17,7 +17,7 @@ def _end(command):
     return command.process.returncode, output
 
 
-def test_a_server_that_goes_in_mid_run_and_stays_away_is_one_message_and_costs_no_measurement(site):
+def test_a_server_that_disappears_in_mid_run_is_one_message_and_loses_no_measurement(site):
     site.variables["PREFECT_CLIENT_MAX_RETRIES"] = "1"  # five by default, which takes a minute
     (site.folder / "tiny.toml").write_text(tiny("tiny", int8=False))
     asked = ("nightly", "--workload", str(site.folder / "tiny.toml"), "--profile", "quick")

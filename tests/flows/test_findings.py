@@ -14,7 +14,7 @@ from tests.storage.results.rows import baseline, measurement, trial, write_night
 DAY = date(2026, 3, 1)
 
 
-def test_missed_nights_and_workloads_that_are_gone_are_told(tmp_path: Path) -> None:
+def test_missed_nights_and_removed_workloads_are_reported(tmp_path: Path) -> None:
     def absences(day: int, *, is_everything: bool = True) -> tuple[str, ...]:
         return look_back(str(tmp_path), date(2026, 3, day), {"word-lm"}, is_everything=is_everything).absences
 
@@ -44,13 +44,13 @@ def found(store: Path) -> list[str]:
     return [each.kind for each in look_back(str(store), LAST, {"word-lm"}, is_everything=True).comparison.findings]
 
 
-def test_a_run_of_some_recipes_reports_none_that_vanished(store: Path) -> None:
+def test_a_run_of_some_recipes_reports_no_missing_candidates(store: Path) -> None:
     findings = look_back(str(store), LAST, {"word-lm"}, is_everything=False)
     assert reported(findings, ()) == findings
     assert reported(findings, ("float",)).comparison.findings == ()
 
 
-def test_a_part_that_fails_is_said_to_be_unknown_and_takes_nothing_with_it(
+def test_a_part_that_fails_is_reported_as_unknown_and_affects_no_other_part(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: object) -> None:
@@ -62,7 +62,7 @@ def test_a_part_that_fails_is_said_to_be_unknown_and_takes_nothing_with_it(
     assert "no run on 2026-03-05" in findings.absences
 
 
-def test_results_that_cannot_be_read_are_said_to_be_unknown(store: Path) -> None:
+def test_results_that_cannot_be_read_are_reported_as_unknown(store: Path) -> None:
     path = next((store / "results/measurements").glob("*/last.parquet"))
     path.write_bytes(path.read_bytes()[:-9])
     findings = look_back(str(store), LAST, {"word-lm"}, is_everything=True)

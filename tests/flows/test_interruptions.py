@@ -42,7 +42,7 @@ def _signal_all(command, number):
     ],
     ids=["SIGTERM", "SIGINT to all"],
 )
-def test_a_stopped_night_keeps_what_it_measured_reports_what_was_left_and_leaves_no_process(
+def test_a_stopped_night_keeps_its_measurements_reports_the_rest_and_leaves_no_process(
     number, stage, send, kept, missing, home, tmp_path
 ):
     for name in ("first", "later"):

@@ -131,7 +131,7 @@ def test_benchmarks_of_nights_at_once_never_overlap(nights):
     assert all(ended <= began for (_, ended), (began, _) in itertools.pairwise(spans))
 
 
-def test_a_later_night_finds_what_is_made_and_measures_again(nights):
+def test_a_later_night_reuses_artifacts_and_measures_again(nights):
     def kind(path):
         return path.relative_to(nights.store / "artifacts").parts[0]
 

@@ -26,7 +26,7 @@ def told(by: Console) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_stage_is_heard_of_when_it_begins_fails_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_is_reported_when_it_begins_fails_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter, "_HEARTBEAT_S", 0.05)
     out = console()
     with reporter.reporter_for(out) as lines:

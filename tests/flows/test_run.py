@@ -36,7 +36,7 @@ def test_flow_runs_of_one_millisecond_and_retries_are_different_runs(begin):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):
+def test_a_stopped_run_keeps_its_published_bundles(begin, tmp_path):
     night = begin()
     run, (workload,) = night.info.run_id, night.workloads
     rows = [baseline(run, DAY, profile="quick"), measurement(run, DAY, profile="quick")]

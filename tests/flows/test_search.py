@@ -110,7 +110,7 @@ TRUTHS = st.builds(Truth, st.floats(0.0, 3.0), st.floats(0.5, 4.0), st.booleans(
 
 @settings(max_examples=20)  # each example writes files
 @given(st.lists(TRUTHS, min_size=1, max_size=5), st.lists(st.integers(0, 6), max_size=3))
-def test_a_search_that_was_killed_anywhere_goes_on_and_ends_like_one_that_was_not(
+def test_a_search_that_was_killed_anywhere_resumes_and_ends_like_an_uninterrupted_one(
     truths: list[Truth], kills: list[int]
 ) -> None:
     with TemporaryDirectory() as store:
@@ -133,7 +133,7 @@ def test_a_search_that_was_killed_anywhere_goes_on_and_ends_like_one_that_was_no
         ]
 
 
-def test_the_next_night_knows_everything_and_spends_nothing(tmp_path: Path) -> None:
+def test_the_next_night_reuses_every_answer_and_spends_no_time(tmp_path: Path) -> None:
     truths = [Truth(0.1, 2.0, False), Truth(2.0, 3.0, False), Truth(0.1, 1.0, True)]
     first, second = World(truths), World(truths)
     found = search(first, str(tmp_path)).run()
@@ -197,7 +197,7 @@ class Failing(World):
         return found
 
 
-def test_a_step_that_fails_loses_no_answer_of_the_steps_beside_it(tmp_path: Path) -> None:
+def test_a_step_that_fails_loses_no_answer_of_concurrent_steps(tmp_path: Path) -> None:
     world = Failing([Truth(0.1, 2.0, False)] * 3)  # a fourth could begin, and would wait for two more
     world.all_run, world.others = threading.Barrier(3), threading.Event()
     with pytest.raises(MeasurementError, match="the baseline could not be evaluated"):
@@ -209,7 +209,7 @@ def test_a_step_that_fails_loses_no_answer_of_the_steps_beside_it(tmp_path: Path
 
 @settings(max_examples=20)  # each example writes files
 @given(st.lists(TRUTHS, min_size=1, max_size=5), st.integers(2, 4))
-def test_a_search_with_several_workers_asks_nothing_twice_and_finds_what_one_worker_finds(
+def test_a_search_with_several_workers_repeats_no_question_and_finds_the_same_as_one_worker(
     truths: list[Truth], at_once: int
 ) -> None:
     alone, together = World(truths), World(truths)

@@ -117,7 +117,7 @@ def searched(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Searched:
 
 
 @pytest.mark.long
-def test_a_night_judges_what_its_search_has_found_and_records_the_trials(searched: Searched) -> None:
+def test_a_night_judges_its_searchs_finalists_and_records_the_trials(searched: Searched) -> None:
     code, output = searched.night
     assert code == 0, output
     measured = searched.rows("select recipe, runtime, status from measurements where setting = 'primary' order by all")
@@ -136,7 +136,7 @@ def test_a_night_judges_what_its_search_has_found_and_records_the_trials(searche
 
 
 @pytest.mark.long
-def test_a_search_after_the_night_knows_all_answers_and_measures_nothing(searched: Searched) -> None:
+def test_a_search_after_the_night_reuses_all_answers_and_measures_nothing(searched: Searched) -> None:
     code, output = searched.again
     found = document(output)
     assert code == 0, output

@@ -140,13 +140,13 @@ def test_the_compaction_runs_in_the_worker(starts):
 
 
 @pytest.mark.parametrize("way", ["the worker", "serve", "all of the worker"])
-def test_a_night_is_stopped_in_order_with_what_runs_it(starts, way):
+def test_a_night_is_stopped_in_order_with_its_worker(starts, way):
     unmeasured = "second" if way == "all of the worker" else "first"
     assert starts.stops[way] == (0, [], "CANCELLED", f"stopped (TerminationSignal); not measured: {unmeasured}")
     assert not starts.is_paused
 
 
-def test_stopped_nights_keep_what_they_measured_and_lock_nothing(starts):
+def test_stopped_nights_keep_their_measurements_and_lock_nothing(starts):
     runs = run_query(starts.site.store, "SELECT status FROM runs").to_pylist()
     assert runs == [{"status": "cancelled"}] * 3
     kept = run_query(starts.site.store, "SELECT DISTINCT workload FROM measurements").to_pylist()

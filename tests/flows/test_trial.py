@@ -58,7 +58,7 @@ def previewed(folder: Path, **changed: Any) -> dict[str, CandidatePreview]:
 
 
 @pytest.mark.slow
-def test_nothing_is_said_of_a_good_model_and_a_night_finds_no_candidate_of_the_trials(folder: Path) -> None:
+def test_a_good_model_has_no_warnings_and_a_night_finds_no_candidate_of_the_trials(folder: Path) -> None:
     good = {"kind": "uri", "uri": str(folder / "good.pth")}
     assert all(each.loss is None for each in previewed(folder, checkpoint=good).values())
     store = ArtifactStore(folder / "store")
@@ -111,7 +111,7 @@ def test_a_candidate_that_outliers_spoil_is_named(tried: tuple[Workload, Preview
 
 
 @pytest.mark.slow
-def test_a_candidate_that_is_too_slow_is_not_evaluated_and_one_that_is_slow_sees_fewer_samples(
+def test_a_candidate_that_is_too_slow_is_not_evaluated_and_a_slow_one_is_evaluated_on_fewer_samples(
     tried: tuple[Workload, Preview], weights: Path
 ) -> None:
     paces = {FOUND[0]: 5.0, FOUND[1]: 0.5}
@@ -147,7 +147,7 @@ def test_a_candidate_that_dies_costs_its_own_comparison_only(tried: tuple[Worklo
         ((-9.0, 9.0), 1e-9, "more test samples than anyone has would decide"),
     ],
 )
-def test_a_test_split_that_is_too_small_for_the_bound_is_told_with_the_size_that_would_do(
+def test_a_test_split_that_is_too_small_for_the_bound_is_reported_with_a_sufficient_size(
     ends: tuple[float, float], bound: float, said: str
 ) -> None:
     of = {"recipe": "float", "runtime": "eager", "metrics": {}, "outputs": ArtifactRef(kind="outputs", digest="")}

@@ -27,7 +27,7 @@ def make(store: ArtifactStore) -> None:
         (folder / "sub" / "weights.bin").write_bytes(b"weights")
 
 
-def test_an_artifact_is_published_whole_and_fetched_elsewhere(s3_store: str, tmp_path: Path) -> None:
+def test_an_artifact_is_published_atomically_and_fetched_elsewhere(s3_store: str, tmp_path: Path) -> None:
     store = ArtifactStore(s3_store)
     assert store.find("checkpoint", DIGEST) is None
     make(store)
@@ -93,7 +93,7 @@ def test_a_manifest_that_names_files_outside_its_folder_is_refused(s3_store: str
     ],
     ids=["empty", "deep", "facts", "digest"],
 )
-def test_a_manifest_that_is_none_is_one_message(tmp_path: Path, document: bytes) -> None:
+def test_an_invalid_manifest_is_one_message(tmp_path: Path, document: bytes) -> None:
     StoreRoot.of(tmp_path).put(f"{LOCATION}/artifact.json", document)
     with pytest.raises(StoreError, match=r"is damaged: .*artifact\.json"):
         ArtifactStore(tmp_path).find("checkpoint", DIGEST)
@@ -102,7 +102,7 @@ def test_a_manifest_that_is_none_is_one_message(tmp_path: Path, document: bytes)
 @pytest.mark.parametrize(
     ("kind", "digest"), [("../../evil", "0" * 64), ("checkpoint", "../" * 30), ("images", "0" * 63)]
 )
-def test_a_reference_to_no_artifact_is_refused(tmp_path: Path, kind: str, digest: str) -> None:
+def test_a_reference_to_a_missing_artifact_is_refused(tmp_path: Path, kind: str, digest: str) -> None:
     with pytest.raises(StoreError, match=r"The reference to the .* artifact .* is not valid"):
         ArtifactStore(tmp_path).find(kind, digest)
 

@@ -18,7 +18,7 @@ def bundles(tmp_path: Path) -> BundleStore:
 
 
 @pytest.mark.slow
-def test_a_published_bundle_is_whole_and_current(bundles: BundleStore):
+def test_a_published_bundle_is_complete_and_current(bundles: BundleStore):
     publish(bundles, 1)
     current = bundles.pointer("word-lm")
     assert current is not None
@@ -134,7 +134,7 @@ def test_names_that_could_leave_the_folder_are_refused(name: str, bundles: Bundl
                 call()
 
 
-def test_unknown_workloads_and_versions_are_reported_with_what_there_is(bundles: BundleStore):
+def test_unknown_workloads_and_versions_are_reported_with_the_existing_ones(bundles: BundleStore):
     publish(bundles, 1)
     with pytest.raises(ConfigurationError, match="word-lm"):
         bundles.require("resnet18")

@@ -76,7 +76,7 @@ def test_an_artifact_under_a_wrong_name_or_without_manifest_is_named(store: Path
 
 @pytest.mark.parametrize("folder", ["results/measurements/month=2026-03", "reports", "handoff/word-lm"])
 @pytest.mark.slow
-def test_what_a_killed_writer_left_is_named_once_it_is_old(store: Path, folder: str) -> None:
+def test_files_of_a_killed_writer_are_named_once_they_are_old(store: Path, folder: str) -> None:
     left = store / folder / f".run-2-{'a' * 32}.tmp"
     left.parent.mkdir(parents=True, exist_ok=True)
     left.touch()

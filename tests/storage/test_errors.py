@@ -34,7 +34,7 @@ def test_an_error_at_the_folder_in_it_or_above_it_is_the_stores(name: str | None
 
 @pytest.mark.parametrize("name", ["/srv/store/handoff2", "/srv/st", "/home/model.pth", "model.pth"])
 @pytest.mark.slow
-def test_an_error_elsewhere_stays_what_it_is(name: str) -> None:
+def test_an_error_elsewhere_is_not_changed(name: str) -> None:
     with pytest.raises(FileNotFoundError), writing("the store", FOLDER):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
 
@@ -128,7 +128,7 @@ def test_a_server_that_is_away_may_come_back(get: Callable[[str], None]) -> None
         (errno.ETIMEDOUT, True),
     ],
 )
-def test_the_systems_errors_are_told_apart(number: int, expected: bool) -> None:
+def test_the_systems_errors_are_distinguished(number: int, expected: bool) -> None:
     error = OSError(number, os.strerror(number), "/srv/store/file")
     assert is_transient(error) is expected
     assert unwritable("/srv/store", error).transient is expected

@@ -42,12 +42,12 @@ def test_the_power_going_with_a_disk_that_fails_or_is_full_loses_and_tears_nothi
 
 
 @pytest.mark.server
-def test_requests_and_answers_that_an_object_store_loses(s3_store: str, tmp_path: Path) -> None:
+def test_lost_requests_and_answers_of_an_object_store_lose_no_data(s3_store: str, tmp_path: Path) -> None:
     far = Ground(tmp_path, s3_store.removeprefix("s3://"))
     assert bad(findings(far, BY_NAME["publish"], REMOTE, stride=3)) == []
 
 
-def test_what_is_not_flushed_is_found(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unflushed_writes_are_found(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_root, "fsync", lambda path: None)
     assert bad(findings(ground, BY_NAME["promotion"], ("kill",), stride=5, repaired=9)) != []
 

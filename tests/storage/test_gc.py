@@ -56,7 +56,7 @@ TOMORROW = time.time() + 2 * YOUNG_S
 
 
 @pytest.mark.slow
-def test_what_kept_rows_refer_to_stays_with_all_it_was_made_from(tmp_path: Path) -> None:
+def test_artifacts_of_kept_rows_stay_with_their_inputs(tmp_path: Path) -> None:
     digests = fill(tmp_path)
     done = collect(tmp_path, 2, now=TOMORROW)
     kept = {digest for name, digest in digests.items() if name[-1] in "23"}
@@ -66,7 +66,7 @@ def test_what_kept_rows_refer_to_stays_with_all_it_was_made_from(tmp_path: Path)
     assert check(tmp_path).problems == ()
 
 
-def test_what_a_bundle_mentions_stays(tmp_path: Path) -> None:
+def test_artifacts_that_a_bundle_mentions_stay(tmp_path: Path) -> None:
     digests = fill(tmp_path)
     manifest = tmp_path / "handoff/word-lm/1/manifest.json"
     manifest.parent.mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_candidates_keep_their_inputs_outputs_and_facts(tmp_path: Path) -> None:
     assert {item.digest for item in done.removed} == {other, *about_other}
 
 
-def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
     own = old_file(tmp_path / "work/thesis.txt")
     with pytest.raises(StoreError, match="There is no store at"):
         collect(tmp_path, 1)
@@ -132,7 +132,7 @@ def old_file(path: Path) -> Path:
     ],
 )
 @pytest.mark.slow
-def test_what_a_writer_that_was_killed_between_writing_and_renaming_left_is_removed(name: str, tmp_path: Path) -> None:
+def test_files_of_a_writer_killed_between_writing_and_renaming_are_removed(name: str, tmp_path: Path) -> None:
     fill(tmp_path)
     temporary = old_file(tmp_path / name)
     assert [problem.where for problem in check(tmp_path).problems] == [str(temporary.relative_to(tmp_path))]
@@ -151,7 +151,7 @@ def test_what_a_writer_that_was_killed_between_writing_and_renaming_left_is_remo
     ],
 )
 @pytest.mark.slow
-def test_what_a_later_night_could_continue_stays_for_a_month(name: str, tmp_path: Path) -> None:
+def test_resumable_work_stays_for_a_month(name: str, tmp_path: Path) -> None:
     fill(tmp_path)
     unfinished = tmp_path / name
     unfinished.parent.mkdir(parents=True)

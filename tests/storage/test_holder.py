@@ -38,7 +38,7 @@ def _night(store: str | Path, run_id: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_second_night_is_told_who_holds_the_store_and_since_when(tmp_path: Path) -> None:
+def test_a_second_night_is_refused_with_the_holder_of_the_store_and_the_start_time(tmp_path: Path) -> None:
     with _night(tmp_path, "first") as first:
         with pytest.raises(NightRunningError) as refused, hold(tmp_path, Holder("second", "")):
             pass
@@ -129,7 +129,7 @@ def _nobody_is_dead(_: bytes) -> bool:
 
 
 @pytest.mark.slow
-def test_whoever_renews_it_keeps_it(s3_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_is_renewed_is_kept(s3_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.holder.LEASE_S", 6.0)  # on a machine that others load, a renewal may take seconds
     monkeypatch.setattr("storage.holder._RENEW_S", 0.2)
     root = ObjectRoot(s3_store)
@@ -144,7 +144,7 @@ def test_whoever_renews_it_keeps_it(s3_store: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_who_has_lost_it_says_so_and_takes_nothing_from_the_next(
+def test_a_run_that_has_lost_the_lease_reports_it_and_does_not_remove_the_next_lease(
     s3_store: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("storage.holder._RENEW_S", 0.2)

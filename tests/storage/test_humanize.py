@@ -44,7 +44,7 @@ def test_numbers_are_short_and_have_their_unit(shown: str, expected: str) -> Non
     assert shown == expected
 
 
-def test_what_is_missing_is_a_dash() -> None:
+def test_a_missing_value_is_a_dash() -> None:
     shown = (
         humanize.size, humanize.duration, humanize.ratio, humanize.difference, humanize.number, humanize.percent,
         humanize.change, humanize.moment,

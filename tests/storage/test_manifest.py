@@ -88,7 +88,7 @@ def test_runtimes_domains_and_methods_are_open(change: Callable[[dict[str, Any]]
     ],
 )
 @pytest.mark.slow
-def test_what_does_not_conform_is_refused_with_its_place(
+def test_an_invalid_manifest_is_refused_with_the_place_of_the_error(
     change: Callable[[dict[str, Any]], object], place: str
 ) -> None:
     with pytest.raises(BundleError, match=f"does not conform to its schema: .*{place}"):

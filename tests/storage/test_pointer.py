@@ -57,12 +57,12 @@ def test_a_signed_pointer_is_read_back_as_it_was_written(tmp_path: Path):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_refused(made: Pointer, why: str, tmp_path: Path):
+def test_wrong_pointers_are_refused(made: Pointer, why: str, tmp_path: Path):
     with pytest.raises(BundleError, match=why):
         read_current(kept(tmp_path, made), "word-lm", PUBLIC)
 
 
-def test_an_older_pointer_than_one_that_was_seen_is_refused(tmp_path: Path):
+def test_a_pointer_older_than_the_last_one_read_is_refused(tmp_path: Path):
     state = tmp_path / "seen.json"
     older, newer = pointer(1), pointer(2, after=2**40)
     for made in (older, newer, newer, pointer(1, workload="resnet18")):
@@ -73,7 +73,7 @@ def test_an_older_pointer_than_one_that_was_seen_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[" * 100_000, '{"history": ' * 5000, "\0", '{"format": 1e999}'])
-def test_what_is_no_pointer_is_refused(content: str, tmp_path: Path):
+def test_an_invalid_pointer_is_refused(content: str, tmp_path: Path):
     (tmp_path / "current.json").write_text(content)
     for path in (tmp_path / "current.json", tmp_path / "none.json", tmp_path):
         with pytest.raises(StoreError):
@@ -84,7 +84,7 @@ MADE = pointer()  # once, because each signature has its own length
 
 
 @given(data=st.data())
-def test_no_changed_byte_changes_what_is_read(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory):
+def test_no_changed_byte_changes_the_result_of_a_read(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory):
     made = MADE
     content = bytearray(made.text().encode())
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -136,7 +136,7 @@ def test_a_store_without_a_key_is_not_signed(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_who_has_no_key_cannot_change_what_is_signed(bundles: BundleStore, current: Path):
+def test_signed_content_cannot_be_changed_without_the_key(bundles: BundleStore, current: Path):
     for number in (1, 2):
         publish(bundles, number)
     before = current.read_bytes()
@@ -183,7 +183,7 @@ def _edit(change: Callable[[dict[str, Any]], object]) -> Callable[[str], str]:
     ],
     ids=["another version", "not withdrawn", "not signed", "older"],
 )
-def test_a_run_does_not_vouch_for_what_others_made_of_the_pointer(
+def test_a_run_does_not_sign_a_pointer_that_others_changed(
     change: Callable[[str], str] | None, why: str, bundles: BundleStore, current: Path
 ):
     publish(bundles, 1)
@@ -207,7 +207,7 @@ def test_a_run_does_not_vouch_for_what_others_made_of_the_pointer(
         promote(bundles, version(2))
 
 
-def test_what_has_expired_is_continued_by_a_person_only(tmp_path: Path):
+def test_only_a_person_renews_an_expired_pointer(tmp_path: Path):
     expiring, bundles = BundleStore(tmp_path, signer_of(days=1e-9)), BundleStore(tmp_path, signer_of())
     publish(expiring, 1)
     for act in (partial(bundles.renew, "word-lm"), partial(promote, bundles, version(1))):
@@ -235,7 +235,7 @@ def test_a_store_from_before_the_key_is_signed_by_hand_or_by_its_next_new_bundle
     assert bundles.roll_back("resnet18", by="someone", reason="worse").version == version(1)
 
 
-def test_a_bundle_that_was_replaced_is_not_vouched_for_although_it_is_signed(bundles: BundleStore):
+def test_a_replaced_bundle_is_not_signed_again_although_it_has_a_signature(bundles: BundleStore):
     publish(bundles, 1)
     folder = bundles.local_folder("word-lm", version(1))
     shutil.rmtree(folder)
@@ -247,7 +247,9 @@ def test_a_bundle_that_was_replaced_is_not_vouched_for_although_it_is_signed(bun
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["earlier", "later"])
-def test_signing_what_is_not_current_signs_the_bundle_alone(number: int, bundles: BundleStore, current: Path):
+def test_signing_a_bundle_that_is_not_current_does_not_sign_the_pointer(
+    number: int, bundles: BundleStore, current: Path
+):
     for each in (1, 2):
         publish(bundles, each)
     if number == 2:

@@ -23,7 +23,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> StoreRoot:
     return StoreRoot.of(request.getfixturevalue("s3_store"))
 
 
-def test_what_is_put_is_listed_read_and_deleted(root: StoreRoot, tmp_path: Path) -> None:
+def test_a_file_is_put_listed_read_and_deleted(root: StoreRoot, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"three")
     assert root.put_new("a/b/one", b"1")
     root.put("a/two", b"22")
@@ -46,7 +46,7 @@ def test_put_replaces_and_put_new_never_overwrites(root: StoreRoot) -> None:
     assert root.read("x") == b"third"
 
 
-def test_a_swap_replaces_what_was_read_and_nothing_else(root: StoreRoot) -> None:
+def test_a_swap_replaces_only_the_version_that_was_read(root: StoreRoot) -> None:
     assert root.stamped("x") is None
     assert root.swap("x", b"first", "another") is None
     first = root.swap("x", b"first", None)
@@ -113,7 +113,9 @@ def test_an_object_store_that_cannot_be_reached_says_so(
 
 
 @pytest.mark.parametrize("missing", ["s3fs", "botocore"])
-def test_a_missing_extra_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_extra_names_the_package_to_install(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts = (missing, "s3fs")
     for name in [name for name in sys.modules if name.partition(".")[0] in parts or name == "storage.object_root"]:
         monkeypatch.delitem(sys.modules, name)

@@ -76,7 +76,7 @@ def test_every_wrong_file_is_named(bundle: Path):
         check_sums(bundle)
 
 
-def test_a_link_to_a_bundle_and_a_path_that_is_none_are_refused(bundle: Path):
+def test_a_link_to_a_bundle_and_a_path_without_a_bundle_are_refused(bundle: Path):
     link = bundle.parent / "link"
     link.symlink_to(bundle)
     for path in (link, bundle.parent / "nowhere", bundle / SUMS):

@@ -107,7 +107,7 @@ def roll_back(bundles: BundleStore, **options: str) -> Pointer:
     return bundles.roll_back(WORKLOAD, by="someone", reason="worse", **options)
 
 
-def test_a_roll_back_withdraws_what_its_caller_saw_or_nothing(
+def test_a_roll_back_withdraws_only_the_bundle_that_its_caller_read_as_current(
     bundles: BundleStore, elsewhere: Callable[[], BundleStore], before_the_lock: Callable[..., None]
 ) -> None:
     before_the_lock(bundles, lambda: publish(elsewhere(), 3))
@@ -130,7 +130,7 @@ def test_of_two_roll_backs_of_the_same_bundle_one_is_done(
     assert state(bundles)[:2] == (version(2), (version(3),))
 
 
-def test_a_promotion_by_hand_replaces_what_its_caller_saw_or_nothing(
+def test_a_promotion_by_hand_replaces_only_the_bundle_that_its_caller_read_as_current(
     bundles: BundleStore, elsewhere: Callable[[], BundleStore], before_the_lock: Callable[..., None]
 ) -> None:
     before_the_lock(bundles, lambda: publish(elsewhere(), 3))
@@ -140,7 +140,7 @@ def test_a_promotion_by_hand_replaces_what_its_caller_saw_or_nothing(
 
 
 @pytest.mark.slow
-def test_a_night_replaces_only_what_it_compared_its_choice_with(bundles: BundleStore) -> None:
+def test_a_night_replaces_only_the_bundle_that_it_compared_with_its_choice(bundles: BundleStore) -> None:
     for seen, was in ((version(1), f"{version(1)} was current"), (None, "there was no current bundle")):
         with pytest.raises(ConflictError, match=rf"is {version(2)} now.*while {was}\."):
             bundles.promote(WORKLOAD, version(1), by="a night", reason="fastest", replacing=seen)
@@ -195,7 +195,7 @@ def test_a_night_renews_only_the_bundle_that_it_judged(place: str) -> None:
 
 
 @s3_only
-def test_a_person_but_no_night_goes_on_from_what_others_signed(
+def test_only_a_person_continues_from_a_pointer_that_others_signed(
     place: str, elsewhere: Callable[..., BundleStore]
 ) -> None:
     bundles, other = BundleStore(place, KEY), elsewhere(OTHER)
@@ -262,9 +262,7 @@ RACER = textwrap.dedent(
 
 
 @pytest.mark.slow
-def test_of_processes_that_switch_at_once_none_loses_what_it_was_told(
-    place: str, bundles: BundleStore, tmp_path: Path
-) -> None:
+def test_no_switch_of_simultaneous_processes_is_lost(place: str, bundles: BundleStore, tmp_path: Path) -> None:
     publish(bundles, 3)
     times = "60" if bundles.root.local else "10"
     racers = [

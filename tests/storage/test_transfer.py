@@ -98,7 +98,7 @@ def test_a_uri_that_cannot_be_fetched_is_a_wrong_configuration(
         content_of(uri, tmp_path, sha256)
 
 
-def test_schemes_that_fsspec_knows_are_read(tmp_path: Path) -> None:
+def test_schemes_that_fsspec_supports_are_read(tmp_path: Path) -> None:
     fsspec.filesystem("memory").pipe_file("/transfer/w.bin", CONTENT)
     assert content_of("memory://transfer/w.bin", tmp_path) == CONTENT
     with pytest.raises(InputError, match=r"memory://transfer/none\.bin is not available"):
@@ -116,7 +116,7 @@ def test_an_s3_object_is_read(s3_store: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_that_want_one_file_at_once_all_get_it_whole(site: Site, tmp_path: Path) -> None:
+def test_simultaneous_readers_of_one_file_all_get_it_completely(site: Site, tmp_path: Path) -> None:
     together = threading.Barrier(6)
 
     def want(_: int) -> bytes:
@@ -138,7 +138,7 @@ def test_local_files_are_read_in_place(form: str, tmp_path: Path) -> None:
     assert not (tmp_path / "downloads").exists()
 
 
-def test_local_files_are_held_to_sha256_and_kind(tmp_path: Path) -> None:
+def test_local_files_are_checked_against_sha256_and_kind(tmp_path: Path) -> None:
     path = tmp_path / "w.bin"
     path.write_bytes(CONTENT)
     with pytest.raises(InputError, match="was expected"):

@@ -91,7 +91,7 @@ ALWAYS = ("bert",)  # in `make test`
     "name",
     [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.long) for name in (*ENCODERS, *VISION)],
 )
-def test_an_architecture_becomes_int8_or_says_why_not(tmp_path: Path, name: str) -> None:
+def test_an_architecture_becomes_int8_or_is_refused_with_the_reason(tmp_path: Path, name: str) -> None:
     workload = of_text(tmp_path, name) if name in ENCODERS else of_pictures(tmp_path, name)
     store = ArtifactStore(tmp_path)
     job = job_of(workload, store)

@@ -35,7 +35,7 @@ def uses(source: str, deprecated: str) -> bool:
 
 @pytest.mark.parametrize("deprecated", ALLOWED)
 @pytest.mark.slow
-def test_what_upstream_has_deprecated_is_used_in_one_place(deprecated: str) -> None:
+def test_each_deprecated_api_is_used_in_one_package(deprecated: str) -> None:
     modules = [path for layer in ("flows", "tasks", "storage") for path in (ROOT / layer).rglob("*.py")]
     users = {str(path.relative_to(ROOT)) for path in modules if uses(path.read_text(encoding="utf-8"), deprecated)}
     assert not {user for user in users if not user.startswith(ALLOWED[deprecated])}

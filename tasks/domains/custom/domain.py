@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -220,7 +221,8 @@ def _splits(workload: CustomWorkload, dataset: DatasetRef, store: ArtifactStore)
 
 
 def _distance(batch: Mapping[str, Tensor], axes: Axes, name: str, length: int) -> tuple[bool, int]:
-    key, axis = next((key, axis) for key, names in axes.items() for axis in names if names[axis] == name)
+    places = [(key, axis) for key, names in axes.items() for axis in names]
+    key, axis = next((key, axis) for key, axis in places if axes[key][axis] == name)
     actual = batch[key].shape[axis]
     return actual < length, abs(actual - length)
 
@@ -248,7 +250,7 @@ def axes_of(dataset: DatasetRef, store: ArtifactStore) -> dict[str, list[str]]:
         return {}
     # Also compare batches of one row, because another axis may happen to be as long as the batch axis.
     splits = [load_test(dataset, store, singly=singly).columns for singly in (False, True)]
-    shapes = {name: [shape for split in splits for shape in split[name].shapes or ()] for name in splits[0]}
+    shapes = {name: list(chain.from_iterable(split[name].shapes or () for split in splits)) for name in splits[0]}
     names: dict[tuple[int, ...], str] = {tuple(shape[0] for shape in shapes[TARGET]): BATCH}
     axes_by_input = {}
     for name in description.inputs:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
@@ -59,11 +58,12 @@ def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef
 def _from_table(path: Path, data: TextTable) -> Splits:
     columns = {kind: name for kind in ("text", "label", "pair") if (name := getattr(data, kind))}
     table = read_columns(path, data, list(columns.values()))
-    return {
-        split: {kind: table[name].take(pa.array(rows)).to_pylist() for kind, name in columns.items()}
-        for split, rows in rows_of_splits(table, data).items()
-        if len(rows)
-    }
+    splits: dict[str, dict[str, list[Any]]] = {}
+    for split, rows in rows_of_splits(table, data).items():
+        if len(rows):
+            taken = table.take(rows)
+            splits[split] = {kind: taken[name].to_pylist() for kind, name in columns.items()}
+    return splits
 
 
 def _find_or_make(

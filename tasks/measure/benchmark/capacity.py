@@ -54,9 +54,10 @@ def measure_capacity(
     if settings is None or session.profile.name == "quick":
         return {}, {}
     names = list(dict.fromkeys([str(session.baseline), *eligible]))
+    by_key = {subject.key: subject for subject in subjects}
     threads = min(settings.threads, available_cores())
     spec = CapacitySpec(
-        subjects=tuple(subject for name in names for subject in subjects if subject.key == name),
+        subjects=tuple(by_key[name] for name in names if name in by_key),
         loader=session.loader,
         threads=threads,
         processes=available_cores() // threads,

@@ -46,19 +46,21 @@ def run(spec_json: str) -> LaunchReport:
         single_s = time_singles(spec, subjects)
         budget_s = spec.cold_share * (time.monotonic() - spec.spawned_at)
         cold_s = time_cold_rounds(spec, subjects, Eviction(affinity()), budget_s)
+    reports = {}
+    for name in (subject.key for subject in spec.subjects):
+        if name not in ready:
+            continue
+        _, load_s, first_call_s = ready[name]
+        reports[name] = SubjectReport(
+            load_s=load_s,
+            first_call_s=first_call_s,
+            calls_per_block=calls[name],
+            round_s=tuple(round_s[name]),
+            single_s=tuple(single_s.get(name, ())),
+            cold_s=tuple(cold_s[name]),
+        )
     return LaunchReport(
-        subjects={
-            name: SubjectReport(
-                load_s=ready[name][1],
-                first_call_s=ready[name][2],
-                calls_per_block=calls[name],
-                round_s=tuple(round_s[name]),
-                single_s=tuple(single_s.get(name, ())),
-                cold_s=tuple(cold_s[name]),
-            )
-            for name in (subject.key for subject in spec.subjects)
-            if name in ready
-        },
+        subjects=reports,
         refused=refused,
         modules=tuple(sorted(name for name in sys.modules if name.startswith(("tasks.", "storage.")))),
     )

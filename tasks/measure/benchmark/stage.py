@@ -10,8 +10,7 @@ from storage.humanize import plural
 from storage.locks import host_lock
 from storage.results import Setting
 from tasks.data.tensor_files import GOLDEN
-from tasks.environment.facts import Fact, host_conditions
-from tasks.environment.machine import fingerprint, observe
+from tasks.environment.machine import fingerprint, host_conditions, observe
 from tasks.environment.sources import code_digest
 from tasks.measure.benchmark.capacity import eligible_subjects, measure_capacity
 from tasks.measure.benchmark.child import Limit
@@ -20,7 +19,7 @@ from tasks.measure.benchmark.messages import Profile, Subject
 from tasks.measure.benchmark.protocol import LOCK, Contest, Session
 from tasks.measure.benchmark.statistics import verdict_of
 from tasks.runtimes.base import CandidateFiles, runtime_named
-from tasks.values.job import Job, Workspace
+from tasks.values.job import Fact, Job, Workspace
 from tasks.values.proofs import Proof
 from tasks.values.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.values.results import BenchmarkResult

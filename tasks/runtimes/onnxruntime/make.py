@@ -65,7 +65,8 @@ class OnnxMaker(ExportedMaker):
         """Yield the module path of each ONNX operation that has weights, and whether these weights are int8."""
         graph = onnx.load(folder / MODEL).graph
         int8 = {tensor.name for tensor in graph.initializer if tensor.data_type in _INT8}
-        int8 |= {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
+        dequantized = [node.output for node in graph.node if node.op_type == "DequantizeLinear"]
+        int8.update(*dequantized)
         for node in graph.node:
             if (
                 node.op_type == "Transpose" and node.input[0] in int8

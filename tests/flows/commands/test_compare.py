@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_both_runs_of_each_candidate_are_shown_and_what_changed_for_all_once(
+def test_both_runs_of_each_candidate_are_shown_and_common_changes_are_listed_once(
     store: Path, nightquant: NightQuant
 ) -> None:
     found = compare_runs(str(store), *RUNS)
@@ -55,7 +55,7 @@ def test_both_runs_of_each_candidate_are_shown_and_what_changed_for_all_once(
 
 
 @pytest.mark.parametrize(("low", "high", "is_apart"), [(1.0, 1.9, True), (1.0, 1.99, False)])
-def test_speedups_are_apart_only_where_their_intervals_are(
+def test_speedups_differ_only_if_their_intervals_do_not_overlap(
     low: float, high: float, is_apart: bool, tmp_path: Path
 ) -> None:
     write(tmp_path, 0)
@@ -79,7 +79,7 @@ def test_a_night_stands_for_all_of_its_runs_and_a_run_for_itself(store: Path) ->
 
 
 @pytest.mark.slow
-def test_an_unknown_run_is_refused_with_those_that_there_are(store: Path, tmp_path: Path) -> None:
+def test_an_unknown_run_is_refused_with_a_list_of_runs(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=rf"no run or night \"x\".*{RUNS[1]}"):
         compare_runs(str(store), RUNS[0], "x")
     with pytest.raises(StoreError, match="has no results"):

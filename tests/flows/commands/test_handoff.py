@@ -42,7 +42,7 @@ def test_rollback_switches_and_keeps_who_and_why(store: Path):
     assert (history["history"][-1]["by"], history["history"][-1]["reason"]) == ("someone", "worse")
 
 
-def test_rollback_leaves_another_bundle_than_the_one_that_is_named(store: Path):
+def test_rollback_fails_if_the_named_bundle_is_not_current(store: Path):
     asked = ("rollback", "word-lm", "--from", version(2), "--reason", "worse")
     publish(BundleStore(store), 3)
     error = invoke(*asked, store=store).exception

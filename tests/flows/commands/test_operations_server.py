@@ -23,7 +23,7 @@ TEN_MINUTES = timedelta(minutes=10)
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_installing_mends_what_is_missing_disabled_outdated_or_doubled_and_nothing_else() -> None:
+def test_installing_repairs_only_missing_disabled_outdated_or_duplicate_entries() -> None:
     from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import AutomationCore
 
@@ -65,7 +65,7 @@ def test_installing_mends_what_is_missing_disabled_outdated_or_doubled_and_nothi
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_who_is_to_be_told_must_be_named_and_be_there() -> None:
+def test_the_notification_block_must_be_named_and_exist() -> None:
     from prefect.client.orchestration import get_client
 
     from flows.commands.operations import Automations, kinds
@@ -153,7 +153,7 @@ def operations(site: Site, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.long
-def test_each_way_in_which_a_night_can_go_wrong_is_told_once(site: Site, hook: Hook) -> None:
+def test_each_kind_of_failed_night_is_reported_once(site: Site, hook: Hook) -> None:
     url, received = hook
     site.variables["NIGHTQUANT_WEBHOOK_URL"] = url
 

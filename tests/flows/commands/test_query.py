@@ -100,7 +100,7 @@ def test_an_sql_error_is_duckdbs_own_message(store: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_that_has_seen_enough_is_no_error(store: Path) -> None:
+def test_a_reader_that_closes_the_pipe_early_is_not_an_error(store: Path) -> None:
     program = [sys.executable, "-m", "flows", "query", "--store", str(store), "--format", "csv", "from range(500000)"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ)) as process:
         assert process.stdout is not None
@@ -130,7 +130,7 @@ def acknowledged(store: Path, *arguments: str) -> Result:
 
 
 @pytest.mark.slow
-def test_what_fits_is_accepted_with_who_and_why_and_the_rest_stays(regressed: Path) -> None:
+def test_matching_regressions_are_accepted_with_author_and_reason_and_the_others_stay(regressed: Path) -> None:
     done = acknowledged(
         regressed, "--workload", "word-lm", "--recipe", "static", "--reason", "a larger table", "--by", "me"
     )
@@ -146,7 +146,7 @@ def test_what_fits_is_accepted_with_who_and_why_and_the_rest_stays(regressed: Pa
 
 
 @pytest.mark.slow
-def test_nothing_that_fits_is_refused_with_what_was_found(regressed: Path) -> None:
+def test_a_request_without_matching_regressions_is_refused_with_the_findings(regressed: Path) -> None:
     with pytest.raises(ConfigurationError, match="nothing to acknowledge") as refused:
         acknowledged(regressed, "-w", "word-lm", "--metric", "speedup", "--reason", "why not")
     assert "word-lm static/eager larger" in str(refused.value)

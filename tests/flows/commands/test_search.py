@@ -82,7 +82,7 @@ def test_trials_are_shown_within_80_columns_with_each_kind_of_reason_once() -> N
     assert 'runtimes = ["torchscript"]' in lines
 
 
-def test_a_search_without_finalists_says_what_to_do() -> None:
+def test_a_search_without_finalists_prints_advice() -> None:
     failed = trial(1, "int8", size_bytes=1000, drop=DROP, outcome="failed", reason="loses too much")
     assert "  No recipe satisfies the bounds. Relax the bounds." in printed([failed])
     undecided = "  No recipe is known to satisfy the bounds yet. To go on, run the command again."
@@ -120,7 +120,7 @@ def test_text_streams_to_the_terminal_and_a_seed_repeats_it(place: Path) -> None
     ],
 )
 @pytest.mark.slow
-def test_what_cannot_be_sampled_is_refused(place: Path, arguments: list[str], message: str) -> None:
+def test_a_model_that_cannot_be_sampled_is_refused(place: Path, arguments: list[str], message: str) -> None:
     result = invoke(place, *arguments)
     assert isinstance(result.exception, ConfigurationError)
     assert message in str(result.exception)

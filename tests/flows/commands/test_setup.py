@@ -47,7 +47,7 @@ def build(**arguments):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_good_workload_is_described_and_beside_one_that_hangs_it_is_checked_all_the_same(
+def test_a_good_workload_is_described_and_checked_even_if_another_workload_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options, began = ["--check", "--store", str(tmp_path / "store")], time.monotonic()
@@ -123,7 +123,7 @@ def store_command(store: Path, *arguments: str) -> Result:
 
 
 @pytest.mark.slow
-def test_check_is_zero_when_all_is_good_and_one_with_what_to_do_when_not(store: Path) -> None:
+def test_check_exits_with_0_without_problems_and_otherwise_with_1_and_advice(store: Path) -> None:
     good = store_command(store, "check")
     assert (good.exit_code, good.output) == (0, f"2 results files and 0 artifacts in {store}: no problems.\n")
     (store / "results/runs/notes.txt").touch()
@@ -141,13 +141,13 @@ def test_check_refuses_a_location_without_a_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_compact_says_what_it_did_and_mends_the_catalog(store: Path) -> None:
+def test_compact_reports_its_work_and_repairs_the_catalog(store: Path) -> None:
     (store / "results.duckdb").unlink()
     assert "compacted measurements 2026-03" in store_command(store, "compact").output
     assert (store / "results.duckdb").exists()
 
 
 @pytest.mark.slow
-def test_gc_dry_run_says_what_it_would_do(store: Path) -> None:
+def test_gc_dry_run_reports_the_files_that_it_would_remove(store: Path) -> None:
     assert "0 artifacts and 0 left-over files would be removed" in store_command(store, "gc", "--dry-run").output
     assert store_command(store, "gc", "--keep-nights", "0").exit_code == 2

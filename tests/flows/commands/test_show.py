@@ -23,7 +23,7 @@ def layer(module: str, rank: int | None) -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_a_story_tells_bundle_reason_rules_and_nights(two_nights: Path, nightquant: NightQuant) -> None:
+def test_the_history_shows_bundle_reason_rules_and_nights(two_nights: Path, nightquant: NightQuant) -> None:
     shown = nightquant("show", "word-lm", "--store", two_nights)[1]
     for part in (
         "dynamic/torchscript, 400 B", VERSIONS[0], f"promote by run {RUNS[0]}", "fastest of 1",
@@ -61,7 +61,7 @@ def test_the_most_sensitive_layers_of_a_study_are_shown(filled: Path, nightquant
     assert "8 of 8 modules quantized" in shown
 
 
-def test_an_unknown_workload_is_refused_with_those_that_there_are(two_nights: Path, tmp_path: Path) -> None:
+def test_an_unknown_workload_is_refused_with_a_list_of_workloads(two_nights: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="Workloads in the store: word-lm"):
         workload_history(str(two_nights), "resnet18", 9)
     hand_over(tmp_path, 0)

@@ -57,7 +57,7 @@ def test_a_night_in_good_order_needs_no_attention_for_a_day(two_nights: Path) ->
 
 
 @pytest.mark.slow
-def test_failures_are_told_once_with_their_first_line(tmp_path: Path) -> None:
+def test_failures_are_reported_once_with_their_first_line(tmp_path: Path) -> None:
     day, run = NIGHTS[0], RUNS[0]
     failed = {"status": "failed", "stage": "benchmark", "error": "no memory\nand more", "speedup": None}
     rows = [baseline(run, day), *(measurement(run, day, runtime=name, **failed) for name in ("eager", "torchscript"))]
@@ -68,7 +68,7 @@ def test_failures_are_told_once_with_their_first_line(tmp_path: Path) -> None:
     ]
 
 
-def test_a_current_bundle_that_passes_no_more_is_told(tmp_path: Path) -> None:
+def test_a_current_bundle_that_no_longer_passes_is_reported(tmp_path: Path) -> None:
     reason = "no candidate passes that could replace it, although it was not measured"
     row = promotion(
         RUNS[0], NIGHTS[0], decision="reject",
@@ -78,7 +78,7 @@ def test_a_current_bundle_that_passes_no_more_is_told(tmp_path: Path) -> None:
     assert kinds(overview(str(tmp_path), AFTER - dt.timedelta(days=1))) == ["current"]
 
 
-def test_regressions_are_alarms_until_they_are_acknowledged(filled: Path) -> None:
+def test_regressions_are_alerts_until_they_are_acknowledged(filled: Path) -> None:
     finding = {
         "run_id": RUNS[1], "night": NIGHTS[1], "workload": "word-lm", "recipe": "dynamic", "runtime": "eager",
         "metric": "speedup", "kind": "slower", "tonight": 1.0, "reference": 2.0, "change": -0.5, "nights": 9,

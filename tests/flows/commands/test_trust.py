@@ -54,7 +54,7 @@ def copied(folder: Path, target: Path) -> Path:
     return target
 
 
-def test_what_was_true_yesterday_is_refused_once_today_was_seen(nights: tuple[Path, Path], tmp_path: Path):
+def test_yesterdays_pointer_is_refused_after_todays_was_read(nights: tuple[Path, Path], tmp_path: Path):
     state = ("--state", tmp_path / "seen.json")
     first, second = nights
     yesterday = verified(first, *state)
@@ -80,7 +80,7 @@ def test_the_model_cards_command_checks_the_signature(nights: tuple[Path, Path],
     assert subprocess.run(command, cwd=bundle, capture_output=True, check=False).returncode == 1
 
 
-def test_parts_of_different_bundles_are_no_bundle(nights: tuple[Path, Path], tmp_path: Path):
+def test_parts_of_different_bundles_are_refused(nights: tuple[Path, Path], tmp_path: Path):
     first, second = nights
     mixed = copied(second, tmp_path / "served")
     (older,) = (path.name for path in first.glob("2026-*"))
@@ -100,7 +100,7 @@ def test_parts_of_different_bundles_are_no_bundle(nights: tuple[Path, Path], tmp
         (("--workload", "tiny"), "--public-key"),
     ],
 )
-def test_wrong_requests(arguments: tuple[str, ...], why: str, tmp_path: Path):
+def test_wrong_requests_are_refused(arguments: tuple[str, ...], why: str, tmp_path: Path):
     done = handoff("verify", tmp_path, *arguments)
     assert why in done.output or why in str(done.exception)
     assert done.exit_code == 2 or isinstance(done.exception, ConfigurationError)

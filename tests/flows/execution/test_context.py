@@ -27,7 +27,7 @@ class Starts(Reporter):
 
 
 @pytest.mark.slow
-def test_two_stages_with_one_label_are_reported_apart_and_stopped_apart(tmp_path: Path) -> None:
+def test_two_stages_with_one_label_are_reported_and_stopped_separately(tmp_path: Path) -> None:
     starts = Starts()
     execution = Execution(Settings(workers=2), starts)
     with ThreadPoolExecutor() as threads, disable_run_logger():

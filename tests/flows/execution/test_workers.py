@@ -41,7 +41,7 @@ def test_a_users_error_arrives_with_its_type_and_hint(workers, tmp_path):
         ("panic", "PanicError: index out of bounds"),
     ],
 )
-def test_what_a_library_raises_arrives_in_one_line_with_its_traceback_behind(workers, tmp_path, failure, said, capfd):
+def test_a_librarys_error_arrives_in_one_line_and_keeps_its_traceback(workers, tmp_path, failure, said, capfd):
     process = _run(workers, worker_stages.pid, tmp_path)
     expected = rf'^The stage "label fail" failed: {said} in worker_stages.py, line \d+\. --debug shows the traceback\.$'
     with pytest.raises(LibraryError, match=expected) as caught:
@@ -52,7 +52,7 @@ def test_what_a_library_raises_arrives_in_one_line_with_its_traceback_behind(wor
 
 
 @pytest.mark.slow
-def test_a_stage_that_hangs_is_ended_by_its_timeout_and_the_next_one_runs(workers, tmp_path):
+def test_a_stage_that_hangs_is_stopped_by_its_timeout_and_the_next_one_runs(workers, tmp_path):
     with pytest.raises(MeasurementError, match="NIGHTQUANT_STAGE_TIMEOUT_S"):
         _run(workers, worker_stages.hang, tmp_path, timeout_s=1.0)
     assert _run(workers, worker_stages.echo, tmp_path, 1)[0] == 1

@@ -27,7 +27,7 @@ def test_forty_nine_candidates_look_different() -> None:
 
 
 @pytest.mark.slow
-def test_a_mark_in_text_is_whole_and_hidden_from_screen_readers() -> None:
+def test_a_mark_in_text_is_complete_and_hidden_from_screen_readers() -> None:
     for mark in marks_of(NAMES).values():
         drawn = ElementTree.fromstring(mark.svg)
         assert drawn.attrib["aria-hidden"] == "true"
@@ -35,7 +35,7 @@ def test_a_mark_in_text_is_whole_and_hidden_from_screen_readers() -> None:
 
 
 @pytest.mark.slow
-def test_events_are_what_changed_what_was_promoted_and_what_raised_an_alarm(filled: Path) -> None:
+def test_events_are_changes_promotions_and_alerts(filled: Path) -> None:
     def night(index: int) -> dt.date:
         return FIRST + dt.timedelta(days=index)
 

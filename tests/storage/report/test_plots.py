@@ -24,7 +24,7 @@ def texts(svg: str) -> list[str]:
     return [node.text or "" for node in ElementTree.fromstring(svg).iter("text")]
 
 
-def test_events_are_numbered_and_changes_and_alarms_have_lines() -> None:
+def test_events_are_numbered_and_changes_and_alerts_have_lines() -> None:
     nights = [NIGHT + dt.timedelta(days=each) for each in range(4)]
     rows = {NAMES[0]: [row(night=night) for night in nights]}
     events = (Event(nights[1], promoted=(NAMES[0],)), Event(nights[2], ("torch",)), Event(nights[3], alarms=("slow",)))
@@ -34,7 +34,7 @@ def test_events_are_numbered_and_changes_and_alarms_have_lines() -> None:
     assert ("#5b3a8c" in svg, "#a31515" in svg) == (True, True)
 
 
-def test_one_night_is_no_picture() -> None:
+def test_one_night_has_no_picture() -> None:
     assert history_plot("t", History({NAMES[0]: [row()]}, ()), NAMES[:1], MARKS) == ""
 
 

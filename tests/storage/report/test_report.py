@@ -50,13 +50,13 @@ def test_the_page_needs_nothing_else(full_page: Path) -> None:
     assert not re.search(r"url\((?!#)", text)
 
 
-def test_what_users_wrote_is_escaped(full_page: Path) -> None:
+def test_text_from_users_is_escaped(full_page: Path) -> None:
     text = full_page.read_text(encoding="utf-8")
     assert "export <b>" not in text
     assert "export &lt;b&gt;" in text
 
 
-def test_it_begins_with_what_matters(full_page: Path) -> None:
+def test_the_report_begins_with_decisions_and_alerts(full_page: Path) -> None:
     text = full_page.read_text(encoding="utf-8")
     summary = text[text.index('<ul class="summary">') : text.index("<nav")]
     found = re.findall(r"<li><[^>]*>(.*?)</", summary)
@@ -72,7 +72,7 @@ def test_the_first_table_says_by_how_much_the_current_bundle_is_better(full_page
 
 
 @pytest.mark.slow
-def test_it_holds_every_section_and_finding(full_page: Path) -> None:
+def test_the_report_contains_every_section_and_finding(full_page: Path) -> None:
     text = html.unescape(full_page.read_text(encoding="utf-8"))
     for part in (
         "slower",
@@ -110,7 +110,7 @@ def test_a_store_of_bare_rows_is_reported(tmp_path: Path) -> None:
     assert "✕ 1 not judged" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
-def test_a_night_without_results_says_which_there_are(filled: Path, tmp_path: Path) -> None:
+def test_a_night_without_results_is_refused_with_a_list_of_nights(filled: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="the first is 2026-03-01, and the last is 2026-03-16"):
         write_report(filled, dt.date(2020, 1, 1), tmp_path / "r.html")
 
@@ -122,7 +122,7 @@ def cells(page: str, label: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_both_speed_ups_stand_beside_each_other(full_page: Path) -> None:
+def test_both_speedups_are_in_adjacent_columns(full_page: Path) -> None:
     page = re.sub("<details>.*?</details>", "", full_page.read_text(encoding="utf-8"), flags=re.DOTALL)
     beside = dict(zip(cells(page, "cold"), cells(page, "speed-up"), strict=True))
     assert beside["3.47× (3.31 to 3.63)"] == "6.20× (6.14 to 6.26)"

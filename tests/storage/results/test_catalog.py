@@ -53,7 +53,7 @@ def test_the_catalog_opens_from_a_copy_in_another_place(tmp_path: Path) -> None:
         assert connection.execute("select count(*) from samples").fetchall() == [(6,)]
 
 
-def test_every_table_view_and_column_says_what_it_means(tmp_path: Path) -> None:
+def test_every_table_view_and_column_has_a_description(tmp_path: Path) -> None:
     write_night(tmp_path, NIGHT)
     refresh(tmp_path)
     sql = """
@@ -115,7 +115,7 @@ def test_a_column_that_no_file_has_yet_reads_as_null(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change", ["update internal.catalog_version set version = 'x'", "drop schema internal cascade"]
 )
-def test_a_catalog_that_another_version_made_is_passed_over(change: str, tmp_path: Path) -> None:
+def test_a_catalog_that_another_version_built_is_not_used(change: str, tmp_path: Path) -> None:
     write_night(tmp_path, NIGHT)
     path = refresh(tmp_path)
     with duckdb.connect(path) as connection:
@@ -128,7 +128,7 @@ def test_a_catalog_that_another_version_made_is_passed_over(change: str, tmp_pat
     assert Path(path).read_bytes() == before
 
 
-def test_what_a_killed_writer_left_is_not_read(tmp_path: Path) -> None:
+def test_files_of_a_killed_writer_are_not_read(tmp_path: Path) -> None:
     write_night(tmp_path, NIGHT)
     month = tmp_path / "results/measurements/month=2026-03"
     (month / ".run-2-abc.tmp").write_bytes(b"PAR1 half a file")

@@ -61,7 +61,7 @@ def test_a_small_step_is_no_change_however_certain() -> None:
     assert not found.is_change
 
 
-def test_a_night_that_is_known_badly_weighs_little() -> None:
+def test_an_uncertain_night_has_little_weight() -> None:
     values, sds = noise(33), np.full(33, NOISE)
     values[30:] -= 0.06
     values[31], sds[31] = 0.5, 0.3
@@ -72,7 +72,7 @@ def test_a_night_that_is_known_badly_weighs_little() -> None:
 
 
 @pytest.mark.slow
-def test_a_slow_decline_is_held_against_the_first_nights() -> None:
+def test_a_slow_decline_is_compared_with_the_first_nights() -> None:
     values = noise(40) - np.maximum(np.arange(40) - 30, 0) * 0.01
     found = scan(values, np.full(40, NOISE))
     assert found is not None

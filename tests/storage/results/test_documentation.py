@@ -62,7 +62,7 @@ def _prose(text: str) -> str:
     return re.sub(r"docs/(\w+\.md)", r"[\1](\1)", _CODE.sub(lambda code: f"`{code[0]}`", text))
 
 
-def test_the_page_is_what_the_tables_say() -> None:
+def test_the_page_matches_the_tables() -> None:
     written = PAGE.read_text(encoding="utf-8")
     assert MARKER in written
     assert written == documented(written), "Write it again with: python -m tests.storage.results.test_documentation"

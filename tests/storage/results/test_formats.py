@@ -40,7 +40,7 @@ def test_every_type_that_duckdb_has_can_be_written_as_text(format_: str) -> None
 ROWS = pa.table({"quality_difference": [0.5, None], "candidate": ["a/eager", "b/eager"], "why": ["x" * 90, ""]})
 
 
-def test_a_pipe_gets_every_row_and_every_text_whole() -> None:
+def test_a_pipe_gets_every_row_and_complete_texts() -> None:
     rows = pa.table({"number": range(200), "why": ["x" * 300] * 200})
     text = formatted(rows, "table").decode()
     assert text.count("x" * 300) == 200

@@ -29,12 +29,12 @@ SAME = {
         ({"artifact_digest": "b"}, {"artifact": "the candidate's bytes, because of an input that is not recorded"}),
     ],
 )
-def test_what_changed_is_named_and_what_follows_from_it_is_not(after: dict[str, Any], found: dict[str, str]) -> None:
+def test_changes_are_named_and_their_consequences_are_not(after: dict[str, Any], found: dict[str, str]) -> None:
     assert changes_between([SAME], SAME | after) == found
 
 
 @pytest.mark.slow
-def test_an_input_that_was_not_recorded_last_is_looked_up_before() -> None:
+def test_an_input_that_the_last_night_lacks_is_looked_up_in_earlier_nights() -> None:
     assert changes_between([SAME, SAME | {"recipe_digest": None}], SAME | {"recipe_digest": "x"}) == {
         "recipe": "recipe"
     }

@@ -81,7 +81,7 @@ def test_the_decision_and_its_reason(tmp_path: Path, decided: dict[str, Any], de
 
 
 @pytest.mark.slow
-def test_what_was_not_judged_says_why(tmp_path: Path) -> None:
+def test_a_row_that_was_not_judged_has_a_reason(tmp_path: Path) -> None:
     failed = {"status": "failed", "stage": "build", "error": "no room\nFree some.", "speedup": None, "latency_s": None}
     found = shown(tmp_path, measurement("run", NIGHT), measurement("run", NIGHT, recipe="broken", **failed))
     assert [(row["candidate"], row["decision"], row["why"]) for row in found[1:]] == [

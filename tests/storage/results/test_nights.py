@@ -48,7 +48,7 @@ def test_an_earlier_bundle_that_is_current_again_is_promoted(tmp_path: Path) -> 
     assert (found["outcome"], found["version"], found["replaced"]) == ("promoted", "v1", "v2")
 
 
-def test_an_unknown_current_bundle_is_warned_of_and_not_called_none(tmp_path: Path) -> None:
+def test_an_unknown_current_bundle_causes_a_warning_and_is_not_called_none(tmp_path: Path) -> None:
     reason = "it is unknown (the worker was lost), so nothing is promoted"
     kept = BEFORE | {"current_reason": reason}
     found = outcome(tmp_path / "known", [{"decision": "hold", **kept}], before=[{"bundle_version": "v1"}])
@@ -59,7 +59,7 @@ def test_an_unknown_current_bundle_is_warned_of_and_not_called_none(tmp_path: Pa
     assert "the current bundle could not be looked up" in str(found["why"])
 
 
-def test_a_kept_bundle_that_the_gate_rejects_is_warned_of(tmp_path: Path) -> None:
+def test_a_kept_bundle_that_the_gate_rejects_causes_a_warning(tmp_path: Path) -> None:
     rejected = [{"decision": "reject", "artifact_digest": "a" * 64, **BEFORE}]
     made = {"bundle_version": "v1", "artifact_digest": "a" * 64}
     assert "rejects it" in str(outcome(tmp_path / "same", rejected, before=[made])["warning"])

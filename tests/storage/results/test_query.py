@@ -69,7 +69,7 @@ def test_ways_of_reading_are_open(store: Path) -> None:
         ";",
     ],
 )
-def test_what_is_not_reading_the_catalog_is_refused_and_changes_nothing(store: Path, sql: str) -> None:
+def test_a_statement_that_does_not_read_the_catalog_is_refused_and_changes_nothing(store: Path, sql: str) -> None:
     before = contents(store)
     with pytest.raises(QueryError):
         run_query(store, sql.format(store=store))
@@ -86,7 +86,7 @@ def test_a_query_that_overwrites_its_catalog_leaves_the_stores_as_it_is(store: P
 
 
 @pytest.mark.parametrize("damage", ["foreign", "cut off", "changed"])
-def test_a_damaged_catalog_says_what_to_do(damage: str, tmp_path: Path) -> None:
+def test_the_error_of_a_damaged_catalog_contains_a_hint(damage: str, tmp_path: Path) -> None:
     write_night(tmp_path, dt.date(2026, 3, 1))
     path = Path(refresh(tmp_path))
     content = bytearray(path.read_bytes())
@@ -105,7 +105,7 @@ def test_a_damaged_catalog_says_what_to_do(damage: str, tmp_path: Path) -> None:
     assert run_query(tmp_path, "from leaderboard").num_rows == 2
 
 
-def test_a_store_without_results_says_what_to_do(tmp_path: Path) -> None:
+def test_the_error_of_a_store_without_results_contains_a_hint(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="nightquant nightly"):
         run_query(tmp_path, "select 1")
 

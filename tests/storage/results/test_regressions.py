@@ -109,7 +109,7 @@ WIDE = {"verdict": "inconclusive", "speedup_low": 1.2, "speedup_high": 3.3}
     ],
 )
 @pytest.mark.slow
-def test_a_slow_down_is_told_from_noise(tmp_path: Path, count: int, changes: Changes, found: bool) -> None:
+def test_a_slow_down_is_distinguished_from_noise(tmp_path: Path, count: int, changes: Changes, found: bool) -> None:
     nights(tmp_path, count, changes)
     assert kinds(tmp_path) == [("slower", "speedup")] * found
 
@@ -163,13 +163,15 @@ def test_a_slow_down_is_an_alert_on_its_second_night(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.slow
-def test_what_is_an_alert(tmp_path: Path, changes: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+def test_only_some_findings_are_alerts(
+    tmp_path: Path, changes: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
     nights(tmp_path, 14, from_night(12, **changes))
     assert kinds(tmp_path) == expected
 
 
 @pytest.mark.slow
-def test_numbers_that_nothing_can_be_said_about_are_named(tmp_path: Path) -> None:
+def test_numbers_that_cannot_be_compared_are_named(tmp_path: Path) -> None:
     nights(tmp_path, 1)
     first = compare_night(tmp_path)
     assert first.compared == ()
@@ -222,7 +224,7 @@ def test_a_new_environment_goes_on_with_the_history_and_is_named_with_its_versio
     ],
 )
 @pytest.mark.slow
-def test_inputs_that_changed_are_named_but_not_what_follows_from_them(
+def test_changed_inputs_are_named_but_not_their_consequences(
     tmp_path: Path, changes: dict[str, Any], cause: str
 ) -> None:
     names = ("data", "checkpoint", "calibration", "recipe", "source", "artifact")
@@ -267,7 +269,7 @@ def test_a_promotion_is_a_new_reference_from_the_night_after_on_but_for_speed_on
 
 
 @pytest.mark.slow
-def test_what_was_acknowledged_is_told_no_more_and_is_the_new_reference(tmp_path: Path) -> None:
+def test_an_acknowledged_regression_is_not_reported_again_and_is_the_new_reference(tmp_path: Path) -> None:
     nights(tmp_path, 14, from_night(12, speedup=1.8, size_bytes=440))
     (accepted,) = acknowledge(
         StoreRoot.of(tmp_path), None, workloads=["word-lm"], metrics=["size_bytes"], by="me", reason="a larger table"
@@ -344,7 +346,7 @@ def test_of_a_candidate_measured_twice_a_night_the_last_size_counts_and_both_spe
     ],
 )
 @pytest.mark.slow
-def test_when_a_candidate_has_appeared_or_vanished(
+def test_a_candidate_has_appeared_or_vanished_only_compared_with_recent_nights(
     tmp_path: Path, runs: list[Any], found: dict[int, list[tuple[str, str]]]
 ) -> None:
     for index, recipes, *hour in runs:
@@ -370,7 +372,7 @@ def in_view(store: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_the_view_shows_what_the_last_run_of_the_newest_night_found_and_nobody_accepted(tmp_path: Path) -> None:
+def test_the_view_shows_the_unaccepted_findings_of_the_newest_nights_last_run(tmp_path: Path) -> None:
     for index in range(3):
         a_run(tmp_path, index, "a", size_bytes=400 if index < 2 else 500)
     record(tmp_path, 2)

@@ -6,7 +6,7 @@ from benchmarks.regressions import CAUSES, HISTORY, attributed, false_alarms, fo
 
 
 @pytest.mark.slow
-def test_quiet_candidates_raise_no_alarm_on_irregular_nights() -> None:
+def test_unchanged_candidates_cause_no_alert_on_irregular_nights() -> None:
     assert false_alarms(0.01, candidates=20, nights=15, history=HISTORY, seed=1) == (0, 0)
 
 

@@ -111,7 +111,7 @@ def test_the_machines_condition_is_there_for_each_benchmark(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])
-def test_pareto_drops_what_another_candidate_beats_in_everything(tmp_path: Path, higher_is_better: bool) -> None:
+def test_pareto_drops_candidates_that_another_one_beats_in_everything(tmp_path: Path, higher_is_better: bool) -> None:
     def candidate(recipe: str, size: int, speedup: float, goodness: float) -> dict[str, Any]:
         quality = goodness if higher_is_better else -goodness
         changes = {"size_bytes": size, "speedup": speedup, "quality": quality, "higher_is_better": higher_is_better}
@@ -129,7 +129,7 @@ def test_pareto_drops_what_another_candidate_beats_in_everything(tmp_path: Path,
     assert kept == {"small", "fast", "good", "same-as-small"}
 
 
-def test_a_failure_that_several_candidates_share_is_there_whole_once(tmp_path: Path) -> None:
+def test_a_failure_that_several_candidates_share_is_listed_once_in_full(tmp_path: Path) -> None:
     error = "it does not fit\n  twenty lines"
     rows = [
         measurement("a", FIRST, recipe=recipe, status="failed", stage="checkpoint", error=error, speedup=None)

@@ -47,7 +47,7 @@ def test_a_row_that_only_a_defect_can_make_is_refused(tmp_path: Path, changes: d
 
 
 @pytest.mark.parametrize("run_id", ["", "../x", "a/b", ".hidden", "compacted-0001", "x" * 200])
-def test_a_run_id_that_is_no_file_name_is_refused(tmp_path: Path, run_id: str) -> None:
+def test_a_run_id_that_is_not_a_file_name_is_refused(tmp_path: Path, run_id: str) -> None:
     with pytest.raises(StoreError, match="not a valid run id"):
         ResultsStore(tmp_path).append("runs", [run_row(run_id, NIGHT)], run_id, at(NIGHT))
 
@@ -76,7 +76,7 @@ def test_valid_rows_keep_their_values_and_are_sorted(values: list[tuple[float, i
     assert kept == values
 
 
-def test_tables_that_fail_cost_no_other_table_and_are_all_told(tmp_path: Path) -> None:
+def test_tables_that_fail_affect_no_other_table_and_are_all_reported(tmp_path: Path) -> None:
     tables = {
         "measurements": [measurement("r1", NIGHT, unheard_of=1)],
         "runs": [run_row("r1", NIGHT)],
@@ -88,7 +88,7 @@ def test_tables_that_fail_cost_no_other_table_and_are_all_told(tmp_path: Path) -
     assert [path.parent.parent.name for path in tmp_path.rglob("*.parquet")] == ["runs"]
 
 
-def test_a_bad_value_is_told_when_its_row_is_written_and_not_again(tmp_path: Path) -> None:
+def test_a_bad_value_is_reported_once_when_its_row_is_written(tmp_path: Path) -> None:
     tables = {"measurements": [baseline("r1", NIGHT), measurement("r1", NIGHT, latency_s=-1.0)], "runs": []}
     for lines in (1, 0):
         told: list[str] = []
@@ -132,7 +132,7 @@ def recorded(root: Path, *rows: dict[str, Any], table: str = "measurements") -> 
     ],
 )
 @pytest.mark.slow
-def test_a_bad_value_is_null_with_its_reason_and_costs_nothing_else(
+def test_a_bad_value_is_null_with_its_reason_and_affects_no_other_value(
     tmp_path: Path, column: str, value: object, why: str
 ) -> None:
     good = measurement("r1", NIGHT)
@@ -167,7 +167,7 @@ def test_text_that_is_not_unicode_is_kept_escaped(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.slow
-def test_a_row_that_cannot_be_kept_costs_no_other_row(tmp_path: Path, changes: dict[str, object], why: str) -> None:
+def test_a_row_that_cannot_be_kept_affects_no_other_row(tmp_path: Path, changes: dict[str, object], why: str) -> None:
     rows = baseline("r1", NIGHT), measurement("r1", NIGHT) | changes, measurement("r1", NIGHT, recipe="z")
     found, told = recorded(tmp_path, *rows)
     assert [row["recipe"] for row in found] == ["float", "z"]

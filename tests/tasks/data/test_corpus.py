@@ -65,7 +65,7 @@ def test_all_layouts_and_containers_give_the_same_ids(store: ArtifactStore, tmp_
     assert datasets[1] == datasets[2]
 
 
-def test_what_is_missing_empty_doubled_or_not_utf8_is_named(store: ArtifactStore, tmp_path: Path) -> None:
+def test_missing_empty_duplicate_and_non_utf8_texts_are_named(store: ArtifactStore, tmp_path: Path) -> None:
     with pytest.raises(NightquantError, match="contains 0 corpora"):
         prepare(text_workload(str(tmp_path)), store)
     folder = write_texts(tmp_path / "one")

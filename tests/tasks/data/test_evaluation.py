@@ -80,7 +80,7 @@ def test_logits_over_which_labels_would_broadcast_are_refused(form, message):
         (lambda logits: (logits, None), "a tuple with NoneType in it"),
     ],
 )
-def test_what_is_not_a_tensor_is_refused(form, what):
+def test_an_output_that_is_not_a_tensor_is_refused(form, what):
     with pytest.raises(QuantizationError, match=rf"returns {what},.*forward returns the logits"):
         evaluated(lambda images: form(Knowing(2)(images)), [0, 1], [0, 1])
 

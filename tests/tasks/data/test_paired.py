@@ -63,7 +63,7 @@ def test_the_ends_are_where_a_score_test_with_the_likeliest_shares_refuses(gaine
 
 
 @given(counts)
-def test_the_score_interval_holds_the_estimate_has_a_width_and_turns_around_with_the_roles(each):
+def test_the_score_interval_contains_the_estimate_has_a_width_and_changes_sign_with_the_roles(each):
     gained, lost, same = each
     before, after = answers(*each)
 
@@ -151,7 +151,7 @@ def test_a_constant_shift_has_an_interval_without_width(result, shift):
         lambda before: st.tuples(st.just(before), arrays(np.float64, len(before), elements=st.floats(0, 9)))
     )
 )
-def test_the_interval_surrounds_the_mean_and_turns_around_with_the_roles(pair):
+def test_the_interval_contains_the_mean_and_changes_sign_with_the_roles(pair):
     before, after = pair
 
     forward = bootstrap_difference(before, after, resamples=400)
@@ -186,7 +186,7 @@ def test_the_ends_are_as_far_out_as_student_says(freedom, quantile):
 @pytest.mark.parametrize(
     ("before", "after"), [([], []), ([1.0], [2.0, 3.0]), ([math.nan, 1.0], [1.0, 1.0]), ([[1.0]], [[2.0]])]
 )
-def test_what_cannot_be_compared_is_refused(interval, before, after):
+def test_incomparable_samples_are_refused(interval, before, after):
     with pytest.raises(ValueError, match=r"expected two non-empty lists of equal length|NaN|every value must be 100"):
         interval(before, after)
 

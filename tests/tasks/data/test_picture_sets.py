@@ -134,7 +134,7 @@ def test_it_is_a_permutation_and_the_same_for_a_seed(labels, seed):
 
 
 @given(labels, st.integers(0, 100), st.floats(0, 1))
-def test_every_beginning_holds_each_class_in_proportion(labels, seed, share):
+def test_every_prefix_contains_each_class_in_proportion(labels, seed, share):
     ordered = np.asarray(labels)[stratified_order(labels, seed)]
     cut = round(share * len(labels))
 

@@ -26,7 +26,7 @@ def divide(a, b):
 
 
 @pytest.mark.slow
-def test_texts_are_told_apart_by_what_python_takes_them_for(tmp_path: Path) -> None:
+def test_texts_are_classified_as_python_parses_them(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(SOURCE, encoding="utf-8")
     found = set(texts_of(path))

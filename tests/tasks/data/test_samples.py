@@ -41,7 +41,7 @@ def planted(root: Path, mean: tuple[float, ...] = (0.5,) * 3) -> tuple[DatasetRe
     return find_or_write(store, {"mean": mean}, fill), store
 
 
-def test_what_was_written_is_read_back_mapped_and_in_order(tmp_path: Path) -> None:
+def test_written_samples_are_read_back_mapped_and_in_order(tmp_path: Path) -> None:
     dataset, store = planted(tmp_path)
     split = load_samples(dataset, "test", store)
     assert split["images"].dtype == torch.uint8
@@ -132,7 +132,7 @@ def test_of_a_stream_of_tokens_the_first_ones_are_read(tmp_path: Path) -> None:
     assert found["tokens"].tolist() == list(range(48))
 
 
-def test_records_of_any_shapes_are_drawn_whole(tmp_path: Path) -> None:
+def test_records_of_any_shapes_are_drawn_completely(tmp_path: Path) -> None:
     texts = [torch.full((length,), length) for length in range(1, 31)]
     found = drawn(tmp_path / "texts", "test", 4, {"input_ids": texts}, splits={"test": 30}, vocabulary=40)
     column = found.columns["input_ids"]

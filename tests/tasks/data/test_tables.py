@@ -84,7 +84,7 @@ def test_a_table_that_cannot_be_used_is_one_clear_message(
         prepared(tmp_path, columns, **keys)
 
 
-def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_table_is_named(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "table.parquet").write_text("not one")
     data = {"kind": "parquet", "uri": str(tmp_path / "table.parquet"), "features": ["a"], "target": "b"}

@@ -44,7 +44,7 @@ def test_a_grey_data_set_keeps_its_own_test_part_and_becomes_rgb(tmp_path):
     assert (images[:, 0] == images[:, 2]).all()
 
 
-def test_what_is_not_there_is_not_downloaded_without_being_asked_for(tmp_path):
+def test_missing_data_is_downloaded_only_on_request(tmp_path):
     with pytest.raises(NightquantError, match=r"cannot be read from .*download = true"):
         prepared(tmp_path, name="CIFAR10")
 

@@ -85,7 +85,7 @@ def test_a_search_chooses_on_the_users_validation_split(tmp_path: Path) -> None:
     assert load_samples(dataset, "valid", store)["rows"].unique().tolist() == [7.0]
 
 
-def test_edited_code_and_files_prepare_anew_and_comments_do_not(tmp_path: Path) -> None:
+def test_edited_code_and_files_are_prepared_again_but_edited_comments_are_not(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "numbers.txt").write_text("1")
     store = ArtifactStore(tmp_path)
@@ -170,7 +170,7 @@ def test_examples_have_as_many_steps_as_are_asked_for(
     ],
 )
 @pytest.mark.slow
-def test_what_is_no_data_set_is_one_clear_message(
+def test_an_invalid_data_set_is_one_clear_message(
     tmp_path: Path, code: str, error: type[Exception], message: str
 ) -> None:
     write(tmp_path, f"{CODE}\ndef broken():\n    {code}\n")

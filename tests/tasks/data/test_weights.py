@@ -48,7 +48,7 @@ def test_tensors_are_left_out_by_their_names_or_by_those_of_their_modules() -> N
         state.without(("hea", "bias", "head.bias.x"))
 
 
-def test_options_and_scores_beside_the_weights_are_ignored(tmp_path: Path) -> None:
+def test_options_and_scores_stored_with_the_weights_are_ignored(tmp_path: Path) -> None:
     options = argparse.Namespace(lr=0.1, name="run")
     torch.save({"state_dict": STATE, "args": options, "best": np.float64(71.5)}, tmp_path / "weights.pt")
     assert list(read_state(tmp_path / "weights.pt")) == list(STATE)

@@ -100,7 +100,7 @@ def outcomes(decision: GateDecision) -> dict[str, str]:
     return {rule.name: rule.outcome for rule in decision.rules}
 
 
-def test_a_candidate_that_passes_every_rule_is_promoted_with_the_numbers_that_were_seen():
+def test_a_candidate_that_passes_every_rule_is_promoted_with_the_measured_numbers():
     decision = only(judge(workload(**STRICT), [row("float/eager", is_baseline=True), row()]))
     assert decision.decision == "promote"
     assert set(outcomes(decision).values()) == {"passed"}
@@ -207,7 +207,7 @@ PROVEN = {"min_int8_time_share": 0.5, "max_saturation": 0.05, "require_batch_inv
         ({"batch_difference": 0.01}, "max_batch_difference allows 0.0001, but the measured value is 0.01"),
     ],
 )
-def test_what_it_executes_rejects_with_what_it_is(change: dict[str, float], reason: str):
+def test_the_proofs_results_reject_a_candidate_with_the_reason(change: dict[str, float], reason: str):
     decision = only(judge(workload(**PROVEN), [row(**EXECUTED | change)]))
     assert decision.decision == "reject"
     assert decision.reason.startswith(reason)
@@ -272,7 +272,7 @@ def current(**changes: Any) -> CurrentBundle:
     return CurrentBundle(version=VERSION, **changes)
 
 
-def test_a_current_bundle_is_replaced_only_by_what_is_decidedly_faster_in_the_same_launches():
+def test_a_current_bundle_is_replaced_only_by_a_decidedly_faster_candidate_in_the_same_launches():
     deployed = row("int8/torchscript", setting="current")
     slower = row("int8/torchscript", over_current=1.2, over_current_low=0.9, over_current_high=1.5)
     faster = row("half/torchscript", over_current=1.3, over_current_low=1.1, over_current_high=1.6)
@@ -286,7 +286,7 @@ def test_a_current_bundle_is_replaced_only_by_what_is_decidedly_faster_in_the_sa
     assert "1.3 times as fast" in goes.current.reason
 
 
-def test_by_size_a_current_bundle_is_replaced_by_what_is_smaller():
+def test_with_size_as_objective_a_current_bundle_is_replaced_by_a_smaller_candidate():
     deployed = row("int8/torchscript", setting="current", size_bytes=100)
     for size, decision in ((200, "pass"), (100, "pass"), (99, "promote"), (None, "pass")):
         judgement = judge(workload(objective="smallest"), [deployed, row(size_bytes=size)], current())
@@ -335,14 +335,14 @@ def test_an_unfit_current_bundle_is_replaced_by_whatever_passes_and_stays_where_
         ("int8/removed", {}, False),
     ],
 )
-def test_the_timing_decides_only_on_what_passes_the_rules_that_need_none(
+def test_timing_decides_only_on_candidates_that_pass_the_other_rules(
     candidate: str, changes: dict[str, Any], may: bool
 ):
     assert may_be_promoted(workload(**STRICT), row(candidate, **changes)) is may
 
 
 @pytest.mark.parametrize("runtime", ["eager", "removed"])
-def test_a_runtime_that_nothing_is_handed_over_from_passes_and_is_never_promoted(runtime: str):
+def test_a_candidate_that_cannot_be_deployed_passes_and_is_never_promoted(runtime: str):
     decision = only(judge(workload(**STRICT), [row(f"int8/{runtime}")]))
     assert decision.decision == "pass"
     assert decision.reason == f"passes all 5 rules; {runtime} is never deployed"
@@ -361,7 +361,7 @@ def test_the_current_bundle_that_was_made_again_tonight_gives_way_only_to_a_fast
     assert judgement.current.stays is (decisions[0] == "promote")
 
 
-def test_a_challenger_must_be_faster_by_more_than_the_margin():
+def test_a_candidate_must_be_faster_than_the_current_bundle_by_more_than_the_margin():
     deployed = row("half/torchscript", setting="current")
     for low, decision in ((1.2, "pass"), (1.21, "promote")):
         challenger = row(over_current=1.5, over_current_low=low, over_current_high=1.8)
@@ -395,7 +395,7 @@ KILLED = "its process was killed, most likely because memory ran out"
         (current(same_as="int8/torchscript"), {"status": "skipped"}, "it was not measured"),
     ],
 )
-def test_while_the_current_bundle_is_unknown_nothing_is_promoted_and_what_passes_is_held(
+def test_while_the_current_bundle_is_unknown_passing_candidates_are_held(
     found: CurrentBundle | UnknownBundle, changes: dict[str, Any], why: str
 ):
     rows = [row("int8/torchscript", **changes), row("half/torchscript", over_current_low=9.0, over_current=9.0)]
@@ -418,7 +418,7 @@ def test_whether_a_bundle_stays_is_left_open_if_no_version_is_known():
 
 
 @pytest.mark.parametrize("found", [current(outdated="it is outdated"), current(fault="model.ts was changed")])
-def test_what_is_certain_about_the_current_bundle_counts_although_it_was_not_measured(found: CurrentBundle):
+def test_certain_facts_about_an_unmeasured_current_bundle_count(found: CurrentBundle):
     failed = row("half/torchscript", setting="current", status="failed", stage="evaluate", error=KILLED)
     assert only(judge(workload(), [row(), failed], found)).decision == "promote"
 
@@ -436,7 +436,7 @@ def replaced() -> Judgement:
     return judge(workload(), [faster, row(setting="current")], current())
 
 
-def test_a_challenger_that_could_not_be_packaged_replaces_nothing():
+def test_a_candidate_that_could_not_be_packaged_replaces_nothing():
     assert replaced().current.stays is False
     judgement = replaced().not_packaged("its bundle could not be made: the disk is full", VERSION)
     assert judgement.promoted is None
@@ -449,7 +449,7 @@ def test_a_challenger_that_could_not_be_packaged_replaces_nothing():
     assert "meanwhile the current bundle changed to 2026-11-21-aaaaaaaaaaaa" in switched.reason
 
 
-def test_whether_a_bundle_was_replaced_is_what_is_current_after_packaging():
+def test_a_bundle_was_replaced_only_if_another_is_current_after_packaging():
     assert replaced().packaged("2026-11-21-aaaaaaaaaaaa") == replaced()
     same = replaced().packaged(VERSION)
     assert same.current.stays is True
@@ -569,7 +569,7 @@ def test_the_caches_of_the_row_say_which_speed_decides():
         assert {rule.name: rule.seen for rule in found.rules}["min_speedup"] == seen
 
 
-def test_the_current_bundle_gives_way_to_who_is_faster_with_the_caches_that_decide():
+def test_the_current_bundle_is_replaced_by_a_faster_candidate_with_the_deciding_caches():
     over = {"over_current": 0.9, "over_current_low": 0.8, "over_current_high": 1.0}
     cold_over = {"cold_over_current": 1.5, "cold_over_current_low": 1.3, "cold_over_current_high": 1.7}
     current = CurrentBundle(version="2026-11-20-a")

@@ -128,7 +128,7 @@ def _result(*candidates, **other):
     )
 
 
-def test_rows_are_what_the_measurements_table_takes():
+def test_rows_conform_to_the_measurements_table():
     result = _result(
         _candidate(),
         _candidate("dynamic-int8", size=250, quality=1.5),
@@ -183,7 +183,7 @@ def test_the_current_bundle_is_a_row_of_its_own_unless_it_is_one_of_tonights():
     assert len(measurement_rows(RUN, _result(*candidates, benchmark=benchmark, current=same), NOW)) == 2
 
 
-def test_a_current_bundle_that_failed_is_told_of():
+def test_a_current_bundle_that_failed_is_reported():
     deployed = _candidate("gone")
     failed = deployed.model_copy(update={"failure": Failure(stage="evaluate", error="no such operator")})
     current = CurrentBundle(version="2026-11-20-0123456789ab", candidate=deployed.built, coverage=0.75)
@@ -227,7 +227,7 @@ def test_a_number_that_no_table_takes_is_left_out_with_its_reason():
 
 @pytest.mark.parametrize(("difference", "is_known"), [(12.36, True), (float("nan"), False), (float("inf"), False)])
 @pytest.mark.slow
-def test_one_odd_number_costs_neither_its_row_nor_another_and_the_gate_sees_what_is_recorded(difference, is_known):
+def test_an_invalid_number_affects_no_other_value_and_the_gate_reads_the_recorded_row(difference, is_known):
     odd = _candidate("dynamic-int8", quality=1.5)
     evaluation = odd.evaluation.model_copy(update={"batch_difference": difference})
     proofs = {"dynamic-int8/eager": Proof(int8_time_share=0.5, saturation=2.5)}
@@ -256,7 +256,7 @@ def test_a_candidate_that_is_absurdly_slow_is_noted(is_proven):
         assert json.loads(rows[1].get("doubts") or "[]") == noted
 
 
-def test_what_a_tool_did_in_another_way_is_noted():
+def test_deviations_of_a_tool_from_the_recipe_are_noted():
     candidate = _candidate("dynamic-int8")
     built = candidate.built.model_copy(update={"notes": ("one scale",)})
     result = _result(
@@ -267,7 +267,7 @@ def test_what_a_tool_did_in_another_way_is_noted():
     assert json.loads(measurement_rows(RUN, result, NOW)[1]["doubts"]) == ["one scale"]
 
 
-def test_what_was_not_found_out_about_a_candidate_is_unknown_in_its_row():
+def test_missing_facts_about_a_candidate_are_unknown_in_its_row():
     why = {
         "peak_rss_bytes": "The memory process was killed by SIGKILL.",
         "int8_time_share": "It was killed by SIGSEGV.",
@@ -287,7 +287,7 @@ def test_what_was_not_found_out_about_a_candidate_is_unknown_in_its_row():
     }
 
 
-def test_a_capacity_stands_in_the_rows_of_its_own_subject_in_the_primary_setting():
+def test_a_capacity_is_in_its_subjects_row_for_the_primary_setting():
     served = ServedCapacity(
         capacity_scenario="offline",
         capacity_rps=1e3,

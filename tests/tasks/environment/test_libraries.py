@@ -39,7 +39,7 @@ def test_an_error_in_one_line(error: BaseException, said: str) -> None:
 
 @pytest.mark.parametrize("error", [TwoArgumentsError("left", "right"), SystemExit(1), OSError(28, "no space")])
 @pytest.mark.slow
-def test_whatever_is_raised_says_what_failed_and_where_and_keeps_its_traceback(error: BaseException) -> None:
+def test_every_error_names_the_failed_action_and_place_and_keeps_its_traceback(error: BaseException) -> None:
     with pytest.raises(LibraryError) as caught, reported_as("It cannot be built"):
         raise error
     assert str(caught.value).startswith(f"It cannot be built: {in_one_line(error)} in test_libraries.py, line ")

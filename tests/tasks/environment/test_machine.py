@@ -12,7 +12,7 @@ import pytest
 from tasks.environment.machine import Evidence, fingerprint, observe, this_machine
 
 
-def test_evidence_names_what_a_sceptic_asks_for() -> None:
+def test_evidence_describes_the_host_its_threads_and_its_load() -> None:
     evidence = observe(2)
     assert evidence.machine.cpu
     assert evidence.machine.libraries["torch"]

@@ -37,7 +37,7 @@ def own_module(tmp_path, monkeypatch, request):
         ("math:pi", "TypeError: 'float' object is not callable"),
     ],
 )
-def test_what_cannot_be_called_is_refused(factory, message):
+def test_a_reference_that_cannot_be_called_is_refused(factory, message):
     with pytest.raises(ConfigurationError, match=f"(?s){message}"):
         call_factory(spec(factory))
 
@@ -47,7 +47,7 @@ def test_a_module_that_cannot_be_imported_says_why(own_module):
         call_factory(spec(f"{own_module('1 / 0')}:network"))
 
 
-def test_a_result_that_is_no_module_is_refused():
+def test_a_result_that_is_not_a_module_is_refused():
     with pytest.raises(ConfigurationError, match=r"returned an object of type list, not a torch\.nn\.Module"):
         call_factory(spec("builtins:list"))
 
@@ -67,7 +67,7 @@ def test_the_workload_files_folder_comes_before_the_current_one(tmp_path, own_mo
     assert type(call_factory(read_from(beside, f"{name}:network"))) is nn.ReLU
 
 
-def test_modules_of_one_name_in_two_workloads_folders_are_told_apart(tmp_path):
+def test_modules_of_one_name_in_two_workloads_folders_are_distinguished(tmp_path):
     found = []
     for part in ("ReLU", "Tanh", "ReLU"):
         folder = tmp_path / part

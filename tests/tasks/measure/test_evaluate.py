@@ -77,7 +77,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job[Workload], Art
 
 @pytest.mark.parametrize("recipe", [recipe["name"] for recipe in RECIPES])
 @pytest.mark.slow
-def test_a_method_says_whether_what_a_row_gives_depends_on_its_neighbours(
+def test_a_method_declares_whether_a_rows_output_depends_on_other_rows(
     images: tuple[Job[Workload], ArtifactStore], recipe: str
 ) -> None:
     job, store = images
@@ -141,7 +141,7 @@ def test_agreement_is_the_share_of_equal_predictions(tmp_path: Path) -> None:
     assert comparison.quality_difference == -25
 
 
-def test_what_has_no_samples_has_neither_interval_nor_agreement(tmp_path: Path) -> None:
+def test_a_quality_without_samples_has_neither_interval_nor_agreement(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     before, after = (evaluation(store, name, quality=[0.0]) for name in ("one", "another"))
     assert compare(before, after, store).quality_difference_low is None, "a single sample has no interval"
@@ -164,7 +164,7 @@ def test_different_samples_are_refused(tmp_path: Path) -> None:
     ("contributions", "interval"),
     [("independent", bootstrap_difference), ("right-or-wrong", score_difference), ("serial", serial_difference)],
 )
-def test_the_interval_is_the_one_for_what_the_samples_are(
+def test_the_interval_suits_the_kind_of_samples(
     tmp_path: Path, contributions: Contributions, interval: Interval
 ) -> None:
     store, right = ArtifactStore(tmp_path), ([100.0, 0.0] * 20, [100.0, 0.0, 100.0, 100.0] * 10)
@@ -177,7 +177,7 @@ def test_the_interval_is_the_one_for_what_the_samples_are(
     assert ends == pytest.approx(interval(*right)[1:])
 
 
-def test_a_candidate_differs_from_itself_by_nothing_and_from_another_perhaps(tmp_path: Path) -> None:
+def test_a_candidate_does_not_differ_from_itself_but_may_differ_from_another(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     before, after = (evaluation(store, name, "right-or-wrong", quality=[100.0] * 50) for name in ("float", "int8"))
     itself, other = compare_all(before, [before, after], Workspace(store))

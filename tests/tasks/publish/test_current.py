@@ -55,7 +55,7 @@ def bundle_of(made: Made) -> Path:
     return folder
 
 
-def test_there_is_none_before_anything_was_handed_over(made: Made) -> None:
+def test_there_is_no_current_bundle_before_the_first_promotion(made: Made) -> None:
     shutil.rmtree(made.store.root / "handoff")
     assert find_current(Workspace(made.store), made.job, [made.candidate]) is None
 
@@ -68,7 +68,7 @@ def test_tonights_candidate_of_the_same_bytes_is_the_current_bundle(made: Made) 
 
 
 @pytest.mark.slow
-def test_a_candidate_made_anew_with_other_bytes_is_not(made: Made) -> None:
+def test_a_candidate_rebuilt_with_other_bytes_is_not_the_current_bundle(made: Made) -> None:
     folder = made.store.path("candidate", made.candidate.digest)
     document, made_from = folder / "candidate.json", json.loads((folder / "artifact.json").read_text())["made_from"]
     content = document.read_bytes()
@@ -79,7 +79,7 @@ def test_a_candidate_made_anew_with_other_bytes_is_not(made: Made) -> None:
     assert found(made).same_as is None
 
 
-def test_its_files_compute_what_was_handed_over_even_where_the_artifact_is_gone(made: Made) -> None:
+def test_the_current_bundles_files_compute_the_same_even_if_the_artifact_is_gone(made: Made) -> None:
     inputs = example_inputs(made.job.workload, made.job.dataset, made.store).values()
     expected = opened(made.candidate, made.store)(*inputs)
     shutil.rmtree(made.store.path("candidate", made.candidate.digest))

@@ -27,7 +27,7 @@ from tests.tasks.publish.conftest import NIGHT, Made
 pytestmark = pytest.mark.slow
 
 
-def test_a_bundle_holds_what_a_deploy_team_needs(published: Path, made: Made):
+def test_a_bundle_contains_the_files_that_a_deploy_team_needs(published: Path, made: Made):
     assert {path.name for path in published.iterdir()} == {
         "model.ts",
         "manifest.json",
@@ -118,7 +118,7 @@ def test_a_bundle_that_became_current_after_the_comparison_is_not_replaced(made:
 
 
 @pytest.mark.long
-def test_content_that_the_key_did_not_sign_is_packaged_anew_but_not_if_it_was_withdrawn(
+def test_content_that_the_key_did_not_sign_is_packaged_again_unless_it_was_withdrawn(
     made: Made, published: Path, tmp_path: Path
 ):
     shutil.copytree(published, tmp_path / "handoff/tiny" / published.name)
@@ -135,7 +135,7 @@ def test_content_that_the_key_did_not_sign_is_packaged_anew_but_not_if_it_was_wi
     assert made.package(bundles, night=NIGHT + timedelta(days=3)).outcome == "withdrawn"
 
 
-def test_a_model_that_does_not_compute_what_was_evaluated_is_not_published(made: Made, other: Made, tmp_path: Path):
+def test_a_model_whose_outputs_differ_from_the_evaluation_is_not_published(made: Made, other: Made, tmp_path: Path):
     bundles = BundleStore(tmp_path)
     foreign = other.evaluation.outputs
     source = other.store.path(foreign.kind, foreign.digest)

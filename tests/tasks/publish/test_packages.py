@@ -30,7 +30,7 @@ def install(folder: Path, name: str, number: str, metadata: str = "") -> None:
 
 
 @pytest.mark.parametrize(("metadata", "licence"), LICENCES.values(), ids=LICENCES)
-def test_a_licence_is_what_the_package_says_of_itself(metadata: str, licence: str, tmp_path: Path):
+def test_a_licence_comes_from_the_packages_own_metadata(metadata: str, licence: str, tmp_path: Path):
     install(tmp_path, "one", "1.0", metadata)
     (package,) = installed_packages([str(tmp_path)])
     assert (package.name, package.version) == ("one", "1.0")
@@ -58,7 +58,7 @@ def test_the_environment_is_listed_with_versions_and_licences(published: Path):
 
 
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if RUNTIMES[name].hands_over])
-def test_a_verification_program_imports_only_what_the_runtime_cannot_run_without(runtime: str):
+def test_a_verification_program_imports_only_the_runtimes_requirements(runtime: str):
     expected = {"onnxruntime": {"numpy", "onnxruntime"}, "openvino": {"numpy", "openvino"}}
     nodes = list(ast.walk(ast.parse(checker_source(runtime))))
     names = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]

@@ -84,7 +84,7 @@ def test_another_model_with_matching_checksums_is_found_by_its_outputs(
     assert "differs by" in report.problem
 
 
-def test_what_is_no_model_is_an_answer_and_not_a_traceback(copy: Callable[[], Path]):
+def test_an_invalid_model_causes_a_message_and_not_a_traceback(copy: Callable[[], Path]):
     folder = copy()
     (folder / "model.ts").write_bytes(b"no zip at all")
     write_sums(folder)
@@ -109,7 +109,7 @@ def test_a_model_that_takes_too_long_is_refused(published: Path):
     assert "did not finish" in report.problem
 
 
-def test_only_the_signature_finds_a_bundle_that_was_rewritten_whole(made: Made, other: Made, tmp_path: Path):
+def test_only_the_signature_detects_a_completely_rewritten_bundle(made: Made, other: Made, tmp_path: Path):
     public = signer_of().key.public_key()
     folder = tmp_path / made.package(BundleStore(tmp_path, signer_of())).location
     good = verify(folder, public)

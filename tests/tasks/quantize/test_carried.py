@@ -63,7 +63,7 @@ def convert(source_of: Callable[..., ModelSource], engine: str) -> Callable[...,
 
 
 @pytest.mark.parametrize(("case", "net", "method"), CELLS)
-def test_every_cell_of_the_table_holds(
+def test_every_row_of_the_table_is_true(
     case: Carried,
     net: str,
     method: str,

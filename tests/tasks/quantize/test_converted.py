@@ -41,7 +41,9 @@ def job(images_store: ArtifactStore) -> Job[Workload]:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.slow
-def test_both_runtimes_compute_what_was_converted(recipe: str, job: Job[Workload], images_store: ArtifactStore) -> None:
+def test_both_runtimes_compute_the_converted_model(
+    recipe: str, job: Job[Workload], images_store: ArtifactStore
+) -> None:
     before = torch.backends.quantized.engine
     eager, script = (build(job, recipe, runtime, images_store) for runtime in ("eager", "torchscript"))
     assert torch.backends.quantized.engine == before
@@ -59,7 +61,7 @@ def test_both_runtimes_compute_what_was_converted(recipe: str, job: Job[Workload
 
 
 @pytest.mark.parametrize("changed", [torch.tensor([0.0, 1.2]), torch.tensor([0.0, float("nan")]), torch.zeros(3)])
-def test_what_computes_something_else_is_refused(job: Job[Workload], changed: torch.Tensor) -> None:
+def test_a_module_with_other_outputs_is_refused(job: Job[Workload], changed: torch.Tensor) -> None:
     spec, before = spec_of(job.workload.recipe_named("static")), torch.tensor([0.0, 1.0])
     refuse_other([before], [torch.tensor([0.0, 1.01])], spec.tolerance, spec, "saving")
     with pytest.raises(QuantizationError, match="changed after saving"):

@@ -36,7 +36,7 @@ class Recurrent(nn.Module):
 )
 @pytest.mark.parametrize("given", [False, True], ids=["from-zero", "from-a-state"])
 @pytest.mark.slow
-def test_the_lstm_in_its_place_gives_the_same_bits(keys: dict[str, bool | int], given: bool) -> None:
+def test_the_replacement_lstm_has_the_same_outputs_bit_for_bit(keys: dict[str, bool | int], given: bool) -> None:
     torch.manual_seed(0)
     lstm = nn.LSTM(5, 7, **keys).eval()
     inputs = torch.randn(4, 3, 5)

@@ -56,9 +56,7 @@ def flat(result: tuple[Tensor, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, 
 
 @settings(max_examples=40)
 @given(rows=st.integers(1, 70), inputs=sizes, outputs=sizes, seed=st.integers(0, 1000))
-def test_a_linear_layer_computes_what_the_arithmetic_says_bit_for_bit(
-    rows: int, inputs: int, outputs: int, seed: int
-) -> None:
+def test_a_linear_layer_agrees_with_the_reference_bit_for_bit(rows: int, inputs: int, outputs: int, seed: int) -> None:
     layer, x = linear(seed, inputs, outputs), drawn(seed, rows, inputs)
     expected = linear_of(x, quantize_rows(layer.weight), layer.bias.detach())
     quantized = Int8Linear(layer)
@@ -94,7 +92,7 @@ MOST_ROWS_AT_HALF_A_STEP, A_STEP = 1, 1e-3
     layers=st.integers(1, 3),
     seed=st.integers(0, 1000),
 )
-def test_every_cell_of_an_lstm_computes_what_the_arithmetic_says(
+def test_every_cell_of_an_lstm_agrees_with_the_reference(
     steps: int, batch: int, inputs: int, hidden: int, layers: int, seed: int
 ) -> None:
     model = lstm(seed, inputs, hidden, layers)
@@ -145,7 +143,7 @@ def test_many_steps_are_single_steps_and_rows_together_are_rows_alone_on_every_i
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.slow
-def test_gates_are_right_over_their_whole_range(name: str) -> None:
+def test_gates_are_right_over_their_complete_range(name: str) -> None:
     if not runs_here(name):
         pytest.skip(f"the processor has no {name}")
     model = lstm(0, 3, 64, 1)

@@ -23,13 +23,15 @@ def test_the_library_is_found_again_and_named_by_its_operators(operators_loaded:
 
 
 @pytest.mark.slow
-def test_an_instruction_set_that_is_none_is_refused(operators_loaded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_instruction_set_is_refused(operators_loaded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIGHTQUANT_ISA", "abacus")
     with pytest.raises(RuntimeError, match="amx, avx512-vnni, avx2 or scalar"):
         operators().linear(torch.zeros(1, 1), torch.zeros(16 * 72, dtype=torch.uint8), 1)
 
 
-def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_error_names_the_package_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(UnavailableError, match=r"needs a C\+\+ compiler.*apt install g\+\+"):
@@ -37,7 +39,7 @@ def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path, monke
 
 
 @pytest.mark.slow
-def test_what_the_compiler_says_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compilers_message_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = tmp_path / "old-c++"
     compiler.write_text(
         '#!/bin/sh\n[ "$1" = --version ] && echo "old 1.0" && exit\necho "error: unknown -std=c++20" >&2\nexit 1\n',

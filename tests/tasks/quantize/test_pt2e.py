@@ -48,7 +48,7 @@ def test_every_layer_is_quantized_with_the_batch_norms_folded_into_them(source_o
 
 
 @pytest.mark.slow
-def test_excluded_modules_and_what_is_in_them_stay_float(source_of: MakeSource) -> None:
+def test_excluded_modules_and_their_submodules_stay_float(source_of: MakeSource) -> None:
     source = source_of()
     leaves = [leaf for leaf in quantized(source).coverage if leaf.type == "Conv2d"]
     # The batch norm after the first convolution is folded into it, and stays float with it.

@@ -40,7 +40,7 @@ def trainings(source: ModelSource) -> list[Path]:
     ids=str,
 )  # fmt: skip
 @pytest.mark.slow
-def test_it_computes_what_torchs_own_int8_does_and_is_trained_once(
+def test_a_trained_candidate_computes_like_torchs_own_int8_and_is_trained_once(
     network: str, keys: dict[str, str], source_of: Sources, engine: str
 ) -> None:
     source, chosen = source_of(network), recipe(**keys)

@@ -86,14 +86,14 @@ def deciding(**gate: Any) -> list[bool]:
     return [subject.speed_decides for subject in subjects_to_time(found)[1:]]
 
 
-def test_only_what_could_be_promoted_is_timed_until_it_is_decided() -> None:
+def test_only_candidates_that_could_be_promoted_are_timed_until_they_are_decided() -> None:
     assert deciding(min_speedup=1.1) == [True, True]
     assert deciding(min_speedup=1.1, min_size_ratio=2.0) == [False, True]
     assert deciding(objective="smallest") == [False, False]
     assert deciding(objective="smallest", min_speedup=1.1) == [True, True]
 
 
-def test_the_current_bundle_is_timed_beside_the_candidates_with_its_twin() -> None:
+def test_the_current_bundle_is_timed_with_the_candidates_and_its_twin() -> None:
     found = with_evaluation(result(BASELINE, candidate("half"), current=deployed()), evaluation("int8"))
     timed = subjects_to_time(found)
     assert [(each.key, each.twin and str(each.twin)) for each in timed] == [
@@ -116,7 +116,7 @@ def test_a_candidate_that_is_the_current_bundle_is_timed_until_it_is_decided_wha
 
 
 @given(st.sets(st.sampled_from(["float", "int8", "half", "bundle"])))
-def test_what_failed_is_not_timed_and_a_bundle_is_not_timed_alone(broken: set[str]) -> None:
+def test_failed_candidates_are_not_timed_and_a_bundle_is_not_timed_alone(broken: set[str]) -> None:
     candidates = [failed(name) if name in broken else candidate(name) for name in ("float", "int8", "half")]
     outcome = KILLED if "bundle" in broken else evaluation("int8")
     found = with_evaluation(result(*candidates, current=deployed()), outcome)
@@ -152,7 +152,7 @@ def failures(result: WorkloadResult) -> list[Failure | None]:
 
 
 @given(st.sets(st.integers(0, 3)))
-def test_a_candidate_fails_in_the_first_stage_that_failed_and_keeps_what_was_made(broken: set[int]) -> None:
+def test_a_candidate_fails_in_its_first_failed_stage_and_keeps_earlier_results(broken: set[int]) -> None:
     dataset, job, made, quality = (
         Failure(stage=stage, error="it is") if index in broken else good
         for index, (stage, good) in enumerate(zip(STAGES, GOOD, strict=True))
@@ -211,14 +211,14 @@ def test_the_current_bundle_is_compared_with_the_candidates_unless_its_measureme
     assert result.current == deployed()
 
 
-def test_a_benchmark_that_failed_costs_the_current_bundle_its_measurement_too_and_hides_no_earlier_failure() -> None:
+def test_a_failed_benchmark_affects_the_current_bundle_too_and_hides_no_earlier_failure() -> None:
     failed = Failure(stage="benchmark", error="ended after 60 s")
     result = with_benchmark(compared(deployed(), evaluate=KILLED), failed)
     assert failures(result) == [failed, failed, KILLED]
     assert result.benchmark is None
 
 
-def test_a_refusal_in_a_further_setting_is_told_and_fails_no_candidate() -> None:
+def test_a_refusal_in_a_further_setting_is_reported_and_fails_no_candidate() -> None:
     refused = {"int8/eager (batch 64, 1 thread)": "its output is NaN", "half/eager": "its output differs"}
     candidates = tuple(CandidateResult(recipe=name, runtime="eager") for name in ("float", "int8", "half"))
     result = WorkloadResult(workload=workload(), candidates=candidates)

@@ -65,7 +65,7 @@ def previewed(folder: Path, **changed: Any) -> Preview:
 
 
 @pytest.mark.slow
-def test_what_a_call_takes_and_gives_what_fits_and_what_stays_float_is_said(
+def test_the_preview_describes_inputs_outputs_possible_recipes_and_float_modules(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = previewed(folder)
@@ -86,7 +86,7 @@ def test_what_a_call_takes_and_gives_what_fits_and_what_stays_float_is_said(
     assert untrained.methods["qat"] == "[fine_tune] train is not set"
 
 
-def test_a_layer_that_is_not_there_is_told_once_for_the_candidates_of_its_recipe(folder: Path) -> None:
+def test_a_missing_layer_is_reported_once_for_the_candidates_of_its_recipe(folder: Path) -> None:
     recipes = [
         {"name": "float", "method": "none"},
         {"name": "int8", "method": "dynamic", "exclude": ["lost"], "runtimes": ["eager", "torchscript"]},
@@ -123,7 +123,7 @@ class TwoArgumentsError(Exception):
 
 @pytest.mark.parametrize("kind", [None, SystemExit, RecursionError])
 @pytest.mark.slow
-def test_what_a_library_raises_and_prints_is_one_line_of_its_candidate(
+def test_a_librarys_error_and_output_are_one_line_of_their_candidate(
     kind: type[BaseException] | None, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -150,7 +150,7 @@ def test_what_a_library_raises_and_prints_is_one_line_of_its_candidate(
     assert all("of the library's" in each and f"in {fail.__name__}" in each for each in found.tracebacks)
 
 
-def test_what_fails_before_the_candidates_is_one_line_as_well(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_before_the_candidates_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise TwoArgumentsError("left", "right")
 

@@ -104,7 +104,7 @@ KILLED = row(INT8, setting="current", status="failed", stage="evaluate", error="
         (examined(), [KILLED, *FASTER[1:]], "evaluate: its process was killed", True),
     ],
 )
-def test_an_unknown_current_bundle_is_not_replaced_and_the_run_says_so(
+def test_an_unknown_current_bundle_is_not_replaced_and_the_run_reports_it(
     found: CurrentBundle | UnknownBundle, rows: list[dict[str, Any]], why: str, renews: bool
 ) -> None:
     done = decide(result(found), rows, pointer())
@@ -113,7 +113,7 @@ def test_an_unknown_current_bundle_is_not_replaced_and_the_run_says_so(
     assert done.renews == renews
 
 
-def test_an_unreadable_pointer_is_not_no_pointer() -> None:
+def test_an_unreadable_pointer_is_not_taken_for_a_missing_pointer() -> None:
     done = decide(result(examined()), FASTER, Failure(stage="publish", error="current.json is damaged"))
     assert (done.version, stays(done), done.renews) == ("", None, False)
     assert "current.json is damaged" in done.problem
@@ -127,14 +127,14 @@ def test_an_unreadable_pointer_is_not_no_pointer() -> None:
         (None, f"from {FIRST} to no bundle"),
     ],
 )
-def test_what_a_person_made_current_during_the_night_was_not_compared_and_stays(now: Pointer | None, said: str) -> None:
+def test_a_bundle_that_a_person_made_current_during_the_night_stays(now: Pointer | None, said: str) -> None:
     done = decide(result(examined()), FASTER, now)
     assert done.version == (now.version if now else "")
     assert (decided(done), done.renews) == ({HALF: "hold"}, False)
     assert f"{said} while the night ran" in done.problem
 
 
-def test_a_winner_that_cannot_be_packaged_replaces_nothing_and_what_stays_is_renewed() -> None:
+def test_a_winner_that_cannot_be_packaged_replaces_nothing_and_the_current_bundle_is_renewed() -> None:
     done = decide(result(examined()), FASTER, pointer()).not_packaged("the model differs by 1", pointer(), RUN)
     assert (done.version, decided(done), stays(done), done.renews) == (FIRST, {HALF: "hold"}, True, True)
     why = f"{HALF} was chosen, but its bundle could not be built: the model differs by 1; {FIRST} stays current"
@@ -167,7 +167,7 @@ def test_a_roll_back_while_the_winner_was_packaged_is_respected() -> None:
 
 
 @pytest.mark.parametrize(("rows", "same_as"), [(SAME, INT8), ([row(INT8, setting="current"), *SAME[1:]], None)])
-def test_what_stays_is_renewed_whether_it_is_tonights_candidate_or_its_own_files(
+def test_a_bundle_that_stays_is_renewed_whether_or_not_tonights_candidate_has_the_same_files(
     rows: list[dict[str, Any]], same_as: str | None
 ) -> None:
     done = decide(result(examined(same_as=same_as)), rows, pointer())
@@ -191,7 +191,7 @@ def test_content_that_the_key_did_not_sign_is_packaged_again_and_recorded_as_rep
     st.sampled_from([None, pointer(), pointer(SECOND, by="someone"), pointer(SECOND, by=by_run("r2"))]),
     st.booleans(),
 )
-def test_what_is_recorded_as_current_is_what_the_pointer_says(
+def test_the_recorded_current_bundle_comes_from_the_pointer(
     rows: list[dict[str, Any]], now: Pointer | None, packaged: bool
 ) -> None:
     done = decide(result(examined()), rows, pointer())
@@ -205,7 +205,7 @@ def test_what_is_recorded_as_current_is_what_the_pointer_says(
     assert not done.renews or current == FIRST
 
 
-def test_a_problem_is_said_once() -> None:
+def test_a_problem_is_reported_once() -> None:
     done = decide(result(None), NEW, None).with_problem("it is late").with_problem("it is late")
     assert done.problem == "it is late"
     assert done.with_problem("the key is gone").problem == "it is late; the key is gone"

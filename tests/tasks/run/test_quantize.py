@@ -63,7 +63,7 @@ def test_a_runtime_that_exports_writes_its_files(tmp_path: Path) -> None:
     [({"method": "qat"}, "eager"), ({"method": "none"}, "onnxruntime")],
     ids=["trains", "no target"],
 )
-def test_what_it_does_not_do_is_said(recipe: dict[str, object], runtime: str) -> None:
+def test_unsupported_requests_are_refused_with_the_reason(recipe: dict[str, object], runtime: str) -> None:
     model, rows = images()
     with pytest.raises(ConfigurationError, match="pass target="):
         quantize(model, recipe, (rows,), runtime=runtime)

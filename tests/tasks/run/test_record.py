@@ -50,7 +50,7 @@ def test_failures_of_candidates_and_of_actions_come_before_regressions(
     assert run.row(NOW)["status"] == ("failed" if failed else "completed")
 
 
-def test_candidates_are_counted_once_without_the_current_bundle_and_what_this_host_cannot_run() -> None:
+def test_candidates_are_counted_once_without_the_current_bundle_and_unsupported_candidates() -> None:
     rows = [
         baseline("r1", DAY),
         baseline("r1", DAY, setting="a/a"),
@@ -60,7 +60,7 @@ def test_candidates_are_counted_once_without_the_current_bundle_and_what_this_ho
     assert record(tables={"word-lm": {"measurements": rows}}).candidates() == (1, 0)
 
 
-def test_a_problem_is_said_once() -> None:
+def test_a_problem_is_reported_once() -> None:
     run = record()
     for why in ("the disk is full", "the disk is full", "it is late"):
         run.fail("the report", why)
@@ -77,7 +77,7 @@ def test_a_problem_is_said_once() -> None:
         (Publication(promoted(), problem="it is broken"), "publishing demo failed: it is broken, 0 promoted"),
     ],
 )
-def test_what_was_promoted_and_what_was_kept_is_counted_apart(publication: Publication, said: str) -> None:
+def test_promoted_and_kept_bundles_are_counted_separately(publication: Publication, said: str) -> None:
     run = record()
     (row,) = run.publish("demo", publication, NOW)["promotions"]
     assert (row["bundle_version"], row["decided_at"]) == (publication.version or None, NOW)
@@ -85,7 +85,7 @@ def test_what_was_promoted_and_what_was_kept_is_counted_apart(publication: Publi
     assert run.exit_code() == bool(publication.problem)
 
 
-def test_a_baseline_from_earlier_nights_is_said_only_if_it_is_new() -> None:
+def test_a_baseline_from_earlier_nights_is_mentioned_only_if_it_is_new() -> None:
     run = record()
     run.freeze({"demo": Baseline("float/torchscript", "it was faster")})
     assert (str(run.workloads[0].baseline_name), run.remarks) == ("float/torchscript", [])

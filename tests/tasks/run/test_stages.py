@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> ArtifactStore:
 
 
 @pytest.mark.slow
-def test_building(
+def test_a_candidate_is_built_from_a_job(
     job: Job[Workload], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("torch.jit.freeze", fail)

@@ -100,9 +100,7 @@ def test_every_layer_is_int8_in_the_graph_and_in_the_machine_code(candidate: Can
     assert not candidate.shared
 
 
-def test_a_trained_recipe_is_int8_and_computes_what_torchs_own_candidate_does(
-    images: MakeJob, store: ArtifactStore
-) -> None:
+def test_a_trained_recipe_is_int8_and_computes_like_torchs_own_candidate(images: MakeJob, store: ArtifactStore) -> None:
     job = images(recipe("qat", epochs=1, batch_size=16) | {"runtimes": ["eager", RUNTIME]}, network="EveryRow")
     candidate = pipeline.build(job, "tried", RUNTIME, store)
     assert all(module.quantized for module in candidate.coverage)

@@ -26,7 +26,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("network", ["plain", "without_biases"])
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.slow
-def test_the_reference_of_a_torch_module_computes_what_it_does(
+def test_the_reference_of_a_torch_module_has_the_same_outputs(
     images: MakeJob, store: ArtifactStore, name: str, network: str
 ) -> None:
     job = images(RECIPES[name] | {"name": name, "runtimes": ["eager"]}, network=network)

@@ -100,7 +100,7 @@ def test_a_candidate_that_is_found_is_the_same_whatever_its_recipe_is_called(can
     assert build(job, "other", "eager", candidates.store) == made.model_copy(update={"recipe": "other"})
 
 
-def test_coverage_says_what_was_quantized_and_why_the_rest_was_not(candidates: Candidates) -> None:
+def test_coverage_lists_quantized_modules_and_reasons_for_the_others(candidates: Candidates) -> None:
     rows = {row.module: row for row in candidates.build("int8-but-decoder").coverage}
     assert set(rows) == {"encoder", "rnn", "decoder"}
     assert rows["rnn"].quantized

@@ -105,7 +105,7 @@ def test_lengths_and_batches_may_differ_from_the_example(words: MakeJob, store: 
     ids=["excluded", "linear"],
 )
 @pytest.mark.slow
-def test_a_dynamic_recipe_quantizes_what_it_names(
+def test_a_dynamic_recipe_quantizes_the_types_that_it_names(
     words: MakeJob,
     store: ArtifactStore,
     runtime: str,
@@ -147,7 +147,7 @@ def test_a_static_recipe_quantizes_every_layer_and_stays_close(
 
 @pytest.mark.parametrize("runtime", EXPORTED)
 @pytest.mark.slow
-def test_what_is_excluded_stays_float_when_the_runtime_loads_it(store: ArtifactStore, runtime: str) -> None:
+def test_an_excluded_module_stays_float_when_the_runtime_loads_the_model(store: ArtifactStore, runtime: str) -> None:
     """ONNX Runtime would quantize the weights of this convolution of this network by itself."""
     model = {"kind": "factory", "factory": "benchmarks.planted:network", "arguments": {"seed": 0}}
     recipes = [*IMAGES["recipe"], recipe(runtime, "static", exclude=["convs.2"])]
@@ -164,7 +164,7 @@ def test_what_is_excluded_stays_float_when_the_runtime_loads_it(store: ArtifactS
 @pytest.mark.parametrize("runtime", EXPORTED)
 @pytest.mark.parametrize("network", [pytest.param("with_dropout", marks=pytest.mark.long), "Residual"])
 @pytest.mark.slow
-def test_a_trained_recipe_computes_what_torchs_own_candidate_does(
+def test_a_trained_recipe_computes_like_torchs_own_candidate(
     images: MakeJob, store: ArtifactStore, runtime: str, network: str
 ) -> None:
     trained = recipe(runtime, "qat", epochs=1, batch_size=16) | {"runtimes": ["eager", runtime]}
@@ -296,7 +296,7 @@ def test_a_bundle_verifies_without_torch_and_its_card_shows_a_program_that_runs(
     assert done.stdout == "3 (25, 1, 17)\n", program + done.stderr
 
 
-def test_a_broken_model_file_is_told_with_both_versions() -> None:
+def test_a_broken_model_file_is_reported_with_both_versions() -> None:
     manifest = {"model": {"file": "model.onnx"}, "versions": {"onnxruntime": "1.2.3"}}
     told = r"(?s)onnxruntime \d.* cannot open the model \(.+\); install onnxruntime 1\.2\.3, which built the model$"
     with pytest.raises(RuntimeError, match=told):

@@ -42,7 +42,7 @@ def test_an_exported_lstm_is_one_operator_a_layer_with_its_state_and_free_axes(
 
 
 @pytest.mark.slow
-def test_an_export_holds_no_path_of_this_machine(words: MakeJob, store: ArtifactStore) -> None:
+def test_an_export_contains_no_path_of_this_host(words: MakeJob, store: ArtifactStore) -> None:
     folder = exported_from(words(), store)
     content = (folder / onnx_model.MODEL).read_bytes()
     assert b"/tasks/" not in content

@@ -88,22 +88,22 @@ class World:
         noise, (loss, speed, size) = random.Random(f"{self.seed} {question}"), self.truth(trial)
         match request:
             case Build():
-                race.tell(number, Found(size_bytes=size), cost_s=1.0)
+                race.record(number, Found(size_bytes=size), cost_s=1.0)
             case Screen():
                 half = self.noise * (SAMPLES[0] / samples) ** 0.5
                 value = loss + noise.uniform(-half, half)
-                race.tell(number, Found(drop=Drop(value=value, low=value - half, high=value + half, samples=samples)))
+                race.record(number, Found(drop=Drop(value=value, low=value - half, high=value + half, samples=samples)))
             case Time():
                 value = speed * (1 + self.noise * noise.uniform(-0.1, 0.1))
                 ends = value * (1 - 0.2 * self.noise), value * (1 + 0.2 * self.noise)
-                race.tell(number, Found(speed=Speed(value=value, low=ends[0], high=ends[1], launches=2)))
+                race.record(number, Found(speed=Speed(value=value, low=ends[0], high=ends[1], launches=2)))
             case Rank():
                 shares = self.truths[int(trial.recipe.exclude[0]) - 1].shares
                 layers = [
                     RankedLayer(module=f"layer{index}", type="Linear", sqnr_db=30, time_share=share)
                     for index, share in enumerate(shares)
                 ]
-                race.tell(number, Found(layers=layers))
+                race.record(number, Found(layers=layers))
 
     def run(self, race: Race, most: int = 10_000) -> None:
         """Answer until the race ends, or until `most` answers."""

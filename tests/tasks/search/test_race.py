@@ -200,16 +200,16 @@ def test_a_loss_is_screened_on_more_samples_only_while_it_is_undecided_and_can_w
     race = race_of(_world((0, 1), (0, 1), (0, 1)), keep_float=False, variants=lambda trial: [])
     drops = {1: (0.2, 0.8), 2: (0.5, 1.5), 3: (0.5, 1.5)}
     for number, (low, high) in drops.items():
-        race.tell(number, Found(size_bytes=1))
-        race.tell(number, Found(drop=Drop(value=(low + high) / 2, low=low, high=high, samples=16)))
+        race.record(number, Found(size_bytes=1))
+        race.record(number, Found(drop=Drop(value=(low + high) / 2, low=low, high=high, samples=16)))
     for number, speed in ((1, 1.5), (2, 2.0), (3, 1.2)):
-        race.tell(number, Found(speed=Speed(value=speed, low=speed - 0.1, high=speed + 0.1, launches=2)))
+        race.record(number, Found(speed=Speed(value=speed, low=speed - 0.1, high=speed + 0.1, launches=2)))
     assert [trial.outcome for trial in race.board.trials] == ["passing", "open", "dropped"]
     assert race.board.trials[2].reason == f"cannot be better than r1/{RUNTIME}"
     assert ask(race) == Screen(numbers=(2,), samples=64)
-    race.tell(2, Found(drop=Drop(value=1.0, low=0.9, high=1.1, samples=64)))
+    race.record(2, Found(drop=Drop(value=1.0, low=0.9, high=1.1, samples=64)))
     assert ask(race) == Screen(numbers=(2,), samples=256)
-    race.tell(2, Found(drop=Drop(value=1.01, low=0.95, high=1.05, samples=256)))
+    race.record(2, Found(drop=Drop(value=1.01, low=0.95, high=1.05, samples=256)))
     assert race.board.trials[1].outcome == "failed"
     assert race.board.trials[1].reason == "loses 1.01 (0.95 to 1.05) on 256 samples, and at most 1 is allowed"
     assert ask(race) is None
@@ -217,7 +217,7 @@ def test_a_loss_is_screened_on_more_samples_only_while_it_is_undecided_and_can_w
 
 @settings(max_examples=20)  # each example copies a race
 @given(world=worlds, objective=objectives, answers=st.integers(0, 60))
-def test_to_ask_what_is_undecided_starts_nothing(world: World, objective: Objective, answers: int) -> None:
+def test_asking_for_undecided_trials_starts_no_measurement(world: World, objective: Objective, answers: int) -> None:
     race = race_of(world, objective)
     world.run(race, most=answers)
     before = copy.deepcopy(replace(race, variants=print))  # a copied method would not be equal
@@ -237,7 +237,7 @@ def test_a_repair_ends_when_its_ranking_fails_or_is_set_aside(can_rank: bool) ->
     if can_rank:
         race.set_aside(request.numbers)
     else:
-        race.tell(1, Found(failed="rank: no graph"))
+        race.record(1, Found(failed="rank: no graph"))
     assert ask(race) is None
     assert [str(trial.name) for trial in race.undecided()] == [f"r1/{RUNTIME}"] * can_rank
     assert race.board.trials[0].reason.endswith("allowed; rank: no graph") is not can_rank

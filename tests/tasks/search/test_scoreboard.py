@@ -65,7 +65,7 @@ def test_a_trial_that_exceeds_a_bound_on_size_or_speed_is_dropped_and_cannot_be_
     assert [board.is_repairable(trial) for trial in board.trials] == [False, False, True]
 
 
-def test_only_measurements_of_this_run_cost_and_a_trial_is_known_if_all_its_measurements_are() -> None:
+def test_only_measurements_of_this_run_cost_and_a_trial_is_reused_if_all_its_measurements_are() -> None:
     board = board_of(2)
     board.record(1, Found(size_bytes=1), known=True)
     board.record(2, Found(size_bytes=1), known=True)

@@ -73,14 +73,14 @@ def test_every_trial_can_work_and_has_a_name_and_settings_of_its_own(types: set[
     assert {name for name in recipes if name in ("float", "mine")} <= {"float", "mine"}
 
 
-def test_what_is_written_comes_first_then_the_methods_defaults() -> None:
+def test_written_recipes_come_first_then_the_methods_defaults() -> None:
     workload = searched()
     names = tried(space(workload, CONVOLUTIONAL, MACHINE))
     assert names[:2] == ["float/torchscript", "mine/torchscript"]
     assert names.index("static/torchscript") < names.index("static-onednn/torchscript")
 
 
-def test_what_the_model_does_not_contain_is_not_varied() -> None:
+def test_keys_for_absent_modules_are_not_varied() -> None:
     names = " ".join(tried(space(searched(), CONVOLUTIONAL, MACHINE)))
     assert "channels-last" in names
     assert "embedding" not in names
@@ -123,7 +123,7 @@ def test_variants_differ_in_observer_and_granularity_only_as_far_as_the_runtime_
     assert variants(workload, trials["float/openvino"]) == []
 
 
-def test_recipes_with_layers_in_float_are_named_by_what_they_exclude() -> None:
+def test_recipes_with_layers_in_float_are_named_after_their_excluded_layers() -> None:
     recipe = searched().recipe_named("mine")
     linear = dict.fromkeys(("m0", "m1", "m2"), "Linear")
     one, two = (renamed(excluding(recipe, linear, count), "mine") for count in (1, 2))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from tasks.quantize.methods import StaticRecipe
 
 
-def test_a_sketch_calibrates_on_at_most_so_many_samples_of_the_recipes_own() -> None:
+def test_a_cheap_variant_calibrates_on_a_limited_number_of_samples() -> None:
     def calibrated(samples: int, **keys: object) -> tuple[int, int]:
         cheap_variant = StaticRecipe.model_validate({"name": "a", "method": "static", **keys}).cheap_variant(samples)
         return cheap_variant.calibration_batches, cheap_variant.calibration_batch_size

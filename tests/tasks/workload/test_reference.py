@@ -232,7 +232,7 @@ def documented(page: str) -> str:
     return f"{written}{MARKER}\n" + "\n".join(part for part in Reference(workload_schema()).page() if part)
 
 
-def test_the_page_is_what_the_schema_says() -> None:
+def test_the_page_matches_the_schema() -> None:
     written = PAGE.read_text(encoding="utf-8")
     assert MARKER in written
     assert written == documented(written), "Write it again with: python -m tests.tasks.workload.test_reference"
@@ -251,7 +251,7 @@ def test_every_section_has_an_example_that_the_schema_takes() -> None:
             assert any(validator.is_valid(content) for validator in validators), (section, content)
 
 
-def test_every_key_says_what_it_means() -> None:
+def test_every_key_has_a_description() -> None:
     silent = [
         f"{name}.{key}"
         for name, schema in workload_schema()["$defs"].items()
@@ -283,7 +283,7 @@ def test_the_schema_takes_every_workload_file_of_the_project(path: Path) -> None
     ],
 )
 @pytest.mark.slow
-def test_the_schema_refuses_what_reading_the_file_refuses(old: str, new: str) -> None:
+def test_the_schema_and_the_reader_refuse_the_same_files(old: str, new: str) -> None:
     text = (BUILT_IN / "word-lm.toml").read_text(encoding="utf-8")
     assert old in text
     validator = jsonschema.Draft202012Validator(workload_schema())

@@ -48,7 +48,7 @@ def rule(name: str, of: dict[str, Any]) -> RuleOutcome:
     ],
 )
 @pytest.mark.slow
-def test_a_rule_whose_number_is_unknown_holds_and_says_why(name: str, column: str):
+def test_a_rule_with_an_unknown_number_holds_the_candidate_with_the_reason(name: str, column: str):
     found = rule(name, unknown(column))
     assert (found.outcome, found.seen, found.note) == ("held", None, WHY)
     decision = only(judge(workload(**GATE), [unknown(column)], None))
@@ -57,13 +57,13 @@ def test_a_rule_whose_number_is_unknown_holds_and_says_why(name: str, column: st
     assert decision.reason == f"{name} {verb} {found.bound:g}, but the value is unknown ({WHY})"
 
 
-def test_bounds_with_cold_caches_are_unknown_by_themselves():
+def test_bounds_with_cold_caches_can_be_unknown_separately():
     cold = {"caches": "cold", "cold_speedup_bound_low": 1.7, "cold_speedup_bound_high": 2.3}
     assert rule("min_speedup", unknown("speedup_bound_low", **cold)).outcome == "passed"
     assert rule("min_speedup", unknown("cold_speedup_bound_low", "speedup", **cold)).note == WHY
 
 
-def test_the_current_bundle_is_not_replaced_because_of_what_could_not_be_measured_of_it():
+def test_an_unmeasured_number_does_not_cause_the_current_bundles_replacement():
     current = CurrentBundle(version="2026-11-20-0123456789ab")
     slow = {"speedup_bound_low": 1.6, "over_current": 1.0, "over_current_low": 0.9, "over_current_high": 1.1}
     challenger = row(**GOOD | slow)
@@ -83,7 +83,7 @@ SHARES = ("min_coverage", "min_int8_time_share", "max_saturation")
     ("key", "value"),
     [*((key, value) for key in SHARES for value in (-0.5, 1.5)), ("max_quality_drop", -0.5), ("margin", 0.5)],
 )
-def test_bounds_that_nothing_can_be_measured_against_are_refused(key: str, value: float):
+def test_impossible_bounds_are_refused(key: str, value: float):
     with pytest.raises(ValidationError, match=key):
         Gate(**{key: value})
 
@@ -101,7 +101,7 @@ def test_bounds_that_nothing_can_be_measured_against_are_refused(key: str, value
         ("max_quality_drop", 0.3, 0.4, "failed", 0.3),
     ],
 )
-def test_a_bound_is_met_by_what_equals_it_and_the_end_that_decides_is_recorded(
+def test_a_value_equal_to_the_bound_passes_and_the_deciding_end_is_recorded(
     name: str, low: float, high: float, outcome: str, seen: float
 ):
     columns = ("speedup_bound_low", "speedup_bound_high", "quality_difference_low", "quality_difference_high")
@@ -110,7 +110,7 @@ def test_a_bound_is_met_by_what_equals_it_and_the_end_that_decides_is_recorded(
     assert (found.outcome, found.seen) == (outcome, seen)
 
 
-def test_before_the_timing_only_the_rules_that_need_none_are_checked():
+def test_before_timing_only_the_rules_without_timing_are_checked():
     found = [each.name for each in rules_on(workload(**GATE).gate, row(**GOOD), timed=False)]
     assert found == ["max_quality_drop", "min_size_ratio", "min_coverage", "max_batch_difference"]
 
@@ -122,7 +122,7 @@ def test_before_the_timing_only_the_rules_that_need_none_are_checked():
         ({"status": "skipped", "stage": None, "error": None}, "failed in a stage: no reason was recorded"),
     ],
 )
-def test_what_was_not_measured_to_the_end_breaks_one_rule_that_says_where(changes: dict[str, Any], why: str):
+def test_a_failed_candidate_breaks_one_rule_that_names_the_stage(changes: dict[str, Any], why: str):
     [found] = rules_on(workload(**GATE).gate, row(**changes))
     assert (found.name, found.outcome, found.describe()) == ("status", "failed", why)
 
@@ -173,7 +173,7 @@ def test_a_baseline_no_better_than_a_constant_answer_holds_every_candidate(chang
         {"constant_quality": 4.8, "baseline_quality": None},
     ],
 )
-def test_only_a_baseline_that_is_known_to_be_no_better_holds(changes: dict[str, Any]):
+def test_a_baseline_that_may_be_better_than_the_constant_answer_holds_no_candidate(changes: dict[str, Any]):
     assert {each.outcome for each in rules_on(workload(**GATE).gate, row(**GOOD | changes))} == {"passed"}
 
 

@@ -16,7 +16,7 @@ def searched(**sections: Any) -> Workload:
     return Workload.model_validate(workload().model_dump(by_alias=False) | sections)
 
 
-def test_missing_keys_are_the_gates() -> None:
+def test_missing_keys_have_the_gates_values() -> None:
     gate = Gate(
         objective="smallest", max_quality_drop=0.5, quality_drop="relative", min_speedup=1.2, min_size_ratio=2.0
     )

@@ -35,7 +35,7 @@ def found_or_made(store: ArtifactStore, made: list[int]) -> CheckpointRef:
     return find_or_make(WORKLOAD, DATASET, Workspace(store), {"sha256": "the same"}, make)
 
 
-def test_what_is_found_is_not_made_again(tmp_path: Path) -> None:
+def test_an_artifact_in_the_store_is_not_made_again(tmp_path: Path) -> None:
     store, made = ArtifactStore(tmp_path), list[int]()
     first = found_or_made(store, made)
     assert found_or_made(store, made) == first
@@ -55,7 +55,7 @@ def test_a_model_that_has_changed_without_its_code_is_made_again(
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn], ids=str)
-def test_weights_of_a_type_that_the_model_has_not_are_refused(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_weights_of_a_type_that_the_model_lacks_are_refused(dtype: torch.dtype, tmp_path: Path) -> None:
     state = network().state_dict() | {"0.weight": torch.zeros(3, 4).to(dtype)}
     with pytest.raises(InputError, match=r"0\.weight: values of \w+ need a scale"):
         find_or_make(WORKLOAD, DATASET, Workspace(ArtifactStore(tmp_path)), {}, lambda: state)

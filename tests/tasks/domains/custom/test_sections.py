@@ -36,13 +36,13 @@ TRAINED = {"kind": "train", "train": "own_code:train"}
         ),
     ],
 )
-def test_what_cannot_be_is_refused_as_a_file(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_an_impossible_workload_is_refused_as_a_file(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         own(tmp_path, **changes)
 
 
 @pytest.mark.slow
-def test_sections_know_the_folder_of_their_file_and_keep_it_out_of_their_content(tmp_path: Path) -> None:
+def test_sections_have_their_files_folder_but_not_in_their_content(tmp_path: Path) -> None:
     examples = Path(__file__).parents[4] / "docs" / "examples"
     (tmp_path / "power.toml").write_text((examples / "power.toml").read_text(encoding="utf-8"), encoding="utf-8")
     workload = read_workload(tmp_path / "power.toml")

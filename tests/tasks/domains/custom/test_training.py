@@ -90,7 +90,7 @@ def test_the_users_training_goes_on_with_fake_quantization_once_for_all_runtimes
     assert len((tmp_path / "calls.txt").read_text().splitlines()) == 4
 
 
-def test_without_a_section_of_its_own_fine_tuning_is_what_made_the_checkpoint(tmp_path: Path) -> None:
+def test_without_a_section_of_its_own_fine_tuning_calls_the_checkpoints_training(tmp_path: Path) -> None:
     write(tmp_path, CODE + FINE_TUNING)
     store = ArtifactStore(tmp_path)
     checkpoint = {"kind": "train", "train": "own_code:fine_tune", "arguments": {"rate": 0.01}}

@@ -25,7 +25,7 @@ def prepared(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_it_learns_to_tell_the_characters_apart(prepared):
+def test_the_model_learns_to_distinguish_the_characters(prepared):
     dataset, store = prepared
     model = build_vision(workload().model, dataset)
     model.load_state_dict(ImageClassification().train(workload(), dataset, Workspace(store)))
@@ -47,7 +47,7 @@ def test_a_seed_decides_the_weights(prepared):
     assert not all(torch.equal(first[key], other[key]) for key in first)
 
 
-def test_a_rate_that_is_far_too_high_is_told(prepared):
+def test_a_learning_rate_that_is_far_too_high_is_reported(prepared):
     dataset, store = prepared
 
     with pytest.raises(MeasurementError, match=r"diverged.*Lower checkpoint.learning_rate"):

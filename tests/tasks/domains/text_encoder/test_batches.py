@@ -18,7 +18,7 @@ def texts_of(lengths: list[int]) -> Texts:
 
 @given(LENGTHS, st.integers(1, 9))
 @pytest.mark.slow
-def test_every_text_is_in_one_batch_and_whole(lengths: list[int], size: int) -> None:
+def test_every_text_is_complete_and_in_one_batch(lengths: list[int], size: int) -> None:
     texts = texts_of(lengths)
     seen = []
     for rows, width in texts.buckets(size):

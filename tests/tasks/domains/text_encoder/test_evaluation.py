@@ -54,7 +54,7 @@ def test_the_quality_is_that_of_plain_transformers(tmp_path: Path, kind: str) ->
 
 @pytest.mark.parametrize("runtime", ["torchscript", "onnxruntime"])
 @pytest.mark.slow
-def test_what_is_evaluated_in_int8_is_the_deployed_form_text_by_text(tmp_path: Path, runtime: str) -> None:
+def test_int8_is_evaluated_in_its_deployed_form_text_by_text(tmp_path: Path, runtime: str) -> None:
     job, store = ready(tmp_path)
     candidate = build(job, "int8", runtime, store)
     found = evaluate(job, candidate, store)

@@ -49,7 +49,7 @@ def test_ids_are_those_of_the_directorys_tokenizer(tmp_path: Path, kind: str) ->
     assert [LABELS[label] for label in test.labels.tolist()] == CLASSES[40:]
 
 
-def test_texts_beyond_the_models_positions_are_cut_and_this_is_told(tmp_path: Path) -> None:
+def test_texts_beyond_the_models_positions_are_cut_with_a_note(tmp_path: Path) -> None:
     write_directory(tmp_path / "encoder")
     texts = ["oak " * 200, *TEXTS[1:]]
     path = write_table(tmp_path, text=texts, label=CLASSES, part=["test"] + ["train"] * 60 + ["test"] * 59)

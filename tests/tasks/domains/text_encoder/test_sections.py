@@ -68,7 +68,7 @@ def test_reading_workloads_imports_neither_torch_nor_the_extra() -> None:
 
 
 @pytest.mark.slow
-def test_without_the_extra_a_workload_is_skipped_with_what_installs_it(
+def test_without_the_extra_a_workload_is_skipped_with_an_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(EncoderWorkload, "distributions", ("transformers", "some-library"))

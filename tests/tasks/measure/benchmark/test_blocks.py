@@ -53,7 +53,7 @@ def test_fast_calls_are_repeated_until_the_block_is_long_enough(guess_s: float, 
     assert calls_for_block(Counter(clock, 0.001), 0.02, guess_s) in (22, 23)
 
 
-def test_what_takes_no_time_at_all_is_not_called_for_ever(clock: Clock) -> None:
+def test_a_call_that_takes_no_time_is_not_repeated_for_ever(clock: Clock) -> None:
     assert calls_for_block(Counter(clock, 1e-9), 0.0001, 1.0) <= 110_001
 
 

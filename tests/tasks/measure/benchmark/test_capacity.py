@@ -117,7 +117,7 @@ def test_queueing_counts_because_no_request_waits_for_an_answer() -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_planted_speeds_are_found_and_a_candidate_that_fails_costs_itself_alone(tmp_path: Path) -> None:
+def test_planted_speeds_are_found_and_a_failing_candidate_affects_no_other(tmp_path: Path) -> None:
     report = measure(
         spec(
             plan(tmp_path, "float/eager", work=90),

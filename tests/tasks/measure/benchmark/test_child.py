@@ -46,7 +46,7 @@ def run(spec: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_garbage_is_not_collected_while_importing_and_what_was_imported_is_frozen(tmp_path: Path) -> None:
+def test_garbage_is_not_collected_during_imports_and_imported_objects_are_frozen(tmp_path: Path) -> None:
     done = run("go", tmp_path)
     assert done.returncode == 0, done.stderr
     state = Collector.model_validate_json((tmp_path / "out.json").read_text(encoding="utf-8"))
@@ -81,7 +81,7 @@ def test_modules_of_the_working_folder_are_not_taken_for_ours(tmp_path: Path, mo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_launch_ends_when_its_parent_is_ended(tmp_path: Path, how: signal.Signals) -> None:
+def test_a_launch_ends_when_its_parent_is_stopped(tmp_path: Path, how: signal.Signals) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     subject = plan(tmp_path, "float/eager", waits=str(fifo))
@@ -98,7 +98,7 @@ def test_launch_ends_when_its_parent_is_ended(tmp_path: Path, how: signal.Signal
 
 
 @pytest.mark.slow
-def test_child_that_takes_too_long_is_ended_and_the_setting_is_named(tmp_path: Path) -> None:
+def test_a_child_that_takes_too_long_is_stopped_and_the_setting_is_named(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     subject = plan(tmp_path, "float/eager", waits=str(fifo))

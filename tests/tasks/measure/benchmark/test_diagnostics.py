@@ -28,7 +28,7 @@ def diagnosed(*subjects: Subject, modules: tuple[str, ...] = (), known: dict[str
 
 
 @pytest.mark.slow
-def test_a_candidate_that_kills_its_processes_costs_only_itself(tmp_path: Path) -> None:
+def test_a_candidate_that_kills_its_processes_affects_no_other_candidate(tmp_path: Path) -> None:
     subjects = [plan(tmp_path, name, work=1) for name in ("float/eager", "good/eager")]
     found = diagnosed(subjects[0], plan(tmp_path, "bad/eager", work=1, dies=int(signal.SIGSEGV)), subjects[1])
     assert set(found.memory) == set(found.proofs) == {"float/eager", "good/eager"}
@@ -41,7 +41,7 @@ def test_a_candidate_that_kills_its_processes_costs_only_itself(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_memory_process_that_dies_whole_costs_no_proof_and_a_known_proof_is_not_made_again(tmp_path: Path) -> None:
+def test_a_memory_process_that_dies_loses_no_proof_and_a_stored_proof_is_not_made_again(tmp_path: Path) -> None:
     subjects = [plan(tmp_path, name, work=1) for name in ("float/eager", "int8/eager")]
     known = {"float/eager": Proof(int8_time_share=0.125)}
     found = diagnosed(*subjects, modules=("tests.tasks.measure.benchmark.mortal_import",), known=known)

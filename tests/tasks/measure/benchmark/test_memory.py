@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.slow
-def test_what_a_subject_holds_is_counted_and_a_subject_that_fails_costs_itself_alone(tmp_path: Path) -> None:
+def test_a_subjects_memory_is_counted_and_a_failing_subject_affects_no_other(tmp_path: Path) -> None:
     spec = ChildSpec(
         subjects=(
             plan(tmp_path, "small/eager", work=1),

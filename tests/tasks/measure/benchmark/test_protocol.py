@@ -19,7 +19,7 @@ SESSION = Session(CandidateName.parse(BASELINE), TINY, loader=LOADER)
 
 
 @pytest.mark.slow
-def test_planted_ratio_is_recovered_from_noise_that_is_known(tmp_path: Path) -> None:
+def test_a_planted_ratio_is_recovered_from_planted_noise(tmp_path: Path) -> None:
     subjects = [
         plan(tmp_path, BASELINE, work=120, simulated=True),
         plan(tmp_path, "fast/eager", work=40, simulated=True),
@@ -124,7 +124,9 @@ def test_a_baseline_that_cannot_be_timed_is_an_error(
 
 
 @pytest.mark.slow
-def test_cold_calls_are_timed_beside_warm_blocks_and_the_contest_says_which_decide(tmp_path: Path) -> None:
+def test_cold_calls_are_timed_in_addition_to_warm_blocks_and_the_contest_selects_the_deciding_ones(
+    tmp_path: Path,
+) -> None:
     # Called in a loop it is five times as fast, called now and then half as fast as the baseline.
     subjects = [
         plan(tmp_path, BASELINE, work=100, cold_work=200, simulated=True),

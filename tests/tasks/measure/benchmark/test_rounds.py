@@ -58,7 +58,7 @@ def test_every_cold_call_follows_an_eviction_and_pairs_of_rounds_are_mirror_imag
 
 @given(st.integers(1, 8))
 @pytest.mark.slow
-def test_the_first_launch_makes_at_least_one_pair_and_at_most_what_the_profile_says(most: int) -> None:
+def test_the_first_launch_makes_at_least_one_pair_and_at_most_the_profiles_number(most: int) -> None:
     for budget_s, rounds in ((0.0, 2), (3600.0, 2 * most)):
         traced = Traced()
         times = time_cold_rounds(spec(None, 2 * most), traced.subjects(), traced.evict, budget_s)

@@ -105,7 +105,7 @@ def test_capacity_is_measured_of_the_baseline_and_first_of_the_current_bundle(
 
 
 @pytest.mark.slow
-def test_the_current_bundles_own_files_are_timed_beside_tonights(result: BenchmarkResult) -> None:
+def test_the_current_bundles_own_files_are_timed_with_tonights_candidates(result: BenchmarkResult) -> None:
     rows = {(row.recipe, row.setting): row for row in result.timings}
     challenger = rows["dynamic-int8", "primary"]
     assert challenger.over_current_low is not None

@@ -74,7 +74,7 @@ def test_more_correlation_widens_more(launches: int, correlation: float, step: f
 
 
 @pytest.mark.parametrize("launches", CHECKED_AT)
-def test_the_correction_is_what_simulated_launches_need(launches: int) -> None:
+def test_the_correction_suits_simulated_launches(launches: int) -> None:
     logs = series_of(np.random.default_rng(0), 0.5, launches, 20000)
     inflation = logs.mean(0).var() / (logs.var(0, ddof=1).mean() / launches)
     assert correction_of(launches, 0.5).inflation == pytest.approx(inflation, rel=0.08)
@@ -93,7 +93,7 @@ def ratio_of(sample: Sample) -> Ratio:
 
 @settings(max_examples=30)
 @given(times(), times(), times())
-def test_intervals_hold_the_estimate_and_bounds_hold_the_interval(
+def test_intervals_contain_the_estimate_and_bounds_contain_the_interval(
     candidate: Array, baseline: Array, copy: Array
 ) -> None:
     sample, aa = Sample.against_two(candidate, baseline, copy), Sample.against_one(copy, baseline)
@@ -105,7 +105,7 @@ def test_intervals_hold_the_estimate_and_bounds_hold_the_interval(
 
 @settings(max_examples=20)
 @given(times(), times(), st.floats(0.01, 100))
-def test_faster_candidate_scales_ratio_and_interval(candidate: Array, baseline: Array, factor: float) -> None:
+def test_a_faster_candidate_scales_ratio_and_interval(candidate: Array, baseline: Array, factor: float) -> None:
     ratio = ratio_of(Sample.against_one(candidate, baseline))
     scaled = ratio_of(Sample.against_one(candidate / factor, baseline))
     assert scaled.value == pytest.approx(ratio.value * factor, rel=1e-9)
@@ -164,7 +164,7 @@ def test_half_widths_scale_with_the_noise_and_do_not_depend_on_the_ratios(
     assert Noise.pooled(samples).half_width(samples[0], error / 2) >= before
 
 
-def test_a_copy_that_differs_from_the_baseline_widens_the_bounds_by_what_it_shows() -> None:
+def test_a_copy_that_differs_from_the_baseline_widens_the_bounds_by_the_difference() -> None:
     rng = np.random.default_rng(0)
     sample, quiet = Sample(1 + rng.normal(0, 0.001, 20), 1.5), Sample(rng.normal(0, 0.001, 20), 2.0)
     biased = Sample(quiet.logs + 0.2, 2.0)
@@ -228,7 +228,7 @@ def test_three_launches_of_a_noisy_candidate_seldom_promote_it() -> None:
     [(2, 1), (3, 1), (4, 2), (5, 2), (7, 3), (10, 4), (14, 5), (20, 6), (28, 7), (40, 8), (56, 9), (57, 9)],
 )
 @pytest.mark.parametrize(("comparisons", "bias"), [(0, 0.0), (1, 0.0), (7, 0.5)])
-def test_bounds_are_what_the_method_asks_for(launches: int, share: int, comparisons: int, bias: float) -> None:
+def test_bounds_follow_the_published_method(launches: int, share: int, comparisons: int, bias: float) -> None:
     """Whatever is pooled, the sample is noisier; launches alternate, so that nothing is corrected for their order."""
     turns = np.where(np.arange(launches) % 2, -1.0, 1.0)
     turns -= turns.mean()
@@ -245,7 +245,7 @@ def test_bounds_are_what_the_method_asks_for(launches: int, share: int, comparis
     assert np.log([bounds.low, bounds.value, bounds.high]) == pytest.approx([0.3 - expected, 0.3, 0.3 + expected])
 
 
-def test_what_is_hardly_known_has_a_finite_interval() -> None:
+def test_a_very_uncertain_ratio_has_a_finite_interval() -> None:
     sample = Sample(np.array([0.0, 600.0]), 2.0)
     interval = Noise.pooled([sample]).interval(sample)
     assert interval.value == pytest.approx(np.exp(300))

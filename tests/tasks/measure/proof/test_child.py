@@ -132,7 +132,7 @@ def fall_back(graph: Any) -> None:
     product.input[0] = before.input[0]
 
 
-def test_without_a_disassembler_the_profile_is_there_and_the_instructions_are_unknown(
+def test_without_a_disassembler_there_is_a_profile_but_no_instructions(
     images: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = images(STATIC | {"runtimes": ["eager"]})
@@ -164,7 +164,7 @@ def doubts(*operators: Operator, coverage: list[ModuleCoverage] = COVERAGE) -> l
     return list(doubts_about(operators, coverage, {}, None))
 
 
-def test_nothing_is_said_of_int8_with_float_around_it() -> None:
+def test_int8_between_float_operators_causes_no_warning() -> None:
     assert doubts(int8(), in_float("LayerNormalization", "norm/node"), in_float("Softmax")) == []
 
 
@@ -178,19 +178,19 @@ def test_a_product_without_a_name_is_one_too_many_where_no_module_stayed_float(k
     assert doubts(int8(), in_float(kind), coverage=[*COVERAGE, EXCLUDED]) == []
 
 
-def test_a_module_that_was_to_stay_float_and_runs_in_int8_is_told() -> None:
+def test_an_excluded_module_that_runs_in_int8_is_reported() -> None:
     found = doubts(int8("QGemm", "fc/node"), coverage=[*COVERAGE, EXCLUDED])
     assert found == ["QGemm of fc, which counts as float, runs in int8"]
 
 
 @pytest.mark.parametrize("kind", ["BatchNormalization", "aten::batch_norm", "aten::native_batch_norm"])
-def test_what_belongs_into_a_product_and_runs_by_itself_was_not_fused(kind: str) -> None:
+def test_an_activation_that_runs_separately_was_not_fused(kind: str) -> None:
     [found] = doubts(int8(), in_float(kind, "bn/node"))
     assert found.startswith(f"{kind} (bn/node) runs in float on its own")
 
 
 @pytest.mark.slow
-def test_saturation_is_told_where_such_instructions_ran() -> None:
+def test_saturation_is_reported_if_saturating_instructions_ran() -> None:
     assert list(doubts_about([int8()], COVERAGE, {"avx2-int8": 0.9}, 0.2, 0.02)) == [
         "products saturate: outputs are off by 20.0% of their range"
     ]
@@ -198,7 +198,7 @@ def test_saturation_is_told_where_such_instructions_ran() -> None:
     assert not list(doubts_about([int8()], COVERAGE, {"vnni": 0.9}, 0.2, 0.02))
 
 
-def test_a_float_candidate_is_doubted_if_a_fifth_of_its_time_is_in_a_slow_kernel() -> None:
+def test_a_float_candidate_gets_a_warning_if_a_fifth_of_its_time_is_in_a_slow_kernel() -> None:
     slow, rest = in_float("aten::_slow_conv2d_forward"), in_float("aten::addmm")
     [doubt] = doubts(slow, *[rest] * 4, coverage=[EXCLUDED])
     assert doubt == (
@@ -225,6 +225,6 @@ def test_torchs_profiler_names_the_slow_kernels(module: nn.Module, shape: tuple[
     assert [doubt.partition("is ")[2].partition(": ")[0] for doubt in found] == [kernel] * bool(kernel)
 
 
-def test_rows_that_see_each_other_are_told() -> None:
+def test_rows_that_depend_on_each_other_are_reported() -> None:
     assert doubt_about_batches(None) == doubt_about_batches(2e-7) == ""
     assert "by up to 1.2% of their range" in doubt_about_batches(0.012)

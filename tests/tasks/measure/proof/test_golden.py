@@ -60,12 +60,12 @@ def test_differences_are_shares_of_the_range_and_choices_are_counted() -> None:
     assert batching(rows([0.0, 1.0]), whole([0.0, 1.0]), chooses=False).changed is None
 
 
-def test_an_output_about_the_whole_batch_says_nothing_of_rows() -> None:
+def test_an_output_for_the_entire_batch_is_not_compared_by_rows() -> None:
     assert batching(rows([1.0], [2.0]), (torch.tensor([[3.0]]),), chooses=False).difference == 0.0
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_difference_that_is_no_number_is_not_taken_for_none(place: int) -> None:
+def test_a_difference_that_is_not_a_number_is_not_taken_for_zero(place: int) -> None:
     outputs = [torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [2.0]])]
     outputs[place] = outputs[place] * math.nan
     singles = [Golden({}, (torch.tensor([[row]]), torch.tensor([[row]]))) for row in (1.0, 2.0)]

@@ -66,7 +66,7 @@ def test_a_counter_anywhere_in_a_loop_belongs_to_the_loops_arithmetic(code: mmap
 
 
 @needs_x86
-def test_products_decide_over_what_finishes_them(code: mmap.mmap) -> None:
+def test_products_take_precedence_over_the_instructions_after_them(code: mmap.mmap) -> None:
     body = (ARITHMETIC["vpdpbusd zmm0, zmm1, zmm2"][1], ARITHMETIC["vfmadd231ps ymm0, ymm1, ymm2"][1])
     first, *_ = put(code, *body, jump_back(*body))
     assert Disassembler().families([first, first]) == {"vnni": 2}
@@ -89,7 +89,7 @@ def sampler():
 
 
 @pytest.mark.slow
-def test_it_sees_what_runs_between_start_and_stop(sampler: Sampler) -> None:
+def test_the_sampler_counts_code_between_start_and_stop(sampler: Sampler) -> None:
     def multiply(seconds: float) -> None:
         left, right = torch.randn(256, 256), torch.randn(256, 256)
         until = time.thread_time() + seconds  # of a processor, however many others want it
@@ -108,7 +108,7 @@ def test_it_sees_what_runs_between_start_and_stop(sampler: Sampler) -> None:
 
 
 @pytest.mark.slow
-def test_threads_that_start_later_are_seen(sampler: Sampler) -> None:
+def test_threads_that_start_later_are_sampled(sampler: Sampler) -> None:
     sampler.start()
     product = torch.randn(400, 400)
     worker = threading.Thread(target=lambda: [product @ product for _ in range(200)])

@@ -73,7 +73,7 @@ def test_excluded_modules_stay_float(name: str, source_of: Sources, engine: str)
     assert all(module.startswith(related) for module in floats)
 
 
-def test_unknown_exclusions_are_all_listed_with_what_is_near(source_of: Sources) -> None:
+def test_unknown_exclusions_are_all_listed_with_similar_names(source_of: Sources) -> None:
     with pytest.raises(QuantizationError, match=r'layer9.*, conv11 \(did you mean "conv1"'):
         converted(source_of("quantizable_resnet18"), exclude=("layer9", "conv11", "fc"))
 
@@ -107,7 +107,7 @@ def test_a_graph_that_fails_names_the_module_and_prints_nothing(capfd: pytest.Ca
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_torch_raises_becomes_a_refusal_that_names_the_model(
+def test_torchs_errors_become_a_refusal_that_names_the_model(
     source_of: Sources, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -166,7 +166,7 @@ def test_fused_modules_are_covered_and_paired_by_the_path_of_their_first_module(
 
 
 @pytest.mark.parametrize("method", ["static", "qat"])
-def test_a_layer_before_a_relu6_uses_its_steps_for_what_the_activation_keeps(
+def test_a_layer_before_a_relu6_uses_its_steps_for_the_range_of_the_activation(
     method: str, source_of: Sources, engine: str
 ) -> None:
     source = source_of("clamped")

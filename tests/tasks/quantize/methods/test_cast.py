@@ -38,7 +38,7 @@ def test_inputs_and_outputs_stay_float32_and_close_to_the_float_models(
 
 
 @pytest.mark.slow
-def test_a_processor_without_the_instructions_is_told_so(
+def test_a_processor_without_the_instructions_is_refused(
     source_of: Callable[..., ModelSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = this_machine().model_copy(update={"isa": ("avx2",)})

@@ -37,7 +37,7 @@ def reasons(converted: Converted) -> dict[str, str]:
     return {row.module: row.reason for row in converted.coverage if not row.quantized}
 
 
-def test_excluding_a_container_excludes_what_lies_in_it(convert: Convert) -> None:
+def test_excluding_a_container_excludes_its_submodules(convert: Convert) -> None:
     converted = convert(nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.Linear(2, 2)), exclude=("0",))
     assert reasons(converted) == {"0.0": "excluded by the recipe"}
     assert type(converted.model[0][0]) is nn.Linear

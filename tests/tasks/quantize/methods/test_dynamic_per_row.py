@@ -65,7 +65,7 @@ def test_embeddings_are_quantized_where_asked_for(convert: Convert) -> None:
         (type("Special", (nn.Linear,), {})(2, 2), "a subclass of Linear"),
     ],
 )
-def test_what_has_no_kernel_stays_float_and_says_so(module: nn.Module, why: str, convert: Convert) -> None:
+def test_a_module_without_a_kernel_stays_float_with_the_reason(module: nn.Module, why: str, convert: Convert) -> None:
     converted = convert(nn.Sequential(module, nn.Linear(2, 2)))
     assert list(reasons(converted)) == ["0"]
     assert why in reasons(converted)["0"]

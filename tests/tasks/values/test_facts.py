@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from storage.artifacts import ArtifactStore
-from tasks.environment.facts import Fact, host_conditions
+from tasks.environment.machine import host_conditions
+from tasks.values.job import Fact
 from tasks.values.proofs import Proof
 from tasks.values.refs import CandidateRef
 
