@@ -53,11 +53,17 @@ def opened(examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
 
 
 def open_shapes(
-    model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
+    model: nn.Module,
+    examples: Mapping[str, Tensor],
+    axes: Mapping[str, Mapping[int, str]],
+    longest: int | None = None,
 ) -> tuple[object, ...]:
-    """Return torch.export's ``dynamic_shapes`` argument for a model and its example inputs."""
+    """Return torch.export's ``dynamic_shapes`` argument; `longest` is the largest length of an axis, if any."""
     names = dict.fromkeys(axis for named in axes.values() for axis in named.values())
-    lengths = {name: Dim(name if name.isidentifier() else f"axis_{index}", min=1) for index, name in enumerate(names)}
+    lengths = {
+        name: Dim(name if name.isidentifier() else f"axis_{index}", min=1, max=longest)
+        for index, name in enumerate(names)
+    }
     shapes: tuple[object, ...] = tuple(
         {axis: lengths[length] for axis, length in axes.get(name, {}).items()} for name in examples
     )

@@ -1,0 +1,58 @@
+"""The ``executorch`` runtime, and the specs that it supports."""
+
+from __future__ import annotations
+
+from tasks.quantize.spec import limit
+from tasks.runtimes.base import Maker, Opener, Runtime
+
+_TORCHS_OWN = "it uses neither torch's memory formats nor torch's oneDNN kernels"
+
+
+class ExecuTorch(Runtime):
+    """The exported model as an ExecuTorch program, quantized with torchao's PT2E and lowered to XNNPACK.
+
+    Nodes that XNNPACK does not take run in ExecuTorch's portable kernels, which are slow and compute in float.
+    """
+
+    extra = "executorch"
+    distributions = ("executorch", "torch", "torchao")
+    limits = (
+        limit("weights", "int8", reason="its kernels for quantized layers need int8 weights"),
+        limit(
+            "activations",
+            "float",
+            "static",
+            "dynamic-per-row",
+            reason='its dynamic kernels use one range per row: use the "dynamic-per-row" method',
+        ),
+        limit("arithmetic", "float32", reason='it does not support the "{method}" method'),
+        limit("memory_format", "contiguous", reason=_TORCHS_OWN),
+        limit("onednn", True, reason=_TORCHS_OWN),
+    )
+    caution = (
+        "ExecuTorch's Python package needs torch, but does not declare it. The file also runs on Arm processors; its "
+        "speed was measured on x86-64."
+    )
+    usage = """\
+# pip install torch=={{ m.versions.torch }} && pip install --no-deps executorch=={{ m.versions.executorch }}
+import torch
+from executorch.extension.pybindings import _C
+
+_C._unsafe_reset_threadpool(1)  # by default, XNNPACK uses a thread for each processor
+method = _C._load_program("{{ m.model.file }}").load_method("forward")
+# ExecuTorch misreads tensors in the channels-last memory format.
+inputs = [{{ m.model.inputs | map(attribute="name") | join(", ") }}]
+outputs = method([tensor.contiguous() for tensor in inputs])
+"""
+
+    def maker(self) -> Maker:
+        """Import and create the maker."""
+        from tasks.runtimes.executorch.make import ExecuTorchMaker
+
+        return ExecuTorchMaker()
+
+    def opener(self) -> Opener:
+        """Import and create the opener."""
+        from tasks.runtimes.executorch.open import ExecuTorchOpener
+
+        return ExecuTorchOpener()
